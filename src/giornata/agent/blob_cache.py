@@ -1,5 +1,6 @@
 """Inputs that were fetched before, by content, so that the next job on the same pictures fetches nothing."""
 
+import hashlib
 import os
 import shutil
 import time
@@ -7,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from giornata.agent.digest import sha256_of
 from giornata.protocol.uploads import Download
 
 
@@ -93,3 +93,9 @@ def link_or_copy(source: Path, target: Path) -> None:
         raise
     except OSError:
         shutil.copyfile(source, target)
+
+
+def sha256_of(path: Path) -> str:
+    """64 hex digits, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,8 +12,8 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from giornata.agent.events import AttemptFailed, Event, Gone, Muttered, Said
-from giornata.agent.held_lease import Monotonic
+from giornata.agent.events import AttemptFailed, EngineEnded, EngineMessage, EngineStderr, Event
+from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol import VERSION
 from giornata.protocol.pipe import (
@@ -54,7 +54,7 @@ class EngineProcess:
 
     Must be made by a thread that lives as long as the engine shall: Linux ends the engine together with the thread
     that started it. Threads of this class read the streams and pass events on to the sinks that are attached: what
-    the engine says of an attempt to that attempt's, and what belongs to nobody (mutterings, its end) to all.
+    the engine says of an attempt to that attempt's, and what belongs to nobody (stderr lines, its end) to all.
     Raises InvalidInput when the command cannot be started.
     """
 
@@ -72,7 +72,7 @@ class EngineProcess:
         self._lock = threading.Lock()
         self._sinks: dict[str, Sink] = {}
         self._at_work: dict[str, None] = {}  # in the order in which they came
-        self._end: Gone | None = None
+        self._end: EngineEnded | None = None
         self._why: AttemptFailed | None = None
         self._hello: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -192,7 +192,7 @@ class EngineProcess:
         self._writer.join(LAST_WORDS_S)
         with self._lock:
             self.exit_code = code
-            self._end = Gone(exit_code=code, at_work=tuple(self._at_work), why=self._why)
+            self._end = EngineEnded(exit_code=code, at_work=tuple(self._at_work), why=self._why)
             self._gone.set()
             for sink in self._sinks.values():
                 sink(self._end)
@@ -221,7 +221,7 @@ class EngineProcess:
                 self._hello.put(message)
             case _:
                 self._pass_on(
-                    message.attempt, Said(message=message), over=isinstance(message, Done | Failed | Stopped)
+                    message.attempt, EngineMessage(message=message), over=isinstance(message, Done | Failed | Stopped)
                 )
 
     def _pass_on(self, attempt: str, event: Event, *, over: bool) -> None:
@@ -251,7 +251,7 @@ class EngineProcess:
             self.tail.append(text)
             with self._lock:
                 for sink in self._sinks.values():
-                    sink(Muttered(line=text))
+                    sink(EngineStderr(line=text))
 
     def _write(self, stream: IO[bytes]) -> None:
         with suppress(OSError), stream:  # a broken pipe: the end of the process says it better

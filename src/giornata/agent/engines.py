@@ -29,7 +29,7 @@ COMPILER_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRoom:
+class KernelDir:
     """Where engines of this node keep compiled kernels, and the key that seals what is shared with other nodes."""
 
     directory: Path
@@ -37,7 +37,7 @@ class KernelRoom:
 
 
 def engine_environment(
-    inherited: Mapping[str, str], *, threads: int, kernels: KernelRoom | None = None
+    inherited: Mapping[str, str], *, threads: int, kernels: KernelDir | None = None
 ) -> dict[str, str]:
     """What an engine gets: the node's environment without its settings (the key is one of them), and what makes
     results repeatable. Without `kernels` torch keeps compiled kernels where it likes."""

@@ -1,7 +1,8 @@
-"""What the threads of an attempt tell its loop."""
+"""The events that the threads of an attempt send to its loop, and the outcomes of an attempt."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -9,21 +10,21 @@ from giornata.protocol.pipe import FromEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class EngineMessage:
     """A message of the engine."""
 
     message: FromEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Muttered:
+class EngineStderr:
     """A line that the engine wrote to its standard error, or to its standard output without being a message."""
 
     line: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class EngineEnded:
     """The engine's process has ended; nothing of it comes after this. Negative: the signal that ended it.
 
     `at_work` are the attempts that it had begun, or been told to, and not ended; `why` is the reason for which the
@@ -43,18 +44,9 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivered:
-    """A file is committed; `checkpoint_step` when it was a checkpoint."""
-
-    what: str
-    checkpoint_step: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Undelivered:
     """A file could not be committed, after all that could be tried. `needed`: the job is not done without it."""
 
-    what: str
     needed: bool
     reason: Reason
     message: str
@@ -68,7 +60,7 @@ class CacheFound:
     path: Path | None
 
 
-Event = Said | Muttered | Gone | Lost | Delivered | Undelivered | CacheFound
+Event = EngineMessage | EngineStderr | EngineEnded | Lost | Undelivered | CacheFound
 
 
 class AttemptFailed(Exception):
@@ -95,3 +87,30 @@ class AttemptFailed(Exception):
         return AttemptFailed(
             self.reason, self.message, faults=self.faults, exit_code=self.exit_code, together=attempts
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The engine says that the job is done."""
+
+    step: int
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """The job goes back to the queue, without blame on anybody. `ordered`: the server asked for this one job."""
+
+    reason: Reason
+    message: str
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """The attempt is no longer this node's: nothing more is written, not even its end."""
+
+    why: str
+
+
+AttemptOutcome = Finished | Released | Abandoned | AttemptFailed

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from giornata.agent.blob_cache import BlobCache
-from giornata.agent.calls import Calls
 from giornata.agent.events import AttemptFailed
-from giornata.agent.held_lease import Monotonic
+from giornata.agent.lease import LeaseCalls
 from giornata.agent.transport import Storage
-from giornata.agent.workplace import Room
+from giornata.agent.work_dir import JobDir
 from giornata.client.node import NodeClient
+from giornata.client.retry import Monotonic
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, LeaseLost, NotFound
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile, ResumePoint
@@ -42,7 +42,7 @@ class Fetching:
         self,
         *,
         node: NodeClient,
-        calls: Calls,
+        calls: LeaseCalls,
         storage: Storage,
         cache: BlobCache,
         monotonic_s: Monotonic,
@@ -52,13 +52,13 @@ class Fetching:
         self._node, self._calls, self._storage, self._cache = node, calls, storage, cache
         self._monotonic_s, self._patience_s, self._check = monotonic_s, patience_s, check
 
-    def inputs(self, listed: tuple[LeaseInput, ...], room: Room) -> tuple[InputFile, ...]:
+    def inputs(self, listed: tuple[LeaseInput, ...], job_dir: JobDir) -> tuple[InputFile, ...]:
         """The pictures, several at a time, each under its hash: names of users are not names of files."""
         distinct = {each.download.sha256: each for each in listed}
 
         def place(item: LeaseInput) -> None:
             self._check()
-            target = room.inputs / item.download.sha256
+            target = job_dir.inputs / item.download.sha256
             with _named(item.name):
                 self._cache.place(item.download, target, self._download)
 
@@ -70,15 +70,15 @@ class Fetching:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return tuple(_input_file(each, room.inputs / each.download.sha256) for each in listed)
+        return tuple(_input_file(each, job_dir.inputs / each.download.sha256) for each in listed)
 
-    def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], room: Room) -> ResumePoint | None:
+    def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], job_dir: JobDir) -> ResumePoint | None:
         """The newest checkpoint whose bytes arrive whole. The server is told of those that do not, and may find that
         they are good for others; here they are done with.
         """
         for candidate in checkpoints:
             self._check()
-            path = room.inputs / f"checkpoint-{candidate.step}"
+            path = job_dir.inputs / f"checkpoint-{candidate.step}"
             try:
                 with _named(f"checkpoint of step {candidate.step}", passing=BAD_BYTES):
                     self._download(candidate.download, path)
@@ -103,13 +103,13 @@ class Fetching:
             # Refused for good: nothing that the job has to wait for.
             log.warning("checkpoint of step %d could not be rejected: %s", step, error)
 
-    def cached(self, key: str, room: Room) -> Path | None:
+    def cached(self, key: str, job_dir: JobDir) -> Path | None:
         """What the platform holds under the key; None when it has nothing or cannot be asked."""
         try:
             download = self._calls.once(lambda lease: self._node.get_cache(lease, key)).download
             if download is None:
                 return None
-            path = room.cache / download.sha256
+            path = job_dir.cache / download.sha256
             self._cache.place(download, path, self._download)
         except LeaseLost:
             raise

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from giornata.agent.engines import KernelRoom
-from giornata.agent.workplace import KERNEL_DIRECTORY
+from giornata.agent.engines import KernelDir
+from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, spec_type
 
@@ -74,7 +74,19 @@ def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, wh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
+class AttemptSettings:
+    """How long the parts of an attempt may take, on every platform."""
+
+    grace_s: float = 25.0  # from the order to leave to the end of the process
+    release_s: float = 120.0  # for the checkpoint of one job that the server wants back while the node stays
+    stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
+    alive_s: float = 30.0
+    stall_s: float = 600.0
+    fail_drain_s: float = 60.0  # for checkpoints still on their way when an attempt has failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings(AttemptSettings):
     """One node. `kinds` are those it takes; `workloads` maps own kinds (`x-…`), which need not be among `kinds` as
     well, to the command that is their engine. At most `places` attempts are in an engine at a time.
 
@@ -103,14 +115,8 @@ class AgentSettings:
     claim_wait_s: float = 5.0
     companion_every_s: float = 2.0  # between two claims for jobs that may join those at work
     join_for_s: float = 3600.0  # after the first job of a batch; then it has to become empty, for others wait as well
-    grace_s: float = 25.0  # from the order to leave to the end of the process
-    release_s: float = 120.0  # for the checkpoint of one job that the server wants back while the node stays
-    stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
     hello_s: float = 300.0  # loading torch from a cold disk takes minutes on a rented machine
-    alive_s: float = 30.0
-    stall_s: float = 600.0
     unfit_s: float = 600.0  # how long claims may pause because disk or GPU memory is short; then the node leaves
-    fail_drain_s: float = 60.0  # for checkpoints still on their way when an attempt has failed
     transfer_patience_s: float = 600.0  # how long one file may be refused by storage before that is a failure
     cache_bytes: int = 20 * GIB
     give_up_after_s: float | None = None
@@ -131,10 +137,10 @@ class AgentSettings:
         )
         return dict.fromkeys(kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 
-    def kernels(self) -> KernelRoom:
+    def kernels(self) -> KernelDir:
         """Compiled kernels outlive engines and nodes, in the node's own directory."""
         key = self.compile_cache_key if self.shared_compile_cache else None
-        return KernelRoom(directory=self.work_dir.absolute() / KERNEL_DIRECTORY, key=key)
+        return KernelDir(directory=self.work_dir.absolute() / KERNEL_DIRECTORY, key=key)
 
     def faults(self) -> tuple[Fault, ...]:
         """Everything that is wrong with these settings."""

@@ -27,8 +27,8 @@ from giornata.control.length_faults import prompts_of
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pictures.subsets import Subset
 from giornata.protocol.webhooks import key_of
-from giornata.standalone.order import Order, make_order, spec_faults
-from giornata.standalone.shelf import Shelf
+from giornata.standalone.run_request import RunRequest, make_request, spec_faults
+from giornata.standalone.storage import RunStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Plan:
     fields: dict[str, Any]
     folder: TrainingFolder
     class_folder: TrainingFolder | None
-    shelf: Shelf
+    storage: RunStorage
     out: Path
     webhook: tuple[str, str] | None
     called: str
@@ -82,7 +82,7 @@ def make_plan(
     faults = list(others)
     given: dict[str, Any] = {}
     folder: TrainingFolder | None = None
-    shelf: Shelf | None = None
+    storage: RunStorage | None = None
     with collecting(faults):
         given = with_prior(alone.class_directory, fields())
         faults += [*with_model_option(_spec_faults(given, alone), given), *_model_faults(given)]
@@ -94,16 +94,16 @@ def make_plan(
         minimum = settings.min_pictures
         class_folder = read_class_pictures(alone.class_directory, alone.class_subsets, given, minimum=minimum)
     with collecting(faults):
-        shelf = _shelf(alone.checkpoint_to, settings)
+        storage = _storage(alone.checkpoint_to, settings)
     faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
-    if faults or folder is None or shelf is None or alone.output is None or alone.folder is None:
+    if faults or folder is None or storage is None or alone.output is None or alone.folder is None:
         raise InvalidInput(faults)
     webhook = (alone.webhook, settings.webhook_secret) if alone.webhook and settings.webhook_secret else None
     return Plan(
         fields=given,
         folder=folder,
         class_folder=class_folder,
-        shelf=shelf,
+        storage=storage,
         out=alone.output,
         webhook=webhook,
         called=alone.folder.resolve().name,
@@ -134,7 +134,7 @@ def _model_faults(fields: dict[str, Any]) -> list[Fault]:
         return list(model_faults(fields, hub=Hub(environment=os.environ, http=http), shares_files=lambda: True))
 
 
-def _shelf(place: str | None, settings: Settings) -> Shelf:
+def _storage(place: str | None, settings: Settings) -> RunStorage:
     if place is None:
         hint = "a folder that outlives this machine, or s3://BUCKET/PREFIX"
         raise InvalidInput([Fault(where="--checkpoint-to", message="is missing", hint=hint)])
@@ -156,7 +156,7 @@ def _shelf(place: str | None, settings: Settings) -> Shelf:
         raise InvalidInput(
             [Fault(where="--checkpoint-to", message=message, hint="name a folder to write to")]
         ) from None
-    return Shelf(blobs=blobs, name=place.split("?", 1)[0])
+    return RunStorage(blobs=blobs, name=place.split("?", 1)[0])
 
 
 def _output_faults(out: Path | None) -> list[Fault]:
@@ -186,11 +186,11 @@ def _webhook_faults(url: str | None, secret: str | None) -> list[Fault]:
     return faults
 
 
-def order_of(plan: Plan) -> Order:
+def request_of(plan: Plan) -> RunRequest:
     """Held against what the storage has, and written down there. Raises InvalidInput and Unavailable."""
     names = RandomNames()
-    standing = plan.shelf.read_job()
-    order = make_order(
+    standing = plan.storage.read_job()
+    request = make_request(
         plan.fields,
         plan.folder,
         plan.class_folder,
@@ -200,5 +200,5 @@ def order_of(plan: Plan) -> Order:
         draw_id=lambda: names.new("job"),
     )
     if standing is None:
-        plan.shelf.write_job(order.record)
-    return order
+        plan.storage.write_job(request.record)
+    return request

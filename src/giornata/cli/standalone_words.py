@@ -8,7 +8,7 @@ from rich.progress import TaskID
 from giornata.cli.output import Output
 from giornata.cli.progress import progress_bar
 from giornata.cli.words import size
-from giornata.standalone.shelf import Manifest
+from giornata.standalone.storage import Manifest
 
 LINES = 10
 """In a pipe, this many lines tell of the steps of a whole run."""

@@ -7,13 +7,11 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from giornata.domain.errors import InvalidInput
-from giornata.engine.absence import SELDOM, absent
-from giornata.engine.channel import LineChannel, take_stdout
+from giornata.engine.assignment import LineChannel
 from giornata.engine.device import free_vram_bytes, prepare_device
 from giornata.engine.engine import Engine
-from giornata.engine.garbage import kept_for_good
 from giornata.engine.kinds import KernelPlace, check_kinds, make_workloads
-from giornata.engine.parentage import die_with_parent
+from giornata.engine.process_setup import SELDOM, absent, die_with_parent, kept_for_good, take_stdout
 from giornata.protocol import VERSION
 from giornata.protocol.pipe import Hello
 

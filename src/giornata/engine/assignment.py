@@ -1,17 +1,17 @@
-"""One attempt as the engine sees it: what the agent wants of it, and what it reports."""
+"""One attempt as the engine sees it, and the pipe that takes its messages to the agent."""
 
 import math
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
-from giornata.engine.channel import Channel
 from giornata.engine.workload import Stopped, Wish
 from giornata.protocol.pipe import (
     ArtifactWritten,
     CacheGet,
     CachePut,
     CheckpointWritten,
+    FromEngine,
     Log,
     Notice,
     Phase,
@@ -22,6 +22,27 @@ from giornata.protocol.pipe import (
 # The agent answers as soon as its download is done; after this long the thing is made again instead.
 CACHE_ANSWER_S = 900.0
 LONGEST_LINE = 4000
+
+
+class Channel(Protocol):
+    """Takes messages for the agent; safe to use from several threads."""
+
+    def send(self, message: FromEngine) -> None: ...
+
+
+class LineChannel:
+    """Writes one JSON line for each message, whole, in the order of the calls."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def send(self, message: FromEngine) -> None:
+        """Write the message. A pipe that is closed means that the agent is gone: BrokenPipeError."""
+        line = message.model_dump_json().encode() + b"\n"
+        with self._lock:
+            self._stream.write(line)
+            self._stream.flush()
 
 
 class Assignment:

@@ -9,12 +9,10 @@ from typing import IO, cast
 from pydantic import ValidationError
 
 from giornata.domain.reasons import Reason
-from giornata.engine.assignment import Assignment
-from giornata.engine.channel import Channel
-from giornata.engine.crew import End, EngineCrew, Free
+from giornata.engine.assignment import Assignment, Channel
+from giornata.engine.crew import End, EngineCrew, Free, Waiting
 from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
-from giornata.engine.waiting import Waiting
 from giornata.engine.workload import JointWorkload, Outcome, Stopped, Workload, WorkloadFailed
 from giornata.protocol.pipe import (
     TO_ENGINE,

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 from fake_node_api import lease
 
-from giornata.agent.claiming import Asked, Claiming
-from giornata.agent.companions import Companions, wanted_key
+from giornata.agent.claiming import Asked, Claiming, Companions, wanted_key
 from giornata.agent.engine_process import EngineProcess
 from giornata.protocol.pipe import Seats
 from giornata.protocol.work import ClaimReply, Lease

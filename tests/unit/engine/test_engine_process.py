@@ -14,7 +14,8 @@ def python(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]
 def test_prints_do_not_break_the_pipe() -> None:
     script = """
 import os, subprocess, sys
-from giornata.engine.channel import LineChannel, take_stdout
+from giornata.engine.assignment import LineChannel
+from giornata.engine.process_setup import take_stdout
 from giornata.protocol.pipe import Alive
 print("before")
 channel = LineChannel(take_stdout())
