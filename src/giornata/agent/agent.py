@@ -1,4 +1,4 @@
-"""The loop of a node: keep an engine warm, claim, work, again."""
+"""The loop of a node: start an engine, claim a job, run it, and claim again."""
 
 import logging
 import queue
@@ -12,19 +12,19 @@ from pydantic import ValidationError
 
 from giornata.agent.attempt import Attempt
 from giornata.agent.blob_cache import BlobCache
-from giornata.agent.claiming import Claiming, Companions, ExitCode, GaveUp, wanted_key
+from giornata.agent.claiming import AgentDeps, Claiming, Companions, ExitCode, GaveUp, wanted_key
 from giornata.agent.commands import ServerCommands, ShutdownSignal
-from giornata.agent.control_plane import AgentDeps, ControlPlane
+from giornata.agent.control_plane import ControlPlane
 from giornata.agent.engines import Engines, Launch
 from giornata.agent.events import Abandoned, AttemptFailed, AttemptOutcome, Finished, Released
 from giornata.agent.lease import LeaseCalls, LocalLease
-from giornata.agent.machine_checks import MachineChecks, NoProvider, Provider
+from giornata.agent.machine_checks import MachineChecks, Provider
 from giornata.agent.node_probes import NodeProbes
 from giornata.agent.platform import AttemptProgress, AttemptState
 from giornata.agent.report import OutcomeReport
 from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import Storage
-from giornata.agent.work_dir import JobDir, WorkDir
+from giornata.agent.work_dir import CACHE_DIRECTORY, JobDir, WorkDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
@@ -45,7 +45,7 @@ LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
-    """What became of an attempt: how it ended, or the defect that ended it."""
+    """An attempt that is over: its outcome, or the exception that ended it."""
 
     lease: Lease
     told_to_leave: bool
@@ -54,7 +54,7 @@ class EndedAttempt:
 
 
 class RunningAttempts:
-    """Used by the node's own thread alone. Attempts end in their threads; `next_ended` forgets them."""
+    """The attempts of a node, each in a thread of its own. Only the node's own thread uses this object."""
 
     def __init__(self) -> None:
         self._attempts: dict[str, Attempt] = {}
@@ -65,12 +65,12 @@ class RunningAttempts:
 
     @property
     def engaged(self) -> tuple[str, ...]:
-        """Those that need the engine, or will."""
+        """The attempts that need the engine, or will need it."""
         return tuple(each for each, attempt in self._attempts.items() if attempt.needs_engine)
 
     @property
     def told_to_leave(self) -> bool:
-        """Whether one of them was told that the node shall go."""
+        """Whether an attempt was told that the node has to leave."""
         return any(attempt.told_to_leave for attempt in self._attempts.values())
 
     def begin(self, lease: Lease, attempt: Attempt, belongings: ExitStack) -> None:
@@ -91,7 +91,7 @@ class RunningAttempts:
         threading.Thread(target=run, name=f"attempt-{lease.attempt_id}", daemon=True).start()
 
     def next_ended(self, timeout_s: float | None) -> EndedAttempt | None:
-        """Wait for one to end; None when none has in time."""
+        """Wait for an attempt to end, and forget it. Returns None when no attempt ends in time."""
         try:
             ended = self._ended.get(timeout=timeout_s)
         except queue.Empty:
@@ -101,7 +101,7 @@ class RunningAttempts:
 
 
 class Agent:
-    """One node. `run` returns the exit code; everything that it touches of the world is an argument.
+    """Runs one node. `run` returns the exit code. Clock, network, storage and engine are arguments.
 
     `launch` starts an engine from its command line and must be usable again and again; `sleep` is how the node
     waits between tries, by default until it is told to leave. By `probes` it finds out whether its machine is
@@ -125,39 +125,32 @@ class Agent:
         probes: NodeProbes | None = None,
         provider: Provider | None = None,
     ) -> None:
-        self._settings, self._node, self._storage = settings, node, storage
-        self._shutdown, self._now_s, self._rng = shutdown, monotonic_s, rng
-        self._sleep = sleep or shutdown.wait
+        self._settings, self._now_s = settings, monotonic_s
+        self._shutdown, self._sleep = shutdown, sleep or shutdown.wait
         self.engines = Engines(
             commands=settings.engine_commands(),
             launch=launch,
             hello_s=settings.hello_s,
             stop_grace_s=settings.stop_grace_s,
         )
-        self._claiming = Claiming(
+        self._deps = AgentDeps(
             settings=settings,
             node=node,
+            storage=storage,
+            cache=BlobCache(settings.work_dir / CACHE_DIRECTORY, max_bytes=settings.cache_bytes),
             engines=self.engines,
             shutdown=shutdown,
             monotonic_s=monotonic_s,
             rng=rng,
             sleep=self._sleep,
         )
+        self._claiming = Claiming(self._deps)
         self._companions = Companions(
             self._claiming, every_s=settings.companion_every_s, rng=rng, monotonic_s=monotonic_s
         )
         self._checks = None
         if probes is not None:
-            self._checks = MachineChecks(
-                settings=settings,
-                node=node,
-                storage=storage,
-                claiming=self._claiming,
-                provider=provider or NoProvider(),
-                probes=probes,
-                monotonic_s=monotonic_s,
-                sleep=self._sleep,
-            )
+            self._checks = MachineChecks(self._deps, claiming=self._claiming, provider=provider, probes=probes)
         self._running = RunningAttempts()
         self._failures = self._claiming.fresh_delays()
         self._failed, self._leaving = False, False
@@ -170,19 +163,18 @@ class Agent:
         try:
             if self._checks is not None:
                 self._checks.begin()
-            deps = self._deps(work_dir)
-            while self._turn(work_dir, deps):
+            while self._turn(work_dir):
                 pass
             return ExitCode.DONE
         except GaveUp as gave_up:
             return gave_up.code
         finally:
-            self._see_off()
+            self._end_running()
             self.engines.stop()
             work_dir.close()
 
-    def _see_off(self) -> None:
-        """Let those that are still at work give their jobs back: the node ends by an error."""
+    def _end_running(self) -> None:
+        """Let running attempts give their jobs back when an error ends the node."""
         if self._running:
             self._shutdown.ask()
         while self._running:
@@ -198,22 +190,10 @@ class Agent:
         if faults:
             raise InvalidInput(faults)
 
-    def _deps(self, work_dir: WorkDir) -> AgentDeps:
-        return AgentDeps(
-            settings=self._settings,
-            node=self._node,
-            storage=self._storage,
-            cache=BlobCache(work_dir.cache, max_bytes=self._settings.cache_bytes),
-            engines=self.engines,
-            shutdown=self._shutdown,
-            monotonic_s=self._now_s,
-            rng=self._rng,
-        )
-
-    def _turn(self, work_dir: WorkDir, deps: AgentDeps) -> bool:
-        """A look at those at work, or a claim when there are none. False when the node shall leave."""
+    def _turn(self, work_dir: WorkDir) -> bool:
+        """Look after running attempts, or claim a job without any. Returns False when the node has to leave."""
         if self._running:
-            self._attend(work_dir, deps)
+            self._attend(work_dir)
             return True
         if self._leaving or self._shutdown.requested or (self._checks is not None and self._checks.told_to_leave):
             return False
@@ -226,7 +206,7 @@ class Agent:
         if reply.lease is None:
             self._sleep(max(0.0, SOONEST_CLAIM_S - (self._now_s() - sent_at_s)))
             return True
-        self._begin(reply.lease, sent_at_s, work_dir, deps)
+        self._begin(reply.lease, sent_at_s, work_dir)
         return True
 
     def _warm_up(self) -> None:
@@ -245,7 +225,7 @@ class Agent:
             self._sleep(next(delays))
 
     def _pause_s(self) -> float | None:
-        """How long not to claim; None: an engine is there, and the machine is fit. Raises GaveUp."""
+        """Return the pause before the next claim; None when an engine runs and the machine is fit. Raises GaveUp."""
         if self._failed:
             self._failed = False
             return next(self._failures)
@@ -260,11 +240,11 @@ class Agent:
 
     # ---- those at work
 
-    def _attend(self, work_dir: WorkDir, deps: AgentDeps) -> None:
-        """Wait for one to end; ask for companions where the engine has places."""
+    def _attend(self, work_dir: WorkDir) -> None:
+        """Wait for an attempt to end, and claim companions while the engine has places."""
         ended = self._running.next_ended(min(LOOK_EVERY_S, self._companions.due_in_s or LOOK_EVERY_S))
         if ended is not None:
-            self._take_leave(ended)
+            self._note_ended(ended)
         if self._leaving or self._shutdown.requested or self._running.told_to_leave:
             return
         granted = self._companions.ask(self._wanted_key()) if self._running else None
@@ -274,7 +254,7 @@ class Agent:
         if reply.lease is None:
             self._leaving = reply.drain
         elif self._companions.fits(asked, reply.lease):
-            self._begin(reply.lease, asked.sent_at_s, work_dir, deps)
+            self._begin(reply.lease, asked.sent_at_s, work_dir)
         else:
             message = "the node asked for a job that may join those at work, and this one may not"
             self._hand_back(reply.lease, asked.sent_at_s, Released(reason=Reason.RELEASED, message=message))
@@ -285,7 +265,7 @@ class Agent:
             return None
         return wanted_key(self.engines.current, self._running.engaged, places=self._settings.places)
 
-    def _take_leave(self, ended: EndedAttempt) -> None:
+    def _note_ended(self, ended: EndedAttempt) -> None:
         if ended.defect is not None:
             raise ended.defect
         if ended.outcome is not None:
@@ -300,7 +280,7 @@ class Agent:
         elif self._running:
             self._companions.rest(next(self._failures))
 
-    def _begin(self, lease: Lease, sent_at_s: float, work_dir: WorkDir, deps: AgentDeps) -> None:
+    def _begin(self, lease: Lease, sent_at_s: float, work_dir: WorkDir) -> None:
         with log_about(job=lease.job_id, attempt=lease.attempt_id):
             log.info("attempt %d of job %s (%s) begins", lease.attempt, lease.job_id, lease.kind)
         with ExitStack() as stack:
@@ -309,12 +289,12 @@ class Agent:
             except InvalidInput as error:
                 self._hand_back(lease, sent_at_s, AttemptFailed(Reason.NODE_DISK, str(error)))
                 raise
-            attempt = self._attempt(lease, sent_at_s, job_dir, deps)
+            attempt = self._attempt(lease, sent_at_s, job_dir)
             if not self._running:
                 self._first_came_s = self._now_s()
             self._running.begin(lease, attempt, stack.pop_all())
 
-    def _attempt(self, lease: Lease, sent_at_s: float, job_dir: JobDir, deps: AgentDeps) -> Attempt:
+    def _attempt(self, lease: Lease, sent_at_s: float, job_dir: JobDir) -> Attempt:
         settings = self._settings
         commands = ServerCommands(
             shutdown=self._shutdown,
@@ -323,18 +303,18 @@ class Agent:
             release_s=settings.release_s,
         )
         state = AttemptState(commands=commands, monotonic_s=self._now_s)
-        platform = ControlPlane(lease, granted_at_s=sent_at_s, job_dir=job_dir, state=state, deps=deps)
+        platform = ControlPlane(lease, granted_at_s=sent_at_s, job_dir=job_dir, state=state, deps=self._deps)
         return Attempt(platform, state=state, outbox=job_dir.outbox, settings=settings, engines=self.engines)
 
     def _hand_back(self, lease: Lease, sent_at_s: float, outcome: AttemptOutcome) -> None:
-        """End a lease that is not begun, so that nobody has to wait for it to run out."""
+        """End a lease whose work has not begun, so that the job need not wait until the lease runs out."""
         held = LocalLease(lease, granted_at_s=sent_at_s, monotonic_s=self._now_s, on_lost=lambda _: None)
-        calls = LeaseCalls(held, rng=self._rng, monotonic_s=self._now_s)
-        OutcomeReport(self._node, calls, AttemptProgress()).send(outcome, tail=(), until=lambda: None)
+        calls = LeaseCalls(held, rng=self._deps.rng, monotonic_s=self._now_s)
+        OutcomeReport(self._deps.node, calls, AttemptProgress()).send(outcome, tail=(), until=lambda: None)
 
 
 def describe(outcome: AttemptOutcome) -> str:
-    """One line for the node's own log."""
+    """Return one line for the node's own log."""
     match outcome:
         case Finished():
             return f"done at step {outcome.step}"

@@ -36,13 +36,15 @@ from giornata.protocol.pipe import CacheAnswer, Start, Stop
 log = logging.getLogger(__name__)
 
 TICK_S = 0.2
-DEAF = AttemptFailed(Reason.CRASHED, "the engine was ended: another attempt in it did not stop when it was told to")
+ENDED_WITH_ANOTHER = AttemptFailed(
+    Reason.CRASHED, "the engine was ended: another attempt in it did not stop when it was told to"
+)
 """What those learn who were in an engine with one that did not stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stopping:
-    """The engine was told to stop: how the attempt ends then, and when patience ends."""
+    """The engine was told to stop. The attempt ends with `outcome`, at `until_s` at the latest."""
 
     outcome: AttemptOutcome
     until_s: float
@@ -70,7 +72,7 @@ class Attempt:
         self._cache_pool = ThreadPoolExecutor(1, thread_name_prefix="cache")
 
     def run(self) -> AttemptOutcome:
-        """Do all of it. Returns how it ended; nothing of it is left running but the warm engine."""
+        """Run the attempt to its end, and return the outcome. Afterwards only the warm engine is left running."""
         try:
             self._platform.open()
             outcome = self._work()
@@ -147,7 +149,7 @@ class Attempt:
             engine.detach(start.attempt)
 
     def _listen(self, engine: EngineProcess, handler: EngineMessageHandler) -> AttemptOutcome:
-        """Turn until the engine's part is over."""
+        """Handle events until the engine's part is over."""
         stopping: _Stopping | None = None
         while True:
             outcome = self._handle(self._next_event(), engine, handler, stopping)
@@ -160,7 +162,7 @@ class Attempt:
                     return complaint.among(engine.at_work)
                 stopping = self._stand_back(engine, handler)
             if stopping is not None and self._now_s() >= stopping.until_s:
-                engine.kill(DEAF)
+                engine.kill(ENDED_WITH_ANOTHER)
                 return stopping.outcome
 
     def _handle(
@@ -212,7 +214,7 @@ class Attempt:
         return _Stopping(outcome=outcome, until_s=self._commands.stop_by(outcome))
 
     def _stand_back(self, engine: EngineProcess, handler: EngineMessageHandler) -> _Stopping:
-        """Leave those at work alone that this one waits for: the engine has not said a word of it for too long."""
+        """Give back a job that the engine keeps in line for too long, without disturbing the attempts before it."""
         engine.send(Stop(attempt=handler.attempt_id, checkpoint=False))
         outcome = Released(reason=Reason.RELEASED, message="the engine found no place for it beside those at work")
         return _Stopping(outcome=outcome, until_s=self._now_s() + self._settings.stop_grace_s)

@@ -1,4 +1,4 @@
-"""How fast bytes go between this node and storage."""
+"""The bandwidth between this node and the storage."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ TRIES = 2  # the first may pay for a name's resolution, a handshake, or another'
 
 
 class _Enough(Exception):
-    """The link is far too slow; the rest need not be waited for."""
+    """The link is far too slow: the rest of the transfer tells nothing new."""
 
 
 class BandwidthProbe:
@@ -27,7 +27,7 @@ class BandwidthProbe:
         self._storage, self._directory, self._now_s = storage, directory, monotonic_s
 
     def download_bytes_per_s(self, what: Download, *, wanted: float) -> float | None:
-        """The best of a few tries, of which one that is fast enough suffices; None when none came to an end."""
+        """Return the best of a few tries; one that is fast enough suffices. None when no try came to an end."""
         path = self._directory / "probe-down"
 
         def fetch(meter: "_Meter") -> None:
@@ -37,7 +37,7 @@ class BandwidthProbe:
         return self._best(fetch, path, size_bytes=what.size_bytes, wanted=wanted)
 
     def upload_bytes_per_s(self, where: ProbeUpload, *, wanted: float) -> float | None:
-        """As for downloads; an upload is over when storage has said that it has it."""
+        """Measure as for downloads. An upload ends when the storage answers."""
         path = self._directory / "probe-up"
 
         def send(meter: "_Meter") -> None:
@@ -70,7 +70,7 @@ class BandwidthProbe:
 
 
 class _Meter:
-    """Bytes over seconds, from its making or `start`."""
+    """Counts bytes and seconds since `start`."""
 
     def __init__(self, now_s: Monotonic, *, longest_s: float) -> None:
         self._now_s, self._longest_s = now_s, longest_s
@@ -78,16 +78,16 @@ class _Meter:
         self.start()
 
     def start(self) -> None:
-        """Count from now on."""
+        """Begin to count."""
         self._started_at_s = self._now_s()
 
     def moved(self, count: int) -> None:
-        """So many bytes have arrived."""
+        """Note that so many bytes have arrived."""
         self._moved_bytes, self._took_s = count, self._now_s() - self._started_at_s
         self.check(count)
 
     def check(self, count: int) -> None:
-        """So many bytes are on their way. Raises _Enough when it takes far too long."""
+        """Note that so many bytes are on their way. Raises _Enough when the transfer takes far too long."""
         took_s = self._now_s() - self._started_at_s
         if took_s > self._longest_s:
             self._moved_bytes, self._took_s = count, took_s

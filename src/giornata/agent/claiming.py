@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
+from giornata.agent.blob_cache import BlobCache
 from giornata.agent.commands import ShutdownSignal
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import Engines
 from giornata.agent.settings import AgentSettings
+from giornata.agent.transport import Storage
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
@@ -31,37 +33,41 @@ SELDOM = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDeps:
+    """Dependencies that the parts of a node and all of its attempts share. `sleep` waits between two tries."""
+
+    settings: AgentSettings
+    node: NodeClient
+    storage: Storage
+    cache: BlobCache
+    engines: Engines
+    shutdown: ShutdownSignal
+    monotonic_s: Monotonic
+    rng: random.Random
+    sleep: Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A claim, and when it was first sent, by the node's monotonic clock: a lease counts from then."""
+    """A claim, and the moment of its first try by the node's monotonic clock: a lease counts from then."""
 
     claim: Claim
     sent_at_s: float
 
 
 class Claiming:
-    """Makes claims and sends them. `sleep` is how it waits between tries."""
+    """Makes claims, sends them, and repeats what may be repeated."""
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        node: NodeClient,
-        engines: Engines,
-        shutdown: ShutdownSignal,
-        monotonic_s: Monotonic,
-        rng: random.Random,
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._settings, self._node, self._engines = settings, node, engines
-        self._shutdown, self._now_s, self._rng, self._sleep = shutdown, monotonic_s, rng, sleep
-        self._answered_at_s = monotonic_s()
+    def __init__(self, deps: AgentDeps) -> None:
+        self._deps, self._settings, self._engines = deps, deps.settings, deps.engines
+        self._answered_at_s = deps.monotonic_s()
 
     def fresh_delays(self) -> Iterator[float]:
-        """Pauses that grow."""
-        return delays_s(self._rng, first_s=1.0, most_s=MOST_BACKOFF_S)
+        """Return pauses that grow."""
+        return delays_s(self._deps.rng, first_s=1.0, most_s=MOST_BACKOFF_S)
 
     def next_job(self, unanswered: Asked | None = None) -> tuple[ClaimReply | None, float]:
-        """The server's reply, and when the request was first sent; None when told to leave before there was one.
+        """Return the server's reply and the moment of the first try. None: the node has to leave before.
 
         A request whose reply was lost is sent again under the same id: the server gives the same lease again.
         `unanswered` is such a request of before. Raises GaveUp.
@@ -79,24 +85,24 @@ class Claiming:
                 refusals += not error.retryable
                 self._failed(error, refusals)
             else:
-                self._answered_at_s = self._now_s()
+                self._answered_at_s = self._deps.monotonic_s()
                 return reply
-            if self._shutdown.requested:
+            if self._deps.shutdown.requested:
                 return None
-            self._sleep(next(delays))
+            self._deps.sleep(next(delays))
 
     def pause(self) -> None:
         """Wait a little between two tries."""
-        self._sleep(next(self.fresh_delays()))
+        self._deps.sleep(next(self.fresh_delays()))
 
     def ask(self, joint_key: str | None = None) -> Asked:
-        """A new claim; with a key, for a companion of those at work, which is not waited for."""
-        return Asked(claim=self.request(joint_key), sent_at_s=self._now_s())
+        """Make a claim. With a key it asks for a companion of running attempts, and the server answers at once."""
+        return Asked(claim=self.request(joint_key), sent_at_s=self._deps.monotonic_s())
 
     def send(self, asked: Asked) -> ClaimReply:
         """Send the claim once."""
-        reply = self._node.claim(asked.claim)
-        self._answered_at_s = self._now_s()
+        reply = self._deps.node.claim(asked.claim)
+        self._answered_at_s = self._deps.monotonic_s()
         return reply
 
     def request(self, joint_key: str | None = None) -> Claim:
@@ -117,7 +123,7 @@ class Claiming:
             versions=dict(list(hello.versions.items())[:MOST_THINGS]) if hello is not None else {},
         )
         return Claim(
-            request_id=f"{self._rng.getrandbits(128):032x}",
+            request_id=f"{self._deps.rng.getrandbits(128):032x}",
             node=info,
             kinds=self._engines.kinds,
             held_models=engine.held[:MOST_THINGS] if engine is not None else (),
@@ -130,7 +136,7 @@ class Claiming:
         if refusals >= REFUSALS:
             log.error("the server at %s refuses this node: %s", self._settings.url, error)
             raise GaveUp(ExitCode.UNUSABLE) from error
-        silent_s = self._now_s() - self._answered_at_s
+        silent_s = self._deps.monotonic_s() - self._answered_at_s
         limit_s = self._settings.give_up_after_s
         if limit_s is not None and silent_s >= limit_s:
             log.error("no answer from %s for %.0f s: %s", self._settings.url, silent_s, error)
@@ -139,7 +145,7 @@ class Claiming:
 
 
 def wanted_key(engine: EngineProcess | None, engaged: Collection[str], *, places: int) -> str | None:
-    """The key of a job that could join, or None. `engaged` are the attempts that need the engine, or will.
+    """Return the key of a job that could join, or None. `engaged` are the attempts that need the engine, or will.
 
     Whoever of them is not yet counted by the engine will take one of the places that it has said to be free.
     """
@@ -171,15 +177,15 @@ class Companions:
 
     @property
     def due_in_s(self) -> float:
-        """How long not to ask."""
+        """The seconds until the next claim may be sent."""
         return max(0.0, self._not_before_s - self._now_s())
 
     def rest(self, seconds: float) -> None:
-        """Do not ask for so long."""
+        """Send no claim for so many seconds."""
         self._not_before_s = max(self._not_before_s, self._now_s() + seconds)
 
     def ask(self, key: str | None) -> tuple[Asked, ClaimReply] | None:
-        """A claim for a companion and its reply; None when there was none to be made, or no reply."""
+        """Send a claim for a companion. Returns the claim and its reply; None without a claim or without a reply."""
         if self.due_in_s > 0 or not self._understood or (self._asked is None and key is None):
             return None
         asked = self._asked = self._asked or self._claiming.ask(key)
@@ -197,7 +203,7 @@ class Companions:
         return asked, reply
 
     def unanswered(self) -> Asked | None:
-        """The request that may still bring a lease; it is somebody else's from now on."""
+        """Hand over the request that may still bring a lease."""
         asked, self._asked = self._asked, None
         return asked
 
@@ -212,7 +218,7 @@ class Companions:
 
 
 class ExitCode(IntEnum):
-    """What the process ends with; the numbers are those of sysexits.h."""
+    """The exit codes of a node. The numbers are those of sysexits.h."""
 
     DONE = 0
     SERVER_GONE = 69

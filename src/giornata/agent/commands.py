@@ -16,7 +16,7 @@ RELEASED = Released(reason=Reason.RELEASED, message="the server wanted the job b
 
 
 class ShutdownSignal:
-    """Whether the process was told to leave.
+    """The order to leave, which a signal brings to the process.
 
     `ask` is called by signal handlers, which may interrupt any line of the main thread: it takes no lock that the
     thread could be holding. SimpleQueue.put is reentrant by its documentation; an Event or a Condition is not.
@@ -42,7 +42,7 @@ class ShutdownSignal:
 
 
 class Leaving(Exception):
-    """An order came while the job could be given back at once; carries how the attempt ends."""
+    """An order came while the job can be given back at once. The exception carries the outcome."""
 
     def __init__(self, outcome: Released) -> None:
         super().__init__(outcome.message)
@@ -66,18 +66,18 @@ class ServerCommands:
     _released: bool = field(default=False, init=False)
     _leave_by_s: float | None = field(default=None, init=False)
 
-    def hear(self, order: Order) -> None:
-        """The server's answer to a heartbeat."""
+    def receive(self, order: Order) -> None:
+        """Take the order in the server's answer to a heartbeat."""
         self._drained = self._drained or order is Order.DRAIN
         self._released = self._released or order is Order.RELEASE
 
     @property
     def leave(self) -> bool:
-        """Whether the node shall go: a signal, or the server's order."""
+        """Whether the node has to leave, by a signal or by the server's order."""
         return self._drained or self.shutdown.requested
 
     def wanted(self) -> Released | None:
-        """How the attempt is to end; None: it goes on."""
+        """Return the outcome with which the attempt has to end; None when the attempt goes on."""
         if self.leave:
             return LEFT
         return RELEASED if self._released else None
@@ -88,13 +88,13 @@ class ServerCommands:
         return wanted if stopping is None or (stopping is RELEASED and wanted is LEFT) else None
 
     def leave_by(self) -> float:
-        """When the process has to end; counted from when the order was first seen."""
+        """Return when the process has to end, counted from the first look at the order."""
         if self._leave_by_s is None:
             self._leave_by_s = self.monotonic_s() + self.grace_s
         return self._leave_by_s
 
     def stop_by(self, outcome: Released) -> float:
-        """Until when the engine may take to stop for this outcome; of an order to release asked once."""
+        """Return until when the engine may take to stop for this outcome. Call this once for an order to release."""
         if outcome is RELEASED:
             return self.monotonic_s() + self.release_s
         return self.leave_by() - LEAVE_RESERVE * self.grace_s

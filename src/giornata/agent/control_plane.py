@@ -2,16 +2,12 @@
 
 import collections
 import contextlib
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from giornata.agent.attempt import TICK_S
-from giornata.agent.blob_cache import BlobCache
-from giornata.agent.commands import ShutdownSignal
+from giornata.agent.claiming import AgentDeps
 from giornata.agent.engine_process import TAIL_LINES
-from giornata.agent.engines import Engines
 from giornata.agent.events import AttemptOutcome, Finished, Lost, Released
 from giornata.agent.fetching import Fetching
 from giornata.agent.heartbeat import HeartbeatThread
@@ -19,12 +15,8 @@ from giornata.agent.lease import LeaseCalls, LocalLease
 from giornata.agent.log_shipper import LogShipper
 from giornata.agent.platform import AttemptState
 from giornata.agent.report import OutcomeReport, explained
-from giornata.agent.settings import AgentSettings
-from giornata.agent.transport import Storage
 from giornata.agent.uploader import Uploader
 from giornata.agent.work_dir import JobDir
-from giornata.client.node import NodeClient
-from giornata.client.retry import Monotonic
 from giornata.domain.errors import GiornataError
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice, Phase, Progress, Start
@@ -32,20 +24,6 @@ from giornata.protocol.work import Heartbeat, Lease
 
 STOP_UPLOADS_S = 5.0
 HANGS_AFTER_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentDeps:
-    """What a node lends to each of its attempts: one after the other, or several at the same time."""
-
-    settings: AgentSettings
-    node: NodeClient
-    storage: Storage
-    cache: BlobCache
-    engines: Engines
-    shutdown: ShutdownSignal
-    monotonic_s: Monotonic
-    rng: random.Random
 
 
 class ControlPlane:
@@ -73,8 +51,8 @@ class ControlPlane:
             node=node,
             held=self._held,
             snapshot=self._snapshot,
-            lively=lambda: now_s() - state.ticked_at_s < deps.settings.hello_s + HANGS_AFTER_S,
-            ordered=state.commands.hear,
+            is_alive=lambda: now_s() - state.ticked_at_s < deps.settings.hello_s + HANGS_AFTER_S,
+            ordered=state.commands.receive,
             monotonic_s=now_s,
             rng=rng,
         )

@@ -111,7 +111,7 @@ class EngineMessageHandler:
 
 
 def _failure(message: Failed) -> AttemptFailed:
-    """What the server is told. An engine of somebody's own may name a reason that is not an engine's to name."""
+    """Return the failure for the server: `crashed` when a custom engine names a reason that is not for engines."""
     reason = message.reason if message.reason in REPORTABLE_FAILURES else Reason.CRASHED
     faults = tuple(Fault(where=each.where, message=each.message, hint=each.hint) for each in message.faults)
     return AttemptFailed(reason, message.message, faults=faults, together=message.together)
@@ -128,11 +128,11 @@ class Watchdog:
     moved_at_s: float
 
     def moved(self) -> None:
-        """A step, a phase, a file: the work goes on."""
+        """Note a step, a phase or a file: the work goes on."""
         self.moved_at_s = self.monotonic_s()
 
     def complaint(self) -> AttemptFailed | None:
-        """Why the engine has to be ended, or None.
+        """Return why the engine has to be ended, or None.
 
         An engine that has never said alive is only held to its steps: scripts of twenty lines have no thread for it.
         """
@@ -147,7 +147,7 @@ class Watchdog:
 
 
 def crash_of(exit_code: int, when: str = "in the middle of the job") -> AttemptFailed:
-    """The failure of an attempt whose engine ended by itself. Negative codes are signals."""
+    """Return the failure of an attempt whose engine ended by itself. Negative exit codes are signals."""
     if exit_code >= 0:
         message = f"the engine ended with exit code {exit_code} {when}"
     else:

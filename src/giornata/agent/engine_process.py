@@ -1,4 +1,4 @@
-"""One engine process: its start, its two streams, its end."""
+"""One engine process: its start, its streams and its end."""
 
 import collections
 import os
@@ -81,14 +81,14 @@ class EngineProcess:
         assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101 - for mypy
         self._readers = [
             _thread("engine-stdout", self._read_messages, self._process.stdout),
-            _thread("engine-stderr", self._read_mutterings, self._process.stderr),
+            _thread("engine-stderr", self._read_stderr, self._process.stderr),
         ]
         self._writer = _thread("engine-stdin", self._write, self._process.stdin)
         threading.Thread(target=self._await_end, name="engine-end", daemon=True).start()
 
     @property
     def pid(self) -> int:
-        """The process's id, which is its group's too."""
+        """The id of the process and of its process group."""
         return self._process.pid
 
     def await_hello(self, timeout_s: float) -> Hello:
@@ -112,7 +112,7 @@ class EngineProcess:
 
     @property
     def last_words(self) -> str:
-        """The last lines that the engine wrote and that are no messages."""
+        """The last five lines of the engine that are no messages."""
         return " | ".join(list(self.tail)[-5:])
 
     def attach(self, attempt: str, sink: Sink) -> None:
@@ -125,7 +125,7 @@ class EngineProcess:
                 sink(self._end)
 
     def detach(self, attempt: str) -> None:
-        """This attempt listens no more."""
+        """Pass no events to this attempt from now on."""
         with self._lock:
             self._sinks.pop(attempt, None)
             self._at_work.pop(attempt, None)
@@ -204,7 +204,7 @@ class EngineProcess:
             try:
                 message = FROM_ENGINE.validate_json(line)
             except ValidationError:
-                self._mutter(line)
+                self._note_stderr(line)
             else:
                 self._take(message)
 
@@ -225,7 +225,7 @@ class EngineProcess:
                 )
 
     def _pass_on(self, attempt: str, event: Event, *, over: bool) -> None:
-        """To the one whom it concerns; late words about an attempt that listens no more concern nobody."""
+        """Pass the event to the attempt that it concerns. Events of a detached attempt are dropped."""
         with self._lock:
             if over:
                 self._at_work.pop(attempt, None)
@@ -233,18 +233,18 @@ class EngineProcess:
             if sink is not None:
                 sink(event)
 
-    def _read_mutterings(self, stream: IO[bytes]) -> None:
+    def _read_stderr(self, stream: IO[bytes]) -> None:
         for line in self._lines(stream):
-            self._mutter(line)
+            self._note_stderr(line)
 
     def _lines(self, stream: IO[bytes]) -> Iterator[bytes]:
-        """What the engine says, without the jobs' secrets: they may stand in the error of some library."""
+        """Yield the engine's lines without the secrets of jobs, which may stand in the error of a library."""
         for line in _lines(stream):
             for secret in self._secrets:
                 line = line.replace(secret, HIDDEN)  # noqa: PLW2901
             yield line
 
-    def _mutter(self, line: bytes) -> None:
+    def _note_stderr(self, line: bytes) -> None:
         # A progress bar redraws its line after a carriage return: what it showed last is what counts.
         text = line.decode(errors="replace").rstrip().rsplit("\r", 1)[-1]
         if text:
@@ -272,7 +272,7 @@ def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Until the end of the stream, which is closed then: a node outlives many engines."""
+    """Yield the lines of the stream, and close it at its end: a node outlives many engines."""
     with stream:
         while line := stream.readline(LONGEST_LINE_BYTES):
             yield line
@@ -285,7 +285,7 @@ def _thread(name: str, target: Callable[[IO[bytes]], None], stream: IO[bytes]) -
 
 
 def _kill_group(group: int, leader: subprocess.Popen[bytes] | None) -> None:
-    """SIGKILL to the group. While the leader is not reaped the number cannot belong to anybody else."""
+    """Send SIGKILL to the group. Until the leader is reaped, the number cannot belong to another process."""
     if leader is not None and leader.returncode is not None:
         return
     with suppress(ProcessLookupError, PermissionError):

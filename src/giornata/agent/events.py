@@ -11,21 +11,21 @@ from giornata.protocol.pipe import FromEngine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMessage:
-    """A message of the engine."""
+    """The engine sent a message."""
 
     message: FromEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStderr:
-    """A line that the engine wrote to its standard error, or to its standard output without being a message."""
+    """The engine wrote a line to its standard error, or one that is no message to its standard output."""
 
     line: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineEnded:
-    """The engine's process has ended; nothing of it comes after this. Negative: the signal that ended it.
+    """The engine's process has ended; no event of it comes after this. A negative code is the signal that ended it.
 
     `at_work` are the attempts that it had begun, or been told to, and not ended; `why` is the reason for which the
     node itself has ended it, if it has.
@@ -54,7 +54,7 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFound:
-    """The answer to the engine's question; None when there is nothing, or it could not be fetched."""
+    """The platform answered the engine's question; None when it has nothing, or could not bring it."""
 
     key: str
     path: Path | None
@@ -64,7 +64,7 @@ Event = EngineMessage | EngineStderr | EngineEnded | Lost | Undelivered | CacheF
 
 
 class AttemptFailed(Exception):
-    """The attempt cannot go on; carries what the server is told.
+    """The attempt cannot go on. The exception carries the report for the server.
 
     `together` names all attempts that the same fault ended, this one included; it is empty when there was one only.
     """
@@ -83,7 +83,7 @@ class AttemptFailed(Exception):
         self.together = together if len(together) > 1 else ()
 
     def among(self, attempts: tuple[str, ...]) -> "AttemptFailed":
-        """The same failure of each of these attempts."""
+        """Return the same failure for all of these attempts."""
         return AttemptFailed(
             self.reason, self.message, faults=self.faults, exit_code=self.exit_code, together=attempts
         )
@@ -108,7 +108,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """The attempt is no longer this node's: nothing more is written, not even its end."""
+    """The attempt no longer belongs to this node: nothing more is written, not even its end."""
 
     why: str
 

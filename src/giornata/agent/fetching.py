@@ -1,4 +1,4 @@
-"""Everything that an attempt needs on disk before the engine starts."""
+"""The inputs and the checkpoint that an attempt needs on disk before the engine starts."""
 
 import errno
 import logging
@@ -33,7 +33,7 @@ BAD_BYTES = (BlobMismatch, BlobMissing, NotFound)
 
 
 class Fetching:
-    """Fetches inputs and a checkpoint, verified. `check` is asked all the while and raises when that is in vain.
+    """Fetches and verifies inputs and a checkpoint. `check` is called all the while, and raises to end a fetch.
 
     All methods raise AttemptFailed with NODE_DOWNLOAD or NODE_DISK, or whatever `check` raises.
     """
@@ -53,7 +53,7 @@ class Fetching:
         self._monotonic_s, self._patience_s, self._check = monotonic_s, patience_s, check
 
     def inputs(self, listed: tuple[LeaseInput, ...], job_dir: JobDir) -> tuple[InputFile, ...]:
-        """The pictures, several at a time, each under its hash: names of users are not names of files."""
+        """Fetch the inputs, several at a time. Hashes name the files, since users' names may not be file names."""
         distinct = {each.download.sha256: each for each in listed}
 
         def place(item: LeaseInput) -> None:
@@ -73,8 +73,9 @@ class Fetching:
         return tuple(_input_file(each, job_dir.inputs / each.download.sha256) for each in listed)
 
     def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], job_dir: JobDir) -> ResumePoint | None:
-        """The newest checkpoint whose bytes arrive whole. The server is told of those that do not, and may find that
-        they are good for others; here they are done with.
+        """Fetch the newest checkpoint whose bytes arrive whole.
+
+        The server is told of each that does not. The server may find it good for others; this attempt drops it.
         """
         for candidate in checkpoints:
             self._check()
@@ -104,7 +105,7 @@ class Fetching:
             log.warning("checkpoint of step %d could not be rejected: %s", step, error)
 
     def cached(self, key: str, job_dir: JobDir) -> Path | None:
-        """What the platform holds under the key; None when it has nothing or cannot be asked."""
+        """Fetch what the server holds under the key; None when it has nothing or cannot be asked."""
         try:
             download = self._calls.once(lambda lease: self._node.get_cache(lease, key)).download
             if download is None:

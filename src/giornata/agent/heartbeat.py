@@ -19,9 +19,9 @@ SOONEST_S = 1.0
 class HeartbeatThread:
     """Renews the lease until it is lost or `stop` is called.
 
-    `snapshot` says how far the attempt is; `ordered` is called when the server wants something else than to go on.
-    `lively` says whether the attempt's own loop still turns: a beat is proof that somebody works on the job, so when
-    the loop hangs the beats end too, and the lease with them.
+    `snapshot` returns the body of a heartbeat. `ordered` is called when the server wants something else than to go on.
+    `is_alive` tells whether the attempt's own loop still turns. A heartbeat is proof of work on the job: when the loop
+    hangs, the heartbeats end, and the lease with them.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class HeartbeatThread:
         node: NodeClient,
         held: LocalLease,
         snapshot: Callable[[], Heartbeat],
-        lively: Callable[[], bool],
+        is_alive: Callable[[], bool],
         ordered: Callable[[Order], None],
         monotonic_s: Monotonic,
         rng: random.Random,
     ) -> None:
-        self._node, self._held, self._snapshot, self._lively = node, held, snapshot, lively
+        self._node, self._held, self._snapshot, self._is_alive = node, held, snapshot, is_alive
         self._ordered, self._monotonic_s, self._rng = ordered, monotonic_s, rng
         self._every_s = held.lease.renew_every_s
         self._delays = delays_s(rng, most_s=max(SOONEST_S, self._every_s))
@@ -43,25 +43,25 @@ class HeartbeatThread:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._first_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self, *, after_s: float) -> None:
-        """Beat from now on, first after so many seconds."""
+        """Start the thread. The first heartbeat comes after so many seconds."""
         self._first_s = after_s
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more; wakes the sleeper. A beat on its way is not waited for: its reply changes nothing."""
+        """End the thread at its next turn. A heartbeat on its way is not waited for: its reply changes nothing."""
         self._stopped.set()
         self._wake.set()
 
     def nudge(self) -> None:
-        """Something worth telling has happened: beat soon, though never twice within a second."""
+        """Send a heartbeat soon, though never two within a second."""
         self._wake.set()
 
     def beat(self) -> float:
-        """Send one beat. Returns how long to wait before the next, in seconds."""
-        if not self._lively():
+        """Send one heartbeat. Returns the seconds to wait before the next."""
+        if not self._is_alive():
             return SOONEST_S
         sent_at_s = self._last_beat_s = self._monotonic_s()
         try:
@@ -91,5 +91,5 @@ class HeartbeatThread:
                 wait_s = self.beat()
         except Exception as error:
             # The supervisor of this thread: without beats the job would be lost later and less clearly.
-            log.exception("the heart stopped")
+            log.exception("the heartbeat thread stopped")
             self._held.lose(f"the heartbeat failed: {error}")

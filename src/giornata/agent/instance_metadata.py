@@ -1,4 +1,4 @@
-"""What SaladCloud tells the containers on its machines, and what they may ask of it, at an address of the machine.
+"""The metadata service that SaladCloud gives to the containers on its machines.
 
 A node there needs no key: the provider gives it a token that says on which machine it runs, and the server verifies
 it.
@@ -29,7 +29,7 @@ LONGEST_REASON = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstancePlace:
-    """Where a container runs: this start of it, the hardware, and the container group."""
+    """The identity of a container: its start, its hardware and its container group."""
 
     instance_id: str
     machine_id: str
@@ -37,7 +37,7 @@ class InstancePlace:
 
 
 def place_in(environment: Mapping[str, str]) -> InstancePlace | None:
-    """What the provider's variables say; None when this is not a container of SaladCloud's."""
+    """Return what the provider's variables say; None outside containers of SaladCloud."""
     machine_id = environment.get("SALAD_MACHINE_ID")
     if not machine_id:
         return None
@@ -50,13 +50,13 @@ def place_in(environment: Mapping[str, str]) -> InstancePlace | None:
 
 
 def direct_client(url: str = URL) -> httpx.Client:
-    """A client that goes past every proxy: the provider refuses what came through one."""
+    """Return a client that passes every proxy by: the provider refuses requests of proxies."""
     return httpx.Client(base_url=url, trust_env=False, headers=HEADERS, timeout=TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceMetadata:
-    """The instance's own service. `http` comes from `direct_client`. Raises Unavailable when it gives no answer.
+    """Calls the metadata service. `http` comes from `direct_client`. Raises Unavailable without an answer.
 
     The deletion cost is not set here: the driver sets it by the API, and the provider asks for one of the two.
     """
@@ -64,14 +64,14 @@ class InstanceMetadata:
     http: httpx.Client
 
     def token(self) -> str:
-        """A token that identifies this container, with at least three minutes to live."""
+        """Return a token that identifies this container and lives for three minutes or more."""
         token = self._asked("GET", "/v1/token").get("jwt")
         if not isinstance(token, str) or not token:
             raise Unavailable("the instance's metadata service gave no token")
         return token
 
     def status(self) -> tuple[bool, bool]:
-        """Whether the container has started and is ready, as the provider sees it."""
+        """Return whether the provider takes the container for started, and for ready."""
         said = self._asked("GET", "/v1/status")
         return said.get("started") is True, said.get("ready") is True
 
@@ -81,7 +81,7 @@ class InstanceMetadata:
         self._asked("POST", "/v1/reallocate", {"reason": said})
 
     def leave(self, reason: str) -> None:
-        """As `reallocate`, once, and without raising: who leaves ends in any case."""
+        """Call `reallocate` once, and log an error instead of raising it: the node ends in any case."""
         try:
             self.reallocate(reason)
         except Unavailable as error:
@@ -111,7 +111,7 @@ class WorkloadToken:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self) -> str:
-        """The token to send now."""
+        """Return the token to send now."""
         with self._lock:
             age_s = self.monotonic_s() - self._fetched_s
             if self._token and age_s < FRESH_FOR_S:

@@ -38,13 +38,13 @@ class LocalLease:
         self._lost = threading.Event()
 
     def renewed(self, *, sent_at_s: float, lease_s: float) -> None:
-        """A heartbeat that was sent at `sent_at_s` was accepted."""
+        """Note that the server accepted a heartbeat that was sent at `sent_at_s`."""
         with self._lock:
             self._renewed_at_s = max(self._renewed_at_s, sent_at_s)
             self._lease_s = lease_s
 
     def lose(self, why: str) -> None:
-        """The attempt may write nothing more. The first reason stands."""
+        """Forbid every further write of the attempt. The first reason stands."""
         with self._lock:
             if self._why is not None:
                 return
@@ -53,7 +53,7 @@ class LocalLease:
         self._on_lost(why)
 
     def why_lost(self) -> str | None:
-        """Why nothing more may be written, or None. Looks at the clock."""
+        """Return why the lease is lost, or None. Looks at the clock."""
         if self._why is None and self._ran_out():
             self.lose("the lease could not be renewed in time; stopping by the node's own clock")
         return self._why
@@ -70,7 +70,7 @@ class LocalLease:
             raise LeaseLost(why)
 
     def remaining_s(self) -> float:
-        """Seconds until the node would stop by its own clock."""
+        """Return the seconds until the node stops by its own clock."""
         with self._lock:
             return max(0.0, self._renewed_at_s + self._lease_s - self._monotonic_s())
 

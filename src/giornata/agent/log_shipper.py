@@ -1,4 +1,4 @@
-"""Log lines and metrics of an attempt, sent in batches by a thread of their own."""
+"""A thread that sends the log lines and metrics of an attempt in batches."""
 
 import collections
 import logging
@@ -23,7 +23,7 @@ MOST_METRICS = 64
 
 
 class Backlog(Generic[T]):
-    """Numbered things that wait to be sent; when there are too many, the oldest go. Thread-safe."""
+    """Keeps numbered items that wait to be sent. The oldest are dropped when there are too many. Thread-safe."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._waiting: collections.deque[T] = collections.deque(maxlen=kept)
@@ -31,31 +31,31 @@ class Backlog(Generic[T]):
         self._lock = threading.Lock()
 
     def add(self, item: T) -> None:
-        """Append; its number is how many were added before."""
+        """Append an item. Its number is the count of items before it."""
         with self._lock:
             self._waiting.append(item)
             self._added += 1
 
     @property
     def added(self) -> int:
-        """How many were added so far."""
+        """The count of all items so far."""
         with self._lock:
             return self._added
 
     def batch(self, most: int = BATCH) -> tuple[int, tuple[T, ...]]:
-        """The number of the oldest, and as many as may go at once."""
+        """Return the number of the oldest item, and as many items as one request may hold."""
         with self._lock:
             return self._added - len(self._waiting), tuple(self._waiting)[:most]
 
     def sent(self, until: int) -> None:
-        """Everything numbered below `until` has arrived."""
+        """Drop the items numbered below `until`: they have arrived."""
         with self._lock:
             while self._waiting and self._added - len(self._waiting) < until:
                 self._waiting.popleft()
 
 
 class LogShipper:
-    """Bounded: when the server is away for long, the oldest lines and points go first.
+    """Ships lines and metrics. When the server is away for long, the oldest are dropped.
 
     A line keeps its number within the attempt, so that a batch sent twice adds nothing and a gap can be seen.
     """
@@ -65,14 +65,14 @@ class LogShipper:
         self._lines, self._points = Backlog[str](), Backlog[StepMetrics]()
         self._sending = threading.Lock()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="log-shipper", daemon=True)
 
     def start(self) -> None:
         """Send every few seconds from now on."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Send nothing more on its own account."""
+        """End the thread at its next turn. `flush` still works."""
         self._stopped.set()
 
     def line(self, text: str) -> None:
@@ -86,7 +86,7 @@ class LogShipper:
         self._points.add(StepMetrics(step=step, values=finite))
 
     def flush(self) -> None:
-        """Send what there is. What a passing error keeps from arriving is tried again next time."""
+        """Send everything that waits. What does not arrive by a passing error is sent again next time."""
         for send in (self.deliver_lines, self.deliver_points):
             try:
                 send()

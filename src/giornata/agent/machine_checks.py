@@ -1,18 +1,14 @@
-"""Whether this machine is fit for the fleet's work: at the start thoroughly, before each claim in passing."""
+"""The checks whether this machine is fit for the fleet: all of them at the start, some before each claim."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from giornata.agent.bandwidth import BandwidthProbe
-from giornata.agent.claiming import Claiming, ExitCode, GaveUp
+from giornata.agent.claiming import AgentDeps, Claiming, ExitCode, GaveUp
 from giornata.agent.node_probes import NodeProbes
-from giornata.agent.nvidia_smi import look_at_graphics
-from giornata.agent.settings import AgentSettings
-from giornata.agent.transport import Storage
+from giornata.agent.nvidia_smi import query_gpu
 from giornata.client.node import NodeClient
-from giornata.client.retry import Monotonic
 from giornata.domain.errors import GiornataError, NotFound
 from giornata.domain.node_checks import GIB, NodeMeasured, NodeThresholds, shortcomings
 from giornata.protocol.node_checks import NodeChecks, NodeFigures, NodePolicy
@@ -29,48 +25,29 @@ SECOND_LOOK_S = 15.0
 
 
 class Provider(Protocol):
-    """Told when a node ends because its machine is not fit for work."""
+    """The provider of the machine, as far as a node can reach it."""
 
     def leave(self, reason: str) -> None:
         """Ask for another machine in place of this one, as far as the provider offers that. Waits no longer than
         some seconds, and raises nothing: the node ends in any case."""
 
 
-class NoProvider:
-    """Nobody to tell: whoever started the node sees its exit code."""
-
-    def leave(self, reason: str) -> None:
-        """See Provider."""
-
-
 class MachineChecks:
-    """Measures, tells the server, and ends the node that is not fit.
+    """Measures the machine, reports to the server, and ends a node that is not fit.
 
     Used by the node's own thread alone. Nothing is asked of a node whose fleet the server does not know.
     """
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        node: NodeClient,
-        storage: Storage,
-        claiming: Claiming,
-        provider: Provider,
-        probes: NodeProbes,
-        monotonic_s: Monotonic,
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._settings, self._node, self._storage = settings, node, storage
+    def __init__(self, deps: AgentDeps, *, claiming: Claiming, provider: Provider | None, probes: NodeProbes) -> None:
+        self._deps, self._settings, self._node = deps, deps.settings, deps.node
         self._claiming, self._provider, self._probes = claiming, provider, probes
-        self._now_s, self._sleep = monotonic_s, sleep
         self._wanted = NodeThresholds()
         self._figures = NodeMeasured()
         self.told_to_leave = False
         self._lacking_since_s: float | None = None
 
     def begin(self) -> None:
-        """The checks of the start; the work directory is there. Raises GaveUp when the machine is not fit."""
+        """Run the checks of the start; the work directory exists. Raises GaveUp when the machine is not fit."""
         asked_at_s = 0.0
 
         def ask() -> NodePolicy:
@@ -95,13 +72,13 @@ class MachineChecks:
                 break
             if look < LOOKS - 1:
                 log.warning("not fit at the first look: %s", "; ".join(lacking))
-                self._sleep(SECOND_LOOK_S)
+                self._deps.sleep(SECOND_LOOK_S)
         if lacking:
             self._leave(lacking)
         self._report(lacking)
 
     def is_fit(self, *, engine_free_vram_bytes: int | None) -> bool:
-        """A look before a claim: room on the disk, and memory on the card as the engine has last said (None: it says
+        """Check before a claim: space on the disk, and memory on the card as the engine has last said (None: it says
         nothing). A node that stays unfit for `unfit_s` leaves: raises GaveUp."""
         free_vram = None if engine_free_vram_bytes is None else engine_free_vram_bytes + CONTEXT_BYTES
         wanted = NodeThresholds(
@@ -132,16 +109,16 @@ class MachineChecks:
                 self._report(())
             return
         if self._lacking_since_s is None:
-            self._lacking_since_s = self._now_s()
+            self._lacking_since_s = self._deps.monotonic_s()
             log.warning("not fit for more work, claims pause: %s", "; ".join(lacking))
-        if self._now_s() - self._lacking_since_s >= self._settings.unfit_s:
+        if self._deps.monotonic_s() - self._lacking_since_s >= self._settings.unfit_s:
             self._leave(lacking)
         self._report(lacking)
 
     def _measure(self, policy: NodePolicy) -> NodeMeasured:
         visible, wanted = self._probes.visible, self._wanted
-        graphics = look_at_graphics(self._probes.run, visible=visible)
-        links = BandwidthProbe(self._storage, self._settings.work_dir, monotonic_s=self._now_s)
+        graphics = query_gpu(self._probes.run, visible=visible)
+        links = BandwidthProbe(self._deps.storage, self._settings.work_dir, monotonic_s=self._deps.monotonic_s)
         down, up = wanted.min_download_bytes_per_s, wanted.min_upload_bytes_per_s
         return NodeMeasured(
             driver=graphics.driver,
@@ -155,17 +132,18 @@ class MachineChecks:
         )
 
     def _free_disk(self) -> int:
-        return self._probes.room_bytes(self._settings.work_dir, wanted=self._wanted.min_disk_bytes)
+        return self._probes.usable_bytes(self._settings.work_dir, wanted=self._wanted.min_disk_bytes)
 
     def _leave(self, lacking: tuple[str, ...]) -> None:
         for each in lacking:
             log.error("this machine is not fit for fleet %s: %s", self._settings.fleet, each)
         self._report(lacking, leaving=True)
-        self._provider.leave("; ".join(lacking))
+        if self._provider is not None:
+            self._provider.leave("; ".join(lacking))
         raise GaveUp(ExitCode.UNFIT)
 
     def _report(self, lacking: tuple[str, ...], *, leaving: bool = False) -> None:
-        """Tell the server; a report that does not arrive changes nothing here."""
+        """Report to the server. A report that does not arrive changes nothing here."""
         claim = self._claiming.request()
         checks = NodeChecks(
             node=claim.node,

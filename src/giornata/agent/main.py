@@ -1,4 +1,4 @@
-"""A node's composition root: the real clock, network, signals and engine."""
+"""The composition root of a node: the real clock, network, signals and engine."""
 
 import functools
 import logging
@@ -32,7 +32,7 @@ EXIT_AT_ONCE = 130
 
 
 def monotonic_s() -> float:
-    """Seconds that also pass while the machine is suspended: a lease does not wait for a laptop to wake up."""
+    """Return seconds that also pass while the machine is suspended: a lease does not wait for a laptop to wake up."""
     boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot_clock is None else time.clock_gettime(boot_clock)
 
@@ -115,7 +115,7 @@ def install_signals(engines: Engines, shutdown: ShutdownSignal, *, say: Callable
 
 
 def _say(text: str) -> None:
-    """A line of the log, in its format, from a signal handler."""
+    """Write a line of the log, in its format, from a signal handler."""
     record = log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (), None)
     formats = [handler.format for handler in logging.getLogger().handlers[:1]]
     # Not by the handler: this may interrupt a write of its own, and neither locks nor buffers are reentrant.

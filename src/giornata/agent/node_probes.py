@@ -1,4 +1,4 @@
-"""By what a node measures itself; each may be another in a test."""
+"""The probes that measure a machine; a test passes others."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from giornata.agent.nvidia_smi import Run, run_command
 
 
 def free_bytes(directory: Path) -> int:
-    """Free on the file system of a directory, for this user."""
+    """Return the bytes that this user may still write to the file system of a directory."""
     return shutil.disk_usage(directory).free
 
 
@@ -26,9 +26,11 @@ class NodeProbes:
     visible: str | None = None
     caches: tuple[Path, ...] = field(default=())
 
-    def room_bytes(self, directory: Path, *, wanted: int | None) -> int:
-        """Free in the directory, with the node's own caches on the same disk counted as free. They are only looked
-        at when the rest is not enough for what is wanted."""
+    def usable_bytes(self, directory: Path, *, wanted: int | None) -> int:
+        """Return the free bytes in the directory, where the node's own caches on the same disk count as free.
+
+        The caches are measured only when the rest is less than `wanted`.
+        """
         free = self.free_bytes(directory)
         if wanted is None or free >= wanted:
             return free
@@ -37,7 +39,7 @@ class NodeProbes:
 
 
 def caches_of(environment: Mapping[str, str], work_dir: Path) -> tuple[Path, ...]:
-    """Where the node keeps inputs, and where the hub's library keeps models."""
+    """Return the directories of the node's inputs and of the hub's models."""
     home = Path(environment.get("HF_HOME") or Path(environment.get("HOME", "~"), ".cache", "huggingface"))
     return work_dir / "cache", Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser()
 

@@ -1,4 +1,4 @@
-"""What the graphics driver says of itself, without loading torch."""
+"""The driver and the free memory of a GPU, by nvidia-smi and without torch."""
 
 import csv
 import subprocess
@@ -19,7 +19,7 @@ LONGEST_TROUBLE = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """Of the GPU that the engine will use. `trouble` says why something is not known."""
+    """The state of the GPU that the engine will use. `trouble` says why something is not known."""
 
     driver: str | None = None
     free_vram_bytes: int | None = None
@@ -27,12 +27,12 @@ class GpuState:
 
 
 def run_command(command: Sequence[str]) -> str:
-    """The real thing."""
+    """Run a command for real."""
     done = subprocess.run(list(command), capture_output=True, text=True, timeout=ANSWER_S, check=True)
     return done.stdout
 
 
-def look_at_graphics(run: Run, *, visible: str | None, module: Path = MODULE) -> GpuState:
+def query_gpu(run: Run, *, visible: str | None, module: Path = MODULE) -> GpuState:
     """Ask nvidia-smi about the first of the devices that are `visible` (CUDA_VISIBLE_DEVICES), or the first at all.
 
     Where nvidia-smi is not there the kernel's module still names the driver.

@@ -31,7 +31,7 @@ class OutcomeReport:
         self._node, self._calls, self._progress = node, calls, progress
 
     def send(self, outcome: AttemptOutcome, *, tail: Sequence[str], until: Until) -> AttemptOutcome:
-        """Returns how it ended in truth: Abandoned when the server could not be told, or knows better."""
+        """Send the outcome, and return the one that holds: Abandoned when the server does not take the report."""
         try:
             match outcome:
                 case Finished():
@@ -83,7 +83,7 @@ class OutcomeReport:
 
 
 def explained(outcome: AttemptOutcome, lines: Sequence[str], lease: Lease) -> AttemptOutcome:
-    """The same outcome; a crash that nobody has judged gets the reason that the lines give, with the line beside it.
+    """Return the outcome. A crash without a known reason gets the reason that the lines give, and the line itself.
 
     What was judged already, by the engine or by the node, stands.
     """
@@ -104,7 +104,7 @@ def explained(outcome: AttemptOutcome, lines: Sequence[str], lease: Lease) -> At
 
 
 def texts_of(lease: Lease) -> Iterator[str]:
-    """Everything that the user has written: prompts, names, captions."""
+    """Yield every text that the user has written: prompts, names, captions."""
     yield lease.job_name
     yield from _strings(lease.spec)
     for each in lease.inputs:

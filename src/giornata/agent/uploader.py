@@ -32,7 +32,7 @@ FileMessage = CheckpointWritten | ArtifactWritten | CachePut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Uploaded:
-    """What each commit says about the bytes."""
+    """The part of a commit that describes the bytes."""
 
     sha256: str
     size_bytes: int
@@ -41,7 +41,7 @@ class _Uploaded:
 
 
 class _Superseded(Exception):
-    """A newer checkpoint waits, so that another try at this one would only hold it up."""
+    """A newer checkpoint waits: another try at this one would only delay it."""
 
 
 class Uploader:
@@ -173,7 +173,7 @@ def _describe(message: FileMessage) -> str:
 
 
 def _reason_of(error: Exception) -> Reason:
-    """A file that is not what the protocol wants is the workload's doing; the rest lies between node and storage."""
+    """Return the reason of a failed delivery. A file that breaks the protocol is the workload's fault."""
     if isinstance(error, ValidationError | FileNotFoundError):
         return Reason.CRASHED
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Directories of a node: one for each process, in it one for each attempt, and a cache that all share."""
+"""The directories of a node: one per process with one per attempt in it, and a cache for all."""
 
 import fcntl
 import secrets
@@ -13,6 +13,7 @@ from giornata.domain.errors import Fault, InvalidInput
 
 PRIVATE = 0o700
 RUN_PREFIX = "run-"
+CACHE_DIRECTORY = "cache"
 KERNEL_DIRECTORY = "compiled"
 KERNELS_BYTES = 4 * 2**30
 """More than this of compiled kernels and they are all thrown away at the next start of a node."""
@@ -38,7 +39,7 @@ class WorkDir:
 
     def __init__(self, directory: Path, *, kernels_bytes: int = KERNELS_BYTES) -> None:
         self._root = directory
-        self.cache = directory / "cache"
+        self.cache = directory / CACHE_DIRECTORY
         with _usable(directory):
             directory.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             self.cache.mkdir(mode=PRIVATE, exist_ok=True)
@@ -68,7 +69,7 @@ class WorkDir:
 
     @contextmanager
     def job_dir(self, attempt_id: str) -> Iterator[JobDir]:
-        """Fresh directories for an attempt, wiped afterwards. Raises InvalidInput when they cannot be made."""
+        """Make fresh directories for an attempt, and delete them afterwards. Raises InvalidInput when that fails."""
         home = self._run / attempt_id
         shutil.rmtree(home, ignore_errors=True)
         made = JobDir(inputs=home / "inputs", work=home / "work", outbox=home / "outbox", cache=home / "cache")
@@ -81,7 +82,7 @@ class WorkDir:
             shutil.rmtree(home, ignore_errors=True)
 
     def close(self) -> None:
-        """Wipe what this process has left."""
+        """Delete everything that this process has left."""
         shutil.rmtree(self._run, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
@@ -98,7 +99,7 @@ def _usable(directory: Path) -> Iterator[None]:
 
 
 def _locked(run: Path) -> IO[bytes] | None:
-    """The lock file of a run, locked; None when a living process holds it."""
+    """Return the lock file of a run, locked; None when a living process holds the lock."""
     file = (run / "lock").open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -123,12 +123,12 @@ def _attempt(
 
 
 def _commands(settings: Settings, shutdown: ShutdownSignal) -> ServerCommands:
-    """The only command that a standalone run gets is a signal."""
+    """Return the commands of a run that has no server: a signal is the only one."""
     return ServerCommands(shutdown=shutdown, monotonic_s=monotonic_s, grace_s=settings.grace_s, release_s=0.0)
 
 
 def _never_began(lost: EngineLost) -> AttemptFailed:
-    """As the end of an engine in the middle of the job: the machine's fault, or nobody knows whose."""
+    """Return the failure of an engine that ended before its first message."""
     if lost.exit_code is None:
         message = f"the engine said nothing for {HELLO_S:.0f} s after its start"
     else:
@@ -137,7 +137,7 @@ def _never_began(lost: EngineLost) -> AttemptFailed:
 
 
 def _without_extra(error: InvalidInput) -> InvalidInput:
-    """Say what to install when that is all that is wrong."""
+    """Return a fault that says what to install, when a missing package is all that is wrong."""
     for fault in error.faults:
         if "No module named" in fault.hint:
             message = fault.hint[fault.hint.index("No module named") :].split("|")[0].strip()
@@ -146,13 +146,13 @@ def _without_extra(error: InvalidInput) -> InvalidInput:
 
 
 def engine_line(settings: Settings) -> tuple[str, ...]:
-    """The engine's command line."""
+    """Return the engine's command line."""
     bound = settings.model_cache_bytes
     return engine_command(("train",), threads=settings.threads, device=settings.device, model_cache_bytes=bound)
 
 
 def wandb_key(environment: Mapping[str, str]) -> SecretStr | None:
-    """From where the package `wandb` takes it first."""
+    """Return the key from where the package `wandb` takes it first."""
     key = environment.get("WANDB_API_KEY", "").strip()
     return SecretStr(key) if key else None
 
@@ -187,7 +187,7 @@ def _say_in_signal(text: str) -> None:
 
 
 def _forget_job(plan: Plan) -> None:
-    """What cannot succeed has to be changed; where nothing was stored of it, that may be done in the same place."""
+    """Let another run use the storage, when the failed one has stored no checkpoint there."""
     with contextlib.suppress(Unavailable):
         if not plan.storage.checkpoints():
             plan.storage.forget_job()

@@ -1,4 +1,4 @@
-"""What `giornata train --standalone` is told, all of it checked before anything is computed."""
+"""The input of `giornata train --standalone`, checked before anything is computed."""
 
 import os
 import secrets
@@ -33,7 +33,7 @@ from giornata.standalone.storage import RunStorage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """What the command was told about a standalone run."""
+    """The options of a standalone run, as the command got them."""
 
     directory: Path | None
     checkpoint_to: str | None
@@ -50,7 +50,7 @@ class Alone:
         return self.subsets[0].path if self.subsets else self.directory
 
     def misplaced(self) -> list[Fault]:
-        """A fault for each option that was given and means nothing without --standalone."""
+        """Return a fault for each option that means nothing without --standalone."""
         options = {
             "--checkpoint-to": self.checkpoint_to,
             "--webhook": self.webhook,
@@ -62,7 +62,7 @@ class Alone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All input, found good."""
+    """The checked input of a standalone run."""
 
     fields: dict[str, Any]
     folder: TrainingFolder
@@ -70,15 +70,15 @@ class Plan:
     storage: RunStorage
     out: Path
     webhook: tuple[str, str] | None
-    called: str
+    folder_name: str
     """The name of the folder with the pictures, after which the results are named."""
 
 
 def make_plan(
     alone: Alone, settings: Settings, fields: Callable[[], dict[str, Any]], *, others: Iterable[Fault] = ()
 ) -> Plan:
-    """Raises InvalidInput with the faults of the spec, the pictures, the storage, the folder and the webhook, and
-    `others`."""
+    """Check the input. Raises InvalidInput with all faults of the spec, the pictures, the storage, the folder and the
+    webhook, and `others`."""
     faults = list(others)
     given: dict[str, Any] = {}
     folder: TrainingFolder | None = None
@@ -106,7 +106,7 @@ def make_plan(
         storage=storage,
         out=alone.output,
         webhook=webhook,
-        called=alone.folder.resolve().name,
+        folder_name=alone.folder.resolve().name,
     )
 
 
@@ -187,18 +187,18 @@ def _webhook_faults(url: str | None, secret: str | None) -> list[Fault]:
 
 
 def request_of(plan: Plan) -> RunRequest:
-    """Held against what the storage has, and written down there. Raises InvalidInput and Unavailable."""
+    """Compare the plan with what the storage holds, and store the record. Raises InvalidInput and Unavailable."""
     names = RandomNames()
-    standing = plan.storage.read_job()
+    stored = plan.storage.read_job()
     request = make_request(
         plan.fields,
         plan.folder,
         plan.class_folder,
-        standing=standing,
-        called=plan.called,
+        stored=stored,
+        folder_name=plan.folder_name,
         draw_seed=names.seed,
         draw_id=lambda: names.new("job"),
     )
-    if standing is None:
+    if stored is None:
         plan.storage.write_job(request.record)
     return request

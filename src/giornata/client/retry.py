@@ -6,6 +6,7 @@ Nodes, standalone runs and webhooks share this file, so that there is one way to
 import collections
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,25 @@ def delays_s(rng: random.Random, *, first_s: float = 0.5, most_s: float = 15.0) 
     while True:
         yield rng.uniform(bound_s / 2, bound_s)
         bound_s = min(most_s, bound_s * 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How often and how long to try again: pauses as of `delays_s`, for callers that count failures themselves.
+
+    `sleep` and `chance` (0 to 1) are arguments so that tests need not wait.
+    """
+
+    retries: int = 7
+    first_s: float = 0.25
+    most_s: float = 8.0
+    sleep: Callable[[float], None] = time.sleep
+    chance: Callable[[], float] = random.random
+
+    def pause(self, failures: int, *, at_least_s: float = 0.0) -> None:
+        """Wait after the n-th failure in a row (n counts from 1)."""
+        whole_s = min(self.most_s, self.first_s * 2.0 ** (failures - 1))
+        self.sleep(max(at_least_s, whole_s * (0.5 + 0.5 * self.chance())))
 
 
 def persist(

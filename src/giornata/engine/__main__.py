@@ -21,7 +21,7 @@ KERNEL_KEY = "GIORNATA_COMPILE_CACHE_KEY"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line, as the agent writes it."""
+    """Parse the command line that the agent writes."""
     parser = argparse.ArgumentParser(prog="giornata.engine", description=__doc__)
     parser.add_argument("--kinds", default="train", help="comma-separated kinds of work")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; part of what bits depend on")
@@ -32,7 +32,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def kernel_place(environment: MutableMapping[str, str]) -> KernelPlace:
-    """As the agent has set it. The key is taken out of the environment, which compilers and others inherit."""
+    """Return the agent's place for kernels, and remove the key from the environment that compilers inherit."""
     directory, key = environment.get(KERNEL_DIRECTORY), environment.pop(KERNEL_KEY, None)
     return KernelPlace(
         directory=None if directory is None else Path(directory), secret=None if key is None else key.encode()

@@ -127,7 +127,7 @@ class Engine:
                 assignment.answer_cache(message.key, message.path)
 
     def _answer_in_line(self, assignment: Assignment) -> None:
-        """Who still waits for its turn has nothing to write, and need not wait to be told to stop."""
+        """Stop an attempt that waits for its turn: there is nothing to write."""
         if self.waiting.remove(assignment):
             resume = assignment.start.resume
             self._forget(assignment)
@@ -203,7 +203,7 @@ class Engine:
         return True
 
     def _failed(self, assignments: Sequence[Assignment], error: Exception) -> bool:
-        """Say of all these attempts that one fault has ended them."""
+        """Report one fault that has ended all of these attempts."""
         verdict = judge(error)
         self._tell_error(error, assignments)
         faults = tuple(FaultLine(where=each.where, message=each.message, hint=each.hint) for each in verdict.faults)
@@ -226,7 +226,7 @@ class Engine:
         return not verdict.device_broken
 
     def _tell_error(self, error: Exception, assignments: Sequence[Assignment]) -> None:
-        """What happened, with where it did unless that is no fault of the code but of what the job asks for.
+        """Log an error, with its traceback unless the job's own input is at fault.
 
         To standard error, which is everybody's; to the logs of those concerned when others are here, too: they may
         be another project's.
@@ -247,7 +247,7 @@ class Engine:
             self._attempts.pop(assignment.start.attempt, None)
 
     def _say_held(self) -> None:
-        """Say which models are warm; before the end is said, so that the next claim knows it."""
+        """Tell which models are warm, before the end is told, so that the next claim knows them."""
         held = tuple(dict.fromkeys(key for workload in self._workloads.values() for key in workload.held()))
         said = Held(models=held, free_vram_bytes=free_vram_bytes())
         if said != self._held:
@@ -256,7 +256,7 @@ class Engine:
 
 
 def _joint_key(workload: Workload, start: Start) -> JointKey | None:
-    """The key under which others may come along with this attempt; None when it has to be alone. Both the agent and
+    """Return the key of attempts that may share this one's batch; None when it has to run alone. Both the agent and
     the workload have to agree: the one knows what the job has been through, the other what it can do."""
     if start.joint_key is None or getattr(workload, "places", 1) <= 1:
         return None

@@ -131,7 +131,7 @@ class StoragePlatform:
         )
 
     def why_lost(self) -> None:
-        """Nobody else may take a standalone run."""
+        """Return None: there is no lease that could be lost."""
 
     def phase(self, message: pipe.Phase) -> None:
         """Show what the engine is busy with."""
@@ -147,7 +147,7 @@ class StoragePlatform:
         self.deps.listener.say(text)
 
     def stderr_line(self, text: str) -> None:
-        """Show nothing: the last lines are told when the engine crashes."""
+        """Show nothing: a crash brings the last lines of the engine."""
 
     def notice(self, message: pipe.Notice) -> None:
         """Show the notice."""

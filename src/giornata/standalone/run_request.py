@@ -1,4 +1,4 @@
-"""What a run shall do, checked whole before anything is computed, and held against what the storage holds."""
+"""The request of a run, checked before anything is computed and compared with what the storage holds."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ AS_IT_WAS = "give it as it was, or another --checkpoint-to"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """A whole spec (its seed is drawn), the pictures, and what the storage will remember of both."""
+    """The whole spec (its seed is drawn), the pictures, and the record of both for the storage."""
 
     record: JobRecord
     inputs: tuple[InputFile, ...]
@@ -34,7 +34,7 @@ class RunRequest:
 
 
 def spec_faults(fields: Mapping[str, Any], *, own_classes: bool = False) -> list[Fault]:
-    """All that is wrong with the fields of a spec, the datasets left out. `own_classes`: there is a folder with class
+    """Return all faults in the fields of a spec, the datasets left out. `own_classes`: there is a folder with class
     pictures."""
     if "dataset" in fields:
         yours = Fault(where="spec.dataset", message="is the pictures in DIR here", hint="leave it out")
@@ -59,13 +59,13 @@ def make_request(
     folder: TrainingFolder,
     class_folder: TrainingFolder | None = None,
     *,
-    standing: JobRecord | None,
-    called: str,
+    stored: JobRecord | None,
+    folder_name: str,
     draw_seed: Callable[[], int],
     draw_id: Callable[[], str],
 ) -> RunRequest:
-    """The order for fields without faults. `standing` is what runs at this place already; its results keep their
-    name. Those of a new run are named after `called`, unless the fields have an output_name.
+    """Make the request for fields without faults. `stored` is the run that is at this place already; its results keep
+    their name. Those of a new run are named after the folder, unless the fields have an output_name.
 
     Raises InvalidInput with all that differs between the two: going on would be neither the one nor the other.
     """
@@ -73,13 +73,15 @@ def make_request(
     data_sha256, classes_sha256 = _hash_of(pictures), _hash_of(classes)
     datasets = {"dataset": _dataset_id(data_sha256)}
     datasets |= {"class_dataset": _dataset_id(classes_sha256)} if classes else {}
-    spec = _whole({**fields, **datasets}, standing, called, draw_seed, epoch=sum(each.repeats for each in pictures))
+    spec = _whole(
+        {**fields, **datasets}, stored, folder_name, draw_seed, epoch=sum(each.repeats for each in pictures)
+    )
     given = (each.resolution for each in (*pictures, *classes))
     if faults := [*resolution_faults(given, enable_bucket=spec["enable_bucket"])]:
         raise InvalidInput(faults)
-    if standing is not None and (faults := [*_other_spec(spec, standing), *_other_data(pictures, classes, standing)]):
+    if stored is not None and (faults := [*_other_spec(spec, stored), *_other_data(pictures, classes, stored)]):
         raise InvalidInput(faults)
-    record = standing or JobRecord(
+    record = stored or JobRecord(
         job_id=draw_id(),
         spec=spec,
         spec_sha256=_sha256_of(spec),
@@ -90,33 +92,33 @@ def make_request(
     inputs = [*_inputs(folder, "instance"), *([] if class_folder is None else _inputs(class_folder, "class"))]
     # The spec as it is now: a field that an older version did not know has its default, which changes nothing.
     return RunRequest(
-        record=record.model_copy(update={"spec": spec}), inputs=tuple(inputs), resumed=standing is not None
+        record=record.model_copy(update={"spec": spec}), inputs=tuple(inputs), resumed=stored is not None
     )
 
 
 def _whole(
     fields: Mapping[str, Any],
-    standing: JobRecord | None,
-    called: str,
+    stored: JobRecord | None,
+    folder_name: str,
     draw_seed: Callable[[], int],
     *,
     epoch: int,
 ) -> dict[str, Any]:
-    """Every field, with the seed of the first run, and alpha and the steps of all epochs written down as a server
-    does it. `epoch` counts the pictures of one. Raises InvalidInput."""
+    """Return every field, with the seed of the first run, and alpha and the steps of all epochs as a server fills
+    them in. `epoch` counts the pictures of one. Raises InvalidInput."""
     spec = in_steps(TrainSpec.model_validate(fields), pictures=epoch)
     whole = spec.model_dump(mode="json")
     if spec.seed is None:
-        drawn = standing.spec.get("seed") if standing is not None else None
+        drawn = stored.spec.get("seed") if stored is not None else None
         whole["seed"] = drawn if isinstance(drawn, int) else draw_seed()
     if spec.output_name is None:
-        whole["output_name"] = output_name_of(called) if standing is None else standing.spec.get("output_name")
+        whole["output_name"] = output_name_of(folder_name) if stored is None else stored.spec.get("output_name")
     whole["alpha"] = float(spec.rank) if spec.alpha is None else spec.alpha
     return whole
 
 
 def _pictures(folder: TrainingFolder) -> tuple[PictureRecord, ...]:
-    """Sorted by content: names and the order of files decide nothing."""
+    """Return the pictures sorted by content: names and the order of files decide nothing."""
     found = [PictureRecord(**item.model_dump()) for item in folder.items]
     return tuple(sorted(found, key=lambda each: (each.sha256, each.caption or "", each.resolution or 0)))
 
@@ -134,9 +136,9 @@ def _inputs(folder: TrainingFolder, role: Literal["instance", "class"]) -> Itera
         yield InputFile(role=role, path=file.path.resolve(), **item.model_dump())
 
 
-def _other_spec(spec: Mapping[str, Any], standing: JobRecord) -> Iterator[Fault]:
+def _other_spec(spec: Mapping[str, Any], stored: JobRecord) -> Iterator[Fault]:
     unset = TrainSpec.model_construct(pretrained_model_name_or_path="", dataset="").model_dump(mode="json")
-    before = unset | standing.spec
+    before = unset | stored.spec
     for name, now in spec.items():
         if name not in {"dataset", "class_dataset"} and now != before.get(name):
             message = f"is {_word(now)}; the run that is stored there has {_word(before.get(name))}"
@@ -144,10 +146,10 @@ def _other_spec(spec: Mapping[str, Any], standing: JobRecord) -> Iterator[Fault]
 
 
 def _other_data(
-    pictures: Iterable[PictureRecord], classes: Iterable[PictureRecord], standing: JobRecord
+    pictures: Iterable[PictureRecord], classes: Iterable[PictureRecord], stored: JobRecord
 ) -> Iterator[Fault]:
-    yield from _other_pictures(pictures, standing.pictures, where="DIR")
-    for fault in _other_pictures(classes, standing.class_pictures, where=""):
+    yield from _other_pictures(pictures, stored.pictures, where="DIR")
+    for fault in _other_pictures(classes, stored.class_pictures, where=""):
         yield replace(fault, where=f"--class-data-dir {fault.where}".rstrip())
 
 
@@ -156,10 +158,10 @@ def _by_usage(pictures: Iterable[PictureRecord]) -> dict[tuple[str, int | None],
 
 
 def _other_pictures(
-    pictures: Iterable[PictureRecord], standing: Iterable[PictureRecord], *, where: str
+    pictures: Iterable[PictureRecord], stored: Iterable[PictureRecord], *, where: str
 ) -> Iterator[Fault]:
-    """What differs in a folder; its last fault is at `where`."""
-    now, before = _by_usage(pictures), _by_usage(standing)
+    """Yield a fault for each difference in a folder, up to a limit. The last fault is at `where`."""
+    now, before = _by_usage(pictures), _by_usage(stored)
     said = [Fault(where=now[sha].name, message="is new since the run began") for sha in now.keys() - before.keys()]
     said += [Fault(where=before[sha].name, message="was there when it began") for sha in before.keys() - now.keys()]
     said += [
@@ -185,5 +187,5 @@ def _word(value: Any) -> str:
 
 
 def _sha256_of(value: Any) -> str:
-    """Of the one spelling in JSON, as checkpoints hash specs."""
+    """Return the sha256 of the canonical JSON, as checkpoints hash specs."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()

@@ -1,4 +1,4 @@
-"""What a run keeps in storage, below one prefix.
+"""The storage of one run, below one prefix.
 
 job.json                              what is trained, on what: written before anything else
 checkpoints/STEP-SHA.safetensors      the bytes, named by what they are
@@ -37,7 +37,7 @@ class PictureRecord(Reply):
 
 
 class JobRecord(Reply):
-    """What the run under this prefix is."""
+    """The run under this prefix: its spec and its pictures."""
 
     format: int = FORMAT
     job_id: str
@@ -49,7 +49,7 @@ class JobRecord(Reply):
 
 
 class Manifest(Reply):
-    """One checkpoint, whole in storage."""
+    """The manifest of one checkpoint that is whole in storage."""
 
     step: int = Field(ge=0)
     key: str
@@ -68,7 +68,7 @@ class _CacheRecord(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStorage:
-    """One run's place in storage. `name` is how people know it. Methods raise what `Blobs` raises."""
+    """Reads and writes the storage of one run. `name` is for people. Methods raise what `Blobs` raises."""
 
     blobs: Blobs
     name: str
@@ -76,7 +76,7 @@ class RunStorage:
     # ---- the job ----
 
     def read_job(self) -> JobRecord | None:
-        """What runs here, if anything does. Raises InvalidInput when that cannot be read."""
+        """Return the record of the run in this storage, or None. Raises InvalidInput for an unreadable record."""
         data = self._read(JOB)
         if data is None:
             return None
@@ -89,17 +89,17 @@ class RunStorage:
         return record
 
     def write_job(self, record: JobRecord) -> None:
-        """Say what runs here."""
+        """Write the record of the run."""
         self._write_json(JOB, record)
 
     def forget_job(self) -> None:
-        """Let something else run here. Whoever calls knows that there is no checkpoint."""
+        """Delete the record, so that another run may use the storage. Call this only without a checkpoint."""
         self.blobs.delete(JOB)
 
     # ---- checkpoints ----
 
     def checkpoints(self) -> list[Manifest]:
-        """Every checkpoint whose manifest can be read, highest step first."""
+        """Return every checkpoint whose manifest can be read, highest step first."""
         found = []
         for info in self.blobs.list(CHECKPOINTS):
             if info.key.endswith(".json") and (data := self._read(info.key)) is not None:
@@ -110,7 +110,7 @@ class RunStorage:
         return sorted(found, key=lambda each: each.step, reverse=True)
 
     def fetch(self, manifest: Manifest, path: Path) -> None:
-        """Put its bytes at `path`. Raises BlobMissing, and BlobMismatch when they are not what they were."""
+        """Put the bytes of a checkpoint at `path`. Raises BlobMissing, and BlobMismatch for damaged bytes."""
         self._fetch(manifest.key, path, sha256=manifest.sha256)
 
     def commit(self, step: int, path: Path, record: JobRecord, *, at: datetime) -> Manifest:

@@ -13,7 +13,7 @@ from fake_node_api import FakeNodeApi, cut, lease, problem
 
 from giornata.agent.claiming import ExitCode
 from giornata.agent.node_probes import NodeProbes, caches_of
-from giornata.agent.nvidia_smi import look_at_graphics
+from giornata.agent.nvidia_smi import query_gpu
 from giornata.domain.node_checks import GIB, MIB
 from giornata.domain.probe import LEAST_BYTES, probe_bytes, probe_sha256
 
@@ -233,8 +233,8 @@ def test_what_lies_in_the_nodes_own_caches_is_room(tmp_path: Path) -> None:
     (tmp_path / "foreign").write_bytes(b"x" * 7000)
     caches = caches_of({"HF_HUB_CACHE": str(hub), "HOME": str(tmp_path)}, work)
     found = probes(free_bytes=lambda _: 1000, caches=(*caches, tmp_path / "absent"))
-    assert found.room_bytes(work, wanted=5000) == 9000
-    assert found.room_bytes(work, wanted=1000) == 1000  # enough: nothing is looked at
+    assert found.usable_bytes(work, wanted=5000) == 9000
+    assert found.usable_bytes(work, wanted=1000) == 1000  # enough: nothing is looked at
     assert caches_of({"HF_HOME": "/h"}, work) == (work / "cache", Path("/h/hub"))
 
 
@@ -257,7 +257,7 @@ def test_what_lies_in_the_nodes_own_caches_is_room(tmp_path: Path) -> None:
 def test_a_driver_that_does_not_answer_is_known_by_its_words(
     run: Callable[[Sequence[str]], str], trouble: str, tmp_path: Path
 ) -> None:
-    found = look_at_graphics(run, visible=None, module=tmp_path / "absent")
+    found = query_gpu(run, visible=None, module=tmp_path / "absent")
     assert (found.driver, found.free_vram_bytes) == (None, None)
     assert trouble in str(found.trouble)
 
@@ -269,8 +269,8 @@ def test_the_first_visible_device_is_looked_at(tmp_path: Path) -> None:
         commands.append(command)
         return SMI
 
-    look_at_graphics(run, visible=" 3,1")
-    look_at_graphics(run, visible=None)
+    query_gpu(run, visible=" 3,1")
+    query_gpu(run, visible=None)
     assert commands[0][-1] == "--id=3"
     assert not any(each.startswith("--id") for each in commands[1])
 
@@ -284,12 +284,12 @@ def test_without_nvidia_smi_the_kernels_module_names_the_driver(tmp_path: Path) 
     found = []
     for line in lines:
         module.write_text(f"{line}\nGCC version: gcc 12.3.0\n")
-        found.append(look_at_graphics(fails(FileNotFoundError()), visible=None, module=module).driver)
+        found.append(query_gpu(fails(FileNotFoundError()), visible=None, module=module).driver)
     assert found == ["550.54.14", "570.86.15"]
 
 
 def test_a_card_that_does_not_tell_its_memory_is_no_broken_driver() -> None:
-    found = look_at_graphics(smi("550.54.14, [N/A]\n"), visible=None)
+    found = query_gpu(smi("550.54.14, [N/A]\n"), visible=None)
     assert (found.driver, found.free_vram_bytes) == ("550.54.14", None)
     assert "[N/A]" in str(found.trouble)
 

@@ -148,13 +148,13 @@ def test_delays_grow_up_to_their_bound_and_differ() -> None:
 
 
 def heart(
-    api: FakeNodeApi, mine: LocalLease, clock: Clock, *, lively: Callable[[], bool] = lambda: True
+    api: FakeNodeApi, mine: LocalLease, clock: Clock, *, is_alive: Callable[[], bool] = lambda: True
 ) -> HeartbeatThread:
     return HeartbeatThread(
         node=node_client(api),
         held=mine,
         snapshot=lambda: Heartbeat(step=3, phase="training"),
-        lively=lively,
+        is_alive=is_alive,
         ordered=lambda _: None,
         monotonic_s=clock,
         rng=random.Random(2),
@@ -191,7 +191,7 @@ def test_a_refused_beat_is_the_end_of_the_lease(api: FakeNodeApi, clock: Clock, 
 
 
 def test_no_beat_for_a_loop_that_hangs(api: FakeNodeApi, clock: Clock) -> None:
-    heart(api, held(clock), clock, lively=lambda: False).beat()
+    heart(api, held(clock), clock, is_alive=lambda: False).beat()
     assert api.calls == []
 
 

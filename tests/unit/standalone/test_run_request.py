@@ -26,13 +26,13 @@ def folder(*items):
 PICTURES = folder((ONE, "a.png", None), (TWO, "b.png", "two"))
 
 
-def order(fields=FIELDS, pictures=PICTURES, classes=None, standing=None, seed=7, called="my dog"):
+def request(fields=FIELDS, pictures=PICTURES, classes=None, stored=None, seed=7, folder_name="my dog"):
     return make_request(
         fields,
         pictures,
         classes,
-        standing=standing,
-        called=called,
+        stored=stored,
+        folder_name=folder_name,
         draw_seed=lambda: seed,
         draw_id=lambda: "job_1",
     )
@@ -40,39 +40,39 @@ def order(fields=FIELDS, pictures=PICTURES, classes=None, standing=None, seed=7,
 
 def faults(**changes):
     with pytest.raises(InvalidInput) as refused:
-        order(standing=order().record, **changes)
+        request(stored=request().record, **changes)
     return {fault.where: str(fault) for fault in refused.value.faults}
 
 
 def test_the_seed_is_drawn_once_and_kept():
-    first = order(seed=7)
-    again = order(standing=first.record, seed=8)
+    first = request(seed=7)
+    again = request(stored=first.record, seed=8)
     assert (first.record.spec["seed"], again.record.spec["seed"]) == (7, 7)
     assert again.record == first.record
     assert (first.resumed, again.resumed) == (False, True)
 
 
 def test_results_are_named_after_the_folder_and_keep_the_name_of_the_first_start():
-    first = order().record
+    first = request().record
     assert first.spec["output_name"] == "my dog"
-    assert order(standing=first, called="moved").record.spec["output_name"] == "my dog"
+    assert request(stored=first, folder_name="moved").record.spec["output_name"] == "my dog"
     before_the_field = {name: value for name, value in first.spec.items() if name != "output_name"}
     old = first.model_copy(update={"spec": before_the_field})
-    assert order(standing=old).record.spec["output_name"] is None
-    assert order(fields={**FIELDS, "output_name": "sks"}).record.spec["output_name"] == "sks"
+    assert request(stored=old).record.spec["output_name"] is None
+    assert request(fields={**FIELDS, "output_name": "sks"}).record.spec["output_name"] == "sks"
     assert set(faults(fields={**FIELDS, "output_name": "other"})) == {"spec.output_name"}
 
 
 def test_the_spec_is_whole_and_names_the_pictures_by_their_content():
-    spec = order().record.spec
+    spec = request().record.spec
     assert spec["alpha"] == 8.0
     renamed = folder((TWO, "other.png", "two"), (ONE, "names.png", None))
-    assert order(pictures=renamed).record.spec == spec
-    assert order(pictures=folder((ONE, "a.png", None))).record.spec["dataset"] != spec["dataset"]
+    assert request(pictures=renamed).record.spec == spec
+    assert request(pictures=folder((ONE, "a.png", None))).record.spec["dataset"] != spec["dataset"]
 
 
 def test_the_engine_gets_every_picture_with_its_caption():
-    assert [(each.sha256, each.caption, each.path.is_absolute()) for each in order().inputs] == [
+    assert [(each.sha256, each.caption, each.path.is_absolute()) for each in request().inputs] == [
         (ONE, None, True),
         (TWO, "two", True),
     ]
@@ -96,9 +96,9 @@ def test_other_pictures_are_refused_by_name():
 
 
 def test_a_field_that_an_older_version_did_not_know_is_as_by_default():
-    record = order().record
+    record = request().record
     older = record.model_copy(update={"spec": {k: v for k, v in record.spec.items() if k != "use_ema"}})
-    assert order(standing=older).record.spec["use_ema"] is False
+    assert request(stored=older).record.spec["use_ema"] is False
 
 
 def test_all_faults_of_a_spec_come_at_once():
@@ -129,23 +129,23 @@ def test_epochs_are_turned_into_steps_before_the_engine_sees_them():
     items = tuple(item.model_copy(update={"repeats": 3}) for item in PICTURES.items)
     six = TrainingFolder(files=PICTURES.files, items=items, notes=())
     fields = FIELDS | {"num_train_epochs": 5, "train_batch_size": 4}
-    first = order(fields, pictures=six)
+    first = request(fields, pictures=six)
     assert (first.spec.max_train_steps, first.spec.num_train_epochs) == (10, None)
-    assert order(fields, pictures=six, standing=first.record).record == first.record
+    assert request(fields, pictures=six, stored=first.record).record == first.record
     assert set(faults(fields={**FIELDS, "num_train_epochs": 5})) == {"spec.max_train_steps"}
 
 
 def test_epochs_that_are_too_few_for_the_warm_up_are_refused_at_once():
     with pytest.raises(InvalidInput) as refused:
-        order(FIELDS | {"num_train_epochs": 1, "lr_warmup_steps": 50, "lr_scheduler": "cosine"})
+        request(FIELDS | {"num_train_epochs": 1, "lr_warmup_steps": 50, "lr_scheduler": "cosine"})
     assert "spec.num_train_epochs" in {fault.where for fault in refused.value.faults}
 
 
 def test_repeats_reach_the_engine_and_stay_as_they_were():
     items = tuple(item.model_copy(update={"repeats": 3}) for item in PICTURES.items)
     repeated = TrainingFolder(files=PICTURES.files, items=items, notes=())
-    assert [each.repeats for each in order(pictures=repeated).inputs] == [3, 3]
-    assert [each.repeats for each in order().inputs] == [1, 1]
+    assert [each.repeats for each in request(pictures=repeated).inputs] == [3, 3]
+    assert [each.repeats for each in request().inputs] == [1, 1]
     said = faults(pictures=repeated)
     assert "a.png" in said and "other repeats; they were 1" in said["a.png"]
 
@@ -153,17 +153,17 @@ def test_repeats_reach_the_engine_and_stay_as_they_were():
 def test_own_class_pictures_are_part_of_the_run_and_stay_as_they_were():
     prior = FIELDS | {"with_prior_preservation": True, "class_prompt": "a dog"}
     classes = folder((THREE, "dog.png", None))
-    first = order(prior, classes=classes)
+    first = request(prior, classes=classes)
     assert [each.role for each in first.inputs] == ["instance", "instance", "class"]
     assert first.spec.class_dataset not in (None, first.spec.dataset)
-    assert first.record.data_sha256 != order().record.data_sha256
-    assert order(prior, classes=classes, standing=first.record).record == first.record
+    assert first.record.data_sha256 != request().record.data_sha256
+    assert request(prior, classes=classes, stored=first.record).record == first.record
     with pytest.raises(InvalidInput) as refused:
-        order(prior, classes=folder((ONE, "cat.png", None)), standing=first.record)
+        request(prior, classes=folder((ONE, "cat.png", None)), stored=first.record)
     wrong = ["--class-data-dir cat.png", "--class-data-dir dog.png", "--class-data-dir"]
     assert [fault.where for fault in refused.value.faults] == wrong
     with pytest.raises(InvalidInput) as refused:
-        order(prior, standing=first.record)
+        request(prior, stored=first.record)
     assert [fault.where for fault in refused.value.faults] == wrong[1:]
     assert spec_faults(prior, own_classes=True) == []
     assert spec_faults(FIELDS | {"class_prompt": "a dog"}, own_classes=True)
@@ -172,8 +172,8 @@ def test_own_class_pictures_are_part_of_the_run_and_stay_as_they_were():
 def test_a_resolution_of_a_picture_reaches_the_engine_and_needs_buckets():
     items = tuple(item.model_copy(update={"resolution": 512}) for item in PICTURES.items)
     small = TrainingFolder(files=PICTURES.files, items=items, notes=())
-    told = order(FIELDS | {"enable_bucket": True, "resolution": 1024}, pictures=small)
+    told = request(FIELDS | {"enable_bucket": True, "resolution": 1024}, pictures=small)
     assert [each.resolution for each in told.inputs] == [512, 512]
     with pytest.raises(InvalidInput) as refused:
-        order(FIELDS | {"resolution": 1024}, pictures=small)
+        request(FIELDS | {"resolution": 1024}, pictures=small)
     assert [fault.where for fault in refused.value.faults] == ["spec.enable_bucket"]
