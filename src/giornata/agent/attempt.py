@@ -39,7 +39,7 @@ TICK_S = 0.2
 ENDED_WITH_ANOTHER = AttemptFailed(
     Reason.CRASHED, "the engine was ended: another attempt in it did not stop when it was told to"
 )
-"""What those learn who were in an engine with one that did not stop."""
+"""The failure of attempts whose engine was killed because of another attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

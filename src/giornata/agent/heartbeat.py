@@ -19,9 +19,9 @@ SOONEST_S = 1.0
 class HeartbeatThread:
     """Renews the lease until it is lost or `stop` is called.
 
-    `snapshot` returns the body of a heartbeat. `ordered` is called when the server wants something else than to go on.
-    `is_alive` tells whether the attempt's own loop still turns. A heartbeat is proof of work on the job: when the loop
-    hangs, the heartbeats end, and the lease with them.
+    `snapshot` returns the body of a heartbeat. `ordered` is called when the server wants something else than to go
+    on. `is_alive` tells whether the attempt's own loop still turns. A heartbeat is proof of work on the job: when the
+    loop hangs, the heartbeats end, and the lease with them.
     """
 
     def __init__(
