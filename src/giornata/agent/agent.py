@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from giornata.agent.attempt import Attempt
+from giornata.agent.attempt import AttemptRunner
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.claiming import AgentDeps, Claiming, Companions, ExitCode, GaveUp, wanted_key
 from giornata.agent.commands import ServerCommands, ShutdownSignal
@@ -23,7 +23,7 @@ from giornata.agent.node_probes import NodeProbes
 from giornata.agent.platform import AttemptProgress, AttemptState
 from giornata.agent.report import OutcomeReport
 from giornata.agent.settings import AgentSettings
-from giornata.agent.transport import Storage
+from giornata.agent.transport import ObjectStorage
 from giornata.agent.work_dir import CACHE_DIRECTORY, JobDir, WorkDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
@@ -57,7 +57,7 @@ class RunningAttempts:
     """The attempts of a node, each in a thread of its own. Only the node's own thread uses this object."""
 
     def __init__(self) -> None:
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, AttemptRunner] = {}
         self._ended: queue.SimpleQueue[EndedAttempt] = queue.SimpleQueue()
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class RunningAttempts:
         """Whether an attempt was told that the node has to leave."""
         return any(attempt.told_to_leave for attempt in self._attempts.values())
 
-    def begin(self, lease: Lease, attempt: Attempt, belongings: ExitStack) -> None:
+    def begin(self, lease: Lease, attempt: AttemptRunner, belongings: ExitStack) -> None:
         """Run the attempt at this lease; `belongings` are closed when it has ended."""
         self._attempts[lease.attempt_id] = attempt
 
@@ -116,7 +116,7 @@ class Agent:
         *,
         settings: AgentSettings,
         node: NodeClient,
-        storage: Storage,
+        storage: ObjectStorage,
         launch: Launch,
         shutdown: ShutdownSignal,
         monotonic_s: Monotonic,
@@ -294,7 +294,7 @@ class Agent:
                 self._first_came_s = self._now_s()
             self._running.begin(lease, attempt, stack.pop_all())
 
-    def _attempt(self, lease: Lease, sent_at_s: float, job_dir: JobDir) -> Attempt:
+    def _attempt(self, lease: Lease, sent_at_s: float, job_dir: JobDir) -> AttemptRunner:
         settings = self._settings
         commands = ServerCommands(
             shutdown=self._shutdown,
@@ -304,7 +304,7 @@ class Agent:
         )
         state = AttemptState(commands=commands, monotonic_s=self._now_s)
         platform = ControlPlane(lease, granted_at_s=sent_at_s, job_dir=job_dir, state=state, deps=self._deps)
-        return Attempt(platform, state=state, outbox=job_dir.outbox, settings=settings, engines=self.engines)
+        return AttemptRunner(platform, state=state, outbox=job_dir.outbox, settings=settings, engines=self.engines)
 
     def _hand_back(self, lease: Lease, sent_at_s: float, outcome: AttemptOutcome) -> None:
         """End a lease whose work has not begun, so that the job need not wait until the lease runs out."""

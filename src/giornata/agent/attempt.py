@@ -50,7 +50,7 @@ class _Stopping:
     until_s: float
 
 
-class Attempt:
+class AttemptRunner:
     """Runs one job with one engine. Files that the engine announces get a second name in `outbox`."""
 
     def __init__(

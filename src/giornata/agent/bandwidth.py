@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from giornata.agent.transport import Storage
+from giornata.agent.transport import ObjectStorage
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import GiornataError
 from giornata.domain.probe import longest_s, probe_bytes
@@ -23,7 +23,7 @@ class _Enough(Exception):
 class BandwidthProbe:
     """Measures by the same code that moves checkpoints. Files are put into `directory` and taken away again."""
 
-    def __init__(self, storage: Storage, directory: Path, *, monotonic_s: Monotonic) -> None:
+    def __init__(self, storage: ObjectStorage, directory: Path, *, monotonic_s: Monotonic) -> None:
         self._storage, self._directory, self._now_s = storage, directory, monotonic_s
 
     def download_bytes_per_s(self, what: Download, *, wanted: float) -> float | None:

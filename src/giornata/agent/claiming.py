@@ -13,7 +13,7 @@ from giornata.agent.commands import ShutdownSignal
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import Engines
 from giornata.agent.settings import AgentSettings
-from giornata.agent.transport import Storage
+from giornata.agent.transport import ObjectStorage
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
@@ -38,7 +38,7 @@ class AgentDeps:
 
     settings: AgentSettings
     node: NodeClient
-    storage: Storage
+    storage: ObjectStorage
     cache: BlobCache
     engines: Engines
     shutdown: ShutdownSignal
@@ -48,7 +48,7 @@ class AgentDeps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SentClaim:
     """A claim, and the moment of its first try by the node's monotonic clock: a lease counts from then."""
 
     claim: Claim
@@ -66,7 +66,7 @@ class Claiming:
         """Return pauses that grow."""
         return delays_s(self._deps.rng, first_s=1.0, most_s=MOST_BACKOFF_S)
 
-    def next_job(self, unanswered: Asked | None = None) -> tuple[ClaimReply | None, float]:
+    def next_job(self, unanswered: SentClaim | None = None) -> tuple[ClaimReply | None, float]:
         """Return the server's reply and the moment of the first try. None: the node has to leave before.
 
         A request whose reply was lost is sent again under the same id: the server gives the same lease again.
@@ -95,11 +95,11 @@ class Claiming:
         """Wait a little between two tries."""
         self._deps.sleep(next(self.fresh_delays()))
 
-    def ask(self, joint_key: str | None = None) -> Asked:
+    def ask(self, joint_key: str | None = None) -> SentClaim:
         """Make a claim. With a key it asks for a companion of running attempts, and the server answers at once."""
-        return Asked(claim=self.request(joint_key), sent_at_s=self._deps.monotonic_s())
+        return SentClaim(claim=self.request(joint_key), sent_at_s=self._deps.monotonic_s())
 
-    def send(self, asked: Asked) -> ClaimReply:
+    def send(self, asked: SentClaim) -> ClaimReply:
         """Send the claim once."""
         reply = self._deps.node.claim(asked.claim)
         self._answered_at_s = self._deps.monotonic_s()
@@ -169,7 +169,7 @@ class Companions:
 
     def __init__(self, claiming: Claiming, *, every_s: float, rng: random.Random, monotonic_s: Monotonic) -> None:
         self._claiming, self._every_s, self._rng, self._now_s = claiming, every_s, rng, monotonic_s
-        self._asked: Asked | None = None
+        self._asked: SentClaim | None = None
         self._pauses = self._fresh_pauses()
         self._delays = claiming.fresh_delays()
         self._not_before_s = monotonic_s()
@@ -184,7 +184,7 @@ class Companions:
         """Send no claim for so many seconds."""
         self._not_before_s = max(self._not_before_s, self._now_s() + seconds)
 
-    def ask(self, key: str | None) -> tuple[Asked, ClaimReply] | None:
+    def ask(self, key: str | None) -> tuple[SentClaim, ClaimReply] | None:
         """Send a claim for a companion. Returns the claim and its reply; None without a claim or without a reply."""
         if self.due_in_s > 0 or not self._understood or (self._asked is None and key is None):
             return None
@@ -202,12 +202,12 @@ class Companions:
         self.rest(next(self._pauses))
         return asked, reply
 
-    def unanswered(self) -> Asked | None:
+    def unanswered(self) -> SentClaim | None:
         """Hand over the request that may still bring a lease."""
         asked, self._asked = self._asked, None
         return asked
 
-    def fits(self, asked: Asked, lease: Lease) -> bool:
+    def fits(self, asked: SentClaim, lease: Lease) -> bool:
         """Whether this is what was asked for. A server that knows of no companions gives any job; it is not asked
         again."""
         self._understood = lease.joint_key == asked.claim.joint_key

@@ -15,7 +15,7 @@ from giornata.agent.lease import LeaseCalls, LocalLease
 from giornata.agent.log_shipper import LogShipper
 from giornata.agent.platform import AttemptState
 from giornata.agent.report import OutcomeReport, explained
-from giornata.agent.uploader import Uploader
+from giornata.agent.uploader import AttemptUploader
 from giornata.agent.work_dir import JobDir
 from giornata.domain.errors import GiornataError
 from giornata.domain.reasons import Reason
@@ -57,7 +57,7 @@ class ControlPlane:
             rng=rng,
         )
         self._log = LogShipper(node, calls)
-        self._uploader = Uploader(
+        self._uploader = AttemptUploader(
             node=node,
             calls=calls,
             storage=deps.storage,

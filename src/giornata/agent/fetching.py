@@ -11,7 +11,7 @@ from typing import Literal
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.events import AttemptFailed
 from giornata.agent.lease import LeaseCalls
-from giornata.agent.transport import Storage
+from giornata.agent.transport import ObjectStorage
 from giornata.agent.work_dir import JobDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
@@ -43,7 +43,7 @@ class Fetching:
         *,
         node: NodeClient,
         calls: LeaseCalls,
-        storage: Storage,
+        storage: ObjectStorage,
         cache: BlobCache,
         monotonic_s: Monotonic,
         patience_s: float,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from giornata.agent.nvidia_smi import Run, run_command
+from giornata.agent.nvidia_smi import RunCommand, run_command
 
 
 def free_bytes(directory: Path) -> int:
@@ -20,7 +20,7 @@ class NodeProbes:
     """`visible` is CUDA_VISIBLE_DEVICES; `caches` are directories whose content this node keeps within bounds itself:
     what lies there is room that it can have."""
 
-    run: Run = run_command
+    run: RunCommand = run_command
     free_bytes: Callable[[Path], int] = free_bytes
     wall_clock_s: Callable[[], float] = time.time
     visible: str | None = None

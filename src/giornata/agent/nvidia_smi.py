@@ -8,7 +8,7 @@ from pathlib import Path
 
 from giornata.domain.node_checks import MIB
 
-Run = Callable[[Sequence[str]], str]
+RunCommand = Callable[[Sequence[str]], str]
 """Runs a command and returns its standard output. Raises OSError or subprocess.SubprocessError."""
 
 ANSWER_S = 30.0  # with a stuck card nvidia-smi never answers
@@ -32,7 +32,7 @@ def run_command(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def query_gpu(run: Run, *, visible: str | None, module: Path = MODULE) -> GpuState:
+def query_gpu(run: RunCommand, *, visible: str | None, module: Path = MODULE) -> GpuState:
     """Ask nvidia-smi about the first of the devices that are `visible` (CUDA_VISIBLE_DEVICES), or the first at all.
 
     Where nvidia-smi is not there the kernel's module still names the driver.

@@ -63,7 +63,7 @@ class AttemptState:
         self.ticked_at_s = self.monotonic_s()
 
     def check(self) -> None:
-        """Raise Leaving when the attempt has to end. Asked by several threads, all of which work for the loop."""
+        """Raise Leaving when the attempt has to end. Called by several threads, all of which work for the loop."""
         self.tick()
         if (outcome := self.commands.wanted()) is not None:
             raise Leaving(outcome)

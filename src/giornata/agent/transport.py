@@ -20,7 +20,7 @@ Renew = Callable[[list[int]], UploadTicket]
 """Asks for fresh URLs for the parts of these numbers; an empty list means the single PUT."""
 
 
-class Storage(Protocol):
+class ObjectStorage(Protocol):
     """The object storage, as the agent uses it. Errors are those of `giornata.domain.errors`, or OSError."""
 
     def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ class HttpStorage:
         self._http = http
 
     def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
-        """See Storage."""
+        """See ObjectStorage."""
 
         def renewed(numbers: list[int]) -> list[SignedPart]:
             fresh = renew(numbers)
@@ -50,7 +50,7 @@ class HttpStorage:
         )
 
     def download(self, what: Download, path: Path, *, progress: Progress) -> None:
-        """See Storage."""
+        """See ObjectStorage."""
         transfer.download(
             self._http,
             what.request,

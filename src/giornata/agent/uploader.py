@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from giornata.agent.blob_cache import sha256_of
 from giornata.agent.events import Event, Undelivered
 from giornata.agent.lease import LeaseCalls
-from giornata.agent.transport import Storage
+from giornata.agent.transport import ObjectStorage
 from giornata.client.node import NodeClient
-from giornata.client.retry import Monotonic, Task, TaskQueue
+from giornata.client.retry import Monotonic, QueuedTask, TaskQueue
 from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, GiornataError, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice
@@ -44,7 +44,7 @@ class _Superseded(Exception):
     """A newer checkpoint waits: another try at this one would only delay it."""
 
 
-class Uploader:
+class AttemptUploader:
     """Delivers files and notices in order. Of the checkpoints that wait only the newest is delivered.
 
     `deliver_points` sends the metrics of every step so far. It is called before a checkpoint is committed: the steps
@@ -56,7 +56,7 @@ class Uploader:
         *,
         node: NodeClient,
         calls: LeaseCalls,
-        storage: Storage,
+        storage: ObjectStorage,
         post: Callable[[Event], None],
         monotonic_s: Monotonic,
         patience_s: float,
@@ -101,7 +101,7 @@ class Uploader:
                 message = f"{what} could not be delivered: {type(error).__name__}: {error}"
                 self._post(Undelivered(needed=needed, reason=_reason_of(error), message=message))
 
-        self._queue.put(Task(what=what, run=run, ended=ended, path=path, replaces=replaces))
+        self._queue.put(QueuedTask(what=what, run=run, ended=ended, path=path, replaces=replaces))
 
     # ---- the queue's thread ----
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
-from giornata.agent.attempt import Attempt
+from giornata.agent.attempt import AttemptRunner
 from giornata.agent.commands import ServerCommands, ShutdownSignal
 from giornata.agent.engine_messages import crash_of
 from giornata.agent.engine_process import EngineLost
@@ -28,7 +28,7 @@ from giornata.cli.folder_words import folder_notes
 from giornata.cli.output import Output
 from giornata.cli.private_folders import NODE, keep_private, private_folder
 from giornata.cli.settings import Settings
-from giornata.cli.standalone_input import Alone, Plan, make_plan, request_of
+from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input, request_of
 from giornata.cli.standalone_words import RunView
 from giornata.cli.words import duration, size
 from giornata.client.trust import trusted
@@ -47,11 +47,16 @@ WEBHOOK_PATIENCE_S = 60.0
 
 
 def train_alone(
-    alone: Alone, *, settings: Settings, fields: Callable[[], dict[str, Any]], others: Iterable[Fault], out: Output
+    options: StandaloneOptions,
+    *,
+    settings: Settings,
+    fields: Callable[[], dict[str, Any]],
+    others: Iterable[Fault],
+    out: Output,
 ) -> int:
     """Run to the end, and return the exit code. Raises InvalidInput with every fault, `others` among them, before
     anything is computed."""
-    plan = make_plan(alone, settings, fields, others=others)
+    plan = check_input(options, settings, fields, others=others)
     try:
         request = request_of(plan)
         for note in folder_notes(plan.fields, plan.folder, plan.class_folder):
@@ -66,7 +71,7 @@ def train_alone(
 # ---- the run ----
 
 
-def _run(plan: Plan, request: RunRequest, settings: Settings, out: Output) -> int:
+def _run(plan: StandaloneInput, request: RunRequest, settings: Settings, out: Output) -> int:
     shutdown, began_s = ShutdownSignal(), time.monotonic()
     umask = keep_private()  # for all but the results, which are the user's
     engines = _engines(settings)
@@ -119,7 +124,7 @@ def _attempt(
         raise _without_extra(error) from None
     times = AttemptSettings(grace_s=settings.grace_s, stall_s=settings.stall_s, fail_drain_s=math.inf)
     outbox = platform.deps.job_dir.outbox
-    return Attempt(platform, state=state, outbox=outbox, settings=times, engines=engines).run()
+    return AttemptRunner(platform, state=state, outbox=outbox, settings=times, engines=engines).run()
 
 
 def _commands(settings: Settings, shutdown: ShutdownSignal) -> ServerCommands:
@@ -171,7 +176,7 @@ def _engines(settings: Settings) -> Engines:
     )
 
 
-def _webhook(plan: Plan, http: httpx.Client) -> WebhookConfig | None:
+def _webhook(plan: StandaloneInput, http: httpx.Client) -> WebhookConfig | None:
     if plan.webhook is None:
         return None
     url, secret = plan.webhook
@@ -186,14 +191,16 @@ def _say_in_signal(text: str) -> None:
 # ---- the end ----
 
 
-def _forget_job(plan: Plan) -> None:
+def _forget_job(plan: StandaloneInput) -> None:
     """Let another run use the storage, when the failed one has stored no checkpoint there."""
     with contextlib.suppress(Unavailable):
         if not plan.storage.checkpoints():
             plan.storage.forget_job()
 
 
-def _report(platform: StoragePlatform, outcome: AttemptOutcome, plan: Plan, out: Output, *, seconds: float) -> int:
+def _report(
+    platform: StoragePlatform, outcome: AttemptOutcome, plan: StandaloneInput, out: Output, *, seconds: float
+) -> int:
     code, record, stored = exit_code_of(outcome), platform.request.record, platform.last_stored
     failed = outcome if isinstance(outcome, AttemptFailed) else None
     if failed and (failed.faults or code is RunExitCode.FAILED):

@@ -32,7 +32,7 @@ from giornata.standalone.storage import RunStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class StandaloneOptions:
     """The options of a standalone run, as the command got them."""
 
     directory: Path | None
@@ -61,7 +61,7 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StandaloneInput:
     """The checked input of a standalone run."""
 
     fields: dict[str, Any]
@@ -74,9 +74,13 @@ class Plan:
     """The name of the folder with the pictures, after which the results are named."""
 
 
-def make_plan(
-    alone: Alone, settings: Settings, fields: Callable[[], dict[str, Any]], *, others: Iterable[Fault] = ()
-) -> Plan:
+def check_input(
+    options: StandaloneOptions,
+    settings: Settings,
+    fields: Callable[[], dict[str, Any]],
+    *,
+    others: Iterable[Fault] = (),
+) -> StandaloneInput:
     """Check the input. Raises InvalidInput with all faults of the spec, the pictures, the storage, the folder and the
     webhook, and `others`."""
     faults = list(others)
@@ -84,40 +88,40 @@ def make_plan(
     folder: TrainingFolder | None = None
     storage: RunStorage | None = None
     with collecting(faults):
-        given = with_prior(alone.class_directory, fields())
-        faults += [*with_model_option(_spec_faults(given, alone), given), *_model_faults(given)]
+        given = with_prior(options.class_directory, fields())
+        faults += [*with_model_option(_spec_faults(given, options), given), *_model_faults(given)]
         faults += lengths_of(given).of_texts(prompts_of(given))
     with collecting(faults):
-        folder = _folder(alone, given, minimum=settings.min_pictures)
+        folder = _folder(options, given, minimum=settings.min_pictures)
     class_folder: TrainingFolder | None = None
     with collecting(faults):
         minimum = settings.min_pictures
-        class_folder = read_class_pictures(alone.class_directory, alone.class_subsets, given, minimum=minimum)
+        class_folder = read_class_pictures(options.class_directory, options.class_subsets, given, minimum=minimum)
     with collecting(faults):
-        storage = _storage(alone.checkpoint_to, settings)
-    faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
-    if faults or folder is None or storage is None or alone.output is None or alone.folder is None:
+        storage = _storage(options.checkpoint_to, settings)
+    faults += [*_output_faults(options.output), *_webhook_faults(options.webhook, settings.webhook_secret)]
+    if faults or folder is None or storage is None or options.output is None or options.folder is None:
         raise InvalidInput(faults)
-    webhook = (alone.webhook, settings.webhook_secret) if alone.webhook and settings.webhook_secret else None
-    return Plan(
+    webhook = (options.webhook, settings.webhook_secret) if options.webhook and settings.webhook_secret else None
+    return StandaloneInput(
         fields=given,
         folder=folder,
         class_folder=class_folder,
         storage=storage,
-        out=alone.output,
+        out=options.output,
         webhook=webhook,
-        folder_name=alone.folder.resolve().name,
+        folder_name=options.folder.resolve().name,
     )
 
 
-def _folder(alone: Alone, spec: dict[str, Any], *, minimum: int) -> TrainingFolder:
+def _folder(options: StandaloneOptions, spec: dict[str, Any], *, minimum: int) -> TrainingFolder:
     prompt, check = spec.get("instance_prompt"), lengths_of(spec).of_captions
-    if alone.subsets:
-        return read_training_subsets(alone.subsets, instance_prompt=prompt, minimum=minimum, captions_check=check)
-    if alone.directory is None:
+    if options.subsets:
+        return read_training_subsets(options.subsets, instance_prompt=prompt, minimum=minimum, captions_check=check)
+    if options.directory is None:
         raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
     return read_training_folder(
-        alone.directory,
+        options.directory,
         instance_prompt=prompt,
         minimum=minimum,
         caption_ending=caption_ending_of(spec),
@@ -125,8 +129,8 @@ def _folder(alone: Alone, spec: dict[str, Any], *, minimum: int) -> TrainingFold
     )
 
 
-def _spec_faults(fields: dict[str, Any], alone: Alone) -> list[Fault]:
-    return spec_faults(fields, own_classes=alone.class_directory is not None or bool(alone.class_subsets))
+def _spec_faults(fields: dict[str, Any], options: StandaloneOptions) -> list[Fault]:
+    return spec_faults(fields, own_classes=options.class_directory is not None or bool(options.class_subsets))
 
 
 def _model_faults(fields: dict[str, Any]) -> list[Fault]:
@@ -186,7 +190,7 @@ def _webhook_faults(url: str | None, secret: str | None) -> list[Fault]:
     return faults
 
 
-def request_of(plan: Plan) -> RunRequest:
+def request_of(plan: StandaloneInput) -> RunRequest:
     """Compare the plan with what the storage holds, and store the record. Raises InvalidInput and Unavailable."""
     names = RandomNames()
     stored = plan.storage.read_job()

@@ -8,7 +8,7 @@ from rich.progress import TaskID
 from giornata.cli.output import Output
 from giornata.cli.progress import progress_bar
 from giornata.cli.words import size
-from giornata.standalone.storage import Manifest
+from giornata.standalone.storage import CheckpointManifest
 
 LINES = 10
 """In a pipe, this many lines tell of the steps of a whole run."""
@@ -57,7 +57,7 @@ class RunView:
                 self._out.hint(f"step {step}/{total}  {', '.join(words)}")
             self._told = max(part, self._told)
 
-    def stored(self, manifest: Manifest) -> None:
+    def stored(self, manifest: CheckpointManifest) -> None:
         """Say that a checkpoint is stored."""
         self.say(f"checkpoint {manifest.step} is safe ({size(manifest.size_bytes)})")
 

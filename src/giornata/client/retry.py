@@ -82,7 +82,7 @@ def persist(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class QueuedTask:
     """Work for a TaskQueue. `run` does the work, and repeats what may be repeated, by itself.
 
     `ended` gets what `run` raised, or None. The queue deletes the file at `path` afterwards. A task that is new takes
@@ -101,8 +101,8 @@ class TaskQueue:
 
     def __init__(self, name: str) -> None:
         self._changed = threading.Condition()
-        self._waiting: collections.deque[Task] = collections.deque()
-        self._current: Task | None = None
+        self._waiting: collections.deque[QueuedTask] = collections.deque()
+        self._current: QueuedTask | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -128,7 +128,7 @@ class TaskQueue:
         """Wait between the tries of a task; `stop` ends the wait."""
         self._stopped.wait(seconds)
 
-    def put(self, task: Task) -> None:
+    def put(self, task: QueuedTask) -> None:
         """Add a task. Never blocks."""
         with self._changed:
             for older in [each for each in self._waiting if task.replaces and each.replaces == task.replaces]:
@@ -172,13 +172,13 @@ class TaskQueue:
                 self._current = None
                 self._changed.notify_all()
 
-    def _next(self) -> Task | None:
+    def _next(self) -> QueuedTask | None:
         with self._changed:
             self._changed.wait_for(lambda: self.is_stopped or bool(self._waiting))
             self._current = None if self.is_stopped else self._waiting.popleft()
             return self._current
 
 
-def _delete_file(task: Task) -> None:
+def _delete_file(task: QueuedTask) -> None:
     if task.path is not None:
         task.path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ _EXPIRED = frozenset({401, 403})
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509})
 
 
-class Trouble(Exception):
+class StorageTrouble(Exception):
     """It failed, and trying again may help. `error` is what to raise when it does not."""
 
     def __init__(self, error: GiornataError) -> None:
@@ -33,15 +33,15 @@ def storage_request(signed: SignedUrl, more: dict[str, str], body: Iterator[byte
 
 
 def refusal(response: httpx.Response) -> Exception:
-    """What a status means: a Trouble when it may pass."""
+    """What a status means: a StorageTrouble when it may pass."""
     status, text = response.status_code, response.text
     said = f"storage answered {status}: {text[:300]}"
     if status in _EXPIRED:
-        return Trouble(Forbidden(said))
+        return StorageTrouble(Forbidden(said))
     # S3 calls a body that came too slowly a bad request.
     # A bucket that is gone says nothing of the object: whoever believed it to be missing would give it up for good.
     if status in _TRY_AGAIN or (status == 400 and "RequestTimeout" in text) or "<Code>NoSuchBucket</Code>" in text:
-        return Trouble(Unavailable(said))
+        return StorageTrouble(Unavailable(said))
     code = _problem_code(text)
     if status == 413 or code == TooLarge.code:
         return TooLarge(said)

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import httpx
 
 from giornata.client.retry import Backoff
-from giornata.client.storage_requests import Trouble, lost, refusal, storage_request
+from giornata.client.storage_requests import StorageTrouble, lost, refusal, storage_request
 from giornata.domain.errors import BlobMismatch, Forbidden, Unavailable
 from giornata.protocol.uploads import SignedPart, SignedUrl, UploadTicket
 
@@ -125,7 +125,7 @@ class _Upload:
                 self._renew_from(part.number)
             try:
                 return self._put(part, offset)
-            except Trouble as trouble:
+            except StorageTrouble as trouble:
                 failed += 1
                 if failed > self._backoff.retries:
                     raise trouble.error from trouble
@@ -139,7 +139,7 @@ class _Upload:
         try:
             response = self._http.send(request, auth=None, follow_redirects=False)
         except httpx.TransportError as error:
-            raise Trouble(lost(error)) from error
+            raise StorageTrouble(lost(error)) from error
         if not response.is_success:
             raise refusal(response)
         etag: str | None = response.headers.get("ETag")
@@ -203,7 +203,7 @@ class _Download:
             try:
                 self._stream(file)
                 return
-            except Trouble as trouble:
+            except StorageTrouble as trouble:
                 failed = 1 if self._received_bytes > before_bytes else failed + 1
                 if failed > self._backoff.retries or (isinstance(trouble.error, Forbidden) and self._renew is None):
                     raise trouble.error from trouble
@@ -224,15 +224,15 @@ class _Download:
                 for chunk in response.iter_raw():  # with a size, what was gathered would be lost with the line
                     self._take(chunk, file)
         except httpx.TransportError as error:
-            raise Trouble(lost(error)) from error
+            raise StorageTrouble(lost(error)) from error
         if self._received_bytes < self._size_bytes:
-            raise Trouble(Unavailable(f"storage sent {self._received_bytes} of {self._size_bytes} bytes"))
+            raise StorageTrouble(Unavailable(f"storage sent {self._received_bytes} of {self._size_bytes} bytes"))
 
     def _begin(self, response: httpx.Response, file: BinaryIO) -> None:
         """Make the file ready for what the reply holds: all of the object, or the rest of it."""
         if response.status_code == 416 or (response.status_code == 206 and not self._goes_on(response)):
             self._restart(file)
-            raise Trouble(Unavailable("storage could not go on where the connection broke off"))
+            raise StorageTrouble(Unavailable("storage could not go on where the connection broke off"))
         if not response.is_success:
             response.read()
             raise refusal(response)

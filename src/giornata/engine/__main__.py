@@ -7,7 +7,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from giornata.domain.errors import InvalidInput
-from giornata.engine.assignment import LineChannel
+from giornata.engine.assignment import PipeWriter
 from giornata.engine.device import free_vram_bytes, prepare_device
 from giornata.engine.engine import Engine
 from giornata.engine.kinds import KernelPlace, check_kinds, make_workloads
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     """Build the workloads, say hello and serve the agent."""
     die_with_parent()
     options = parse(arguments)
-    channel, kernels = LineChannel(take_stdout()), kernel_place(os.environ)
+    channel, kernels = PipeWriter(take_stdout()), kernel_place(os.environ)
     kinds = options.kinds.split(",")
     try:
         check_kinds(kinds)

@@ -24,13 +24,13 @@ CACHE_ANSWER_S = 900.0
 LONGEST_LINE = 4000
 
 
-class Channel(Protocol):
+class MessageWriter(Protocol):
     """Takes messages for the agent; safe to use from several threads."""
 
     def send(self, message: FromEngine) -> None: ...
 
 
-class LineChannel:
+class PipeWriter:
     """Writes one JSON line for each message, whole, in the order of the calls."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -48,7 +48,7 @@ class LineChannel:
 class Assignment:
     """The `Reporter` of one attempt. The reader thread writes wishes and answers, the workload's thread reads."""
 
-    def __init__(self, start: Start, channel: Channel, *, cache_answer_s: float = CACHE_ANSWER_S) -> None:
+    def __init__(self, start: Start, channel: MessageWriter, *, cache_answer_s: float = CACHE_ANSWER_S) -> None:
         self.start = start
         self._channel = channel
         self._cache_answer_s = cache_answer_s

@@ -70,7 +70,7 @@ class EngineCrew:
             self._say(free)
 
 
-class Waiting:
+class WaitingAttempts:
     """A queue whose head can be looked at. None marks its end: nothing is taken from behind it."""
 
     def __init__(self) -> None:

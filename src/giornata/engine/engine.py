@@ -9,8 +9,8 @@ from typing import IO, cast
 from pydantic import ValidationError
 
 from giornata.domain.reasons import Reason
-from giornata.engine.assignment import Assignment, Channel
-from giornata.engine.crew import End, EngineCrew, Free, Waiting
+from giornata.engine.assignment import Assignment, MessageWriter
+from giornata.engine.crew import End, EngineCrew, Free, WaitingAttempts
 from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
 from giornata.engine.workload import JointWorkload, Outcome, Stopped, Workload, WorkloadFailed
@@ -54,7 +54,7 @@ class Engine:
         *,
         workloads: Mapping[str, Workload],
         stdin: IO[bytes],
-        channel: Channel,
+        channel: MessageWriter,
         leave: Callable[[int], None],
         alive_every_s: float = ALIVE_EVERY_S,
     ) -> None:
@@ -65,7 +65,7 @@ class Engine:
         self._alive_every_s = alive_every_s
         self._attempts: dict[str, Assignment] = {}
         self._lock = threading.Lock()
-        self.waiting = Waiting()
+        self.waiting = WaitingAttempts()
         self._held = Held(models=())
         self._ended = threading.Event()
 

@@ -19,7 +19,7 @@ from giornata.agent.blob_cache import link_or_copy, sha256_of
 from giornata.agent.events import AttemptFailed, AttemptOutcome, Finished, Released, Undelivered
 from giornata.agent.platform import AttemptState
 from giornata.agent.work_dir import JobDir
-from giornata.client.retry import Task, TaskQueue, delays_s, persist
+from giornata.client.retry import QueuedTask, TaskQueue, delays_s, persist
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, InvalidInput, Unavailable
 from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.protocol import pipe
@@ -27,7 +27,7 @@ from giornata.protocol.events import EventType
 from giornata.protocol.specs import step_artifacts
 from giornata.protocol.training.tracking import WANDB
 from giornata.standalone.run_request import RunRequest
-from giornata.standalone.storage import Manifest, RunStorage
+from giornata.standalone.storage import CheckpointManifest, RunStorage
 from giornata.standalone.webhooks import WebhookSender
 
 ATTEMPT = "standalone"
@@ -57,14 +57,14 @@ def exit_code_of(outcome: AttemptOutcome) -> RunExitCode:
     return RunExitCode.STOPPED
 
 
-class Listener(Protocol):
+class RunListener(Protocol):
     """Shows the run to a person. Called from several threads."""
 
     def phase(self, name: str, done: int | None, total: int | None) -> None: ...
 
     def progress(self, step: int, total: int, metrics: dict[str, float]) -> None: ...
 
-    def stored(self, manifest: Manifest) -> None: ...
+    def stored(self, manifest: CheckpointManifest) -> None: ...
 
     def say(self, line: str) -> None: ...
 
@@ -77,7 +77,7 @@ class RunDeps:
     job_dir: JobDir
     out: Path
     webhooks: WebhookSender
-    listener: Listener
+    listener: RunListener
     now: Callable[[], datetime]
     rng: random.Random
     storage_patience_s: float
@@ -94,7 +94,7 @@ class StoragePlatform:
         self.results: dict[str, Path] = {}
         self.files: list[dict[str, object]] = []
         self.resume: pipe.ResumePoint | None = None
-        self.last_stored: Manifest | None = None
+        self.last_stored: CheckpointManifest | None = None
         self.given_up: list[str] = []
         self._numbers = itertools.count()
         self._uploads = TaskQueue("uploads")
@@ -236,7 +236,7 @@ class StoragePlatform:
         self._tell(manifest)
         storage.clean(latest=spec.checkpoints_keep_latest, every=spec.checkpoints_keep_every)
 
-    def _tell(self, manifest: Manifest) -> None:
+    def _tell(self, manifest: CheckpointManifest) -> None:
         data = {"step": manifest.step, "size_bytes": manifest.size_bytes, "sha256": manifest.sha256}
         about = f"{manifest.step}|{manifest.sha256}"
         self.deps.webhooks.notify(EventType.CHECKPOINT_COMMITTED, at=manifest.committed_at, data=data, about=about)
@@ -253,7 +253,9 @@ class StoragePlatform:
                 message = f"{what} could not be stored: {error}"
                 self._state.events.put(Undelivered(needed=False, reason=Reason.NODE_DISK, message=message))
 
-        self._uploads.put(Task(what=what, run=lambda: self._persist(run), ended=ended, path=path, replaces=replaces))
+        self._uploads.put(
+            QueuedTask(what=what, run=lambda: self._persist(run), ended=ended, path=path, replaces=replaces)
+        )
 
     def _persist(self, store: Callable[[], None]) -> None:
         """Store for as long as patience lasts: whatever a storage says but a refusal may pass."""

@@ -13,7 +13,7 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pipe import InputFile
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import output_name_of
-from giornata.standalone.storage import JobRecord, PictureRecord
+from giornata.standalone.storage import PictureRecord, RunRecord
 
 LISTED = 10
 AS_IT_WAS = "give it as it was, or another --checkpoint-to"
@@ -23,7 +23,7 @@ AS_IT_WAS = "give it as it was, or another --checkpoint-to"
 class RunRequest:
     """The whole spec (its seed is drawn), the pictures, and the record of both for the storage."""
 
-    record: JobRecord
+    record: RunRecord
     inputs: tuple[InputFile, ...]
     resumed: bool
 
@@ -59,7 +59,7 @@ def make_request(
     folder: TrainingFolder,
     class_folder: TrainingFolder | None = None,
     *,
-    stored: JobRecord | None,
+    stored: RunRecord | None,
     folder_name: str,
     draw_seed: Callable[[], int],
     draw_id: Callable[[], str],
@@ -81,7 +81,7 @@ def make_request(
         raise InvalidInput(faults)
     if stored is not None and (faults := [*_other_spec(spec, stored), *_other_data(pictures, classes, stored)]):
         raise InvalidInput(faults)
-    record = stored or JobRecord(
+    record = stored or RunRecord(
         job_id=draw_id(),
         spec=spec,
         spec_sha256=_sha256_of(spec),
@@ -98,7 +98,7 @@ def make_request(
 
 def _whole(
     fields: Mapping[str, Any],
-    stored: JobRecord | None,
+    stored: RunRecord | None,
     folder_name: str,
     draw_seed: Callable[[], int],
     *,
@@ -136,7 +136,7 @@ def _inputs(folder: TrainingFolder, role: Literal["instance", "class"]) -> Itera
         yield InputFile(role=role, path=file.path.resolve(), **item.model_dump())
 
 
-def _other_spec(spec: Mapping[str, Any], stored: JobRecord) -> Iterator[Fault]:
+def _other_spec(spec: Mapping[str, Any], stored: RunRecord) -> Iterator[Fault]:
     unset = TrainSpec.model_construct(pretrained_model_name_or_path="", dataset="").model_dump(mode="json")
     before = unset | stored.spec
     for name, now in spec.items():
@@ -146,7 +146,7 @@ def _other_spec(spec: Mapping[str, Any], stored: JobRecord) -> Iterator[Fault]:
 
 
 def _other_data(
-    pictures: Iterable[PictureRecord], classes: Iterable[PictureRecord], stored: JobRecord
+    pictures: Iterable[PictureRecord], classes: Iterable[PictureRecord], stored: RunRecord
 ) -> Iterator[Fault]:
     yield from _other_pictures(pictures, stored.pictures, where="DIR")
     for fault in _other_pictures(classes, stored.class_pictures, where=""):

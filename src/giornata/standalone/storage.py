@@ -36,7 +36,7 @@ class PictureRecord(Reply):
     resolution: int | None = None
 
 
-class JobRecord(Reply):
+class RunRecord(Reply):
     """The run under this prefix: its spec and its pictures."""
 
     format: int = FORMAT
@@ -48,7 +48,7 @@ class JobRecord(Reply):
     class_pictures: tuple[PictureRecord, ...] = ()
 
 
-class Manifest(Reply):
+class CheckpointManifest(Reply):
     """The manifest of one checkpoint that is whole in storage."""
 
     step: int = Field(ge=0)
@@ -75,20 +75,20 @@ class RunStorage:
 
     # ---- the job ----
 
-    def read_job(self) -> JobRecord | None:
+    def read_job(self) -> RunRecord | None:
         """Return the record of the run in this storage, or None. Raises InvalidInput for an unreadable record."""
         data = self._read(JOB)
         if data is None:
             return None
         try:
-            record = JobRecord.model_validate_json(data)
+            record = RunRecord.model_validate_json(data)
         except ValidationError:
             raise self._refused(f"{self.name} holds a {JOB} that is not of this tool") from None
         if record.format != FORMAT:
             raise self._refused(f"{self.name} is of format {record.format}, and this version knows {FORMAT}")
         return record
 
-    def write_job(self, record: JobRecord) -> None:
+    def write_job(self, record: RunRecord) -> None:
         """Write the record of the run."""
         self._write_json(JOB, record)
 
@@ -98,29 +98,29 @@ class RunStorage:
 
     # ---- checkpoints ----
 
-    def checkpoints(self) -> list[Manifest]:
+    def checkpoints(self) -> list[CheckpointManifest]:
         """Return every checkpoint whose manifest can be read, highest step first."""
         found = []
         for info in self.blobs.list(CHECKPOINTS):
             if info.key.endswith(".json") and (data := self._read(info.key)) is not None:
                 try:
-                    found.append(Manifest.model_validate_json(data))
+                    found.append(CheckpointManifest.model_validate_json(data))
                 except ValidationError:
                     continue  # as good as none: the one before is there
         return sorted(found, key=lambda each: each.step, reverse=True)
 
-    def fetch(self, manifest: Manifest, path: Path) -> None:
+    def fetch(self, manifest: CheckpointManifest, path: Path) -> None:
         """Put the bytes of a checkpoint at `path`. Raises BlobMissing, and BlobMismatch for damaged bytes."""
         self._fetch(manifest.key, path, sha256=manifest.sha256)
 
-    def commit(self, step: int, path: Path, record: JobRecord, *, at: datetime) -> Manifest:
+    def commit(self, step: int, path: Path, record: RunRecord, *, at: datetime) -> CheckpointManifest:
         """Store a checkpoint: its bytes, and then its manifest."""
         sha256 = sha256_of(path)
         key = f"{CHECKPOINTS}{step:08d}-{sha256[:16]}.safetensors"
         stored = self.blobs.write(key, _chunks(path))
         if stored.sha256 != sha256:
             raise BlobMismatch(f"{path} changed while it was stored")
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             step=step,
             key=key,
             sha256=sha256,

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from giornata.client.retry import Task, TaskQueue, delays_s, persist
+from giornata.client.retry import QueuedTask, TaskQueue, delays_s, persist
 from giornata.domain.errors import Conflict, Unavailable
 from giornata.protocol.events import EventType
 from giornata.protocol.webhooks import Delivery, signed_headers
@@ -61,7 +61,7 @@ class WebhookSender:
         config, digest = self._config, hashlib.sha256(f"{self._job_id}|{event}|{about}".encode()).hexdigest()[:26]
         delivery = Delivery(id=f"evt_{digest}", type=event, job_id=self._job_id, at=at, data=data)
         run, what = (lambda: self._deliver(config, delivery)), str(delivery.type)
-        self._queue.put(Task(what=what, run=run, ended=lambda error: self._count(what, error)))
+        self._queue.put(QueuedTask(what=what, run=run, ended=lambda error: self._count(what, error)))
 
     def close(self, timeout_s: float) -> None:
         """Deliver what is waiting, but for no longer than this."""

@@ -19,7 +19,7 @@ from giornata.agent.lease import LeaseCalls, LocalLease
 from giornata.agent.log_shipper import KEPT, Backlog, LogShipper
 from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import HttpStorage
-from giornata.agent.uploader import Uploader
+from giornata.agent.uploader import AttemptUploader
 from giornata.client.node import NodeClient
 from giornata.client.retry import delays_s
 from giornata.domain.errors import BlobMismatch, Conflict, InvalidInput, LeaseLost, Unavailable
@@ -276,8 +276,8 @@ def courier(
     clock: Clock,
     events: list[Event],
     deliver_points: Callable[[], None] = no_points,
-) -> Uploader:
-    return Uploader(
+) -> AttemptUploader:
+    return AttemptUploader(
         node=node_client(api),
         calls=calls(clock, mine),
         storage=HttpStorage(api.client()),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.client.retry import Task, TaskQueue, persist
+from giornata.client.retry import QueuedTask, TaskQueue, persist
 from giornata.domain.errors import InvalidInput, Unavailable
 
 AT_ONCE_S = 20.0
@@ -26,7 +26,7 @@ class Tasks:
     def __init__(self, folder: Path) -> None:
         self.folder, self.done, self.errors = folder, list[str](), dict[str, Exception]()
 
-    def task(self, what: str, run: Callable[[], object] | None = None, replaces: str = "") -> Task:
+    def task(self, what: str, run: Callable[[], object] | None = None, replaces: str = "") -> QueuedTask:
         path = self.folder / what
         path.write_bytes(b"x")
 
@@ -35,7 +35,9 @@ class Tasks:
             if error is not None:
                 self.errors[what] = error
 
-        return Task(what=what, run=lambda: run() and None if run else None, ended=ended, path=path, replaces=replaces)
+        return QueuedTask(
+            what=what, run=lambda: run() and None if run else None, ended=ended, path=path, replaces=replaces
+        )
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from giornata.blobs import open_blobs
-from giornata.standalone.storage import JobRecord, PictureRecord, RunStorage
+from giornata.standalone.storage import PictureRecord, RunRecord, RunStorage
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def storage(tmp_path):
 @pytest.fixture
 def record():
     picture = PictureRecord(sha256="a" * 64, name="one.png", caption=None)
-    return JobRecord(
+    return RunRecord(
         job_id="job_1", spec={"seed": 1}, spec_sha256="b" * 64, data_sha256="c" * 64, pictures=(picture,)
     )
 
