@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from giornata.agent.engines import DETERMINISM
-from giornata.engine.garbage import kept_for_good
+from giornata.engine.process_setup import kept_for_good
 
 # MKL reads it once, before the first matrix product of any test.
 os.environ.setdefault("MKL_CBWR", DETERMINISM["MKL_CBWR"])

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import engine_environment
-from giornata.agent.events import Event, Gone, Said
+from giornata.agent.events import Event, EngineEnded, EngineMessage
 from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
 
 SUBJECTS = ("teal-heart", "two-tone-house")
@@ -92,13 +92,13 @@ def first_step_s(engine: EngineProcess, events: "queue.SimpleQueue[Event]", star
     while True:
         event = events.get(timeout=PATIENCE_S)
         match event:
-            case Said(message=Progress()) if stepped_s is None:
+            case EngineMessage(message=Progress()) if stepped_s is None:
                 stepped_s = time.monotonic() - since_s
-            case Said(message=Done()) if stepped_s is not None:
+            case EngineMessage(message=Done()) if stepped_s is not None:
                 return stepped_s
-            case Said(message=Failed() as failed):
+            case EngineMessage(message=Failed() as failed):
                 sys.exit(f"the job failed: {failed.reason}: {failed.message}")
-            case Gone():
+            case EngineEnded():
                 sys.exit("the engine ended:\n" + "\n".join(engine.tail))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import engine_environment
-from giornata.agent.events import Event, Gone, Said
+from giornata.agent.events import Event, EngineEnded, EngineMessage
 from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
 
 PATIENCE_S = 3600.0
@@ -95,18 +95,18 @@ class Session:
 
     def _ended(self, event: Event) -> bool:
         match event:
-            case Said(message=Progress() as progress):
+            case EngineMessage(message=Progress() as progress):
                 if progress.step > WARM_UP_STEPS:
                     self.step_s.append(progress.metrics["step_ms"] / 1000.0)
                 self.metrics.update(progress.metrics)
-            case Said(message=Done() as done):
+            case EngineMessage(message=Done() as done):
                 if (exactness := done.summary["exactness"])["class"] != self._kind:
                     sys.exit(f"the job was to be trained {self._kind}: {exactness['why']}")
                 self.peak_bytes = max(self.peak_bytes, self._memory_bytes())
                 return True
-            case Said(message=Failed() as failed):
+            case EngineMessage(message=Failed() as failed):
                 sys.exit(f"the job failed: {failed.reason}: {failed.message}")
-            case Gone():
+            case EngineEnded():
                 sys.exit("the engine ended:\n" + "\n".join(self._engine.tail))
         return False
 

@@ -17,7 +17,7 @@ from standardwebhooks import Webhook
 from tests.fixtures.seaweed import seaweed  # noqa: F401
 from tests.system.conftest import everybody, until
 
-from giornata.standalone.ending import ExitCode
+from giornata.standalone.platform import RunExitCode
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 FILES = ("pictures.safetensors", "pictures-pytorch_lora_weights.safetensors")
@@ -64,7 +64,7 @@ class Tool:
             cwd=self.home,
         )
 
-    def run(self, place: str, *more: str, code: int = ExitCode.DONE, **changes: object) -> dict:
+    def run(self, place: str, *more: str, code: int = RunExitCode.DONE, **changes: object) -> dict:
         """To the end. The JSON object of its last line."""
         return ended(self.start(place, *more, **changes), code)
 
@@ -176,7 +176,7 @@ def test_told_to_go_it_stores_a_checkpoint_and_says_that_it_has_to_go_on(tool, w
     process = tool.start(str(place), **pictures)
     until(lambda: manifest(place, 20).exists() or process.poll() is not None, "the first checkpoint", PATIENCE_S)
     process.send_signal(signal.SIGTERM)
-    said = ended(process, ExitCode.STOPPED)
+    said = ended(process, RunExitCode.STOPPED)
     sheet = tool.home / "out" / "pictures-samples-00000015.png"
     drawn = sheet.read_bytes()
     assert said["state"] == "stopped"
@@ -212,7 +212,7 @@ def test_a_run_that_is_done_is_only_exported_again(tool):
     assert (said["resumed_from"], said["seed"]) == (4, first["seed"])
     assert tool.result() == before
     # Another spec and other pictures at the same place: refused with all that differs, and nothing is touched.
-    other = tool.run(str(place), "--set", "rank=3", steps=4, seed=1, code=ExitCode.BAD_INPUT)
+    other = tool.run(str(place), "--set", "rank=3", steps=4, seed=1, code=RunExitCode.BAD_INPUT)
     named = {fault["where"] for fault in other["error"]["faults"]}
     assert named == {"spec.rank", "spec.alpha", "spec.seed"}
     assert tool.result() == before
@@ -221,7 +221,7 @@ def test_a_run_that_is_done_is_only_exported_again(tool):
 def test_what_could_not_begin_is_changed_and_begun_at_the_same_place(tool):
     place = tool.home / "storage"
     blocks = ("--set", "lora_unet_blocks=nowhere")
-    refused = tool.run(str(place), *blocks, steps=4, code=ExitCode.BAD_INPUT)
+    refused = tool.run(str(place), *blocks, steps=4, code=RunExitCode.BAD_INPUT)
     assert "nowhere" in str(refused["error"]["faults"])
     assert tool.run(str(place), steps=4)["resumed_from"] is None
     # What has stored a checkpoint stays what it is, though it fails later: another spec is refused.
@@ -239,7 +239,7 @@ def test_an_engine_that_dies_before_it_is_ready_is_tried_again(tool, tmp_path):
     tool.environment["PYTHONPATH"] = str(tmp_path)
     failed = tool.start(str(tool.home / "place"))
     said, errors = failed.communicate(timeout=PATIENCE_S)
-    assert failed.returncode == ExitCode.CRASHED, errors + said
+    assert failed.returncode == RunExitCode.CRASHED, errors + said
     error = json.loads(said)["error"]
     assert error["reason"] == "crashed"
     assert error["message"] == (
@@ -254,7 +254,7 @@ def test_every_fault_of_the_input_comes_at_once_before_anything_is_computed(tool
         "ftp://nowhere",
         *("--webhook", "nonsense", "--webhook-secret", "short", "--set", "rank=0"),
         resolution=65,
-        code=ExitCode.BAD_INPUT,
+        code=RunExitCode.BAD_INPUT,
     )
     named = {fault["where"] for fault in said["error"]["faults"]}
     assert named == {"spec.rank", "spec.resolution", "--checkpoint-to", "--webhook", "--webhook-secret"}
@@ -288,5 +288,5 @@ def test_options_of_a_standalone_run_are_refused_without_it(tool):
         capture_output=True,
         text=True,
     )
-    assert done.returncode == ExitCode.BAD_INPUT
+    assert done.returncode == RunExitCode.BAD_INPUT
     assert "--output" in done.stderr and "--webhook" in done.stderr

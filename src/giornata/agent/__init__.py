@@ -1,1 +1,3 @@
-"""The loop on a node: claims, heartbeats, moves bytes. Never imports torch."""
+"""The process on a node that claims jobs, renews leases and moves bytes. The agent never
+imports torch. Read `agent`, then `attempt` and `platform`.
+"""

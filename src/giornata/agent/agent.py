@@ -1,33 +1,32 @@
-"""The loop of a node: keep an engine warm, claim, work, again."""
+"""The loop of a node: start an engine, claim a job, run it, and claim again."""
 
 import logging
+import queue
 import random
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from giornata.agent.at_work import AtWork, Over
-from giornata.agent.attempt import Attempt
+from giornata.agent.attempt import AttemptRunner
 from giornata.agent.blob_cache import BlobCache
-from giornata.agent.calls import Calls
-from giornata.agent.claiming import Claiming
-from giornata.agent.companions import Companions, wanted_key
-from giornata.agent.departure import Departure
+from giornata.agent.claiming import AgentDeps, Claiming, Companions, ExitCode, GaveUp, wanted_key
+from giornata.agent.commands import ServerCommands, ShutdownSignal
+from giornata.agent.control_plane import ControlPlane
 from giornata.agent.engines import Engines, Launch
-from giornata.agent.events import AttemptFailed
-from giornata.agent.exits import ExitCode, GaveUp
-from giornata.agent.fitness import Fitness
-from giornata.agent.held_lease import HeldLease, Monotonic
-from giornata.agent.instruments import Instruments
-from giornata.agent.provider import NoProvider, Provider
-from giornata.agent.report import Report
+from giornata.agent.events import Abandoned, AttemptFailed, AttemptOutcome, Finished, Released
+from giornata.agent.lease import LeaseCalls, LocalLease
+from giornata.agent.machine_checks import MachineChecks, Provider
+from giornata.agent.node_probes import NodeProbes
+from giornata.agent.platform import AttemptProgress, AttemptState
+from giornata.agent.report import OutcomeReport
 from giornata.agent.settings import AgentSettings
-from giornata.agent.standing import Dropped, Ending, Finished, GivenBack, Standing
-from giornata.agent.surroundings import Surroundings
-from giornata.agent.transport import Storage
-from giornata.agent.workplace import Workplace
+from giornata.agent.transport import ObjectStorage
+from giornata.agent.work_dir import CACHE_DIRECTORY, JobDir, WorkDir
 from giornata.client.node import NodeClient
+from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.log_fields import log_about
 from giornata.domain.reasons import Reason
@@ -44,11 +43,68 @@ LOOK_AGAIN_S = 30.0
 LOOK_EVERY_S = 0.2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """An attempt that is over: its outcome, or the exception that ended it."""
+
+    lease: Lease
+    told_to_leave: bool
+    outcome: AttemptOutcome | None = None
+    defect: BaseException | None = None
+
+
+class RunningAttempts:
+    """The attempts of a node, each in a thread of its own. Only the node's own thread uses this object."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, AttemptRunner] = {}
+        self._ended: queue.SimpleQueue[EndedAttempt] = queue.SimpleQueue()
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    @property
+    def engaged(self) -> tuple[str, ...]:
+        """The attempts that need the engine, or will need it."""
+        return tuple(each for each, attempt in self._attempts.items() if attempt.needs_engine)
+
+    @property
+    def told_to_leave(self) -> bool:
+        """Whether an attempt was told that the node has to leave."""
+        return any(attempt.told_to_leave for attempt in self._attempts.values())
+
+    def begin(self, lease: Lease, attempt: AttemptRunner, belongings: ExitStack) -> None:
+        """Run the attempt at this lease; `belongings` are closed when it has ended."""
+        self._attempts[lease.attempt_id] = attempt
+
+        def run() -> None:
+            outcome, defect = None, None
+            try:
+                with belongings, log_about(job=lease.job_id, attempt=lease.attempt_id):
+                    outcome = attempt.run()
+            except BaseException as error:  # noqa: BLE001 - handed on to the node's own thread, which raises it
+                defect = error
+            told_to_leave = attempt.told_to_leave
+            self._ended.put(EndedAttempt(lease=lease, told_to_leave=told_to_leave, outcome=outcome, defect=defect))
+
+        # Not waited for by an interpreter that ends: what has to be done in order is done by `next_ended`.
+        threading.Thread(target=run, name=f"attempt-{lease.attempt_id}", daemon=True).start()
+
+    def next_ended(self, timeout_s: float | None) -> EndedAttempt | None:
+        """Wait for an attempt to end, and forget it. Returns None when no attempt ends in time."""
+        try:
+            ended = self._ended.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        del self._attempts[ended.lease.attempt_id]
+        return ended
+
+
 class Agent:
-    """One node. `run` returns the exit code; everything that it touches of the world is an argument.
+    """Runs one node. `run` returns the exit code. Clock, network, storage and engine are arguments.
 
     `launch` starts an engine from its command line and must be usable again and again; `sleep` is how the node
-    waits between tries, by default until it is told to leave. By `instruments` it finds out whether its machine is
+    waits between tries, by default until it is told to leave. By `probes` it finds out whether its machine is
     fit for the fleet's work; without them it takes that for granted.
 
     Its own thread claims; attempts run in threads of theirs. There is one at a time, unless the engine says that
@@ -60,49 +116,42 @@ class Agent:
         *,
         settings: AgentSettings,
         node: NodeClient,
-        storage: Storage,
+        storage: ObjectStorage,
         launch: Launch,
-        departure: Departure,
+        shutdown: ShutdownSignal,
         monotonic_s: Monotonic,
         rng: random.Random,
         sleep: Callable[[float], None] | None = None,
-        instruments: Instruments | None = None,
+        probes: NodeProbes | None = None,
         provider: Provider | None = None,
     ) -> None:
-        self._settings, self._node, self._storage = settings, node, storage
-        self._departure, self._now_s, self._rng = departure, monotonic_s, rng
-        self._sleep = sleep or departure.wait
+        self._settings, self._now_s = settings, monotonic_s
+        self._shutdown, self._sleep = shutdown, sleep or shutdown.wait
         self.engines = Engines(
             commands=settings.engine_commands(),
             launch=launch,
             hello_s=settings.hello_s,
             stop_grace_s=settings.stop_grace_s,
         )
-        self._claiming = Claiming(
+        self._deps = AgentDeps(
             settings=settings,
             node=node,
+            storage=storage,
+            cache=BlobCache(settings.work_dir / CACHE_DIRECTORY, max_bytes=settings.cache_bytes),
             engines=self.engines,
-            departure=departure,
+            shutdown=shutdown,
             monotonic_s=monotonic_s,
             rng=rng,
             sleep=self._sleep,
         )
+        self._claiming = Claiming(self._deps)
         self._companions = Companions(
             self._claiming, every_s=settings.companion_every_s, rng=rng, monotonic_s=monotonic_s
         )
-        self._fitness = None
-        if instruments is not None:
-            self._fitness = Fitness(
-                settings=settings,
-                node=node,
-                storage=storage,
-                claiming=self._claiming,
-                provider=provider or NoProvider(),
-                instruments=instruments,
-                monotonic_s=monotonic_s,
-                sleep=self._sleep,
-            )
-        self._at_work = AtWork()
+        self._checks = None
+        if probes is not None:
+            self._checks = MachineChecks(self._deps, claiming=self._claiming, provider=provider, probes=probes)
+        self._running = RunningAttempts()
         self._failures = self._claiming.fresh_delays()
         self._failed, self._leaving = False, False
         self._first_came_s = monotonic_s()
@@ -110,27 +159,26 @@ class Agent:
     def run(self) -> int:
         """Work until told to leave. Raises InvalidInput when the settings or the work directory are unusable."""
         self._check_settings()
-        workplace = Workplace(self._settings.work_dir)
+        work_dir = WorkDir(self._settings.work_dir)
         try:
-            if self._fitness is not None:
-                self._fitness.begin()
-            around = self._surroundings(workplace)
-            while self._turn(workplace, around):
+            if self._checks is not None:
+                self._checks.begin()
+            while self._turn(work_dir):
                 pass
             return ExitCode.DONE
         except GaveUp as gave_up:
             return gave_up.code
         finally:
-            self._see_off()
+            self._end_running()
             self.engines.stop()
-            workplace.close()
+            work_dir.close()
 
-    def _see_off(self) -> None:
-        """Let those that are still at work give their jobs back: the node ends by an error."""
-        if self._at_work:
-            self._departure.ask()
-        while self._at_work:
-            self._at_work.next_over(None)
+    def _end_running(self) -> None:
+        """Let running attempts give their jobs back when an error ends the node."""
+        if self._running:
+            self._shutdown.ask()
+        while self._running:
+            self._running.next_ended(None)
 
     def _check_settings(self) -> None:
         """Find out now what every claim would stumble over. Raises InvalidInput."""
@@ -142,24 +190,12 @@ class Agent:
         if faults:
             raise InvalidInput(faults)
 
-    def _surroundings(self, workplace: Workplace) -> Surroundings:
-        return Surroundings(
-            settings=self._settings,
-            node=self._node,
-            storage=self._storage,
-            cache=BlobCache(workplace.cache, max_bytes=self._settings.cache_bytes),
-            engines=self.engines,
-            departure=self._departure,
-            monotonic_s=self._now_s,
-            rng=self._rng,
-        )
-
-    def _turn(self, workplace: Workplace, around: Surroundings) -> bool:
-        """A look at those at work, or a claim when there are none. False when the node shall leave."""
-        if self._at_work:
-            self._attend(workplace, around)
+    def _turn(self, work_dir: WorkDir) -> bool:
+        """Look after running attempts, or claim a job without any. Returns False when the node has to leave."""
+        if self._running:
+            self._attend(work_dir)
             return True
-        if self._leaving or self._departure.requested or (self._fitness is not None and self._fitness.told_to_leave):
+        if self._leaving or self._shutdown.requested or (self._checks is not None and self._checks.told_to_leave):
             return False
         if (pause_s := self._pause_s()) is not None:
             self._sleep(pause_s)
@@ -170,7 +206,7 @@ class Agent:
         if reply.lease is None:
             self._sleep(max(0.0, SOONEST_CLAIM_S - (self._now_s() - sent_at_s)))
             return True
-        self._begin(reply.lease, sent_at_s, workplace, around)
+        self._begin(reply.lease, sent_at_s, work_dir)
         return True
 
     def _warm_up(self) -> None:
@@ -182,21 +218,21 @@ class Agent:
                 return
             except InvalidInput as error:
                 log.error("%s", error)
-                if left == 0 and self._fitness is not None:
-                    self._fitness.give_up(str(error))
-                if left == 0 or self._departure.requested:
+                if left == 0 and self._checks is not None:
+                    self._checks.give_up(str(error))
+                if left == 0 or self._shutdown.requested:
                     raise GaveUp(ExitCode.UNUSABLE) from error
             self._sleep(next(delays))
 
     def _pause_s(self) -> float | None:
-        """How long not to claim; None: an engine is there, and the machine is fit. Raises GaveUp."""
+        """Return the pause before the next claim; None when an engine runs and the machine is fit. Raises GaveUp."""
         if self._failed:
             self._failed = False
             return next(self._failures)
         self._warm_up()
         engine = self.engines.current
         free_vram = None if engine is None else engine.free_vram_bytes
-        if self._fitness is None or self._fitness.is_fit(engine_free_vram_bytes=free_vram):
+        if self._checks is None or self._checks.is_fit(engine_free_vram_bytes=free_vram):
             return None
         # It says only at its start and after jobs what is free; and whoever waits for memory should hold none.
         self.engines.stop()
@@ -204,76 +240,88 @@ class Agent:
 
     # ---- those at work
 
-    def _attend(self, workplace: Workplace, around: Surroundings) -> None:
-        """Wait for one to end; ask for companions where the engine has places."""
-        over = self._at_work.next_over(min(LOOK_EVERY_S, self._companions.due_in_s or LOOK_EVERY_S))
-        if over is not None:
-            self._take_leave(over)
-        if self._leaving or self._departure.requested or self._at_work.told_to_leave:
+    def _attend(self, work_dir: WorkDir) -> None:
+        """Wait for an attempt to end, and claim companions while the engine has places."""
+        ended = self._running.next_ended(min(LOOK_EVERY_S, self._companions.due_in_s or LOOK_EVERY_S))
+        if ended is not None:
+            self._note_ended(ended)
+        if self._leaving or self._shutdown.requested or self._running.told_to_leave:
             return
-        granted = self._companions.ask(self._wanted_key()) if self._at_work else None
+        granted = self._companions.ask(self._wanted_key()) if self._running else None
         if granted is None:
             return
         asked, reply = granted
         if reply.lease is None:
             self._leaving = reply.drain
         elif self._companions.fits(asked, reply.lease):
-            self._begin(reply.lease, asked.sent_at_s, workplace, around)
+            self._begin(reply.lease, asked.sent_at_s, work_dir)
         else:
             message = "the node asked for a job that may join those at work, and this one may not"
-            self._hand_back(reply.lease, asked.sent_at_s, GivenBack(reason=Reason.RELEASED, message=message))
+            self._hand_back(reply.lease, asked.sent_at_s, Released(reason=Reason.RELEASED, message=message))
 
     def _wanted_key(self) -> str | None:
         # Without an end to it, jobs with other keys would never have their turn while there are some with this one.
         if self._now_s() - self._first_came_s > self._settings.join_for_s:
             return None
-        return wanted_key(self.engines.current, self._at_work.engaged, places=self._settings.places)
+        return wanted_key(self.engines.current, self._running.engaged, places=self._settings.places)
 
-    def _take_leave(self, over: Over) -> None:
-        if over.defect is not None:
-            raise over.defect
-        if over.ending is not None:
-            with log_about(job=over.lease.job_id, attempt=over.lease.attempt_id):
-                log.info("attempt %d of job %s: %s", over.lease.attempt, over.lease.job_id, describe(over.ending))
-        self._leaving = self._leaving or over.told_to_leave
-        if isinstance(over.ending, GivenBack) and over.ending.ordered:
+    def _note_ended(self, ended: EndedAttempt) -> None:
+        if ended.defect is not None:
+            raise ended.defect
+        if ended.outcome is not None:
+            with log_about(job=ended.lease.job_id, attempt=ended.lease.attempt_id):
+                log.info("attempt %d of job %s: %s", ended.lease.attempt, ended.lease.job_id, describe(ended.outcome))
+        self._leaving = self._leaving or ended.told_to_leave
+        if isinstance(ended.outcome, Released) and ended.outcome.ordered:
             return  # neither a success nor a failure: the node asks for other work at once
-        self._failed = not isinstance(over.ending, Finished)
+        self._failed = not isinstance(ended.outcome, Finished)
         if not self._failed:
             self._failures = self._claiming.fresh_delays()
-        elif self._at_work:
+        elif self._running:
             self._companions.rest(next(self._failures))
 
-    def _begin(self, lease: Lease, sent_at_s: float, workplace: Workplace, around: Surroundings) -> None:
+    def _begin(self, lease: Lease, sent_at_s: float, work_dir: WorkDir) -> None:
         with log_about(job=lease.job_id, attempt=lease.attempt_id):
             log.info("attempt %d of job %s (%s) begins", lease.attempt, lease.job_id, lease.kind)
         with ExitStack() as stack:
             try:
-                room = stack.enter_context(workplace.room(lease.attempt_id))
+                job_dir = stack.enter_context(work_dir.job_dir(lease.attempt_id))
             except InvalidInput as error:
                 self._hand_back(lease, sent_at_s, AttemptFailed(Reason.NODE_DISK, str(error)))
                 raise
-            attempt = Attempt(lease, granted_at_s=sent_at_s, room=room, around=around)
-            if not self._at_work:
+            attempt = self._attempt(lease, sent_at_s, job_dir)
+            if not self._running:
                 self._first_came_s = self._now_s()
-            self._at_work.begin(lease, attempt, stack.pop_all())
+            self._running.begin(lease, attempt, stack.pop_all())
 
-    def _hand_back(self, lease: Lease, sent_at_s: float, ending: Ending) -> None:
-        """End a lease that is not begun, so that nobody has to wait for it to run out."""
-        held = HeldLease(lease, granted_at_s=sent_at_s, monotonic_s=self._now_s, on_lost=lambda _: None)
-        calls = Calls(held, rng=self._rng, monotonic_s=self._now_s)
-        Report(self._node, calls, Standing()).send(ending, tail=(), until=lambda: None)
+    def _attempt(self, lease: Lease, sent_at_s: float, job_dir: JobDir) -> AttemptRunner:
+        settings = self._settings
+        commands = ServerCommands(
+            shutdown=self._shutdown,
+            monotonic_s=self._now_s,
+            grace_s=settings.grace_s,
+            release_s=settings.release_s,
+        )
+        state = AttemptState(commands=commands, monotonic_s=self._now_s)
+        platform = ControlPlane(lease, granted_at_s=sent_at_s, job_dir=job_dir, state=state, deps=self._deps)
+        return AttemptRunner(platform, state=state, outbox=job_dir.outbox, settings=settings, engines=self.engines)
+
+    def _hand_back(self, lease: Lease, sent_at_s: float, outcome: AttemptOutcome) -> None:
+        """End a lease whose work has not begun, so that the job need not wait until the lease runs out."""
+        held = LocalLease(lease, granted_at_s=sent_at_s, monotonic_s=self._now_s, on_lost=lambda _: None)
+        calls = LeaseCalls(held, rng=self._deps.rng, monotonic_s=self._now_s)
+        OutcomeReport(self._deps.node, calls, AttemptProgress()).send(outcome, tail=(), until=lambda: None)
 
 
-def describe(ending: Ending) -> str:
-    """One line for the node's own log."""
-    match ending:
+def describe(outcome: AttemptOutcome) -> str:
+    """Return one line for the node's own log."""
+    match outcome:
         case Finished():
-            return f"done at step {ending.step}"
-        case GivenBack():
-            return f"given back ({ending.reason}): {ending.message}"
-        case Dropped():
-            return f"dropped: {ending.why}"
+            return f"done at step {outcome.step}"
+        case Released():
+            return f"given back ({outcome.reason}): {outcome.message}"
+        case Abandoned():
+            return f"dropped: {outcome.why}"
         case AttemptFailed():
-            others = f", together with {len(ending.together) - 1} others" if ending.together else ""
-            return f"failed ({ending.reason}{others}): {ending.message}"
+            others = f", together with {len(outcome.together) - 1} others" if outcome.together else ""
+            return f"failed ({outcome.reason}{others}): {outcome.message}"

@@ -1,5 +1,6 @@
-"""Inputs that were fetched before, by content, so that the next job on the same pictures fetches nothing."""
+"""A cache of inputs by content: the next job on the same pictures downloads nothing."""
 
+import hashlib
 import os
 import shutil
 import time
@@ -7,12 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from giornata.agent.digest import sha256_of
 from giornata.protocol.uploads import Download
 
 
 class BlobCache:
-    """Files named by their sha256, at most `max_bytes` of them; the least recently used go first.
+    """Keeps files named by their sha256, `max_bytes` at most. The least recently used files go first.
 
     Several processes may share the directory: files appear by rename, whole, and a user takes a hard link, which
     stays when the file is evicted.
@@ -24,7 +24,7 @@ class BlobCache:
         self._now_ns = now_ns
 
     def place(self, what: Download, target: Path, fetch: Callable[[Download, Path], None]) -> None:
-        """Have the bytes at `target`, by `fetch` unless they are here already and still hash to their name.
+        """Put the bytes at `target`, with `fetch` unless an entry of the cache still hashes to its name.
 
         `fetch` puts verified bytes at the path that it is given, whole, or raises.
         """
@@ -45,7 +45,7 @@ class BlobCache:
             fetch(what, target)
 
     def _keep(self, fetched: Path, entry: Path) -> None:
-        """Make an entry of a file, whole or not at all."""
+        """Make a file an entry, whole or not at all."""
         entry.parent.mkdir(parents=True, exist_ok=True)
         aside = fetched.with_name(f".{fetched.name}.entry")
         link_or_copy(fetched, aside)
@@ -86,10 +86,16 @@ def _intact(entry: Path, what: Download) -> bool:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for the file; a copy where the file system has no hard links."""
+    """Give the file a second name, or copy it where the file system has no hard links."""
     try:
         os.link(source, target)
     except FileNotFoundError:
         raise
     except OSError:
         shutil.copyfile(source, target)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file as 64 hex digits. The file is read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

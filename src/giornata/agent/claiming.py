@@ -1,21 +1,24 @@
-"""Asking the server for work."""
+"""Claims: the requests for work, for companions of running attempts, and how a node gives up."""
 
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeVar
 
-from giornata.agent.backoff import delays_s
-from giornata.agent.departure import Departure
+from giornata.agent.blob_cache import BlobCache
+from giornata.agent.commands import ShutdownSignal
+from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import Engines
-from giornata.agent.exits import ExitCode, GaveUp
-from giornata.agent.held_lease import Monotonic
 from giornata.agent.settings import AgentSettings
+from giornata.agent.transport import ObjectStorage
 from giornata.client.node import NodeClient
+from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
-from giornata.protocol.work import Claim, ClaimReply, NodeInfo
+from giornata.protocol.pipe import Seats
+from giornata.protocol.work import Claim, ClaimReply, Lease, NodeInfo
 
 log = logging.getLogger(__name__)
 
@@ -26,40 +29,45 @@ MOST_CHARACTERS = 128
 MOST_THINGS = 32
 MOST_BACKOFF_S = 60.0
 REFUSALS = 3
+SELDOM = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A claim, and when it was first sent, by the node's monotonic clock: a lease counts from then."""
+class AgentDeps:
+    """Dependencies that the parts of a node and all of its attempts share. `sleep` waits between two tries."""
+
+    settings: AgentSettings
+    node: NodeClient
+    storage: ObjectStorage
+    cache: BlobCache
+    engines: Engines
+    shutdown: ShutdownSignal
+    monotonic_s: Monotonic
+    rng: random.Random
+    sleep: Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentClaim:
+    """A claim, and the moment of its first try by the node's monotonic clock: a lease counts from then."""
 
     claim: Claim
     sent_at_s: float
 
 
 class Claiming:
-    """Makes claims and sends them. `sleep` is how it waits between tries."""
+    """Makes claims, sends them, and repeats what may be repeated."""
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        node: NodeClient,
-        engines: Engines,
-        departure: Departure,
-        monotonic_s: Monotonic,
-        rng: random.Random,
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._settings, self._node, self._engines = settings, node, engines
-        self._departure, self._now_s, self._rng, self._sleep = departure, monotonic_s, rng, sleep
-        self._answered_at_s = monotonic_s()
+    def __init__(self, deps: AgentDeps) -> None:
+        self._deps, self._settings, self._engines = deps, deps.settings, deps.engines
+        self._answered_at_s = deps.monotonic_s()
 
     def fresh_delays(self) -> Iterator[float]:
-        """Pauses that grow."""
-        return delays_s(self._rng, first_s=1.0, most_s=MOST_BACKOFF_S)
+        """Return pauses that grow."""
+        return delays_s(self._deps.rng, first_s=1.0, most_s=MOST_BACKOFF_S)
 
-    def next_job(self, unanswered: Asked | None = None) -> tuple[ClaimReply | None, float]:
-        """The server's reply, and when the request was first sent; None when told to leave before there was one.
+    def next_job(self, unanswered: SentClaim | None = None) -> tuple[ClaimReply | None, float]:
+        """Return the server's reply and the moment of the first try. None: the node has to leave before.
 
         A request whose reply was lost is sent again under the same id: the server gives the same lease again.
         `unanswered` is such a request of before. Raises GaveUp.
@@ -77,24 +85,24 @@ class Claiming:
                 refusals += not error.retryable
                 self._failed(error, refusals)
             else:
-                self._answered_at_s = self._now_s()
+                self._answered_at_s = self._deps.monotonic_s()
                 return reply
-            if self._departure.requested:
+            if self._deps.shutdown.requested:
                 return None
-            self._sleep(next(delays))
+            self._deps.sleep(next(delays))
 
     def pause(self) -> None:
         """Wait a little between two tries."""
-        self._sleep(next(self.fresh_delays()))
+        self._deps.sleep(next(self.fresh_delays()))
 
-    def ask(self, joint_key: str | None = None) -> Asked:
-        """A new claim; with a key, for a companion of those at work, which is not waited for."""
-        return Asked(claim=self.request(joint_key), sent_at_s=self._now_s())
+    def ask(self, joint_key: str | None = None) -> SentClaim:
+        """Make a claim. With a key it asks for a companion of running attempts, and the server answers at once."""
+        return SentClaim(claim=self.request(joint_key), sent_at_s=self._deps.monotonic_s())
 
-    def send(self, asked: Asked) -> ClaimReply:
+    def send(self, asked: SentClaim) -> ClaimReply:
         """Send the claim once."""
-        reply = self._node.claim(asked.claim)
-        self._answered_at_s = self._now_s()
+        reply = self._deps.node.claim(asked.claim)
+        self._answered_at_s = self._deps.monotonic_s()
         return reply
 
     def request(self, joint_key: str | None = None) -> Claim:
@@ -115,7 +123,7 @@ class Claiming:
             versions=dict(list(hello.versions.items())[:MOST_THINGS]) if hello is not None else {},
         )
         return Claim(
-            request_id=f"{self._rng.getrandbits(128):032x}",
+            request_id=f"{self._deps.rng.getrandbits(128):032x}",
             node=info,
             kinds=self._engines.kinds,
             held_models=engine.held[:MOST_THINGS] if engine is not None else (),
@@ -128,9 +136,99 @@ class Claiming:
         if refusals >= REFUSALS:
             log.error("the server at %s refuses this node: %s", self._settings.url, error)
             raise GaveUp(ExitCode.UNUSABLE) from error
-        silent_s = self._now_s() - self._answered_at_s
+        silent_s = self._deps.monotonic_s() - self._answered_at_s
         limit_s = self._settings.give_up_after_s
         if limit_s is not None and silent_s >= limit_s:
             log.error("no answer from %s for %.0f s: %s", self._settings.url, silent_s, error)
             raise GaveUp(ExitCode.SERVER_GONE) from error
         log.warning("claim: %s", error)
+
+
+def wanted_key(engine: EngineProcess | None, engaged: Collection[str], *, places: int) -> str | None:
+    """Return the key of a job that could join, or None. `engaged` are the attempts that need the engine, or will.
+
+    Whoever of them is not yet counted by the engine will take one of the places that it has said to be free.
+    """
+    seats = None if engine is None or not engine.is_alive() else engine.seats
+    if seats is None or len(engaged) >= places or not set(engaged) & set(seats.attempts):
+        return None
+    return seats.key if seats.free > _coming(seats, engaged) else None
+
+
+def _coming(seats: Seats, engaged: Collection[str]) -> int:
+    return len(set(engaged) - set(seats.attempts))
+
+
+class Companions:
+    """Asks for companions while others are at work: every `every_s` and with jitter, and less often the longer there
+    are none, down to a fifth of that: a thousand nodes may ask for jobs that nobody has submitted.
+
+    A request whose reply was lost is repeated under its id, for it may have brought a lease. What the server refuses
+    is asked again later: whether the node is welcome at all shows when it asks for its next job.
+    """
+
+    def __init__(self, claiming: Claiming, *, every_s: float, rng: random.Random, monotonic_s: Monotonic) -> None:
+        self._claiming, self._every_s, self._rng, self._now_s = claiming, every_s, rng, monotonic_s
+        self._asked: SentClaim | None = None
+        self._pauses = self._fresh_pauses()
+        self._delays = claiming.fresh_delays()
+        self._not_before_s = monotonic_s()
+        self._understood = True
+
+    @property
+    def due_in_s(self) -> float:
+        """The seconds until the next claim may be sent."""
+        return max(0.0, self._not_before_s - self._now_s())
+
+    def rest(self, seconds: float) -> None:
+        """Send no claim for so many seconds."""
+        self._not_before_s = max(self._not_before_s, self._now_s() + seconds)
+
+    def ask(self, key: str | None) -> tuple[SentClaim, ClaimReply] | None:
+        """Send a claim for a companion. Returns the claim and its reply; None without a claim or without a reply."""
+        if self.due_in_s > 0 or not self._understood or (self._asked is None and key is None):
+            return None
+        asked = self._asked = self._asked or self._claiming.ask(key)
+        try:
+            reply = self._claiming.send(asked)
+        except GiornataError as error:
+            log.warning("claim of a companion: %s", error)
+            self.rest(next(self._delays))
+            self._asked = asked if error.retryable else None
+            return None
+        self._asked, self._delays = None, self._claiming.fresh_delays()
+        if reply.lease is not None:
+            self._pauses = self._fresh_pauses()
+        self.rest(next(self._pauses))
+        return asked, reply
+
+    def unanswered(self) -> SentClaim | None:
+        """Hand over the request that may still bring a lease."""
+        asked, self._asked = self._asked, None
+        return asked
+
+    def fits(self, asked: SentClaim, lease: Lease) -> bool:
+        """Whether this is what was asked for. A server that knows of no companions gives any job; it is not asked
+        again."""
+        self._understood = lease.joint_key == asked.claim.joint_key
+        return self._understood
+
+    def _fresh_pauses(self) -> Iterator[float]:
+        return delays_s(self._rng, first_s=self._every_s, most_s=SELDOM * self._every_s)
+
+
+class ExitCode(IntEnum):
+    """The exit codes of a node. The numbers are those of sysexits.h."""
+
+    DONE = 0
+    SERVER_GONE = 69
+    UNFIT = 71  # the machine is not fit for the fleet's work, or no longer
+    UNUSABLE = 78
+
+
+class GaveUp(Exception):
+    """The node cannot go on; carries the exit code. The reason is logged where it is known."""
+
+    def __init__(self, code: ExitCode) -> None:
+        super().__init__(code.name)
+        self.code = code

@@ -1,4 +1,4 @@
-"""One engine process: its start, its two streams, its end."""
+"""One engine process: its start, its streams and its end."""
 
 import collections
 import os
@@ -12,8 +12,8 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from giornata.agent.events import AttemptFailed, Event, Gone, Muttered, Said
-from giornata.agent.held_lease import Monotonic
+from giornata.agent.events import AttemptFailed, EngineEnded, EngineMessage, EngineStderr, Event
+from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol import VERSION
 from giornata.protocol.pipe import (
@@ -54,7 +54,7 @@ class EngineProcess:
 
     Must be made by a thread that lives as long as the engine shall: Linux ends the engine together with the thread
     that started it. Threads of this class read the streams and pass events on to the sinks that are attached: what
-    the engine says of an attempt to that attempt's, and what belongs to nobody (mutterings, its end) to all.
+    the engine says of an attempt to that attempt's, and what belongs to nobody (stderr lines, its end) to all.
     Raises InvalidInput when the command cannot be started.
     """
 
@@ -72,7 +72,7 @@ class EngineProcess:
         self._lock = threading.Lock()
         self._sinks: dict[str, Sink] = {}
         self._at_work: dict[str, None] = {}  # in the order in which they came
-        self._end: Gone | None = None
+        self._end: EngineEnded | None = None
         self._why: AttemptFailed | None = None
         self._hello: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -81,14 +81,14 @@ class EngineProcess:
         assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101 - for mypy
         self._readers = [
             _thread("engine-stdout", self._read_messages, self._process.stdout),
-            _thread("engine-stderr", self._read_mutterings, self._process.stderr),
+            _thread("engine-stderr", self._read_stderr, self._process.stderr),
         ]
         self._writer = _thread("engine-stdin", self._write, self._process.stdin)
         threading.Thread(target=self._await_end, name="engine-end", daemon=True).start()
 
     @property
     def pid(self) -> int:
-        """The process's id, which is its group's too."""
+        """The id of the process and of its process group."""
         return self._process.pid
 
     def await_hello(self, timeout_s: float) -> Hello:
@@ -112,7 +112,7 @@ class EngineProcess:
 
     @property
     def last_words(self) -> str:
-        """The last lines that the engine wrote and that are no messages."""
+        """The last five lines of the engine that are no messages."""
         return " | ".join(list(self.tail)[-5:])
 
     def attach(self, attempt: str, sink: Sink) -> None:
@@ -125,7 +125,7 @@ class EngineProcess:
                 sink(self._end)
 
     def detach(self, attempt: str) -> None:
-        """This attempt listens no more."""
+        """Pass no events to this attempt from now on."""
         with self._lock:
             self._sinks.pop(attempt, None)
             self._at_work.pop(attempt, None)
@@ -192,7 +192,7 @@ class EngineProcess:
         self._writer.join(LAST_WORDS_S)
         with self._lock:
             self.exit_code = code
-            self._end = Gone(exit_code=code, at_work=tuple(self._at_work), why=self._why)
+            self._end = EngineEnded(exit_code=code, at_work=tuple(self._at_work), why=self._why)
             self._gone.set()
             for sink in self._sinks.values():
                 sink(self._end)
@@ -204,7 +204,7 @@ class EngineProcess:
             try:
                 message = FROM_ENGINE.validate_json(line)
             except ValidationError:
-                self._mutter(line)
+                self._note_stderr(line)
             else:
                 self._take(message)
 
@@ -221,11 +221,11 @@ class EngineProcess:
                 self._hello.put(message)
             case _:
                 self._pass_on(
-                    message.attempt, Said(message=message), over=isinstance(message, Done | Failed | Stopped)
+                    message.attempt, EngineMessage(message=message), over=isinstance(message, Done | Failed | Stopped)
                 )
 
     def _pass_on(self, attempt: str, event: Event, *, over: bool) -> None:
-        """To the one whom it concerns; late words about an attempt that listens no more concern nobody."""
+        """Pass the event to the attempt that it concerns. Events of a detached attempt are dropped."""
         with self._lock:
             if over:
                 self._at_work.pop(attempt, None)
@@ -233,25 +233,25 @@ class EngineProcess:
             if sink is not None:
                 sink(event)
 
-    def _read_mutterings(self, stream: IO[bytes]) -> None:
+    def _read_stderr(self, stream: IO[bytes]) -> None:
         for line in self._lines(stream):
-            self._mutter(line)
+            self._note_stderr(line)
 
     def _lines(self, stream: IO[bytes]) -> Iterator[bytes]:
-        """What the engine says, without the jobs' secrets: they may stand in the error of some library."""
+        """Yield the engine's lines without the secrets of jobs, which may stand in the error of a library."""
         for line in _lines(stream):
             for secret in self._secrets:
                 line = line.replace(secret, HIDDEN)  # noqa: PLW2901
             yield line
 
-    def _mutter(self, line: bytes) -> None:
+    def _note_stderr(self, line: bytes) -> None:
         # A progress bar redraws its line after a carriage return: what it showed last is what counts.
         text = line.decode(errors="replace").rstrip().rsplit("\r", 1)[-1]
         if text:
             self.tail.append(text)
             with self._lock:
                 for sink in self._sinks.values():
-                    sink(Muttered(line=text))
+                    sink(EngineStderr(line=text))
 
     def _write(self, stream: IO[bytes]) -> None:
         with suppress(OSError), stream:  # a broken pipe: the end of the process says it better
@@ -272,7 +272,7 @@ def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Until the end of the stream, which is closed then: a node outlives many engines."""
+    """Yield the lines of the stream, and close it at its end: a node outlives many engines."""
     with stream:
         while line := stream.readline(LONGEST_LINE_BYTES):
             yield line
@@ -285,7 +285,7 @@ def _thread(name: str, target: Callable[[IO[bytes]], None], stream: IO[bytes]) -
 
 
 def _kill_group(group: int, leader: subprocess.Popen[bytes] | None) -> None:
-    """SIGKILL to the group. While the leader is not reaped the number cannot belong to anybody else."""
+    """Send SIGKILL to the group. Until the leader is reaped, the number cannot belong to another process."""
     if leader is not None and leader.returncode is not None:
         return
     with suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""The node's engine: which process it is now, and when it is replaced."""
+"""The engine of a node: the current process, its environment, and when it is replaced."""
 
 import logging
 import threading
@@ -29,17 +29,17 @@ COMPILER_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRoom:
-    """Where engines of this node keep compiled kernels, and the key that seals what is shared with other nodes."""
+class KernelDir:
+    """The directory of compiled kernels, and the key that seals kernels for other nodes."""
 
     directory: Path
     key: str | None = field(default=None, repr=False)
 
 
 def engine_environment(
-    inherited: Mapping[str, str], *, threads: int, kernels: KernelRoom | None = None
+    inherited: Mapping[str, str], *, threads: int, kernels: KernelDir | None = None
 ) -> dict[str, str]:
-    """What an engine gets: the node's environment without its settings (the key is one of them), and what makes
+    """Return the environment of an engine: the node's without its settings (the key is one of them), and what makes
     results repeatable. Without `kernels` torch keeps compiled kernels where it likes."""
     dropped = (OWN_PREFIX, *COMPILER_PREFIXES)
     kept = {name: value for name, value in inherited.items() if not name.startswith(dropped)}
@@ -52,11 +52,11 @@ def engine_environment(
 
 
 class EngineBusy(Exception):
-    """The engine that runs does not do this kind, and others are at work in it."""
+    """The running engine cannot do this kind, and attempts are in it."""
 
 
 class Engines:
-    """One engine at a time: two would share the GPU's memory. `commands` maps kinds to command lines.
+    """Runs one engine at a time: two would share the GPU's memory. `commands` maps kinds to command lines.
 
     Thread-safe. All engines are started by one thread of this object, for Linux ends an engine together with the
     thread that started it.
@@ -74,11 +74,11 @@ class Engines:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Every kind that this node can do."""
+        """The kinds of jobs that this node can do."""
         return tuple(self._commands)
 
     def ready(self, kind: str | None = None) -> EngineProcess:
-        """A running engine that can do `kind`; with None, whichever runs, or that of the first kind.
+        """Return a running engine that can do `kind`. None: the current engine, or that of the first kind.
 
         Raises InvalidInput when it cannot be started, speaks another protocol or does not know the kind, and
         EngineBusy rather than take it from those who are at work in it.

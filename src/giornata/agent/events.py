@@ -1,7 +1,8 @@
-"""What the threads of an attempt tell its loop."""
+"""The events that the threads of an attempt send to its loop, and the outcomes of an attempt."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -9,22 +10,22 @@ from giornata.protocol.pipe import FromEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """A message of the engine."""
+class EngineMessage:
+    """The engine sent a message."""
 
     message: FromEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Muttered:
-    """A line that the engine wrote to its standard error, or to its standard output without being a message."""
+class EngineStderr:
+    """The engine wrote a line to its standard error, or one that is no message to its standard output."""
 
     line: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
-    """The engine's process has ended; nothing of it comes after this. Negative: the signal that ended it.
+class EngineEnded:
+    """The engine's process has ended; no event of it comes after this. A negative code is the signal that ended it.
 
     `at_work` are the attempts that it had begun, or been told to, and not ended; `why` is the reason for which the
     node itself has ended it, if it has.
@@ -43,18 +44,9 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivered:
-    """A file is committed; `checkpoint_step` when it was a checkpoint."""
-
-    what: str
-    checkpoint_step: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Undelivered:
     """A file could not be committed, after all that could be tried. `needed`: the job is not done without it."""
 
-    what: str
     needed: bool
     reason: Reason
     message: str
@@ -62,17 +54,17 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFound:
-    """The answer to the engine's question; None when there is nothing, or it could not be fetched."""
+    """The platform answered the engine's question; None when it has nothing, or could not bring it."""
 
     key: str
     path: Path | None
 
 
-Event = Said | Muttered | Gone | Lost | Delivered | Undelivered | CacheFound
+Event = EngineMessage | EngineStderr | EngineEnded | Lost | Undelivered | CacheFound
 
 
 class AttemptFailed(Exception):
-    """The attempt cannot go on; carries what the server is told.
+    """The attempt cannot go on. The exception carries the report for the server.
 
     `together` names all attempts that the same fault ended, this one included; it is empty when there was one only.
     """
@@ -91,7 +83,34 @@ class AttemptFailed(Exception):
         self.together = together if len(together) > 1 else ()
 
     def among(self, attempts: tuple[str, ...]) -> "AttemptFailed":
-        """The same failure of each of these attempts."""
+        """Return the same failure for all of these attempts."""
         return AttemptFailed(
             self.reason, self.message, faults=self.faults, exit_code=self.exit_code, together=attempts
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The engine says that the job is done."""
+
+    step: int
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """The job goes back to the queue, without blame on anybody. `ordered`: the server asked for this one job."""
+
+    reason: Reason
+    message: str
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """The attempt no longer belongs to this node: nothing more is written, not even its end."""
+
+    why: str
+
+
+AttemptOutcome = Finished | Released | Abandoned | AttemptFailed

@@ -1,4 +1,4 @@
-"""Everything that an attempt needs on disk before the engine starts."""
+"""The inputs and the checkpoint that an attempt needs on disk before the engine starts."""
 
 import errno
 import logging
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from giornata.agent.blob_cache import BlobCache
-from giornata.agent.calls import Calls
 from giornata.agent.events import AttemptFailed
-from giornata.agent.held_lease import Monotonic
-from giornata.agent.transport import Storage
-from giornata.agent.workplace import Room
+from giornata.agent.lease import LeaseCalls
+from giornata.agent.transport import ObjectStorage
+from giornata.agent.work_dir import JobDir
 from giornata.client.node import NodeClient
+from giornata.client.retry import Monotonic
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, LeaseLost, NotFound
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile, ResumePoint
@@ -33,7 +33,7 @@ BAD_BYTES = (BlobMismatch, BlobMissing, NotFound)
 
 
 class Fetching:
-    """Fetches inputs and a checkpoint, verified. `check` is asked all the while and raises when that is in vain.
+    """Fetches and verifies inputs and a checkpoint. `check` is called all the while, and raises to end a fetch.
 
     All methods raise AttemptFailed with NODE_DOWNLOAD or NODE_DISK, or whatever `check` raises.
     """
@@ -42,8 +42,8 @@ class Fetching:
         self,
         *,
         node: NodeClient,
-        calls: Calls,
-        storage: Storage,
+        calls: LeaseCalls,
+        storage: ObjectStorage,
         cache: BlobCache,
         monotonic_s: Monotonic,
         patience_s: float,
@@ -52,13 +52,13 @@ class Fetching:
         self._node, self._calls, self._storage, self._cache = node, calls, storage, cache
         self._monotonic_s, self._patience_s, self._check = monotonic_s, patience_s, check
 
-    def inputs(self, listed: tuple[LeaseInput, ...], room: Room) -> tuple[InputFile, ...]:
-        """The pictures, several at a time, each under its hash: names of users are not names of files."""
+    def inputs(self, listed: tuple[LeaseInput, ...], job_dir: JobDir) -> tuple[InputFile, ...]:
+        """Fetch the inputs, several at a time. Hashes name the files, since users' names may not be file names."""
         distinct = {each.download.sha256: each for each in listed}
 
         def place(item: LeaseInput) -> None:
             self._check()
-            target = room.inputs / item.download.sha256
+            target = job_dir.inputs / item.download.sha256
             with _named(item.name):
                 self._cache.place(item.download, target, self._download)
 
@@ -70,15 +70,16 @@ class Fetching:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return tuple(_input_file(each, room.inputs / each.download.sha256) for each in listed)
+        return tuple(_input_file(each, job_dir.inputs / each.download.sha256) for each in listed)
 
-    def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], room: Room) -> ResumePoint | None:
-        """The newest checkpoint whose bytes arrive whole. The server is told of those that do not, and may find that
-        they are good for others; here they are done with.
+    def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], job_dir: JobDir) -> ResumePoint | None:
+        """Fetch the newest checkpoint whose bytes arrive whole.
+
+        The server is told of each that does not. The server may find it good for others; this attempt drops it.
         """
         for candidate in checkpoints:
             self._check()
-            path = room.inputs / f"checkpoint-{candidate.step}"
+            path = job_dir.inputs / f"checkpoint-{candidate.step}"
             try:
                 with _named(f"checkpoint of step {candidate.step}", passing=BAD_BYTES):
                     self._download(candidate.download, path)
@@ -103,13 +104,13 @@ class Fetching:
             # Refused for good: nothing that the job has to wait for.
             log.warning("checkpoint of step %d could not be rejected: %s", step, error)
 
-    def cached(self, key: str, room: Room) -> Path | None:
-        """What the platform holds under the key; None when it has nothing or cannot be asked."""
+    def cached(self, key: str, job_dir: JobDir) -> Path | None:
+        """Fetch what the server holds under the key; None when it has nothing or cannot be asked."""
         try:
             download = self._calls.once(lambda lease: self._node.get_cache(lease, key)).download
             if download is None:
                 return None
-            path = room.cache / download.sha256
+            path = job_dir.cache / download.sha256
             self._cache.place(download, path, self._download)
         except LeaseLost:
             raise

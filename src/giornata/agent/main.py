@@ -1,4 +1,4 @@
-"""A node's composition root: the real clock, network, signals and engine."""
+"""The composition root of a node: the real clock, network, signals and engine."""
 
 import functools
 import logging
@@ -7,22 +7,22 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 import httpx
 
 from giornata.agent.agent import Agent
-from giornata.agent.departure import Departure
+from giornata.agent.claiming import ExitCode
+from giornata.agent.commands import ShutdownSignal
 from giornata.agent.engine_process import EngineProcess
-from giornata.agent.engines import KernelRoom, engine_environment
-from giornata.agent.exits import ExitCode
-from giornata.agent.held_lease import Monotonic
-from giornata.agent.instruments import Instruments, caches_of
-from giornata.agent.provider import Provider
+from giornata.agent.engines import Engines, KernelDir, engine_environment
+from giornata.agent.machine_checks import Provider
+from giornata.agent.node_probes import NodeProbes, caches_of
 from giornata.agent.settings import AgentSettings, is_built_in
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
+from giornata.client.retry import Monotonic
 from giornata.client.trust import trusted
 from giornata.domain.errors import InvalidInput
 
@@ -32,7 +32,7 @@ EXIT_AT_ONCE = 130
 
 
 def monotonic_s() -> float:
-    """Seconds that also pass while the machine is suspended: a lease does not wait for a laptop to wake up."""
+    """Return seconds that also pass while the machine is suspended: a lease does not wait for a laptop to wake up."""
     boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot_clock is None else time.clock_gettime(boot_clock)
 
@@ -47,7 +47,7 @@ def run_node(settings: AgentSettings, *, provider: Provider | None = None) -> in
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     environment = os.environ if settings.environment is None else settings.environment
-    departure = Departure()
+    shutdown = ShutdownSignal()
     # An attempt has at most so many requests on their way: six inputs, a heartbeat, an upload, a log, its end.
     limits = httpx.Limits(max_connections=max(32, 12 * settings.places), max_keepalive_connections=8)
     with (
@@ -65,15 +65,15 @@ def run_node(settings: AgentSettings, *, provider: Provider | None = None) -> in
                 clock_s=monotonic_s,
                 kernels=settings.kernels(),
             ),
-            departure=departure,
+            shutdown=shutdown,
             monotonic_s=monotonic_s,
             rng=random.SystemRandom(),
-            instruments=Instruments(
+            probes=NodeProbes(
                 visible=environment.get("CUDA_VISIBLE_DEVICES"), caches=caches_of(environment, settings.work_dir)
             ),
             provider=provider,
         )
-        _install_signals(agent, departure)
+        install_signals(agent.engines, shutdown, say=_say)
         try:
             return agent.run()
         except InvalidInput as error:
@@ -88,7 +88,7 @@ def launch(
     environment: Mapping[str, str],
     threads: int,
     clock_s: Monotonic,
-    kernels: KernelRoom | None = None,
+    kernels: KernelDir | None = None,
 ) -> EngineProcess:
     """Start an engine in the environment that engines get. Kernels are the built-in engine's alone."""
     room = kernels if is_built_in(command) else None
@@ -96,22 +96,26 @@ def launch(
     return EngineProcess(command, environment=made, monotonic_s=clock_s)
 
 
-def _install_signals(agent: Agent, departure: Departure) -> None:
+def install_signals(engines: Engines, shutdown: ShutdownSignal, *, say: Callable[[str], None]) -> None:
+    """Let the first SIGTERM or SIGINT end the work with a checkpoint, and the second end everything at once.
+
+    `say` tells people of the first one. It is called in a signal handler.
+    """
+
     def leave(number: int, _: FrameType | None) -> None:
-        if departure.requested:
-            engine = agent.engines.current
-            if engine is not None:
-                engine.kill_now()
+        if shutdown.requested:
+            if engines.current is not None:
+                engines.current.kill_now()
             os._exit(EXIT_AT_ONCE)
-        departure.ask()
-        _say(f"{signal.Signals(number).name}: finishing with a checkpoint; once more ends at once")
+        shutdown.ask()
+        say(f"{signal.Signals(number).name}: finishing with a checkpoint; once more ends at once")
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
 
 
 def _say(text: str) -> None:
-    """A line of the log, in its format, from a signal handler."""
+    """Write a line of the log, in its format, from a signal handler."""
     record = log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (), None)
     formats = [handler.format for handler in logging.getLogger().handlers[:1]]
     # Not by the handler: this may interrupt a write of its own, and neither locks nor buffers are reentrant.

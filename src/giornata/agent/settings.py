@@ -1,4 +1,4 @@
-"""What a node is told when it starts."""
+"""The settings of a node and of its attempts."""
 
 import secrets
 import sys
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from giornata.agent.engines import KernelRoom
-from giornata.agent.workplace import KERNEL_DIRECTORY
+from giornata.agent.engines import KernelDir
+from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, spec_type
 
@@ -17,15 +17,17 @@ BUILT_IN = (sys.executable, "-m", "giornata.engine")
 
 
 def draw_node_id() -> str:
-    """A new name for a process of a node: `node_` and 16 hex digits."""
+    """Draw a name for a process of a node: `node_` and 16 hex digits."""
     return f"node_{secrets.token_hex(8)}"
 
 
 def engine_command(
     kinds: Sequence[str], *, threads: int, device: str, model_cache_bytes: int | None = None, places: int = 1
 ) -> tuple[str, ...]:
-    """The command line of the built-in engine. Without `model_cache_bytes` it keeps all models that it fetches; up to
-    `places` jobs may share a batch."""
+    """Return the command line of the built-in engine.
+
+    Without `model_cache_bytes` the engine keeps all models that it fetches. Up to `places` jobs may share a batch.
+    """
     bound = () if model_cache_bytes is None else ("--model-cache-bytes", str(model_cache_bytes))
     return (
         *(*BUILT_IN, "--kinds", ",".join(kinds)),
@@ -35,12 +37,12 @@ def engine_command(
 
 
 def is_built_in(command: Sequence[str]) -> bool:
-    """Whether that starts the engine that comes with Giornata."""
+    """Return whether this command starts the engine that comes with Giornata."""
     return tuple(command[: len(BUILT_IN)]) == BUILT_IN
 
 
 def faults_of_workloads(workloads: Mapping[str, Sequence[str]]) -> list[Fault]:
-    """What is wrong with kinds of one's own: names that are none, and commands that are missing."""
+    """Return the faults of custom kinds: invalid names and missing commands."""
     found = [
         Fault(where=f"workloads.{kind}", message="is not a name for a kind of your own", hint="start it with x-")
         for kind in workloads
@@ -55,7 +57,7 @@ def faults_of_workloads(workloads: Mapping[str, Sequence[str]]) -> list[Fault]:
 
 
 def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, where: str = "kinds") -> list[Fault]:
-    """What no engine of a node with these settings could do. `where` is the setting that names the kinds."""
+    """Return the faults of kinds that no engine of this node can do. `where` is the setting that names the kinds."""
     found = [
         Fault(
             where=where,
@@ -74,7 +76,19 @@ def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, wh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
+class AttemptSettings:
+    """How long the parts of an attempt may take, on every platform."""
+
+    grace_s: float = 25.0  # from the order to leave to the end of the process
+    release_s: float = 120.0  # for the checkpoint of one job that the server wants back while the node stays
+    stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
+    alive_s: float = 30.0
+    stall_s: float = 600.0
+    fail_drain_s: float = 60.0  # for checkpoints still on their way when an attempt has failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings(AttemptSettings):
     """One node. `kinds` are those it takes; `workloads` maps own kinds (`x-…`), which need not be among `kinds` as
     well, to the command that is their engine. At most `places` attempts are in an engine at a time.
 
@@ -103,21 +117,15 @@ class AgentSettings:
     claim_wait_s: float = 5.0
     companion_every_s: float = 2.0  # between two claims for jobs that may join those at work
     join_for_s: float = 3600.0  # after the first job of a batch; then it has to become empty, for others wait as well
-    grace_s: float = 25.0  # from the order to leave to the end of the process
-    release_s: float = 120.0  # for the checkpoint of one job that the server wants back while the node stays
-    stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
     hello_s: float = 300.0  # loading torch from a cold disk takes minutes on a rented machine
-    alive_s: float = 30.0
-    stall_s: float = 600.0
     unfit_s: float = 600.0  # how long claims may pause because disk or GPU memory is short; then the node leaves
-    fail_drain_s: float = 60.0  # for checkpoints still on their way when an attempt has failed
     transfer_patience_s: float = 600.0  # how long one file may be refused by storage before that is a failure
     cache_bytes: int = 20 * GIB
     give_up_after_s: float | None = None
     environment: Mapping[str, str] | None = None
 
     def engine_commands(self) -> dict[str, tuple[str, ...]]:
-        """The command of the engine for each kind; kinds with equal commands share one engine."""
+        """Return the engine's command for each kind. Kinds with equal commands share one engine."""
         kinds = tuple(kind for kind in self.kinds if kind not in self.workloads)
         # The platform tries out machines by a kind of its own, which every engine of ours can do.
         if kinds and CANARY_KIND not in kinds:
@@ -131,13 +139,13 @@ class AgentSettings:
         )
         return dict.fromkeys(kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 
-    def kernels(self) -> KernelRoom:
-        """Compiled kernels outlive engines and nodes, in the node's own directory."""
+    def kernels(self) -> KernelDir:
+        """Return the place of compiled kernels, which outlive engines and nodes."""
         key = self.compile_cache_key if self.shared_compile_cache else None
-        return KernelRoom(directory=self.work_dir.absolute() / KERNEL_DIRECTORY, key=key)
+        return KernelDir(directory=self.work_dir.absolute() / KERNEL_DIRECTORY, key=key)
 
     def faults(self) -> tuple[Fault, ...]:
-        """Everything that is wrong with these settings."""
+        """Return every fault of these settings."""
         found = [*faults_of_workloads(self.workloads), *faults_of_kinds(self.kinds, self.workloads)]
         if self.shared_compile_cache and len(self.compile_cache_key or "") < LEAST_KEY_LETTERS:
             message = f"has to have at least {LEAST_KEY_LETTERS} letters for shared_compile_cache"

@@ -1,4 +1,4 @@
-"""Bytes to and from storage, by signed URLs."""
+"""Uploads and downloads by signed URLs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Protocol
 import httpx
 
 from giornata.client import transfer
-from giornata.client.storage_requests import Pace
+from giornata.client.retry import Backoff
 from giornata.protocol.uploads import Download, SignedPart, UploadTicket
 
 # Few tries and short waits: the attempt itself goes on trying, and between tries asks whether it still makes sense.
-PACE = Pace(tries=4, longest_wait_s=5.0)
+BACKOFF = Backoff(retries=3, first_s=0.5, most_s=5.0)
 
 Progress = Callable[[int], None]
 """Called with the bytes that were moved so far; what it raises ends the transfer."""
@@ -20,8 +20,8 @@ Renew = Callable[[list[int]], UploadTicket]
 """Asks for fresh URLs for the parts of these numbers; an empty list means the single PUT."""
 
 
-class Storage(Protocol):
-    """What the agent needs of object storage. Errors are those of `giornata.domain.errors`, or OSError."""
+class ObjectStorage(Protocol):
+    """The object storage, as the agent uses it. Errors are those of `giornata.domain.errors`, or OSError."""
 
     def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
         """Send the file. Returns the ETags of its parts, in order."""
@@ -37,7 +37,7 @@ class HttpStorage:
         self._http = http
 
     def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
-        """See Storage."""
+        """See ObjectStorage."""
 
         def renewed(numbers: list[int]) -> list[SignedPart]:
             fresh = renew(numbers)
@@ -45,10 +45,12 @@ class HttpStorage:
                 return list(fresh.parts)
             return [SignedPart(number=1, size_bytes=path.stat().st_size, request=fresh.put)]
 
-        return tuple(transfer.upload_file(self._http, path, ticket, renew=renewed, progress=progress, pace=PACE))
+        return tuple(
+            transfer.upload_file(self._http, path, ticket, renew=renewed, progress=progress, backoff=BACKOFF)
+        )
 
     def download(self, what: Download, path: Path, *, progress: Progress) -> None:
-        """See Storage."""
+        """See ObjectStorage."""
         transfer.download(
             self._http,
             what.request,
@@ -56,5 +58,5 @@ class HttpStorage:
             sha256=what.sha256,
             size_bytes=what.size_bytes,
             progress=progress,
-            pace=PACE,
+            backoff=BACKOFF,
         )

@@ -13,7 +13,7 @@ def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
     from giornata.cli.connection import connect
     from giornata.cli.options import settings_of
-    from giornata.client.connection import Backoff
+    from giornata.client.retry import Backoff
     from giornata.client.trust import trusted
     from giornata.domain.errors import GiornataError
 

@@ -17,7 +17,7 @@ from giornata.cli.contexts import Contexts, contexts_file, read_contexts
 from giornata.cli.hints import giornata, given, note_local
 from giornata.cli.settings import Settings
 from giornata.client import Client
-from giornata.client.connection import Backoff
+from giornata.client.retry import Backoff
 from giornata.domain.errors import Unauthenticated, Unavailable
 
 ADMIN_KEY_FILE = "admin.key"

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from giornata.agent.imds import Imds, Place, WorkloadToken, direct_client, place_in
+from giornata.agent.instance_metadata import InstanceMetadata, InstancePlace, WorkloadToken, direct_client, place_in
 from giornata.agent.main import monotonic_s, run_node
 from giornata.agent.settings import AgentSettings
 from giornata.cli.join import read_invitation
@@ -93,7 +93,7 @@ def node(
     log_to_stderr(settings.log_level, settings.log_format, always={"node": agent.node_id})
     if parent is not None:
         _follow(parent)
-    provider = Imds(http=direct_client()) if place is not None else None
+    provider = InstanceMetadata(http=direct_client()) if place is not None else None
     status = run_node(agent, provider=provider)
     out.result({"node_id": agent.node_id, "machine_id": agent.machine_id, "status": status})
     raise typer.Exit(status)
@@ -106,7 +106,7 @@ def unpriced_words(settings: Settings) -> str | None:
     return "  runs on the cluster will cost nothing and keep to any budget: say with --price what an hour of it costs"
 
 
-def place_of(settings: Settings, environment: Mapping[str, str]) -> Place | None:
+def place_of(settings: Settings, environment: Mapping[str, str]) -> InstancePlace | None:
     """Where SaladCloud says that this process runs, if it does and the settings do not forbid to look. Raises
     InvalidInput when the settings say that it does, and it does not."""
     if settings.provider == "none":
@@ -118,14 +118,14 @@ def place_of(settings: Settings, environment: Mapping[str, str]) -> Place | None
     return place
 
 
-def agent_settings_of(settings: Settings, place: Place | None = None) -> AgentSettings:
+def agent_settings_of(settings: Settings, place: InstancePlace | None = None) -> AgentSettings:
     """The agent's part of the settings. What they say wins over what the provider says of the place. Raises
     InvalidInput with every fault."""
     bearer, fleet = None, settings.fleet
     if place is not None:
         if settings.node_key is None:
             # Lives as long as the process does.
-            bearer = WorkloadToken(fetch=Imds(http=direct_client()).token, monotonic_s=monotonic_s)
+            bearer = WorkloadToken(fetch=InstanceMetadata(http=direct_client()).token, monotonic_s=monotonic_s)
         if "fleet" not in settings.model_fields_set and place.group is not None:
             fleet = place.group
     machine = settings.machine_id or (place.machine_id if place is not None else machine_id(settings.data))

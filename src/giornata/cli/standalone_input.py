@@ -1,4 +1,4 @@
-"""What `giornata train --standalone` is told, all of it checked before anything is computed."""
+"""The input of `giornata train --standalone`, checked before anything is computed."""
 
 import os
 import secrets
@@ -27,13 +27,13 @@ from giornata.control.length_faults import prompts_of
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pictures.subsets import Subset
 from giornata.protocol.webhooks import key_of
-from giornata.standalone.order import Order, make_order, spec_faults
-from giornata.standalone.shelf import Shelf
+from giornata.standalone.run_request import RunRequest, make_request, spec_faults
+from giornata.standalone.storage import RunStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
-    """What the command was told about a standalone run."""
+class StandaloneOptions:
+    """The options of a standalone run, as the command got them."""
 
     directory: Path | None
     checkpoint_to: str | None
@@ -50,7 +50,7 @@ class Alone:
         return self.subsets[0].path if self.subsets else self.directory
 
     def misplaced(self) -> list[Fault]:
-        """A fault for each option that was given and means nothing without --standalone."""
+        """Return a fault for each option that means nothing without --standalone."""
         options = {
             "--checkpoint-to": self.checkpoint_to,
             "--webhook": self.webhook,
@@ -61,63 +61,67 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All input, found good."""
+class StandaloneInput:
+    """The checked input of a standalone run."""
 
     fields: dict[str, Any]
     folder: TrainingFolder
     class_folder: TrainingFolder | None
-    shelf: Shelf
+    storage: RunStorage
     out: Path
     webhook: tuple[str, str] | None
-    called: str
+    folder_name: str
     """The name of the folder with the pictures, after which the results are named."""
 
 
-def make_plan(
-    alone: Alone, settings: Settings, fields: Callable[[], dict[str, Any]], *, others: Iterable[Fault] = ()
-) -> Plan:
-    """Raises InvalidInput with the faults of the spec, the pictures, the storage, the folder and the webhook, and
-    `others`."""
+def check_input(
+    options: StandaloneOptions,
+    settings: Settings,
+    fields: Callable[[], dict[str, Any]],
+    *,
+    others: Iterable[Fault] = (),
+) -> StandaloneInput:
+    """Check the input. Raises InvalidInput with all faults of the spec, the pictures, the storage, the folder and the
+    webhook, and `others`."""
     faults = list(others)
     given: dict[str, Any] = {}
     folder: TrainingFolder | None = None
-    shelf: Shelf | None = None
+    storage: RunStorage | None = None
     with collecting(faults):
-        given = with_prior(alone.class_directory, fields())
-        faults += [*with_model_option(_spec_faults(given, alone), given), *_model_faults(given)]
+        given = with_prior(options.class_directory, fields())
+        faults += [*with_model_option(_spec_faults(given, options), given), *_model_faults(given)]
         faults += lengths_of(given).of_texts(prompts_of(given))
     with collecting(faults):
-        folder = _folder(alone, given, minimum=settings.min_pictures)
+        folder = _folder(options, given, minimum=settings.min_pictures)
     class_folder: TrainingFolder | None = None
     with collecting(faults):
         minimum = settings.min_pictures
-        class_folder = read_class_pictures(alone.class_directory, alone.class_subsets, given, minimum=minimum)
+        class_folder = read_class_pictures(options.class_directory, options.class_subsets, given, minimum=minimum)
     with collecting(faults):
-        shelf = _shelf(alone.checkpoint_to, settings)
-    faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
-    if faults or folder is None or shelf is None or alone.output is None or alone.folder is None:
+        storage = _storage(options.checkpoint_to, settings)
+    faults += [*_output_faults(options.output), *_webhook_faults(options.webhook, settings.webhook_secret)]
+    if faults or folder is None or storage is None or options.output is None or options.folder is None:
         raise InvalidInput(faults)
-    webhook = (alone.webhook, settings.webhook_secret) if alone.webhook and settings.webhook_secret else None
-    return Plan(
+    webhook = (options.webhook, settings.webhook_secret) if options.webhook and settings.webhook_secret else None
+    return StandaloneInput(
         fields=given,
         folder=folder,
         class_folder=class_folder,
-        shelf=shelf,
-        out=alone.output,
+        storage=storage,
+        out=options.output,
         webhook=webhook,
-        called=alone.folder.resolve().name,
+        folder_name=options.folder.resolve().name,
     )
 
 
-def _folder(alone: Alone, spec: dict[str, Any], *, minimum: int) -> TrainingFolder:
+def _folder(options: StandaloneOptions, spec: dict[str, Any], *, minimum: int) -> TrainingFolder:
     prompt, check = spec.get("instance_prompt"), lengths_of(spec).of_captions
-    if alone.subsets:
-        return read_training_subsets(alone.subsets, instance_prompt=prompt, minimum=minimum, captions_check=check)
-    if alone.directory is None:
+    if options.subsets:
+        return read_training_subsets(options.subsets, instance_prompt=prompt, minimum=minimum, captions_check=check)
+    if options.directory is None:
         raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
     return read_training_folder(
-        alone.directory,
+        options.directory,
         instance_prompt=prompt,
         minimum=minimum,
         caption_ending=caption_ending_of(spec),
@@ -125,8 +129,8 @@ def _folder(alone: Alone, spec: dict[str, Any], *, minimum: int) -> TrainingFold
     )
 
 
-def _spec_faults(fields: dict[str, Any], alone: Alone) -> list[Fault]:
-    return spec_faults(fields, own_classes=alone.class_directory is not None or bool(alone.class_subsets))
+def _spec_faults(fields: dict[str, Any], options: StandaloneOptions) -> list[Fault]:
+    return spec_faults(fields, own_classes=options.class_directory is not None or bool(options.class_subsets))
 
 
 def _model_faults(fields: dict[str, Any]) -> list[Fault]:
@@ -134,7 +138,7 @@ def _model_faults(fields: dict[str, Any]) -> list[Fault]:
         return list(model_faults(fields, hub=Hub(environment=os.environ, http=http), shares_files=lambda: True))
 
 
-def _shelf(place: str | None, settings: Settings) -> Shelf:
+def _storage(place: str | None, settings: Settings) -> RunStorage:
     if place is None:
         hint = "a folder that outlives this machine, or s3://BUCKET/PREFIX"
         raise InvalidInput([Fault(where="--checkpoint-to", message="is missing", hint=hint)])
@@ -156,7 +160,7 @@ def _shelf(place: str | None, settings: Settings) -> Shelf:
         raise InvalidInput(
             [Fault(where="--checkpoint-to", message=message, hint="name a folder to write to")]
         ) from None
-    return Shelf(blobs=blobs, name=place.split("?", 1)[0])
+    return RunStorage(blobs=blobs, name=place.split("?", 1)[0])
 
 
 def _output_faults(out: Path | None) -> list[Fault]:
@@ -186,19 +190,19 @@ def _webhook_faults(url: str | None, secret: str | None) -> list[Fault]:
     return faults
 
 
-def order_of(plan: Plan) -> Order:
-    """Held against what the storage has, and written down there. Raises InvalidInput and Unavailable."""
+def request_of(plan: StandaloneInput) -> RunRequest:
+    """Compare the plan with what the storage holds, and store the record. Raises InvalidInput and Unavailable."""
     names = RandomNames()
-    standing = plan.shelf.read_job()
-    order = make_order(
+    stored = plan.storage.read_job()
+    request = make_request(
         plan.fields,
         plan.folder,
         plan.class_folder,
-        standing=standing,
-        called=plan.called,
+        stored=stored,
+        folder_name=plan.folder_name,
         draw_seed=names.seed,
         draw_id=lambda: names.new("job"),
     )
-    if standing is None:
-        plan.shelf.write_job(order.record)
-    return order
+    if stored is None:
+        plan.storage.write_job(request.record)
+    return request

@@ -1,4 +1,4 @@
-"""What a standalone run shows: a bar on a terminal, lines in a pipe."""
+"""The view of a standalone run: a progress bar on a terminal, lines in a pipe."""
 
 import threading
 from types import TracebackType
@@ -8,7 +8,7 @@ from rich.progress import TaskID
 from giornata.cli.output import Output
 from giornata.cli.progress import progress_bar
 from giornata.cli.words import size
-from giornata.standalone.shelf import Manifest
+from giornata.standalone.storage import CheckpointManifest
 
 LINES = 10
 """In a pipe, this many lines tell of the steps of a whole run."""
@@ -36,7 +36,7 @@ class RunView:
         self._bar.stop()
 
     def phase(self, name: str, done: int | None, total: int | None) -> None:
-        """What the engine is busy with."""
+        """Show the phase of the engine."""
         with self._lock:
             self._bar.update(self._task, description=name, completed=done or 0, total=total or self._total, note="")
             if name != self._phase and not self._out.live:
@@ -44,7 +44,7 @@ class RunView:
             self._phase = name
 
     def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
-        """A step is done."""
+        """Show a step."""
         words = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
         if "validation_loss" in metrics:
             self._held_out = f"held out {metrics['validation_loss']:.4f}"
@@ -57,12 +57,12 @@ class RunView:
                 self._out.hint(f"step {step}/{total}  {', '.join(words)}")
             self._told = max(part, self._told)
 
-    def stored(self, manifest: Manifest) -> None:
-        """A checkpoint is safe."""
+    def stored(self, manifest: CheckpointManifest) -> None:
+        """Say that a checkpoint is stored."""
         self.say(f"checkpoint {manifest.step} is safe ({size(manifest.size_bytes)})")
 
     def say(self, line: str) -> None:
-        """A line for people."""
+        """Show a line."""
         with self._lock:
             if self._out.live:
                 self._bar.console.print(line, markup=False)

@@ -30,7 +30,7 @@ from giornata.cli.results import folder_faults
 from giornata.cli.settings import Settings
 from giornata.cli.spec_words import parse_assignments
 from giornata.cli.standalone import train_alone
-from giornata.cli.standalone_input import Alone
+from giornata.cli.standalone_input import StandaloneOptions
 from giornata.cli.submission import Submission, check, send
 from giornata.cli.watch import watch
 from giornata.cli.words import count
@@ -187,7 +187,7 @@ def train(
         reading = read_foreign(configs, ignored or ()) if configs else None
         named = Sources(directory=directory, class_directory=class_directory, init_lora=init_lora)
         sources = with_file(reading, named)
-        alone = Alone(
+        alone = StandaloneOptions(
             directory=sources.directory,
             class_directory=sources.class_directory,
             subsets=sources.subsets,

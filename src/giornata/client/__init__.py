@@ -1,7 +1,7 @@
 """The Python SDK over HTTP."""
 
 from giornata.client.client import STANDS_STILL, Client
-from giornata.client.connection import Backoff
+from giornata.client.retry import Backoff
 from giornata.client.uploads import UploadedFile
 
 __all__ = ["STANDS_STILL", "Backoff", "Client", "UploadedFile"]

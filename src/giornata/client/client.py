@@ -11,10 +11,11 @@ from typing import Any, Self
 import httpx
 from pydantic import SecretStr
 
-from giornata.client.connection import LONG_TIMEOUT, Backoff, Connection
+from giornata.client.connection import LONG_TIMEOUT, Connection
 from giornata.client.downloads import download_artifacts, download_file
 from giornata.client.follow import follow
 from giornata.client.operator_calls import OperatorCalls, quoted
+from giornata.client.retry import Backoff
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.trust import trusted
 from giornata.client.uploads import Progress, UploadedFile, local_files, upload

@@ -1,16 +1,14 @@
 """Calls to the server: the key, the retries, typed replies, errors as `giornata.domain.errors`."""
 
-import random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import httpx
 from pydantic import ValidationError
 
 from giornata.client.problems import raise_for_problem
+from giornata.client.retry import Backoff
 from giornata.client.scheme import wrong_scheme, wrong_scheme_in
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, Unavailable, Unreachable
 from giornata.protocol.model import Message, Reply
@@ -25,25 +23,6 @@ LONG_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 # A stream says something at least every ten seconds.
 STREAM_TIMEOUT = httpx.Timeout(35.0, connect=5.0)
 LONGEST_RETRY_AFTER_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """How often and how long to try again: doubling pauses of up to `most_s`, each shortened by chance.
-
-    `sleep` and `chance` (0 to 1) are arguments so that tests need not wait.
-    """
-
-    retries: int = 7
-    first_s: float = 0.25
-    most_s: float = 8.0
-    sleep: Callable[[float], None] = time.sleep
-    chance: Callable[[], float] = random.random
-
-    def pause(self, failures: int, *, at_least_s: float = 0.0) -> None:
-        """Wait after the n-th failure in a row (n counts from 1)."""
-        whole_s = min(self.most_s, self.first_s * 2.0 ** (failures - 1))
-        self.sleep(max(at_least_s, whole_s * (0.5 + 0.5 * self.chance())))
 
 
 class Connection:

@@ -1,7 +1,7 @@
 """The node's side of the HTTP contract: one typed method for each route under `/v1/node`.
 
 Each method makes exactly one request. Who may repeat it, and for how long, is the caller's business: a node
-repeats until its lease ends (`giornata.agent.calls`).
+repeats until its lease ends (`giornata.agent.lease`).
 """
 
 from collections.abc import Callable

@@ -1,12 +1,8 @@
-"""Requests to storage by signed URLs: what is sent, how long to wait, and what the answers mean."""
+"""Requests to storage by signed URLs: what is sent, and what the answers mean."""
 
 import contextlib
 import json
-import random
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterator
 
 import httpx
 
@@ -18,28 +14,7 @@ _EXPIRED = frozenset({401, 403})
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How often to try, and how long to wait in between: full jitter below a doubling bound.
-
-    The bound begins at `first_wait_s` and ends at `longest_wait_s`. `tries` in a row may fail; whatever moves
-    things on starts the count again.
-    """
-
-    tries: int = 8
-    first_wait_s: float = 0.5
-    longest_wait_s: float = 30.0
-    sleep: Callable[[float], None] = time.sleep
-    jitter: Callable[[], float] = random.random
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
-
-    def wait(self, failed: int) -> None:
-        """Wait after the `failed`-th failure in a row (from 1)."""
-        bound_s = min(self.longest_wait_s, self.first_wait_s * 2 ** (failed - 1))
-        self.sleep(bound_s * self.jitter())
-
-
-class Trouble(Exception):
+class StorageTrouble(Exception):
     """It failed, and trying again may help. `error` is what to raise when it does not."""
 
     def __init__(self, error: GiornataError) -> None:
@@ -58,15 +33,15 @@ def storage_request(signed: SignedUrl, more: dict[str, str], body: Iterator[byte
 
 
 def refusal(response: httpx.Response) -> Exception:
-    """What a status means: a Trouble when it may pass."""
+    """What a status means: a StorageTrouble when it may pass."""
     status, text = response.status_code, response.text
     said = f"storage answered {status}: {text[:300]}"
     if status in _EXPIRED:
-        return Trouble(Forbidden(said))
+        return StorageTrouble(Forbidden(said))
     # S3 calls a body that came too slowly a bad request.
     # A bucket that is gone says nothing of the object: whoever believed it to be missing would give it up for good.
     if status in _TRY_AGAIN or (status == 400 and "RequestTimeout" in text) or "<Code>NoSuchBucket</Code>" in text:
-        return Trouble(Unavailable(said))
+        return StorageTrouble(Unavailable(said))
     code = _problem_code(text)
     if status == 413 or code == TooLarge.code:
         return TooLarge(said)

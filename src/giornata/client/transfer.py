@@ -10,13 +10,14 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
 import httpx
 
-from giornata.client.storage_requests import Pace, Trouble, lost, refusal, storage_request
+from giornata.client.retry import Backoff
+from giornata.client.storage_requests import StorageTrouble, lost, refusal, storage_request
 from giornata.domain.errors import BlobMismatch, Forbidden, Unavailable
 from giornata.protocol.uploads import SignedPart, SignedUrl, UploadTicket
 
@@ -26,7 +27,11 @@ _RENEW_BEFORE_END = timedelta(seconds=5)
 
 Renew = Callable[[list[int]], list[SignedPart]]
 Progress = Callable[[int], None]
-_PATIENT = Pace()
+_PATIENT = Backoff(first_s=0.5, most_s=30.0)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 def upload_file(
@@ -36,7 +41,8 @@ def upload_file(
     *,
     renew: Renew,
     progress: Progress | None = None,
-    pace: Pace = _PATIENT,
+    backoff: Backoff = _PATIENT,
+    now: Callable[[], datetime] = _utc_now,
 ) -> list[str]:
     """Send the file as the ticket says; returns the ETags that complete the upload, in order.
 
@@ -50,7 +56,9 @@ def upload_file(
     if ticket.exists:
         return []
     parts = _parts(path, ticket)
-    return _Upload(http, path, parts, single=ticket.put is not None, renew=renew, progress=progress, pace=pace).run()
+    single = ticket.put is not None
+    upload = _Upload(http, path, parts, single=single, renew=renew, progress=progress, backoff=backoff, now=now)
+    return upload.run()
 
 
 def download(
@@ -62,7 +70,7 @@ def download(
     size_bytes: int,
     progress: Progress | None = None,
     renew: Callable[[], SignedUrl] | None = None,
-    pace: Pace = _PATIENT,
+    backoff: Backoff = _PATIENT,
 ) -> None:
     """Fetch an object into `path`, which appears only when it is whole, verified and synced.
 
@@ -71,7 +79,9 @@ def download(
     and there is no other, Unavailable, and OSError when the disk does not take it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fetch = _Download(http, request, sha256=sha256, size_bytes=size_bytes, progress=progress, renew=renew, pace=pace)
+    fetch = _Download(
+        http, request, sha256=sha256, size_bytes=size_bytes, progress=progress, renew=renew, backoff=backoff
+    )
     try:
         fetch.into(path)
     except BlobMismatch:
@@ -90,12 +100,13 @@ class _Upload:
         single: bool,
         renew: Renew,
         progress: Progress | None,
-        pace: Pace,
+        backoff: Backoff,
+        now: Callable[[], datetime],
     ) -> None:
         self._http, self._path, self._parts, self._single = http, path, parts, single
-        self._renew, self._progress, self._pace = renew, progress or _nobody, pace
+        self._renew, self._progress, self._backoff = renew, progress or _nobody, backoff
         self._urls = {part.number: part.request for part in parts}
-        self._trusts_clock = True
+        self._now, self._trusts_clock = now, True
 
     def run(self) -> list[str]:
         etags, offset = list[str](), 0
@@ -114,13 +125,13 @@ class _Upload:
                 self._renew_from(part.number)
             try:
                 return self._put(part, offset)
-            except Trouble as trouble:
+            except StorageTrouble as trouble:
                 failed += 1
-                if failed >= self._pace.tries:
+                if failed > self._backoff.retries:
                     raise trouble.error from trouble
                 # A server that hangs up on a late URL may not get to say so: renewed from the second failure on.
                 stale = isinstance(trouble.error, Forbidden) or failed >= 2
-                self._pace.wait(failed)
+                self._backoff.pause(failed)
 
     def _put(self, part: SignedPart, offset: int) -> str | None:
         body = _slice(self._path, offset, part.size_bytes, self._progress)
@@ -128,14 +139,14 @@ class _Upload:
         try:
             response = self._http.send(request, auth=None, follow_redirects=False)
         except httpx.TransportError as error:
-            raise Trouble(lost(error)) from error
+            raise StorageTrouble(lost(error)) from error
         if not response.is_success:
             raise refusal(response)
         etag: str | None = response.headers.get("ETag")
         return etag and etag.strip('"')
 
     def _runs_out(self, number: int) -> bool:
-        left = self._urls[number].expires_at - self._pace.now()
+        left = self._urls[number].expires_at - self._now()
         return self._trusts_clock and left < _RENEW_BEFORE_END
 
     def _renew_from(self, number: int) -> None:
@@ -164,9 +175,9 @@ class _Download:
         size_bytes: int,
         progress: Progress | None,
         renew: Callable[[], SignedUrl] | None,
-        pace: Pace,
+        backoff: Backoff,
     ) -> None:
-        self._http, self._request, self._renew, self._pace = http, request, renew, pace
+        self._http, self._request, self._renew, self._backoff = http, request, renew, backoff
         self._sha256, self._size_bytes, self._progress = sha256, size_bytes, progress or _nobody
         self._received_bytes, self._hasher = 0, hashlib.sha256()
 
@@ -192,13 +203,13 @@ class _Download:
             try:
                 self._stream(file)
                 return
-            except Trouble as trouble:
+            except StorageTrouble as trouble:
                 failed = 1 if self._received_bytes > before_bytes else failed + 1
-                if failed >= self._pace.tries or (isinstance(trouble.error, Forbidden) and self._renew is None):
+                if failed > self._backoff.retries or (isinstance(trouble.error, Forbidden) and self._renew is None):
                     raise trouble.error from trouble
                 if isinstance(trouble.error, Forbidden) and self._renew is not None:
                     self._request = self._renew()
-                self._pace.wait(failed)
+                self._backoff.pause(failed)
 
     def _stream(self, file: BinaryIO) -> None:
         wanted = {"Accept-Encoding": "identity"}
@@ -213,15 +224,15 @@ class _Download:
                 for chunk in response.iter_raw():  # with a size, what was gathered would be lost with the line
                     self._take(chunk, file)
         except httpx.TransportError as error:
-            raise Trouble(lost(error)) from error
+            raise StorageTrouble(lost(error)) from error
         if self._received_bytes < self._size_bytes:
-            raise Trouble(Unavailable(f"storage sent {self._received_bytes} of {self._size_bytes} bytes"))
+            raise StorageTrouble(Unavailable(f"storage sent {self._received_bytes} of {self._size_bytes} bytes"))
 
     def _begin(self, response: httpx.Response, file: BinaryIO) -> None:
         """Make the file ready for what the reply holds: all of the object, or the rest of it."""
         if response.status_code == 416 or (response.status_code == 206 and not self._goes_on(response)):
             self._restart(file)
-            raise Trouble(Unavailable("storage could not go on where the connection broke off"))
+            raise StorageTrouble(Unavailable("storage could not go on where the connection broke off"))
         if not response.is_success:
             response.read()
             raise refusal(response)

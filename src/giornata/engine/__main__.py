@@ -7,13 +7,11 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from giornata.domain.errors import InvalidInput
-from giornata.engine.absence import SELDOM, absent
-from giornata.engine.channel import LineChannel, take_stdout
+from giornata.engine.assignment import PipeWriter
 from giornata.engine.device import free_vram_bytes, prepare_device
 from giornata.engine.engine import Engine
-from giornata.engine.garbage import kept_for_good
 from giornata.engine.kinds import KernelPlace, check_kinds, make_workloads
-from giornata.engine.parentage import die_with_parent
+from giornata.engine.process_setup import SELDOM, absent, die_with_parent, kept_for_good, take_stdout
 from giornata.protocol import VERSION
 from giornata.protocol.pipe import Hello
 
@@ -23,7 +21,7 @@ KERNEL_KEY = "GIORNATA_COMPILE_CACHE_KEY"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line, as the agent writes it."""
+    """Parse the command line that the agent writes."""
     parser = argparse.ArgumentParser(prog="giornata.engine", description=__doc__)
     parser.add_argument("--kinds", default="train", help="comma-separated kinds of work")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; part of what bits depend on")
@@ -34,7 +32,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def kernel_place(environment: MutableMapping[str, str]) -> KernelPlace:
-    """As the agent has set it. The key is taken out of the environment, which compilers and others inherit."""
+    """Return the agent's place for kernels, and remove the key from the environment that compilers inherit."""
     directory, key = environment.get(KERNEL_DIRECTORY), environment.pop(KERNEL_KEY, None)
     return KernelPlace(
         directory=None if directory is None else Path(directory), secret=None if key is None else key.encode()
@@ -45,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     """Build the workloads, say hello and serve the agent."""
     die_with_parent()
     options = parse(arguments)
-    channel, kernels = LineChannel(take_stdout()), kernel_place(os.environ)
+    channel, kernels = PipeWriter(take_stdout()), kernel_place(os.environ)
     kinds = options.kinds.split(",")
     try:
         check_kinds(kinds)

@@ -1,16 +1,16 @@
-"""One attempt as the engine sees it: what the agent wants of it, and what it reports."""
+"""One attempt as the engine sees it, and the pipe that takes its messages to the agent."""
 
 import math
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
-from giornata.engine.channel import Channel
 from giornata.protocol.pipe import (
     ArtifactWritten,
     CacheGet,
     CachePut,
     CheckpointWritten,
+    FromEngine,
     Log,
     Notice,
     Phase,
@@ -24,10 +24,31 @@ CACHE_ANSWER_S = 900.0
 LONGEST_LINE = 4000
 
 
+class MessageWriter(Protocol):
+    """Takes messages for the agent; safe to use from several threads."""
+
+    def send(self, message: FromEngine) -> None: ...
+
+
+class PipeWriter:
+    """Writes one JSON line for each message, whole, in the order of the calls."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def send(self, message: FromEngine) -> None:
+        """Write the message. A pipe that is closed means that the agent is gone: BrokenPipeError."""
+        line = message.model_dump_json().encode() + b"\n"
+        with self._lock:
+            self._stream.write(line)
+            self._stream.flush()
+
+
 class Assignment:
     """The `Reporter` of one attempt. The reader thread writes wishes and answers, the workload's thread reads."""
 
-    def __init__(self, start: Start, channel: Channel, *, cache_answer_s: float = CACHE_ANSWER_S) -> None:
+    def __init__(self, start: Start, channel: MessageWriter, *, cache_answer_s: float = CACHE_ANSWER_S) -> None:
         self.start = start
         self._channel = channel
         self._cache_answer_s = cache_answer_s
@@ -39,20 +60,20 @@ class Assignment:
     # ---- what the agent says; called by the reader thread ----
 
     def ask_checkpoint(self) -> None:
-        """A checkpoint is wanted; a wish to stop that came earlier stands."""
+        """Ask for a checkpoint. An earlier wish to stop stands."""
         with self._changed:
             if self._wish is Wish.GO_ON:
                 self._wish = Wish.CHECKPOINT
 
     def ask_stop(self, *, checkpoint: bool) -> None:
-        """The attempt is to stop. Once it may write nothing more, that is final."""
+        """Ask the attempt to stop. An order to stop without a checkpoint is final."""
         with self._changed:
             if self._wish is not Wish.STOP:
                 self._wish = Wish.CHECKPOINT_AND_STOP if checkpoint else Wish.STOP
             self._changed.notify_all()
 
     def answer_cache(self, key: str, path: Path | None) -> None:
-        """The agent's answer to `cache_get`."""
+        """Take the agent's answer to `cache_get`."""
         with self._changed:
             self._answers[key] = path
             self._changed.notify_all()
@@ -60,7 +81,7 @@ class Assignment:
     # ---- the Reporter; called by the workload ----
 
     def wish(self) -> Wish:
-        """What the agent wants now. CHECKPOINT is given out once per request."""
+        """Return what the agent wants now. CHECKPOINT is given out once per request."""
         with self._changed:
             wish = self._wish
             if wish is Wish.CHECKPOINT:
@@ -68,22 +89,22 @@ class Assignment:
             return wish
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
-        """What the workload is busy with."""
+        """Tell what the workload is busy with."""
         self._channel.send(Phase(attempt=self.start.attempt, name=name, done=done, total=total))
 
     def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
-        """A step is done. Metrics that are not finite have no JSON; they are left out."""
+        """Tell of a step. Metrics that are not finite have no JSON and are left out."""
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         self._channel.send(Progress(attempt=self.start.attempt, step=step, total=total, metrics=finite))
 
     def checkpoint(self, step: int, path: Path, cost_s: float) -> None:
-        """A checkpoint is complete on disk."""
+        """Tell of a checkpoint that is complete on disk."""
         message = CheckpointWritten(attempt=self.start.attempt, step=step, path=path, cost_s=cost_s)
         self._channel.send(message)
         self.last_checkpoint_step = step
 
     def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None:
-        """A result is complete on disk."""
+        """Tell of a result that is complete on disk."""
         message = ArtifactWritten(attempt=self.start.attempt, name=name, path=path, media_type=media_type)
         self._channel.send(message)
 
@@ -109,9 +130,9 @@ class Assignment:
         self._channel.send(CachePut(attempt=self.start.attempt, key=key, path=path))
 
     def log(self, line: str) -> None:
-        """A line for the job's log."""
+        """Send a line for the job's log."""
         self._channel.send(Log(attempt=self.start.attempt, line=line[:LONGEST_LINE]))
 
     def notice(self, name: str, data: dict[str, Any]) -> None:
-        """Something for the job's events."""
+        """Send something for the job's events."""
         self._channel.send(Notice(attempt=self.start.attempt, name=name, data=data))

@@ -1,5 +1,7 @@
-"""Attempts that one workload carries out at the same time."""
+"""Attempts that wait for the engine, and those that one workload carries out at the same time."""
 
+import threading
+from collections import deque
 from collections.abc import Callable
 
 from giornata.engine.assignment import Assignment
@@ -35,7 +37,7 @@ class EngineCrew:
         self.healthy = True
 
     def next(self) -> tuple[Start, Reporter] | None:
-        """Another attempt that may join in."""
+        """Return another attempt that may join, or None."""
         found, self._first = self._first or self._take(), None
         if found is None:
             return None
@@ -44,26 +46,67 @@ class EngineCrew:
         return found.start, found
 
     def ended(self, start: Start, end: End) -> None:
-        """One of them is done. Saying so twice, or of somebody else, is a defect of the workload: KeyError."""
+        """Report the end of one attempt. Raises KeyError for one that is not in the crew or has ended already."""
         self.healthy = self._report(self._at_work.pop(start.attempt), end) and self.healthy
         self._say_free()
 
     def offer(self, places: int) -> None:
-        """Up to so many may be at work at once from now on."""
+        """Allow so many attempts at once from now on."""
         self._places = places
         self._say_free()
 
     def left(self) -> list[Assignment]:
-        """Those that have not ended, the first one included even if it was never called. Nobody joins any more."""
+        """Return the attempts that have not ended, a first one that was never taken included. No other may join."""
         found = [*self._at_work.values(), *([self._first] if self._first is not None else [])]
         self._at_work, self._first = {}, None
         self._say_free()
         return found
 
     def _say_free(self) -> None:
-        """Where nobody is at work there is nobody to join: whoever comes then begins anew."""
+        """Tell how many attempts may join. Without a running attempt there are none: the next one begins anew."""
         there = tuple(self._at_work)
         free = (max(0, self._places - len(there)), there) if there and self._places else NOBODY
         if free != self._said:
             self._said = free
             self._say(free)
+
+
+class WaitingAttempts:
+    """A queue whose head can be looked at. None marks its end: nothing is taken from behind it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._line: deque[Assignment | None] = deque()
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._line)
+
+    def put(self, assignment: Assignment | None) -> None:
+        """Append an attempt; None marks the end."""
+        with self._changed:
+            self._line.append(assignment)
+            self._changed.notify()
+
+    def get(self) -> Assignment | None:
+        """Return the head of the queue, and wait for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._line))
+            return self._line.popleft()
+
+    def remove(self, assignment: Assignment) -> bool:
+        """Remove an attempt from anywhere in the queue. Returns False when it is not there any more."""
+        with self._changed:
+            if assignment not in self._line:
+                return False
+            self._line.remove(assignment)
+            return True
+
+    def take(self, fits: Callable[[Assignment], bool]) -> Assignment | None:
+        """Return the head if it fits. No attempt overtakes another: one that does not fit must not wait for ever
+        while others come and go."""
+        with self._changed:
+            head = self._line[0] if self._line else None
+            if head is None or not fits(head):
+                return None
+            return self._line.popleft()

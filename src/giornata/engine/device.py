@@ -1,4 +1,4 @@
-"""Which device there is, and how it is made to repeat itself."""
+"""The choice of the device, and the settings that make its results repeatable."""
 
 import sys
 from dataclasses import dataclass, field

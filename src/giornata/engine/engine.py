@@ -10,12 +10,10 @@ from pydantic import ValidationError
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.assignment import Assignment
-from giornata.engine.channel import Channel
-from giornata.engine.crew import End, EngineCrew, Free
+from giornata.engine.assignment import Assignment, MessageWriter
+from giornata.engine.crew import End, EngineCrew, Free, WaitingAttempts
 from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
-from giornata.engine.waiting import Waiting
 from giornata.protocol.pipe import (
     TO_ENGINE,
     Alive,
@@ -57,7 +55,7 @@ class Engine:
         *,
         workloads: Mapping[str, Workload],
         stdin: IO[bytes],
-        channel: Channel,
+        channel: MessageWriter,
         leave: Callable[[int], None],
         alive_every_s: float = ALIVE_EVERY_S,
     ) -> None:
@@ -68,7 +66,7 @@ class Engine:
         self._alive_every_s = alive_every_s
         self._attempts: dict[str, Assignment] = {}
         self._lock = threading.Lock()
-        self.waiting = Waiting()
+        self.waiting = WaitingAttempts()
         self._held = Held(models=())
         self._ended = threading.Event()
 
@@ -130,7 +128,7 @@ class Engine:
                 assignment.answer_cache(message.key, message.path)
 
     def _answer_in_line(self, assignment: Assignment) -> None:
-        """Who still waits for its turn has nothing to write, and need not wait to be told to stop."""
+        """Stop an attempt that waits for its turn: there is nothing to write."""
         if self.waiting.remove(assignment):
             resume = assignment.start.resume
             self._forget(assignment)
@@ -206,7 +204,7 @@ class Engine:
         return True
 
     def _failed(self, assignments: Sequence[Assignment], error: Exception) -> bool:
-        """Say of all these attempts that one fault has ended them."""
+        """Report one fault that has ended all of these attempts."""
         verdict = judge(error)
         self._tell_error(error, assignments)
         faults = tuple(FaultLine(where=each.where, message=each.message, hint=each.hint) for each in verdict.faults)
@@ -229,7 +227,7 @@ class Engine:
         return not verdict.device_broken
 
     def _tell_error(self, error: Exception, assignments: Sequence[Assignment]) -> None:
-        """What happened, with where it did unless that is no fault of the code but of what the job asks for.
+        """Log an error, with its traceback unless the job's own input is at fault.
 
         To standard error, which is everybody's; to the logs of those concerned when others are here, too: they may
         be another project's.
@@ -250,7 +248,7 @@ class Engine:
             self._attempts.pop(assignment.start.attempt, None)
 
     def _say_held(self) -> None:
-        """Say which models are warm; before the end is said, so that the next claim knows it."""
+        """Tell which models are warm, before the end is told, so that the next claim knows them."""
         held = tuple(dict.fromkeys(key for workload in self._workloads.values() for key in workload.held()))
         said = Held(models=held, free_vram_bytes=free_vram_bytes())
         if said != self._held:
@@ -259,7 +257,7 @@ class Engine:
 
 
 def _joint_key(workload: Workload, start: Start) -> JointKey | None:
-    """The key under which others may come along with this attempt; None when it has to be alone. Both the agent and
+    """Return the key of attempts that may share this one's batch; None when it has to run alone. Both the agent and
     the workload have to agree: the one knows what the job has been through, the other what it can do."""
     if start.joint_key is None or getattr(workload, "places", 1) <= 1:
         return None

@@ -1,4 +1,4 @@
-"""Which class does which kind of work. Loads torch only when a kind is made."""
+"""The class for each kind of job. torch is loaded only when a workload is made."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from giornata.workloads.interface import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPlace:
-    """Where compiled kernels are kept on this node, and the key by which they are shared with others (None: not)."""
+    """The directory of compiled kernels on this node, and the key to share them with others (None: not shared)."""
 
     directory: Path | None = None
     secret: bytes | None = field(default=None, repr=False)

@@ -1,4 +1,4 @@
-"""What an exception of a workload means. Looks at classes by name, so that torch is not loaded to ask."""
+"""The reason behind an exception of a workload. Classes are compared by name, so that torch is not loaded."""
 
 import errno
 import traceback
@@ -19,7 +19,7 @@ FRAMES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Why the attempt failed. With `device_broken` the process must not go on."""
+    """The reason why an attempt failed. With `device_broken` the process must not go on."""
 
     reason: Reason
     message: str
@@ -28,7 +28,7 @@ class Verdict:
 
 
 def judge(error: BaseException) -> Verdict:
-    """The verdict on whatever a workload raised, other than Stopped."""
+    """Return the verdict on an exception of a workload other than Stopped."""
     if isinstance(error, WorkloadFailed):
         broken = error.reason is Reason.NODE_DRIVER
         return Verdict(reason=error.reason, message=error.message, faults=error.faults, device_broken=broken)
@@ -54,7 +54,7 @@ def _brief(error: BaseException) -> str:
 
 
 def _with_traceback(error: BaseException) -> str:
-    """The error, then the innermost frames: enough to see where, short enough for an event."""
+    """Return the error and the innermost frames: enough to see where, short enough for an event."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     where = "".join(f"\n  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames)
     return (_brief(error)[: LONGEST_MESSAGE // 2] + where)[:LONGEST_MESSAGE]

@@ -159,7 +159,7 @@ class Crowd:
 
 
 def _delays_s(draw: random.Random) -> Iterator[float]:
-    """As the agent's (`giornata.agent.backoff`, which the simulator may not see): doubling, with jitter."""
+    """As the agent's (`giornata.client.retry`, which the simulator may not see): doubling, with jitter."""
     bound_s = 1.0
     while True:
         yield draw.uniform(bound_s / 2, bound_s)

@@ -1,1 +1,1 @@
-"""The tool for one machine: an engine and a storage, no server. A killed run is started again and goes on."""
+"""Runs on one machine: an engine and a storage, no server. A run that was killed goes on when it is started again."""

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.contract.blobs.storage_under_test import Place
 
-from giornata.client.storage_requests import Pace
+from giornata.client.retry import Backoff
 from giornata.client.transfer import download, upload_file
 from giornata.control.ports.blobs import SignedRequest
 from giornata.domain.parts import plan_parts
@@ -21,7 +21,7 @@ from giornata.protocol.uploads import SignedPart, SignedUrl, UploadTicket
 
 BODY = Random(1).randbytes(17_000_000)
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
-AT_ONCE = Pace(tries=3, sleep=lambda _: None)
+AT_ONCE = Backoff(retries=2, sleep=lambda _: None)
 
 
 def url_of(signed: SignedRequest) -> SignedUrl:
@@ -76,12 +76,12 @@ def test_up_and_down(place: Place, http: httpx.Client, tmp_path: Path, size_byte
             for n, size in enumerate(sizes, start=1)
         ]
         ticket = UploadTicket(sha256=digest, exists=False, parts=tuple(parts))
-    etags = upload_file(http, tmp_path / "up", ticket, renew=lambda _: [], pace=AT_ONCE)
+    etags = upload_file(http, tmp_path / "up", ticket, renew=lambda _: [], backoff=AT_ONCE)
     if upload is not None:
         place.blobs.complete_multipart("a", upload, etags)
     assert place.blobs.digest("a").sha256 == digest
     wanted = url_of(place.blobs.sign_get("a", expires_in_s=60))
-    download(http, wanted, tmp_path / "down", sha256=digest, size_bytes=size_bytes, pace=AT_ONCE)
+    download(http, wanted, tmp_path / "down", sha256=digest, size_bytes=size_bytes, backoff=AT_ONCE)
     assert (tmp_path / "down").read_bytes() == BODY[:size_bytes]
 
 
@@ -102,7 +102,7 @@ def test_a_late_url_is_renewed(place: Place, http: httpx.Client, tmp_path: Path)
     late[0] = late[0].model_copy(update={"request": late[0].request.model_copy(update={"expires_at": FAR})})
     place.let_expire()
     ticket = UploadTicket(sha256=sha256(body).hexdigest(), exists=False, parts=tuple(late))
-    etags = upload_file(http, tmp_path / "up", ticket, renew=sign, pace=AT_ONCE)
+    etags = upload_file(http, tmp_path / "up", ticket, renew=sign, backoff=AT_ONCE)
     place.blobs.complete_multipart("a", upload, etags)
     assert place.blobs.size("a") == len(body)
 
@@ -119,6 +119,6 @@ def test_a_download_through_a_line_that_breaks(place: Place, http: httpx.Client,
             expires_at=signed.expires_at,
         )
         wanted = {"sha256": sha256(BODY).hexdigest(), "size_bytes": len(BODY)}
-        download(http, through, tmp_path / "down", pace=AT_ONCE, **wanted)
+        download(http, through, tmp_path / "down", backoff=AT_ONCE, **wanted)
     assert (tmp_path / "down").read_bytes() == BODY
     assert len(opened) >= 2 * 4

@@ -20,7 +20,7 @@ from giornata.domain.errors import FleetRefused
 # What a node makes of the variables that it was started with, by the code of `giornata node`.
 READ = """
 import json, os
-from giornata.agent.imds import place_in
+from giornata.agent.instance_metadata import place_in
 from giornata.cli.node import agent_settings_of
 from giornata.cli.settings import load_settings
 node = agent_settings_of(load_settings(), place_in(os.environ))

@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import sys
 
-from giornata.engine.absence import SELDOM, absent
+from giornata.engine.process_setup import SELDOM, absent
 from giornata.engine.kinds import make_workloads
 
 with absent(*SELDOM):

@@ -5,7 +5,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from tests.system.faults.ground import Ground
 
-from giornata.agent.workplace import Workplace
+from giornata.agent.work_dir import WorkDir
 from giornata.cli.composition import open_house
 from giornata.cli.settings import Settings
 from giornata.control.collect import collect
@@ -37,7 +37,7 @@ def left_in_storage(data: Path, ground: Ground) -> list[str]:
 
 def left_on_disk(work_dir: Path) -> list[str]:
     """Files besides the cache's, once the next process of the node has been there."""
-    Workplace(work_dir).close()
+    WorkDir(work_dir).close()
     hidden = [path for path in (work_dir / "cache").rglob(".*") if path.is_file()]
     others = [path for path in work_dir.rglob("*") if path.is_file() and work_dir / "cache" not in path.parents]
     return [f"{path} is on the node's disk" for path in (*hidden, *others)]

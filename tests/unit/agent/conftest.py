@@ -13,10 +13,10 @@ import pytest
 from fake_node_api import FakeNodeApi
 
 from giornata.agent.agent import Agent
-from giornata.agent.departure import Departure
-from giornata.agent.instruments import Instruments
+from giornata.agent.commands import ShutdownSignal
+from giornata.agent.machine_checks import Provider
 from giornata.agent.main import launch
-from giornata.agent.provider import Provider
+from giornata.agent.node_probes import NodeProbes
 from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
@@ -35,13 +35,13 @@ class Node:
         work_dir: Path,
         workloads: dict[str, tuple[str, ...]],
         *,
-        instruments: Instruments | None = None,
+        probes: NodeProbes | None = None,
         provider: Provider | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
         **settings: Any,
     ) -> None:
         self.api, self.work_dir = api, work_dir
-        self.departure = Departure()
+        self.shutdown = ShutdownSignal()
         self.naps: list[float] = []
         fields: dict[str, Any] = {
             "url": "http://server",
@@ -62,11 +62,11 @@ class Node:
             node=NodeClient(self.http, node_key="node-key"),
             storage=HttpStorage(self.http),
             launch=functools.partial(launch, environment=os.environ, threads=1, clock_s=monotonic_s),
-            departure=self.departure,
+            shutdown=self.shutdown,
             monotonic_s=monotonic_s,
             rng=random.Random(7),
             sleep=self.naps.append,
-            instruments=instruments,
+            probes=probes,
             provider=provider,
         )
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 from fake_node_api import lease
 
-from giornata.agent.claiming import Asked, Claiming
-from giornata.agent.companions import Companions, wanted_key
+from giornata.agent.claiming import Claiming, Companions, SentClaim, wanted_key
 from giornata.agent.engine_process import EngineProcess
 from giornata.protocol.pipe import Seats
 from giornata.protocol.work import ClaimReply, Lease
@@ -75,10 +74,10 @@ class Asking:
     def fresh_delays(self) -> Iterator[float]:
         return itertools.repeat(60.0)
 
-    def ask(self, key: str | None) -> Asked:
-        return Asked(claim=cast(Any, key), sent_at_s=self.now_s)
+    def ask(self, key: str | None) -> SentClaim:
+        return SentClaim(claim=cast(Any, key), sent_at_s=self.now_s)
 
-    def send(self, asked: Asked) -> ClaimReply:
+    def send(self, asked: SentClaim) -> ClaimReply:
         self.asked_at_s.append(self.now_s)
         return ClaimReply(lease=self.found)
 

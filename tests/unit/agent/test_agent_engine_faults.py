@@ -10,7 +10,7 @@ import pytest
 from conftest import NodeFactory
 from fake_node_api import LOST, FakeNodeApi, api_ok, lease, problem
 
-from giornata.agent.exits import ExitCode
+from giornata.agent.claiming import ExitCode
 from giornata.domain.reasons import Reason
 
 CRASHING_ENGINE = """

@@ -15,7 +15,7 @@ from conftest import COUNT_ENGINE, PRELUDE
 
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import EngineBusy, Engines, engine_environment
-from giornata.agent.events import Event, Gone, Muttered, Said
+from giornata.agent.events import EngineEnded, EngineMessage, EngineStderr, Event
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.pipe import Log, Progress, Start, WriteCheckpoint
 
@@ -87,19 +87,19 @@ def test_the_end_comes_after_the_last_words(nursery: Nursery) -> None:
     engine.await_hello(PATIENCE_S)
     engine.send(WriteCheckpoint(attempt="a"))  # somebody listens by now
     events = [nursery.next(), nursery.next(), nursery.next()]
-    assert isinstance(events[-1], Gone)
+    assert isinstance(events[-1], EngineEnded)
     assert events[-1].exit_code == 1
-    assert Muttered(line="bye") in events
-    assert any(isinstance(event, Said) and isinstance(event.message, Progress) for event in events)
+    assert EngineStderr(line="bye") in events
+    assert any(isinstance(event, EngineMessage) and isinstance(event.message, Progress) for event in events)
     assert list(engine.tail) == ["bye"]
 
 
 def test_whoever_attaches_late_learns_that_it_is_gone(nursery: Nursery) -> None:
     engine = nursery.start("hello()\n")
     engine.await_hello(PATIENCE_S)
-    assert nursery.next() == Gone(exit_code=0)
+    assert nursery.next() == EngineEnded(exit_code=0)
     engine.attach("a", nursery.events.put)
-    assert nursery.next() == Gone(exit_code=0)
+    assert nursery.next() == EngineEnded(exit_code=0)
 
 
 def test_an_engine_that_is_gone_leaves_no_open_file(nursery: Nursery) -> None:
@@ -108,7 +108,7 @@ def test_an_engine_that_is_gone_leaves_no_open_file(nursery: Nursery) -> None:
     for script in ("hello()\nsys.exit(3)\n", "hello()\nhear()\n", "sys.exit('no GPU')\n"):
         engine = nursery.start(script)
         engine.kill()
-        assert isinstance(nursery.next(), Gone | Muttered)
+        assert isinstance(nursery.next(), EngineEnded | EngineStderr)
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
@@ -120,12 +120,12 @@ def test_what_the_engine_has_started_ends_with_it(nursery: Nursery) -> None:
     engine.await_hello(PATIENCE_S)
     engine.send(WriteCheckpoint(attempt="a"))  # somebody listens by now
     said = nursery.next()
-    assert isinstance(said, Said)
+    assert isinstance(said, EngineMessage)
     child = os.pidfd_open(int(said.message.line))
     os.kill(engine.pid, signal.SIGKILL)
     ended, _, _ = select.select([child], [], [], PATIENCE_S)
     assert ended == [child]
-    assert nursery.next() == Gone(exit_code=-9)
+    assert nursery.next() == EngineEnded(exit_code=-9)
 
 
 def test_the_end_of_stdin_ends_an_engine_in_the_middle_of_a_job(nursery: Nursery, tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_the_end_of_stdin_ends_an_engine_in_the_middle_of_a_job(nursery: Nursery
     engine.await_hello(PATIENCE_S)
     spec = {"steps": 10**9, "every": 10**9, "step_s": 0.001}
     engine.send(Start(attempt="a", job="j", kind="x-count", spec=spec, directory=tmp_path))
-    assert isinstance(nursery.next(), Said)
+    assert isinstance(nursery.next(), EngineMessage)
     engine._outbox.put(None)
-    while not isinstance(event := nursery.next(), Gone):
+    while not isinstance(event := nursery.next(), EngineEnded):
         pass
     assert event.exit_code == 0
 
@@ -170,7 +170,7 @@ def test_an_engine_for_another_kind_takes_the_place_of_the_one_before(nursery: N
 
 
 MORTAL = """
-from giornata.engine.parentage import die_with_parent
+from giornata.engine.process_setup import die_with_parent
 die_with_parent()
 hello()
 hear()
@@ -188,7 +188,7 @@ def test_an_engine_outlives_the_thread_that_wanted_it(nursery: Nursery) -> None:
     attempt.join()
     engine = engines.ready()
     engine.send(WriteCheckpoint(attempt="a"))
-    assert isinstance(nursery.next(), Said)
+    assert isinstance(nursery.next(), EngineMessage)
     engines.stop()
 
 
@@ -210,7 +210,7 @@ def test_an_engine_gets_what_makes_results_repeatable_and_no_settings_of_the_nod
 
 
 def test_a_jobs_secret_goes_to_the_engine_and_never_comes_back(nursery: Nursery) -> None:
-    """Whatever the engine says of it, in messages or mutterings: it may stand in the error of some library."""
+    """Whatever the engine says of it, in messages or stderr lines: it may stand in the error of some library."""
     token = "hf_NobodyMayEverReadThis/0123456789+="
     engine = nursery.start(
         "hello()\n"
@@ -229,7 +229,7 @@ def test_a_jobs_secret_goes_to_the_engine_and_never_comes_back(nursery: Nursery)
     assert token not in str(events) + str(engine.tail)
     assert "True [secret]" in str(events)
     assert "401 for [secret]" in str(events)
-    assert Muttered(line="Traceback: [secret]!") in events
+    assert EngineStderr(line="Traceback: [secret]!") in events
 
 
 def test_secrets_of_all_jobs_in_the_engine_stay_hidden(nursery: Nursery) -> None:
@@ -267,19 +267,19 @@ def test_each_attempt_hears_what_is_said_of_it_and_all_hear_what_is_nobodys(nurs
     for name in ("a", "b", "c"):
         engine.send(Start(attempt=name, job="j", kind="x-count", spec={}, directory=Path("/")))
 
-    def heard(events: queue.SimpleQueue[Event]) -> tuple[list[str], Gone]:
+    def heard(events: queue.SimpleQueue[Event]) -> tuple[list[str], EngineEnded]:
         said = []
-        while not isinstance(event := events.get(timeout=PATIENCE_S), Gone):
+        while not isinstance(event := events.get(timeout=PATIENCE_S), EngineEnded):
             match event:
-                case Said(message=Log() as log):
+                case EngineMessage(message=Log() as log):
                     said.append(log.line)
-                case Said():
+                case EngineMessage():
                     said.append(event.message.type)
-                case Muttered():
+                case EngineStderr():
                     said.append(f"muttered: {event.line}")
         return sorted(said), event
 
-    end = Gone(exit_code=1, at_work=("a", "b"))  # c was done
+    end = EngineEnded(exit_code=1, at_work=("a", "b"))  # c was done
     assert heard(nursery.events) == (["muttered: for all", "of a"], end)
     assert heard(others["b"]) == (["muttered: for all", "of b"], end)
     assert heard(others["c"]) == (["done", "muttered: for all"], end)
@@ -302,5 +302,5 @@ def test_the_secrets_of_all_jobs_are_hidden_also_when_they_are_over(nursery: Nur
         engine.send(start)
     events = [nursery.next() for _ in range(4)]
     assert "line='[secret] [secret] None'" in str(events)
-    assert Muttered(line="[secret] [secret]") in events
+    assert EngineStderr(line="[secret] [secret]") in events
     assert short not in str(events) + str(engine.tail)

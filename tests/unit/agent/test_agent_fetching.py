@@ -10,7 +10,7 @@ from test_agent_parts import Clock, calls, held, node_client
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.events import AttemptFailed
 from giornata.agent.fetching import LEAST_BYTES_PER_S, Fetching
-from giornata.agent.workplace import Room
+from giornata.agent.work_dir import JobDir
 from giornata.domain.reasons import Reason
 from giornata.protocol.uploads import Download
 from giornata.protocol.work import LeaseInput
@@ -36,7 +36,7 @@ class SlowStorage:
 def fetch(api: FakeNodeApi, clock: Clock, tmp_path: Path, bytes_per_s: float) -> SlowStorage:
     storage = SlowStorage(clock, bytes_per_s)
     lease = held(clock)
-    room = Room(inputs=tmp_path, work=tmp_path, outbox=tmp_path, cache=tmp_path)
+    room = JobDir(inputs=tmp_path, work=tmp_path, outbox=tmp_path, cache=tmp_path)
     fetching = Fetching(
         node=node_client(api),
         calls=calls(clock, lease),

@@ -9,7 +9,7 @@ from conftest import NodeFactory
 from counting import counted
 from fake_node_api import LOST, Answer, FakeNodeApi, cut, lease, problem
 
-from giornata.agent.exits import ExitCode
+from giornata.agent.claiming import ExitCode
 
 
 def test_a_job_goes_on_from_its_newest_checkpoint(api: FakeNodeApi, node: NodeFactory) -> None:

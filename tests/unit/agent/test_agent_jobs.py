@@ -9,7 +9,7 @@ from conftest import NodeFactory
 from counting import ENDLESS, counted
 from fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, problem
 
-from giornata.agent.exits import ExitCode
+from giornata.agent.claiming import ExitCode
 from giornata.domain.errors import InvalidInput
 from giornata.domain.reasons import Reason
 
@@ -141,7 +141,7 @@ def test_a_finished_job_that_the_server_refuses_goes_back_to_the_queue(api: Fake
 def test_leaving_with_a_server_that_is_away_ends_within_the_grace_time(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = [lease()]
     made = node(grace_s=0.5)
-    api.hooks["complete"] = made.departure.ask
+    api.hooks["complete"] = made.shutdown.ask
     api.always["complete"] = AWAY
     assert made.run() == ExitCode.DONE
     assert api.bodies("fail") == api.bodies("release") == []
@@ -176,7 +176,7 @@ def test_the_order_to_leave_brings_a_checkpoint_and_gives_the_job_back(api: Fake
     api.leases = [lease(spec=ENDLESS)]
     made = node()
     api.hooks["heartbeat"] = lambda: None
-    beats = iter([None, None, made.departure.ask])
+    beats = iter([None, None, made.shutdown.ask])
 
     def at_the_third_beat() -> None:
         act = next(beats)

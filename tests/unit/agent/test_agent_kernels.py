@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from giornata.agent.engines import KernelRoom, engine_environment
+from giornata.agent.engines import KernelDir, engine_environment
 from giornata.agent.main import launch
 from giornata.agent.settings import AgentSettings, engine_command
-from giornata.agent.workplace import KERNEL_DIRECTORY, Workplace
+from giornata.agent.work_dir import KERNEL_DIRECTORY, WorkDir
 from giornata.engine.__main__ import kernel_place
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -27,27 +27,27 @@ def settings(tmp_path: Path) -> AgentSettings:
 def test_kernels_outlive_the_process_in_a_directory_that_nobody_else_reads(
     settings: AgentSettings, tmp_path: Path
 ) -> None:
-    place = Workplace(tmp_path)
+    place = WorkDir(tmp_path)
     directory = settings.kernels().directory
     assert directory == tmp_path / KERNEL_DIRECTORY
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     (directory / "kernel").touch()
     place.close()
-    Workplace(tmp_path).close()
+    WorkDir(tmp_path).close()
     assert (directory / "kernel").exists()
 
 
 def test_kernels_over_their_bound_are_thrown_away_by_the_next_node_and_under_nobodys_feet(tmp_path: Path) -> None:
-    running = Workplace(tmp_path)
+    running = WorkDir(tmp_path)
     kernel = tmp_path / KERNEL_DIRECTORY / "ab" / "kernel.so"
     kernel.parent.mkdir()
     kernel.write_bytes(b"x" * 1000)
-    Workplace(tmp_path, kernels_bytes=999).close()
+    WorkDir(tmp_path, kernels_bytes=999).close()
     assert kernel.exists()  # another process runs
     running.close()
-    Workplace(tmp_path, kernels_bytes=1000).close()
+    WorkDir(tmp_path, kernels_bytes=1000).close()
     assert kernel.exists()
-    Workplace(tmp_path, kernels_bytes=999).close()
+    WorkDir(tmp_path, kernels_bytes=999).close()
     assert list((tmp_path / KERNEL_DIRECTORY).iterdir()) == []
 
 
@@ -71,13 +71,13 @@ def test_what_the_machine_has_set_for_the_compiler_does_not_reach_the_engine(tmp
     inherited |= {"TORCHDYNAMO_DISABLE": "1", "GIORNATA_COMPILE_CACHE_KEY": KEY}
     plain = engine_environment(inherited, threads=1)
     assert not [name for name in plain if name.startswith(("TORCHINDUCTOR", "TORCHDYNAMO", "GIORNATA"))]
-    made = engine_environment(inherited, threads=1, kernels=KernelRoom(directory=tmp_path))
+    made = engine_environment(inherited, threads=1, kernels=KernelDir(directory=tmp_path))
     assert made.keys() - plain.keys() == {"TORCHINDUCTOR_CACHE_DIR"}
     assert made["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
 
 
 def test_the_engine_takes_the_key_out_of_what_its_children_inherit(tmp_path: Path) -> None:
-    environment = engine_environment({}, threads=1, kernels=KernelRoom(directory=tmp_path, key=KEY))
+    environment = engine_environment({}, threads=1, kernels=KernelDir(directory=tmp_path, key=KEY))
     place = kernel_place(environment)
     assert (place.directory, place.secret) == (tmp_path, KEY.encode())
     assert KEY not in environment.values()
@@ -95,7 +95,7 @@ sys.stdin.read()
 
 
 def test_engines_of_own_kinds_do_not_get_the_key(settings: AgentSettings, tmp_path: Path) -> None:
-    room = KernelRoom(directory=tmp_path, key=KEY)
+    room = KernelDir(directory=tmp_path, key=KEY)
     environment: Mapping[str, str] = {"PATH": "/bin:/usr/bin"}
     command = (sys.executable, "-c", SAY_ENVIRONMENT)
     engine = launch(command, environment=environment, threads=1, clock_s=lambda: 0.0, kernels=room)

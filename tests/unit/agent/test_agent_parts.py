@@ -12,18 +12,18 @@ import httpx
 import pytest
 from fake_node_api import FakeNodeApi, cut, lease, problem
 
-from giornata.agent.backoff import delays_s
-from giornata.agent.calls import Calls
-from giornata.agent.courier import Checkpoint, Courier
-from giornata.agent.departure import Departure
-from giornata.agent.events import Delivered, Event
-from giornata.agent.heart import Heart
-from giornata.agent.held_lease import HeldLease
-from giornata.agent.journal import KEPT, Backlog, Journal
+from giornata.agent.commands import ShutdownSignal
+from giornata.agent.events import Event
+from giornata.agent.heartbeat import HeartbeatThread
+from giornata.agent.lease import LeaseCalls, LocalLease
+from giornata.agent.log_shipper import KEPT, Backlog, LogShipper
 from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import HttpStorage
+from giornata.agent.uploader import AttemptUploader
 from giornata.client.node import NodeClient
+from giornata.client.retry import delays_s
 from giornata.domain.errors import BlobMismatch, Conflict, InvalidInput, LeaseLost, Unavailable
+from giornata.protocol.pipe import CheckpointWritten
 from giornata.protocol.work import Heartbeat, Lease
 
 AWAY = problem(503, "unavailable")
@@ -49,12 +49,12 @@ def clock() -> Clock:
     return Clock()
 
 
-def held(clock: Clock, **fields: Any) -> HeldLease:
-    return HeldLease(Lease.model_validate(lease(lease_s=30.0, **fields)), granted_at_s=clock(), monotonic_s=clock)
+def held(clock: Clock, **fields: Any) -> LocalLease:
+    return LocalLease(Lease.model_validate(lease(lease_s=30.0, **fields)), granted_at_s=clock(), monotonic_s=clock)
 
 
-def calls(clock: Clock, of: HeldLease) -> Calls:
-    return Calls(of, rng=random.Random(1), monotonic_s=clock, sleep=clock.sleep)
+def calls(clock: Clock, of: LocalLease) -> LeaseCalls:
+    return LeaseCalls(of, rng=random.Random(1), monotonic_s=clock, sleep=clock.sleep)
 
 
 def node_client(api: FakeNodeApi) -> NodeClient:
@@ -66,7 +66,7 @@ def node_client(api: FakeNodeApi) -> NodeClient:
 
 def test_a_lease_ends_one_lease_after_the_last_renewal_was_sent(clock: Clock) -> None:
     lost: list[str] = []
-    mine = HeldLease(
+    mine = LocalLease(
         Lease.model_validate(lease(lease_s=30.0)), granted_at_s=clock(), monotonic_s=clock, on_lost=lost.append
     )
     clock.now_s += 20
@@ -147,12 +147,14 @@ def test_delays_grow_up_to_their_bound_and_differ() -> None:
 # ---- the heart
 
 
-def heart(api: FakeNodeApi, mine: HeldLease, clock: Clock, *, lively: Callable[[], bool] = lambda: True) -> Heart:
-    return Heart(
+def heart(
+    api: FakeNodeApi, mine: LocalLease, clock: Clock, *, is_alive: Callable[[], bool] = lambda: True
+) -> HeartbeatThread:
+    return HeartbeatThread(
         node=node_client(api),
         held=mine,
         snapshot=lambda: Heartbeat(step=3, phase="training"),
-        lively=lively,
+        is_alive=is_alive,
         ordered=lambda _: None,
         monotonic_s=clock,
         rng=random.Random(2),
@@ -189,7 +191,7 @@ def test_a_refused_beat_is_the_end_of_the_lease(api: FakeNodeApi, clock: Clock, 
 
 
 def test_no_beat_for_a_loop_that_hangs(api: FakeNodeApi, clock: Clock) -> None:
-    heart(api, held(clock), clock, lively=lambda: False).beat()
+    heart(api, held(clock), clock, is_alive=lambda: False).beat()
     assert api.calls == []
 
 
@@ -227,7 +229,7 @@ def test_a_backlog_forgets_the_oldest_and_keeps_the_numbers() -> None:
 
 
 def test_lines_that_could_not_be_sent_are_sent_again_under_their_numbers(api: FakeNodeApi, clock: Clock) -> None:
-    journal = Journal(node_client(api), calls(clock, held(clock)))
+    journal = LogShipper(node_client(api), calls(clock, held(clock)))
     journal.line("one\ntwo")
     api.answers["log"] = [cut]
     journal.flush()
@@ -240,7 +242,7 @@ def test_lines_that_could_not_be_sent_are_sent_again_under_their_numbers(api: Fa
 
 
 def test_a_refused_batch_does_not_hold_up_the_next(api: FakeNodeApi, clock: Clock) -> None:
-    journal = Journal(node_client(api), calls(clock, held(clock)))
+    journal = LogShipper(node_client(api), calls(clock, held(clock)))
     api.answers["metrics"] = [problem(400, "invalid-input")]
     journal.metrics(1, {"loss": 1.0, "nan": float("nan")})
     journal.flush()
@@ -253,7 +255,7 @@ def test_a_refused_batch_does_not_hold_up_the_next(api: FakeNodeApi, clock: Cloc
 
 
 def test_the_journal_is_bounded(api: FakeNodeApi, clock: Clock) -> None:
-    journal = Journal(node_client(api), calls(clock, held(clock)))
+    journal = LogShipper(node_client(api), calls(clock, held(clock)))
     for number in range(KEPT + 10):
         journal.line(str(number))
     journal.flush()
@@ -270,12 +272,12 @@ def no_points() -> None:
 
 def courier(
     api: FakeNodeApi,
-    mine: HeldLease,
+    mine: LocalLease,
     clock: Clock,
     events: list[Event],
     deliver_points: Callable[[], None] = no_points,
-) -> Courier:
-    return Courier(
+) -> AttemptUploader:
+    return AttemptUploader(
         node=node_client(api),
         calls=calls(clock, mine),
         storage=HttpStorage(api.client()),
@@ -286,6 +288,10 @@ def courier(
     )
 
 
+def checkpoint(step: int, path: Path) -> CheckpointWritten:
+    return CheckpointWritten(attempt="a", step=step, path=path)
+
+
 def test_of_the_checkpoints_that_wait_only_the_newest_is_delivered(
     api: FakeNodeApi, clock: Clock, tmp_path: Path
 ) -> None:
@@ -294,13 +300,13 @@ def test_of_the_checkpoints_that_wait_only_the_newest_is_delivered(
     for step in (1, 2, 3):
         path = tmp_path / str(step)
         path.write_text(f"state {step}")
-        made.take(Checkpoint(step=step, path=path))
+        made.file(checkpoint(step, path), path)
     made.start()
     while not made.is_idle():
         pass
     made.stop(wait_s=10)
     assert api.checkpoints == {3: b"state 3"}
-    assert events == [Delivered(what="checkpoint of step 3", checkpoint_step=3)]
+    assert events == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -308,13 +314,13 @@ def test_a_checkpoint_is_committed_only_when_the_metrics_before_it_have_arrived(
     api: FakeNodeApi, clock: Clock, tmp_path: Path
 ) -> None:
     lease_of_clock = held(clock)
-    journal = Journal(node_client(api), calls(clock, lease_of_clock))
+    journal = LogShipper(node_client(api), calls(clock, lease_of_clock))
     made = courier(api, lease_of_clock, clock, [], journal.deliver_points)
     for step in (1, 2):
         journal.metrics(step, {"loss": 1.0 / step})
     api.answers["metrics"] = [cut]  # the first try is lost on its way
     (tmp_path / "c").write_text("state")
-    made.take(Checkpoint(step=2, path=tmp_path / "c"))
+    made.file(checkpoint(2, tmp_path / "c"), tmp_path / "c")
     made.start()
     while not made.is_idle():
         pass
@@ -327,10 +333,10 @@ def test_a_checkpoint_without_metrics_before_it_costs_no_call_more(
     api: FakeNodeApi, clock: Clock, tmp_path: Path
 ) -> None:
     lease_of_clock = held(clock)
-    journal = Journal(node_client(api), calls(clock, lease_of_clock))
+    journal = LogShipper(node_client(api), calls(clock, lease_of_clock))
     made = courier(api, lease_of_clock, clock, [], journal.deliver_points)
     (tmp_path / "c").write_text("state")
-    made.take(Checkpoint(step=2, path=tmp_path / "c"))
+    made.file(checkpoint(2, tmp_path / "c"), tmp_path / "c")
     made.start()
     while not made.is_idle():
         pass
@@ -343,7 +349,7 @@ def test_bytes_that_arrive_spoilt_are_uploaded_again(api: FakeNodeApi, clock: Cl
     made = courier(api, held(clock), clock, events)
     api.answers["checkpoints"] = [problem(409, "blob-mismatch"), problem(409, "blob-missing")]
     (tmp_path / "c").write_text("state")
-    made.take(Checkpoint(step=1, path=tmp_path / "c"))
+    made.file(checkpoint(1, tmp_path / "c"), tmp_path / "c")
     made.start()
     while not made.is_idle():
         pass
@@ -370,10 +376,10 @@ def test_every_fault_of_the_settings_is_listed(tmp_path: Path) -> None:
 
 
 def test_the_order_to_leave_ends_a_sleep() -> None:
-    departure = Departure()
-    departure.ask()
-    departure.wait(3600)
-    departure.wait(3600)
+    shutdown = ShutdownSignal()
+    shutdown.ask()
+    shutdown.wait(3600)
+    shutdown.wait(3600)
 
 
 def test_the_agent_loads_no_torch() -> None:

@@ -9,9 +9,8 @@ from conftest import NodeFactory
 from fake_node_api import FakeNodeApi, lease
 from test_agent_together import granted, leases, of, together
 
-from giornata.agent.departure import Departure
-from giornata.agent.exits import ExitCode
-from giornata.agent.orders import LEFT, RELEASED, Orders
+from giornata.agent.claiming import ExitCode
+from giornata.agent.commands import LEFT, RELEASED, ServerCommands, ShutdownSignal
 from giornata.protocol.work import Order
 
 ENDLESS = {"steps": 10**9, "every": 10**9, "step_s": 0.005}
@@ -92,24 +91,24 @@ def test_an_engine_that_does_not_obey_is_ended_and_the_next_job_gets_another(
 
 
 @pytest.fixture
-def orders() -> Orders:
-    return Orders(departure=Departure(), monotonic_s=lambda: 100.0, grace_s=10.0, release_s=60.0)
+def commands() -> ServerCommands:
+    return ServerCommands(shutdown=ShutdownSignal(), monotonic_s=lambda: 100.0, grace_s=10.0, release_s=60.0)
 
 
-def test_no_order_ends_nothing(orders: Orders) -> None:
-    orders.hear(Order.CONTINUE)
-    assert orders.wanted() is None
-    assert not orders.leave
+def test_no_order_ends_nothing(commands: ServerCommands) -> None:
+    commands.receive(Order.CONTINUE)
+    assert commands.wanted() is None
+    assert not commands.leave
 
 
-def test_to_leave_is_more_urgent_than_to_release_and_stands(orders: Orders) -> None:
-    orders.hear(Order.RELEASE)
-    assert (orders.wanted(), orders.leave) == (RELEASED, False)
-    assert orders.stop_by(RELEASED) == 160.0
-    assert orders.news(RELEASED) is None  # it is being obeyed
-    orders.hear(Order.DRAIN)
-    orders.hear(Order.RELEASE)
-    orders.hear(Order.CONTINUE)
-    assert (orders.news(RELEASED), orders.leave) == (LEFT, True)
-    assert orders.stop_by(LEFT) == 106.0
-    assert orders.news(LEFT) is None
+def test_to_leave_is_more_urgent_than_to_release_and_stands(commands: ServerCommands) -> None:
+    commands.receive(Order.RELEASE)
+    assert (commands.wanted(), commands.leave) == (RELEASED, False)
+    assert commands.stop_by(RELEASED) == 160.0
+    assert commands.news(RELEASED) is None  # it is being obeyed
+    commands.receive(Order.DRAIN)
+    commands.receive(Order.RELEASE)
+    commands.receive(Order.CONTINUE)
+    assert (commands.news(RELEASED), commands.leave) == (LEFT, True)
+    assert commands.stop_by(LEFT) == 106.0
+    assert commands.news(LEFT) is None

@@ -5,7 +5,7 @@ import pytest
 from conftest import NodeFactory
 from fake_node_api import AWAY, FakeNodeApi, lease, problem
 
-from giornata.agent.exits import ExitCode
+from giornata.agent.claiming import ExitCode
 from giornata.domain.errors import InvalidInput
 
 
@@ -53,7 +53,7 @@ def test_an_unusable_machine_id_is_named_before_anything_starts(api: FakeNodeApi
 def test_the_order_to_leave_before_the_engine_has_the_job_gives_it_back(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = [lease()]
     made = node()
-    api.hooks["claim"] = made.departure.ask
+    api.hooks["claim"] = made.shutdown.ask
     assert made.run() == ExitCode.DONE
     assert api.routes() == ["claim", "release"]
     assert api.bodies("release")[0]["reason"] == "preempted"

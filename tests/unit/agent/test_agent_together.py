@@ -8,7 +8,7 @@ import pytest
 from conftest import Node, NodeFactory
 from fake_node_api import LOST, FakeNodeApi, cut, lease, problem
 
-from giornata.agent.exits import ExitCode
+from giornata.agent.claiming import ExitCode
 
 # An engine with three places. Each start's spec says what happens once so many have come (`when`, `do`); those who
 # `stay` make steps all the while. `quiet` ones stand in line: the engine says nothing of them before they stop.
@@ -280,7 +280,7 @@ def test_all_write_a_checkpoint_and_give_back_when_the_node_is_told_to_leave(
             api.hooks["heartbeat"] = look
         elif by == "signal":
             claims.append(len(api.bodies("claim")))
-            made.departure.ask()
+            made.shutdown.ask()
         else:
             api.order = "drain"
 

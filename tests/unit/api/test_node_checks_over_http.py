@@ -7,7 +7,7 @@ import httpx
 import pytest
 from tests.fixtures.served import Served
 
-from giornata.agent.links import Links
+from giornata.agent.bandwidth import BandwidthProbe
 from giornata.agent.main import monotonic_s
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
@@ -37,7 +37,7 @@ def test_the_link_is_measured_by_the_urls_of_the_policy(served: Served, tmp_path
     assert (policy.min_download_bytes_per_s, policy.max_clock_skew_s, policy.min_driver) == (0.25 * MIB, 5, None)
     assert policy.download is not None
     assert policy.upload is not None
-    links = Links(HttpStorage(served.http), tmp_path / "w", monotonic_s=monotonic_s)
+    links = BandwidthProbe(HttpStorage(served.http), tmp_path / "w", monotonic_s=monotonic_s)
     (tmp_path / "w").mkdir()
     for measured in (
         links.download_bytes_per_s(policy.download, wanted=0.25 * MIB),

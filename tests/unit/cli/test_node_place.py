@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.salad_imds import SaladKeys, SaladWorkload
 
-from giornata.agent.imds import WorkloadToken
+from giornata.agent.instance_metadata import WorkloadToken
 from giornata.cli.node import agent_settings_of, place_of, unpriced_words
 from giornata.cli.settings import Settings
 from giornata.domain.errors import InvalidInput

@@ -4,7 +4,7 @@ from pydantic import SecretStr
 
 from giornata.cli.settings import Settings
 from giornata.cli.standalone import engine_line, wandb_key
-from giornata.cli.standalone_input import Alone
+from giornata.cli.standalone_input import StandaloneOptions
 
 NOTHING = {"directory": None, "checkpoint_to": None, "output": None, "webhook": None}
 
@@ -17,8 +17,10 @@ def test_the_models_that_it_fetches_are_bounded_as_on_a_node():
 
 
 def test_the_bound_is_no_option_of_jobs_on_a_server():
-    assert [fault.where for fault in Alone(**NOTHING, model_cache_bytes=5).misplaced()] == ["--model-cache-bytes"]
-    assert Alone(**NOTHING).misplaced() == []
+    assert [fault.where for fault in StandaloneOptions(**NOTHING, model_cache_bytes=5).misplaced()] == [
+        "--model-cache-bytes"
+    ]
+    assert StandaloneOptions(**NOTHING).misplaced() == []
 
 
 def test_wandbs_own_variable_has_the_key():

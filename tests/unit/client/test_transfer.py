@@ -10,7 +10,6 @@ import httpx
 import pytest
 from tests.unit.client.transfer_time import Answer, Time, status
 
-from giornata.client.storage_requests import Pace
 from giornata.client.transfer import CHUNK_BYTES, upload_file
 from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, TooLarge, Unavailable
 from giornata.protocol.uploads import SignedPart, SignedUrl, UploadTicket
@@ -94,7 +93,14 @@ def path(tmp_path: Path) -> Path:
 def upload(storage: Storage, path: Path, ticket: UploadTicket | None = None, **options: object) -> list[str]:
     ticket = ticket or storage.ticket()
     with storage.client() as http:
-        return upload_file(http, path, ticket, renew=storage.renew, pace=storage.time.pace(), **options)  # type: ignore[arg-type]
+        return upload_file(
+            http,
+            path,
+            ticket,
+            renew=storage.renew,
+            **storage.time.options(),
+            **options,
+        )  # type: ignore[arg-type]
 
 
 def test_parts_arrive_in_order(storage: Storage, path: Path) -> None:
@@ -130,7 +136,7 @@ class Reading(httpx.BaseTransport):
 def test_the_file_is_streamed_with_its_length(storage: Storage, path: Path) -> None:
     ticket, transport = UploadTicket(sha256=SHA256, exists=False, put=storage.sign(1)), Reading()
     with httpx.Client(transport=transport) as http:
-        assert upload_file(http, path, ticket, renew=storage.renew, pace=storage.time.pace()) == []
+        assert upload_file(http, path, ticket, renew=storage.renew, **storage.time.options()) == []
     assert transport.headers["content-length"] == str(len(BODY))
     assert "transfer-encoding" not in transport.headers
     assert sum(transport.sizes) == len(BODY)
@@ -145,7 +151,13 @@ def test_nothing_of_the_client_goes_to_storage(storage: Storage, path: Path) -> 
         cookies={"session": "s"},
         params={"also": "this"},
     ) as http:
-        upload_file(http, path, storage.ticket(), renew=storage.renew, pace=storage.time.pace())
+        upload_file(
+            http,
+            path,
+            storage.ticket(),
+            renew=storage.renew,
+            **storage.time.options(),
+        )
     for request in storage.requests:
         assert not {"authorization", "cookie", "x-own"} & set(request.headers)
         assert request.headers["x-signed"] == "yes"
@@ -212,17 +224,27 @@ def test_an_expiry_that_only_storage_sees_is_renewed(storage: Storage, path: Pat
     ticket = storage.ticket()
     behind = timedelta(hours=1)
     storage.time.now += behind
-    slow_clock = Pace(tries=4, sleep=storage.time.sleep, jitter=lambda: 1.0, now=lambda: storage.time.now - behind)
     with storage.client() as http:
-        upload_file(http, path, ticket, renew=storage.renew, pace=slow_clock)
+        upload_file(
+            http,
+            path,
+            ticket,
+            renew=storage.renew,
+            **storage.time.options(ahead=-behind),
+        )
     assert storage.stored == BODY
     assert storage.renewed == [[1, 2, 3, 4]]
 
 
 def test_a_clock_that_is_ahead_does_not_ask_for_urls_for_ever(storage: Storage, path: Path) -> None:
-    ahead = Pace(tries=4, sleep=storage.time.sleep, now=lambda: storage.time.now + timedelta(days=1))
     with storage.client() as http:
-        upload_file(http, path, storage.ticket(), renew=storage.renew, pace=ahead)
+        upload_file(
+            http,
+            path,
+            storage.ticket(),
+            renew=storage.renew,
+            **storage.time.options(ahead=timedelta(days=1)),
+        )
     assert storage.stored == BODY
     assert storage.renewed == [[1, 2, 3, 4]]
 
@@ -244,7 +266,13 @@ def test_fresh_urls_that_are_refused_too_are_forbidden(storage: Storage, path: P
 def test_a_server_that_gives_no_fresh_url(storage: Storage, path: Path) -> None:
     storage.faults = [status(403)]
     with storage.client() as http, pytest.raises(Unavailable, match="part 1"):
-        upload_file(http, path, storage.ticket(), renew=lambda _: [], pace=storage.time.pace())
+        upload_file(
+            http,
+            path,
+            storage.ticket(),
+            renew=lambda _: [],
+            **storage.time.options(),
+        )
 
 
 def test_a_part_without_an_etag_is_no_success(storage: Storage, path: Path) -> None:

@@ -75,7 +75,7 @@ SIGNED = SignedUrl(method="GET", url="https://storage.test/a?sig=1", headers={},
 def fetch(origin: Origin, path: Path, time: Time, **options: object) -> None:
     wanted = {"sha256": SHA256, "size_bytes": len(BODY)} | options
     with httpx.Client(transport=httpx.MockTransport(origin), headers={"Authorization": "key"}) as http:
-        download(http, SIGNED, path, pace=time.pace(), **wanted)  # type: ignore[arg-type]
+        download(http, SIGNED, path, backoff=time.backoff(), **wanted)  # type: ignore[arg-type]
 
 
 def assert_only(path: Path, body: bytes = BODY) -> None:

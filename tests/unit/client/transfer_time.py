@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 
-from giornata.client.storage_requests import Pace
+from giornata.client.retry import Backoff
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -23,8 +24,12 @@ class Time:
         self.waits_s.append(seconds)
         self.now += timedelta(seconds=seconds)
 
-    def pace(self, tries: int = 4) -> Pace:
-        return Pace(tries=tries, sleep=self.sleep, jitter=lambda: 1.0, now=lambda: self.now)
+    def backoff(self) -> Backoff:
+        return Backoff(retries=3, first_s=0.5, most_s=30.0, sleep=self.sleep, chance=lambda: 1.0)
+
+    def options(self, ahead: timedelta = timedelta()) -> dict[str, Any]:
+        """Of an upload on a machine whose clock is `ahead`."""
+        return {"backoff": self.backoff(), "now": lambda: self.now + ahead}
 
 
 def status(code: int, text: str = "") -> Answer:

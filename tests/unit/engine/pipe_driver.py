@@ -40,7 +40,7 @@ class PipeDriver:
         self.result.append(self._engine.run(self._hello))
 
     def send(self, message: FromEngine) -> None:
-        """The engine's Channel."""
+        """The pipe of the engine."""
         self.said.put(message)
 
     def tell(self, message: ToEngine) -> None:

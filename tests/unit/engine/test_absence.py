@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.engine.absence import absent
+from giornata.engine.process_setup import absent
 
 NAME = "a_package_that_is_seldom_needed"
 

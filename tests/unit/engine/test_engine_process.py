@@ -14,10 +14,11 @@ def python(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]
 def test_prints_do_not_break_the_pipe() -> None:
     script = """
 import os, subprocess, sys
-from giornata.engine.channel import LineChannel, take_stdout
+from giornata.engine.assignment import PipeWriter
+from giornata.engine.process_setup import take_stdout
 from giornata.protocol.pipe import Alive
 print("before")
-channel = LineChannel(take_stdout())
+channel = PipeWriter(take_stdout())
 print("a print")
 sys.stdout.flush()
 os.write(1, b"a write of a C library\\n")

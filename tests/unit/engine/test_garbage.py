@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from giornata.engine.garbage import kept_for_good
+from giornata.engine.process_setup import kept_for_good
 
 
 class Ring:

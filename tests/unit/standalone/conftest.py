@@ -1,11 +1,11 @@
-"""A shelf in a folder."""
+"""A storage in a folder."""
 
 from datetime import UTC, datetime
 
 import pytest
 
 from giornata.blobs import open_blobs
-from giornata.standalone.shelf import JobRecord, PictureRecord, Shelf
+from giornata.standalone.storage import PictureRecord, RunRecord, RunStorage
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -18,16 +18,16 @@ class StoppedClock:
 
 
 @pytest.fixture
-def shelf(tmp_path):
-    url = (tmp_path / "shelf").as_uri()
+def storage(tmp_path):
+    url = (tmp_path / "storage").as_uri()
     blobs = open_blobs(url, signing_key=bytes(32), base_url="http://localhost", clock=StoppedClock())
-    return Shelf(blobs=blobs, name="the shelf")
+    return RunStorage(blobs=blobs, name="the storage")
 
 
 @pytest.fixture
 def record():
     picture = PictureRecord(sha256="a" * 64, name="one.png", caption=None)
-    return JobRecord(
+    return RunRecord(
         job_id="job_1", spec={"seed": 1}, spec_sha256="b" * 64, data_sha256="c" * 64, pictures=(picture,)
     )
 

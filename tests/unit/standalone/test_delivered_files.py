@@ -7,7 +7,7 @@ import pytest
 
 from giornata.blobs import open_blobs
 from giornata.cli.world import SystemClock
-from giornata.standalone.run import deliver
+from giornata.standalone.platform import deliver
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600])

@@ -1,47 +1,95 @@
-"""Signatures of webhooks, held to the reference library."""
+"""Webhooks of a standalone run."""
 
-from datetime import UTC, datetime
+import random
+import time
 
-import pytest
+import httpx
 from standardwebhooks import Webhook
+from tests.unit.standalone.conftest import NOW
 
-from giornata.protocol.webhooks import TOLERANCE_S, is_genuine, key_of, signed_headers
+from giornata.protocol.events import EventType
+from giornata.standalone.webhooks import TRIES, WebhookConfig, WebhookSender
 
-SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-BODY = '{"type":"job.succeeded","data":{"name":"ä"}}'.encode()
-NOW_S = 1_767_323_045
-
-
-def headers(**changes):
-    return signed_headers(SECRET, delivery_id="evt_1", timestamp_s=NOW_S, body=BODY) | changes
+SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+AT_ONCE_S = 20.0
 
 
-def test_a_signature_is_the_reference_librarys():
-    wanted = Webhook(SECRET).sign("evt_1", datetime.fromtimestamp(NOW_S, UTC), BODY.decode())
-    assert headers()["webhook-signature"] == wanted
+class Receiver:
+    """Answers with the statuses given, then 200, and keeps what came."""
+
+    def __init__(self, *statuses):
+        self.statuses, self.requests = list(statuses), []
+
+    def __call__(self, request):
+        self.requests.append(request)
+        status = self.statuses.pop(0) if self.statuses else 200
+        if status == 0:
+            raise httpx.ConnectError("nobody listens")
+        return httpx.Response(status)
 
 
-def test_a_genuine_delivery_is_known_and_nothing_else():
-    assert is_genuine(SECRET, headers(), BODY, now_s=NOW_S)
-    assert is_genuine(
-        SECRET, headers(**{"webhook-signature": "v1,AAAA " + headers()["webhook-signature"]}), BODY, now_s=NOW_S
-    )
-    assert not is_genuine(SECRET, headers(), BODY + b" ", now_s=NOW_S)
-    assert not is_genuine("whsec_" + "A" * 32, headers(), BODY, now_s=NOW_S)
-    assert not is_genuine(SECRET, headers(**{"webhook-id": "evt_2"}), BODY, now_s=NOW_S)
-    assert not is_genuine(SECRET, headers(**{"webhook-timestamp": str(NOW_S + 1)}), BODY, now_s=NOW_S)
-    assert not is_genuine(SECRET, headers(**{"webhook-timestamp": "soon"}), BODY, now_s=NOW_S)
-    assert not is_genuine(SECRET, {}, BODY, now_s=NOW_S)
+def sender_to(receiver, said, now_s):
+    http = httpx.Client(transport=httpx.MockTransport(receiver))
+    config = WebhookConfig(url="https://example.test/hook", secret=SECRET, http=http, now_s=lambda: now_s)
+    return WebhookSender(config, job_id="job_1", say=said.append, rng=random.Random(0), sleep=lambda _: None)
 
 
-def test_a_delivery_of_long_ago_is_not_genuine():
-    assert is_genuine(SECRET, headers(), BODY, now_s=NOW_S + TOLERANCE_S)
-    assert not is_genuine(SECRET, headers(), BODY, now_s=NOW_S + TOLERANCE_S + 1)
+def notify(sender, step=20):
+    sender.notify(EventType.CHECKPOINT_COMMITTED, at=NOW, data={"step": step}, about=str(step))
 
 
-def test_a_secret_may_be_any_long_text():
-    assert key_of("a long sentence that nobody knows") == b"a long sentence that nobody knows"
-    with pytest.raises(ValueError, match="16"):
-        key_of("short")
-    with pytest.raises(ValueError, match="base64"):
-        key_of("whsec_not base64!")
+def test_a_delivery_is_signed_as_the_reference_library_checks_it():
+    receiver = Receiver()
+    sender = sender_to(receiver, [], time.time())
+    notify(sender)
+    sender.close(AT_ONCE_S)
+    (got,) = receiver.requests
+    body = Webhook(SECRET).verify(got.content, dict(got.headers))
+    assert (body["type"], body["job_id"], body["data"]) == ("checkpoint.committed", "job_1", {"step": 20})
+    assert body["id"] == got.headers["webhook-id"]
+
+
+def test_what_fails_is_sent_again_under_the_same_id_and_the_order_is_kept():
+    receiver, said = Receiver(500, 0, 200), []
+    sender = sender_to(receiver, said, 0.0)
+    notify(sender, 20)
+    notify(sender, 40)
+    sender.close(AT_ONCE_S)
+    ids = [each.headers["webhook-id"] for each in receiver.requests]
+    assert ids[0] == ids[1] == ids[2] != ids[3]
+    assert (sender.delivered, sender.given_up, said) == (2, 0, [])
+
+
+def test_an_event_has_the_same_id_when_another_process_tells_of_it():
+    receivers = [Receiver(), Receiver()]
+    for receiver in receivers:
+        sender = sender_to(receiver, [], 0.0)
+        notify(sender)
+        sender.close(AT_ONCE_S)
+    first, second = (receiver.requests[0] for receiver in receivers)
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert first.content == second.content
+
+
+def test_a_receiver_that_stays_away_is_given_up_and_said():
+    receiver, said = Receiver(*[503] * TRIES), []
+    sender = sender_to(receiver, said, 0.0)
+    notify(sender)
+    sender.close(AT_ONCE_S)
+    assert (len(receiver.requests), sender.given_up) == (TRIES, 1)
+    assert "503" in said[0]
+
+
+def test_a_receiver_that_says_gone_is_not_asked_again():
+    receiver, said = Receiver(410), []
+    sender = sender_to(receiver, said, 0.0)
+    notify(sender)
+    sender.close(AT_ONCE_S)
+    assert len(receiver.requests) == 1 and len(said) == 1
+
+
+def test_without_a_receiver_nothing_happens():
+    sender = WebhookSender(None, job_id="job_1", say=print, rng=random.Random(0))
+    notify(sender)
+    sender.close(AT_ONCE_S)
+    assert sender.delivered == 0

@@ -30,7 +30,7 @@ from giornata.diffusion.shapes.stage import Stage, Surroundings
 from giornata.diffusion.tensor_file import write_durably
 from giornata.diffusion.tiny_model import place_model
 from giornata.domain.errors import InvalidInput
-from giornata.engine.parentage import die_with_parent
+from giornata.engine.process_setup import die_with_parent
 
 SCORES = "scores.json"
 CARD = "README.md"
