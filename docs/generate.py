@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import AliasChoices, TypeAdapter
 
-from giornata.cli.fleet_settings import TABLES
 from giornata.cli.settings import Settings
+from giornata.cli.settings.fleet_settings import TABLES
 from giornata.domain.job import mermaid
 from giornata.domain.reasons import BAN, BLAME, LEAVES_OPEN_WHOSE, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS

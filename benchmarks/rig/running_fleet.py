@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from giornata.cli.sealing import FernetSealer
+from giornata.cli.operate.composition import FernetSealer
 from giornata.control.attempt_token import attempt_token
 from rig.backlog import KIND
 from rig.databases import engine_of

@@ -22,13 +22,13 @@ from giornata.agent.main import launch, monotonic_s
 from giornata.agent.settings import engine_command
 from giornata.agent.watchdog import crash_of
 from giornata.agent.workplace import KERNEL_DIRECTORY, Workplace
-from giornata.cli.folder_words import folder_notes
-from giornata.cli.output import Output
-from giornata.cli.private_folders import NODE, keep_private, private_folder
+from giornata.cli.jobs.picture_folders import folder_notes
 from giornata.cli.settings import Settings
+from giornata.cli.settings.private_files import NODE, keep_private, private_folder
 from giornata.cli.standalone_input import Alone, Plan, make_plan, order_of
 from giornata.cli.standalone_words import RunView
-from giornata.cli.words import duration, size
+from giornata.cli.ui.output import Output
+from giornata.cli.ui.text import duration, size
 from giornata.client.trust import trusted
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.installing import install_hint

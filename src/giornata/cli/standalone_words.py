@@ -5,9 +5,9 @@ from types import TracebackType
 
 from rich.progress import TaskID
 
-from giornata.cli.output import Output
-from giornata.cli.progress import progress_bar
-from giornata.cli.words import size
+from giornata.cli.ui.output import Output
+from giornata.cli.ui.text import size
+from giornata.cli.ui.watch import progress_bar
 from giornata.standalone.shelf import Manifest
 
 LINES = 10

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from giornata.cli.composition import open_house
-from giornata.cli.connection import connect
+from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
+from giornata.cli.settings.connection import connect
 from giornata.control.authenticate import authenticate
 from giornata.control.create_key import create_key
 from giornata.control.revoke_key import revoke_key

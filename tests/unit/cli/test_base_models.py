@@ -5,7 +5,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from giornata.cli.base_models import Hub, model_faults, sent_name
+from giornata.cli.jobs.base_models import Hub, model_faults, sent_name
 from giornata.control.spec_faults import parse_spec
 
 MISSING = {"x-error-code": "RepoNotFound"}

@@ -8,7 +8,7 @@ from tests.fixtures.served import a_dataset
 from typer.testing import CliRunner
 
 from giornata.cli.main import app
-from giornata.cli.output import EXIT_BAD_INPUT
+from giornata.cli.ui.output import EXIT_BAD_INPUT
 from giornata.protocol.node_checks import NodeChecks
 from giornata.protocol.work import Claim, NodeInfo
 

@@ -8,10 +8,10 @@ from tests.fixtures.databases import new_sqlite
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.cli.fleet_settings import TABLES, ChecksTable, ScalingTable
-from giornata.cli.fleets import open_fleets, own_nodes, work_of
-from giornata.cli.join import read_invitation
+from giornata.cli.operate.open_fleets import open_fleets, own_nodes, work_of
 from giornata.cli.settings import load_settings
+from giornata.cli.settings.connection import read_invitation
+from giornata.cli.settings.fleet_settings import TABLES, ChecksTable, ScalingTable
 from giornata.control.context import Context
 from giornata.control.install import install
 from giornata.control.ports.identities import NoIdentities

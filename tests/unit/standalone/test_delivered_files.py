@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from giornata.blobs import open_blobs
-from giornata.cli.world import SystemClock
+from giornata.cli.system import SystemClock
 from giornata.standalone.run import deliver
 
 
