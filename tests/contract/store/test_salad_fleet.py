@@ -19,7 +19,7 @@ from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.fleets.identities import identities_of
+from giornata.fleets.opening import identities_of
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, Heartbeat, NodeInfo, Order
 
 TURN_S = 30.0

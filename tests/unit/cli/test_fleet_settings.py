@@ -18,7 +18,7 @@ from giornata.control.ports.identities import NoIdentities
 from giornata.domain.errors import InvalidInput
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
-from giornata.fleets.node_work import NodeWork
+from giornata.fleets.opening import NodeWork
 from giornata.store.database import open_store
 
 DOCS = Path(__file__).parents[3] / "docs"

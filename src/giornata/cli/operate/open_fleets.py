@@ -21,9 +21,7 @@ from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.seen_nodes import seen_nodes
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.fleets.identities import identities_of
-from giornata.fleets.node_work import NodeWork
-from giornata.fleets.opening import Surroundings, open_driver, read_options
+from giornata.fleets.opening import FleetDependencies, NodeWork, identities_of, open_driver, read_options
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 
 LOCAL_FLEET = "local"
@@ -91,10 +89,10 @@ def open_fleets(settings: Settings, context: Context, address: Callable[[], str]
     if varying is not None and LOCAL_FLEET not in tables:
         tables[LOCAL_FLEET] = _table_of_machine(settings, varying)
     governed = {}
-    surroundings = partial(_surroundings, settings, context, address)
+    dependencies = partial(_dependencies, settings, context, address)
     for name, table in tables.items():
         with collecting(faults):
-            governed[name] = _open(name, table, surroundings(table))
+            governed[name] = _open(name, table, dependencies(table))
     if faults:
         raise InvalidInput(faults)
     for name, each in governed.items():
@@ -103,7 +101,7 @@ def open_fleets(settings: Settings, context: Context, address: Callable[[], str]
     still = None
     if fixed is not None:
         table = _table_of_machine(settings, range(fixed, fixed + 1))
-        still = _open(LOCAL_FLEET, table, surroundings(table))
+        still = _open(LOCAL_FLEET, table, dependencies(table))
     identities = identities_of(each.fleet for each in governed.values())
     whole = replace(context, fleets=governed, identities=identities)
     return Fleets(context=whole, fixed=still, fixed_nodes=fixed or 0)
@@ -156,7 +154,7 @@ def _table_of_machine(settings: Settings, own: range) -> FleetTable:
     )
 
 
-def _open(name: str, table: FleetTable, surroundings: Surroundings) -> GovernedFleet:
+def _open(name: str, table: FleetTable, dependencies: FleetDependencies) -> GovernedFleet:
     where = f"fleets.{name}"
     module = open_driver(table.driver, where=where)
     options = read_options(module, table.options, where=f"{where}.options")
@@ -164,7 +162,7 @@ def _open(name: str, table: FleetTable, surroundings: Surroundings) -> GovernedF
     return GovernedFleet(
         name=name,
         driver=table.driver,
-        fleet=module.open_fleet(name, options, surroundings),
+        fleet=module.open_fleet(name, options, dependencies),
         kinds=table.kinds,
         vram_bytes=table.vram_bytes,
         places=table.places,
@@ -173,10 +171,10 @@ def _open(name: str, table: FleetTable, surroundings: Surroundings) -> GovernedF
     )
 
 
-def _surroundings(
+def _dependencies(
     settings: Settings, context: Context, address: Callable[[], str], table: FleetTable
-) -> Surroundings:
-    return Surroundings(
+) -> FleetDependencies:
+    return FleetDependencies(
         server_url=address,
         node_key=partial(_node_key, settings.data, context),
         data=settings.data,

@@ -5,13 +5,24 @@ The server's ServiceAccount needs a Role with exactly these verbs (`deploy/kuber
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from kubernetes.client import ApiClient, AppsV1Api, CoreV1Api, VersionApi
+import urllib3
+from kubernetes.client import ApiClient, AppsV1Api, Configuration, CoreV1Api, VersionApi
+from kubernetes.config import ConfigException
+from kubernetes.config.incluster_config import (
+    SERVICE_CERT_FILENAME,
+    SERVICE_HOST_ENV_NAME,
+    SERVICE_TOKEN_FILENAME,
+    InClusterConfigLoader,
+)
+from kubernetes.config.kube_config import list_kube_config_contexts, load_kube_config
 
-from giornata.domain.errors import FleetRefused, FleetUnavailable
-from giornata.fleets.kubernetes_errors import Taken, translated
-from giornata.fleets.kubernetes_pods import Pod
+from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, InvalidInput
+from giornata.fleets.kubernetes.errors import Conflict, translated
+from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.pods import Pod
 
 MERGE_PATCH = "application/merge-patch+json"
 FIELD_MANAGER = "giornata"
@@ -66,7 +77,7 @@ class Calls:
         return self._workload_call("read_namespaced_{}", self.name, self.namespace)
 
     def create_workload(self, manifest: Mapping[str, Any]) -> None:
-        """Make it. Raises Taken when it is there."""
+        """Make it. Raises Conflict when it is there."""
         self._change_workload("create_namespaced_{}", self.namespace, dict(manifest))
 
     def renew_workload(self, there: Any, manifest: Mapping[str, Any], *, at_once: bool = False) -> None:
@@ -85,7 +96,7 @@ class Calls:
         # The whole object, not a patch: a patch would keep what the new pods leave out.
         try:
             self._change_workload("replace_namespaced_{}", self.name, self.namespace, body)
-        except Taken:
+        except Conflict:
             raise FleetUnavailable(f"{self.described} was changed at the same time") from None
 
     def pods(self, label_selector: str, field_selector: str) -> list[Pod]:
@@ -113,18 +124,18 @@ class Calls:
         return list(self._call(events, self.namespace, field_selector=about, limit=self.page).items)
 
     def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
-        """Set annotations of the pod; None takes one away. Raises Missing, and Taken when the name is another's."""
+        """Set annotations of the pod; None removes one. Raises Missing, or Conflict when another pod has the name."""
         body = {"metadata": {"uid": pod.metadata.uid, "annotations": dict(annotations)}}
         patch = CoreV1Api(self.client).patch_namespaced_pod
         self._call(patch, pod.metadata.name, self.namespace, body, _content_type=MERGE_PATCH)
 
     def delete_pod(self, pod: Pod) -> None:
-        """With the pod's own grace. Raises Missing, and Taken when the name is another's."""
+        """With the pod's own grace. Raises Missing, and Conflict when the name is another's."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.metadata.uid}}
         self._call(CoreV1Api(self.client).delete_namespaced_pod, pod.metadata.name, self.namespace, body=body)
 
     def evict_pod(self, pod: Pod) -> None:
-        """Delete it as far as disruption budgets allow. Raises Missing, and Taken when the name is another's."""
+        """Delete it as far as disruption budgets allow. Raises Missing, and Conflict when the name is another's."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -151,3 +162,51 @@ class Calls:
         given = {name: value for name, value in named.items() if value is not None}
         with translated(self.client.configuration.host, timeout_s=self.timeout_s):
             return method(*arguments, **given, _request_timeout=(min(5.0, self.timeout_s), self.timeout_s))
+
+
+NAMESPACE_FILE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAccess:
+    """A client that tries each call once, and the namespace to work in."""
+
+    client: ApiClient
+    namespace: str
+
+
+def open_cluster(options: Options, environment: Mapping[str, str]) -> ClusterAccess:
+    """By the options' kubeconfig, else as a pod of the cluster, else by `KUBECONFIG` or the user's own file.
+
+    Raises InvalidInput when there is nothing of these, or it cannot be read.
+    """
+    configuration = Configuration()
+    try:
+        if options.kubeconfig is None and options.context is None and environment.get(SERVICE_HOST_ENV_NAME):
+            namespace = _of_the_pod(configuration, environment)
+        else:
+            namespace = _of_a_file(configuration, options, environment)
+    except (ConfigException, OSError) as error:
+        hint = "name a kubeconfig, or run the server in the cluster with a ServiceAccount"
+        raise InvalidInput([Fault(where="kubeconfig", message=str(error), hint=hint)]) from None
+    # The loops of the fleet try again by themselves, and wait as long as the cluster asks for.
+    configuration.retries = urllib3.Retry(0, redirect=0, raise_on_status=False)
+    return ClusterAccess(client=ApiClient(configuration), namespace=options.namespace or namespace or "default")
+
+
+def _of_the_pod(configuration: Configuration, environment: Mapping[str, str]) -> str:
+    loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]
+        token_filename=SERVICE_TOKEN_FILENAME, cert_filename=SERVICE_CERT_FILENAME, environ=environment
+    )
+    loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+    return NAMESPACE_FILE.read_text().strip() if NAMESPACE_FILE.is_file() else ""
+
+
+def _of_a_file(configuration: Configuration, options: Options, environment: Mapping[str, str]) -> str:
+    file = str(options.kubeconfig or environment.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+    load_kube_config(  # type: ignore[no-untyped-call]
+        file, context=options.context, client_configuration=configuration, persist_config=False
+    )
+    contexts, active = list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
+    chosen = next((each for each in contexts if each["name"] == options.context), active)
+    return str(chosen["context"].get("namespace") or "")

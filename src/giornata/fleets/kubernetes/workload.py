@@ -5,8 +5,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
-from giornata.fleets.kubernetes_pods import CONTAINER
+from kubernetes.client import ApiClient
+
+from giornata.fleets.kubernetes.options import FLEET_LABEL, Options
+from giornata.fleets.kubernetes.pods import CONTAINER
+from giornata.fleets.opening import KINDS, PLACES, NodeWork
 
 TEMPLATE_DIGEST = "giornata/template-sha256"
 KILLED_AFTER_GRACE_S = 15  # the agent has left by then, or never will
@@ -132,3 +135,61 @@ def _volumes(options: Options) -> list[dict[str, Any]]:
     if options.cache_claim:
         volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": options.cache_claim}})
     return volumes
+
+
+def digest_of(metadata: Any) -> str | None:
+    """Of which settings the object is; None when it says nothing. Of a manifest, or of an object that was read."""
+    found = metadata.get("annotations") if isinstance(metadata, Mapping) else metadata.annotations
+    return (found or {}).get(TEMPLATE_DIGEST)
+
+
+def differences(client: ApiClient, pod_spec: Any, manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the settings in which a V1PodSpec differs. The cluster fills in defaults: what cannot be told apart
+    is `pod`."""
+    had: Mapping[str, Any] = client.sanitize_for_serialization(pod_spec)  # type: ignore[no-untyped-call]
+    wanted = manifest["spec"]["template"]["spec"]
+    there, asked = _node(had), _node(wanted)
+    found = ["image"] if there.get("image") != asked.get("image") else []
+    env, env_asked = _env(there), _env(asked)
+    names = sorted({*env, *env_asked})
+    found += [f"env.{name}" for name in names if _plain(env.get(name)) != _plain(env_asked.get(name))]
+    found += ["resources"] if there.get("resources") != asked.get("resources") else []
+    found += ["node_selector"] if (had.get("nodeSelector") or {}) != (wanted.get("nodeSelector") or {}) else []
+    return tuple(found or ["pod"])
+
+
+def _node(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    containers = spec.get("containers") or [{}]
+    named: list[Mapping[str, Any]] = [each for each in containers if each.get("name") == CONTAINER]
+    return (named or containers)[0]
+
+
+def _env(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {each["name"]: each for each in container.get("env") or ()}
+
+
+def _plain(variable: Mapping[str, Any] | None) -> Any:
+    """A value, or the reference without what the cluster fills in."""
+    if variable is None or "valueFrom" not in variable:
+        return None if variable is None else variable.get("value") or ""
+    (kind, reference), *_ = variable["valueFrom"].items()
+    return kind, {key: value for key, value in reference.items() if key != "apiVersion"}
+
+
+ARGUMENTS = {KINDS: "--kind", PLACES: "--places"}
+
+
+def missing_in_pods(workload: Any, work: NodeWork) -> str:
+    """The variables that the container has to have, as NAME='VALUE'; empty when pods take the work. What comes from a
+    ConfigMap or a Secret, or is said by an argument, is not looked into."""
+    containers = workload.spec.template.spec.containers
+    node = next((each for each in containers if each.name == CONTAINER), containers[0])
+    had = {each.name: each for each in node.env or ()}
+    plain = {name: each.value or "" for name, each in had.items()}
+    words = [*(node.command or ()), *(node.args or ())]
+    wanted = work.environment("")
+    for name, argument in ARGUMENTS.items():
+        elsewhere = had[name].value_from if name in had else node.env_from
+        if elsewhere or any(word.startswith(argument) for word in words):
+            plain[name] = wanted[name]
+    return " ".join(work.missing_in(plain))

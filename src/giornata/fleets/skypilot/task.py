@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from giornata.domain.errors import Fault
-from giornata.fleets.node_work import NodeWork
-from giornata.fleets.opening import FleetOptions
+from giornata.fleets.opening import FleetOptions, NodeWork
 
 # A launch whose answer was lost may be repeated on the same cluster, as a second job: one node is enough.
 RUN = "exec flock --nonblock /tmp/giornata-node.lock {command}"
@@ -64,7 +63,7 @@ class Options(FleetOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class NodeFacts:
     """What every node of the fleet is told: where the server is, its key, and what it is for."""
 
     fleet: str
@@ -89,7 +88,7 @@ def faults_of_source(options: Options, *, where: str) -> list[Fault]:
     return [Fault(where=f"{where}.image", message=message, hint=hint)]
 
 
-def task_of(name: str, options: Options, infra: Sequence[str], told: Told) -> dict[str, Any]:
+def task_of(name: str, options: Options, infra: Sequence[str], told: NodeFacts) -> dict[str, Any]:
     """A task in SkyPilot's YAML format, as a mapping. The key goes as a secret, which SkyPilot does not show."""
     task: dict[str, Any] = {
         "name": name,
@@ -129,7 +128,7 @@ def resources_of(fleet: str, options: Options, infra: Sequence[str]) -> dict[str
     return {key: value for key, value in wanted.items() if value is not None}
 
 
-def _environment(name: str, options: Options, told: Told) -> dict[str, str]:
+def _environment(name: str, options: Options, told: NodeFacts) -> dict[str, str]:
     return {
         "GIORNATA_URL": told.url,
         **told.work.environment(told.fleet),

@@ -25,19 +25,13 @@ from kubernetes.client import ApiClient
 from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
 from giornata.domain.money import MICRO_USD
-from giornata.fleets.kubernetes_access import open_cluster
-from giornata.fleets.kubernetes_calls import Calls
-from giornata.fleets.kubernetes_errors import Expired, Missing, Taken
-from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
-from giornata.fleets.kubernetes_outdated import differences, digest_of
-from giornata.fleets.kubernetes_own import missing_in_pods
-from giornata.fleets.kubernetes_pods import FAILED, PRESENT, Pod, instance_of
-from giornata.fleets.kubernetes_shortage import who_set_the_number, why_missing
-from giornata.fleets.kubernetes_workload import workload_of
-from giornata.fleets.node_work import NodeWork, faults_of_environment
-from giornata.fleets.opening import Surroundings
-
-__all__ = ["KubernetesFleet", "Options", "open_fleet"]
+from giornata.fleets.kubernetes.calls import Calls, open_cluster
+from giornata.fleets.kubernetes.errors import Conflict, Expired, Missing
+from giornata.fleets.kubernetes.options import FLEET_LABEL, Options
+from giornata.fleets.kubernetes.pods import FAILED, PRESENT, Pod, instance_of
+from giornata.fleets.kubernetes.shortage import who_set_the_number, why_missing
+from giornata.fleets.kubernetes.workload import differences, digest_of, missing_in_pods, workload_of
+from giornata.fleets.opening import FleetDependencies, NodeWork, faults_of_environment
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +175,7 @@ class KubernetesFleet:
                 f"{self.calls.described} cannot be made: {error}; create the namespace {self.calls.namespace}, or "
                 "correct namespace in the fleet's options"
             ) from None
-        except Taken:  # by another replica of this server, or by our own request whose answer was lost
+        except Conflict:  # by another replica of this server, or by our own request whose answer was lost
             self.calls.set_scale(nodes)
 
     def _check_work(self) -> None:
@@ -221,7 +215,7 @@ class KubernetesFleet:
             if cost != wanted and (wanted or cost == LEAVES_FIRST):
                 try:
                     self.calls.annotate_pod(pod, {DELETION_COST: wanted})
-                except (Missing, Taken):
+                except (Missing, Conflict):
                     continue  # gone meanwhile
 
     def _there(self) -> Any:
@@ -262,7 +256,7 @@ class KubernetesFleet:
     def _on(self, pod: Pod, call: Callable[[Pod], None]) -> None:
         try:
             call(pod)
-        except (Missing, Taken):  # Taken: the name has another uid now
+        except (Missing, Conflict):  # Conflict: the name has another uid now
             self._pod(pod.metadata.uid)
             raise FleetUnavailable(f"pod {pod.metadata.name} is listed, and is not there") from None
 
@@ -272,14 +266,14 @@ def _cost(pod: Pod) -> str | None:
     return cost
 
 
-def open_fleet(name: str, options: Options, surroundings: Surroundings) -> KubernetesFleet:
+def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> KubernetesFleet:
     """Pods of a cluster, reached as the options say, or as a pod of it, or by the user's kubeconfig."""
-    cluster = open_cluster(options, surroundings.environment)
-    return fleet_on(cluster.client, cluster.namespace, name, options, surroundings)
+    cluster = open_cluster(options, dependencies.environment)
+    return fleet_on(cluster.client, cluster.namespace, name, options, dependencies)
 
 
 def fleet_on(
-    client: ApiClient, namespace: str, name: str, options: Options, surroundings: Surroundings
+    client: ApiClient, namespace: str, name: str, options: Options, dependencies: FleetDependencies
 ) -> KubernetesFleet:
     """Pods in a namespace of the cluster that `client` reaches."""
     if faults := faults_of_environment(options.environment, where=f"fleets.{name}.options.environment"):
@@ -293,8 +287,8 @@ def fleet_on(
     )
 
     def told() -> dict[str, str]:
-        url = options.server_url or surroundings.server_url()
-        return {"GIORNATA_URL": url} | surroundings.work.environment(name)
+        url = options.server_url or dependencies.server_url()
+        return {"GIORNATA_URL": url} | dependencies.work.environment(name)
 
     make = partial(workload_of, name, calls.name, options, told) if options.image else None
     price = Price(micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD), source="settings")
@@ -304,5 +298,5 @@ def fleet_on(
         workload=make,
         node_price=price,
         most_nodes=options.most_nodes,
-        work=surroundings.work,
+        work=dependencies.work,
     )

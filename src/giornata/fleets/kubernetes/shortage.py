@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from giornata.fleets.kubernetes_calls import FIELD_MANAGER
-from giornata.fleets.kubernetes_errors import in_words
-from giornata.fleets.kubernetes_pods import Pod, how_it_ended
+from giornata.fleets.kubernetes.calls import FIELD_MANAGER
+from giornata.fleets.kubernetes.errors import in_words
+from giornata.fleets.kubernetes.pods import Pod, how_it_ended
 
 LONGEST_MESSAGE = 400
 OWN_NAMES = frozenset({FIELD_MANAGER, "OpenAPI-Generator"})  # the latter was ours before the number had a name

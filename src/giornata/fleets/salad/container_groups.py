@@ -1,6 +1,7 @@
 """The container groups of a fleet, as they were found, and what is done to one of them."""
 
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,9 +9,8 @@ from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.domain.errors import FleetRefused
-from giornata.fleets.node_work import FLEET
+from giornata.fleets.opening import FLEET
 from giornata.fleets.salad.calls import MOST_LISTED, Document, GroupCalls, SaladCalls
-from giornata.fleets.salad.group_names import group_name, group_number
 from giornata.fleets.salad.translation import (
     AT_REST,
     DRAINED_COST,
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedInstance:
     """An instance, and what it costs to delete by the provider and by the plan."""
 
     instance: Instance
@@ -50,11 +50,11 @@ class ContainerGroup:
         """How many replicas run or come."""
         return 0 if self.document is None or self.at_rest else replicas_of(self.document)
 
-    def listed(self, leaving: Collection[str]) -> Sequence[Listed]:
+    def listed(self, leaving: Collection[str]) -> Sequence[ListedInstance]:
         """The instances that are present; `leaving` are the ids of those that are to go first."""
         rows = [(instance_of(row), row.get("deletion_cost")) for row in self.calls.instances()]
         return [
-            Listed(
+            ListedInstance(
                 instance=each,
                 had_cost=had,
                 cost=deletion_cost(each, leaving=each.id in leaving, drained=had == DRAINED_COST),
@@ -63,7 +63,7 @@ class ContainerGroup:
             if each.state is not InstanceState.STOPPING
         ]
 
-    def shrink(self, size: int, listed: Sequence[Listed]) -> None:
+    def shrink(self, size: int, listed: Sequence[ListedInstance]) -> None:
         """Lower the number of replicas, after the provider knows whom to take."""
         for each in listed:
             if each.had_cost == each.cost:
@@ -151,3 +151,68 @@ def remove_empty(groups: Sequence[ContainerGroup], sizes: Mapping[int, int]) -> 
         if group.number == 1 or not group.at_rest or sizes[group.number]:
             return
         group.remove()
+
+
+MOST_GROUPS = 20
+LONGEST_NAME = 63
+SUFFIX = "-group-"
+
+
+def group_name(base: str, number: int) -> str:
+    """`loras` is the first group of the fleet, `loras-group-2` the second."""
+    return base if number == 1 else f"{base}{SUFFIX}{number}"
+
+
+def group_number(base: str, name: object) -> int | None:
+    """Which of the fleet's groups has that name; None: it is no group of this fleet."""
+    if name == base:
+        return 1
+    found = re.fullmatch(rf"{re.escape(base + SUFFIX)}([1-9][0-9]?)", name) if isinstance(name, str) else None
+    number = int(found[1]) if found is not None else 0
+    return number if 2 <= number <= MOST_GROUPS else None
+
+
+def is_kept(name: str) -> bool:
+    """Whether the name is kept for a further group of some fleet, so that no fleet may begin with it."""
+    base, suffix, _ = name.rpartition(SUFFIX)
+    return bool(suffix) and group_number(base, name) is not None
+
+
+def most_groups(base: str, *, group_id: str | None) -> int:
+    """How many groups a fleet may have: one where the name leaves no room for a number, or the id is given."""
+    if group_id is not None or len(group_name(base, MOST_GROUPS)) > LONGEST_NAME:
+        return 1
+    return MOST_GROUPS
+
+
+def grown(sizes: Mapping[int, int], nodes: int, *, most_each: int) -> dict[int, int]:
+    """The sizes when the fleet is to have `nodes`, which are more than now. No group becomes smaller.
+
+    Groups that have nodes are filled first, then the others by their number.
+    """
+    found = dict(sizes)
+    more = nodes - sum(sizes.values())
+    for number in sorted(sizes, key=lambda each: (sizes[each] == 0, each)):
+        added = min(more, max(0, most_each - found[number]))
+        found[number] += added
+        more -= added
+    return found
+
+
+def shrunk(sizes: Mapping[int, int], nodes: int, present: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """The sizes when the fleet is to have `nodes`, which are fewer than now. No group becomes larger.
+
+    `present` has an entry for each instance: its deletion cost, and the number of its group. Where more are present
+    than `nodes`, those of the lowest cost go, and among equals those of the group with the highest number. The rest
+    of the replicas are still to come: these are taken from the highest numbers.
+    """
+    cheapest_first = sorted(present, key=lambda each: (each[0], -each[1]))
+    found = dict.fromkeys(sizes, 0)
+    for _, number in cheapest_first[max(0, len(present) - nodes) :]:
+        found[number] = min(sizes[number], found[number] + 1)
+    to_come = nodes - sum(found.values())
+    for number in sorted(sizes):
+        added = min(to_come, sizes[number] - found[number])
+        found[number] += added
+        to_come -= added
+    return found

@@ -21,14 +21,9 @@ from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
 from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
 from giornata.domain.installing import install_hint
 from giornata.domain.money import MICRO_USD
-from giornata.fleets.node_work import NodeWork, faults_of_environment
-from giornata.fleets.opening import Surroundings
-from giornata.fleets.skypilot_clouds import check_enabled_clouds, faults_of_clouds
-from giornata.fleets.skypilot_cluster import Cluster
-from giornata.fleets.skypilot_errors import asking, said
-from giornata.fleets.skypilot_task import Options, Told, faults_of_source, task_of
-
-__all__ = ["Options", "SkyPilotFleet", "open_fleet"]
+from giornata.fleets.opening import FleetDependencies, NodeWork, faults_of_environment
+from giornata.fleets.skypilot.clouds import Cluster, asking, check_enabled_clouds, faults_of_clouds, said
+from giornata.fleets.skypilot.task import NodeFacts, Options, faults_of_source, task_of
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +195,7 @@ class SkyPilotFleet:
 
     def _launch(self, infra: Sequence[str]) -> None:
         name = f"{self._prefix}{self.now_ms():x}-{secrets.token_hex(2)}-{self._digest()}"
-        config = task_of(name, self.options, infra, self._told(key=self.node_key()))
+        config = task_of(name, self.options, infra, self._node_facts(key=self.node_key()))
         if (price := self._known_price()) is not None:
             config["envs"]["GIORNATA_PRICE_USD_PER_HOUR"] = f"{price:g}"
         with asking(self.sky):
@@ -216,11 +211,11 @@ class SkyPilotFleet:
 
     def _digest(self) -> str:
         """Of the task, whichever of the places it is launched in, and without its key."""
-        task = task_of("", self.options, self.options.infra, self._told(key=""))
+        task = task_of("", self.options, self.options.infra, self._node_facts(key=""))
         return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:8]
 
-    def _told(self, *, key: str) -> Told:
-        return Told(fleet=self.name, url=self.server_url(), key=key, work=self.work)
+    def _node_facts(self, *, key: str) -> NodeFacts:
+        return NodeFacts(fleet=self.name, url=self.server_url(), key=key, work=self.work)
 
     def _error_of(self, request_id: str) -> str:
         """What the request ended with: SkyPilot raises it for whoever asks for the result."""
@@ -263,7 +258,7 @@ class SkyPilotFleet:
         return found
 
 
-def open_fleet(name: str, options: Options, surroundings: Surroundings) -> SkyPilotFleet:
+def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> SkyPilotFleet:
     """Clusters of the SkyPilot API server that this machine's SkyPilot is set up for.
 
     Raises InvalidInput when SkyPilot is not installed. Importing it takes seconds, so nobody else does.
@@ -273,10 +268,10 @@ def open_fleet(name: str, options: Options, surroundings: Surroundings) -> SkyPi
     except ModuleNotFoundError as error:
         message, hint = f"the driver skypilot needs {error.name}", install_hint("server", "skypilot")
         raise InvalidInput([Fault(where=f"fleets.{name}.driver", message=message, hint=hint)]) from None
-    return fleet_on(sky, name, options, surroundings)
+    return fleet_on(sky, name, options, dependencies)
 
 
-def fleet_on(sky: Any, name: str, options: Options, surroundings: Surroundings) -> SkyPilotFleet:
+def fleet_on(sky: Any, name: str, options: Options, dependencies: FleetDependencies) -> SkyPilotFleet:
     """Clusters that the package `sky` launches. Raises InvalidInput for what no machine could be launched with."""
     where = f"fleets.{name}.options"
     faults = faults_of_environment(options.environment, where=f"{where}.environment")
@@ -288,8 +283,8 @@ def fleet_on(sky: Any, name: str, options: Options, surroundings: Surroundings) 
         name=name,
         sky=sky,
         options=options,
-        server_url=surroundings.server_url,
-        node_key=surroundings.node_key,
-        now_ms=surroundings.now_ms,
-        work=surroundings.work,
+        server_url=dependencies.server_url,
+        node_key=dependencies.node_key,
+        now_ms=dependencies.now_ms,
+        work=dependencies.work,
     )

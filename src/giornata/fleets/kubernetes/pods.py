@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.fleets.kubernetes_errors import in_words
+from giornata.fleets.kubernetes.errors import in_words
 
 CONTAINER = "node"
 LONGEST_TROUBLE = 500
