@@ -29,8 +29,8 @@ from giornata.agent.transport import Storage
 from giornata.agent.workplace import Workplace
 from giornata.client.node import NodeClient
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.log_fields import log_about
 from giornata.domain.reasons import Reason
+from giornata.domain.telemetry import log_about
 from giornata.protocol.work import Lease
 
 log = logging.getLogger(__name__)

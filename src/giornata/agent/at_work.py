@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from giornata.agent.attempt import Attempt
 from giornata.agent.standing import Ending
-from giornata.domain.log_fields import log_about
+from giornata.domain.telemetry import log_about
 from giornata.protocol.work import Lease
 
 

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.api.metrics import Metrics
 from giornata.api.problems import internal_problem, respond
-from giornata.domain.log_fields import request_id as log_request_id
+from giornata.domain.telemetry import request_id as log_request_id
 
 OF_ATTEMPT, OF_JOB = "/v1/node/attempts/{attempt_id}", "/v1/jobs/{job_id}"
 

@@ -30,8 +30,7 @@ from giornata.cli.standalone_words import RunView
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import duration, size
 from giornata.client.trust import trusted
-from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, InvalidInput, Unavailable, install_hint
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.standalone.bell import Bell, Ringing

@@ -13,7 +13,7 @@ from giornata.control.permissions import require_user
 from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
 from giornata.control.project_reply import max_pictures_of
 from giornata.control.texts import label_faults
-from giornata.domain.dataset import usage_words
+from giornata.domain.datasets import usage_words
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem
 

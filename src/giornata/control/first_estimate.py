@@ -7,8 +7,8 @@ from giornata.control.context import Context
 from giornata.control.ports.money_store import Place
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
+from giornata.domain.estimates import COLLECTED, PUBLISHED_PACES, PublishedPace, published_pace
 from giornata.domain.money import cost_micro_usd
-from giornata.domain.published_paces import COLLECTED, PUBLISHED_PACES, PublishedPace, published_pace
 
 UNKNOWN = "no finished job of this project is like it: same kind, base model and size of a step"
 

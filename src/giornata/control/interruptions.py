@@ -2,7 +2,7 @@
 
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
-from giornata.domain.cadence import mean_time_between_interruptions_s
+from giornata.domain.attempt import mean_time_between_interruptions_s
 
 WINDOW_MS = 7 * 24 * 3_600_000
 # Every heartbeat asks, and a week is not another one after ten seconds.

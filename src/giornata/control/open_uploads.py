@@ -11,7 +11,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.signed_urls import ticket
 from giornata.control.texts import is_id
 from giornata.domain.errors import Fault, InvalidInput, NotFound
-from giornata.domain.parts import plan_parts
+from giornata.domain.transfers import plan_parts
 from giornata.protocol.uploads import FileToUpload, RenewParts, UploadReply, UploadRequest, UploadTicket
 
 MOST_PARTS_PER_REQUEST = 4000

@@ -11,7 +11,7 @@ from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
 from giornata.control.read_fleets import read_fleet
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound, Unavailable
-from giornata.domain.fleet_limits import FleetLimits, limited
+from giornata.domain.fleet_plan import FleetLimits, limited
 from giornata.protocol.fleets import Fleet, ScaleFleet
 
 

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import SDXL
 from giornata.diffusion.order import Sample
-from giornata.domain.dataset import usage_words
+from giornata.domain.datasets import usage_words
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed, in_short

@@ -211,3 +211,12 @@ class TooSlow(Unavailable):
     """The request's body did not arrive in the time that its length allows."""
 
     code = "too-slow"
+
+
+def install_hint(*extras: str) -> str:
+    """The command that installs these extras, from a clone.
+
+    No package index has Giornata, and anybody may take its name on one: a command that installs from an index may
+    run a stranger's code.
+    """
+    return f"in a clone of Giornata: pip install -c constraints.txt '.[{','.join(extras)}]'"

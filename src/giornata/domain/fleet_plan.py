@@ -1,6 +1,6 @@
 """What is decided of a fleet, and what from: the operator's policy, what is believed of it, the plan."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from giornata.domain.capacity import Demand, InstanceView, Offer
 from giornata.domain.health import HealthPolicy
@@ -94,3 +94,29 @@ class Plan:
     needed: bool = False
     awaited: bool = False
     stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetLimits:
+    """Limits that replace those of the settings. None: the settings hold."""
+
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    max_price_micro_usd_per_hour: int | None = None
+
+    def set_ones(self) -> dict[str, int]:
+        """Those that an operator set, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def limited(policy: ScalingPolicy, limits: FleetLimits, *, paused: bool) -> ScalingPolicy:
+    """The policy with the operator's limits. A limit that is set holds at every hour, whatever the windows say."""
+    windows = tuple(
+        replace(
+            window,
+            min_nodes=window.min_nodes if limits.min_nodes is None else None,
+            max_nodes=window.max_nodes if limits.max_nodes is None else None,
+        )
+        for window in policy.windows
+    )
+    return replace(policy, **limits.set_ones(), windows=windows, paused=paused)

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from giornata.control.ports.fleet import Fleet, Instance
 from giornata.control.ports.identities import NoIdentities, Workload, WorkloadIdentities
-from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, install_hint
 
 FLEET = "GIORNATA_FLEET"
 KINDS = "GIORNATA_KINDS"

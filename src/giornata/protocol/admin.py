@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from giornata.domain.dataset import MAX_DATASET_ITEMS
+from giornata.domain.datasets import MAX_DATASET_ITEMS
 from giornata.protocol.model import Label, Message, Reply
 from giornata.protocol.node_checks import NodeVerdict
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import AliasChoices, Field
 
-from giornata.domain.dataset import LEAST_RESOLUTION, MAX_DATASET_ITEMS, MAX_REPEATS, MOST_RESOLUTION
+from giornata.domain.datasets import LEAST_RESOLUTION, MAX_DATASET_ITEMS, MAX_REPEATS, MOST_RESOLUTION
 from giornata.protocol.model import FileName, Message, Reply, Sha256
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.domain.budget import Spent
-from giornata.domain.sharing import Interval, shared_cost_micro_usd
+from giornata.domain.costs import Interval, shared_cost_micro_usd
 from giornata.store.beside import BESIDE, FOREVER_MS, OTHER
 from giornata.store.schema import attempts, jobs, ledger
 

@@ -9,8 +9,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
 from giornata.domain.accounting import run_of
-from giornata.domain.costs import Billed
-from giornata.domain.sharing import Interval
+from giornata.domain.costs import Billed, Interval
 from giornata.store.beside import BESIDE, OTHER
 from giornata.store.bills import shares
 from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, ledger, nodes

@@ -12,8 +12,8 @@ from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.control.length_faults import LengthCheck, length_check
 from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.diffusion.buckets import bucket_sizes, target_size
+from giornata.domain.datasets import enlarged_note
 from giornata.domain.errors import InvalidInput
-from giornata.domain.picture_notes import enlarged_note
 from giornata.pictures.subsets import Subset
 from giornata.protocol.specs import TrainSpec, canonical_names
 from giornata.protocol.training.data import CAPTION_EXTENSION, with_dot

@@ -27,7 +27,7 @@ from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy
 from giornata.domain.money import MICRO_USD
-from giornata.domain.reaping import ReapPolicy
+from giornata.domain.replacement import ReapPolicy
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database import Database, open_store
 from giornata.store.migrate import is_current, migrate

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from giornata.domain.log_fields import log_fields
+from giornata.domain.telemetry import log_fields
 
 LogFormat = Literal["text", "json"]
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"

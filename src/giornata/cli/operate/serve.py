@@ -12,8 +12,7 @@ from giornata.cli.settings.contexts import contexts_file, read_contexts
 from giornata.cli.settings.hints import giornata
 from giornata.cli.settings.private_files import DATA, keep_private, private_folder
 from giornata.cli.ui.output import Output, reporting
-from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, InvalidInput, install_hint
 
 PortOption = Annotated[int | None, flag("port")]
 HostOption = Annotated[str | None, flag("host")]

@@ -14,7 +14,7 @@ from pydantic_settings import (
 )
 
 from giornata.cli.settings.fleet_settings import FleetName, FleetTable
-from giornata.domain.dataset import MAX_DATASET_ITEMS
+from giornata.domain.datasets import MAX_DATASET_ITEMS
 from giornata.domain.errors import Fault, InvalidInput
 
 if TYPE_CHECKING:

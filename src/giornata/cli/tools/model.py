@@ -12,8 +12,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.ui.output import reporting
-from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, GiornataError, InvalidInput, install_hint
 
 MISSING_EXTRA = "No module named"
 MODEL_INDEX = "model_index.json"

@@ -12,8 +12,7 @@ import typer
 from giornata.cli.options import JsonFlag
 from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 from giornata.cli.ui.text import duration
-from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, InvalidInput, install_hint
 
 
 class PolicyChoice(StrEnum):

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
-from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, InstanceGone, InvalidInput, install_hint
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import FleetDependencies, NodeWork, faults_of_environment
 from giornata.fleets.skypilot.clouds import Cluster, asking, check_enabled_clouds, faults_of_clouds, said

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from giornata.domain.cadence import checkpoint_interval_s
+from giornata.domain.attempt import checkpoint_interval_s
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec

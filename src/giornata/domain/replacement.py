@@ -1,7 +1,52 @@
-"""Who of a fleet is renewed next, so that no work is lost: only nodes that hold no job, a few at a time."""
+"""How many machines of a fleet may be replaced now, and which instances a roll renews next.
 
-from collections.abc import Sequence
+The provider keeps a reallocated machine away from the fleet for days (48 hours on SaladCloud), so a fleet that
+reallocates too many machines runs out of them. A roll renews only nodes that hold no job, a few at a time.
+"""
+
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+from giornata.domain.money import MS_PER_HOUR
+
+MS_PER_MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReapPolicy:
+    """Of what a fleet has. At least one each."""
+
+    hourly_share: float = 0.1
+    excluded_share: float = 0.5  # away at one time, because they were reallocated
+    drain_s: float = 120.0  # for the last checkpoint of what a quarantined machine still does
+
+
+def may_reallocate(
+    *,
+    nodes: int,
+    reallocated_at_ms: Collection[int],
+    per_minute: int | None,
+    excluded_s: float,
+    policy: ReapPolicy,
+    now_ms: int,
+) -> int:
+    """How many more now.
+
+    `nodes` is what the fleet has; `reallocated_at_ms` says when machines were, as far back as `excluded_s` and an
+    hour; `per_minute` is the provider's limit, None for none.
+    """
+
+    def since(ms: float) -> int:
+        return sum(1 for each in reallocated_at_ms if each > now_ms - ms)
+
+    rooms = [
+        max(1, int(nodes * policy.hourly_share)) - since(MS_PER_HOUR),
+        max(1, int(nodes * policy.excluded_share)) - since(excluded_s * 1000),
+    ]
+    if per_minute is not None:
+        rooms.append(per_minute - since(MS_PER_MINUTE))
+    return max(0, min(rooms))
+
 
 AT_ONCE_SHARE = 0.1  # of a fleet; at least one
 
