@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.openapi import USER
 from giornata.control import read_costs as reading_costs
-from giornata.protocol.costs import Costs
+from giornata.protocol.admin import Costs
 
 router = APIRouter(prefix="/v1", tags=["administration"])
 

@@ -9,7 +9,7 @@ from giornata.api.openapi import USER, USER_ITEM
 from giornata.api.paging import Cursor, Limit
 from giornata.control import machine_hand
 from giornata.domain.health import MachineState
-from giornata.protocol.machines import MachinePage, QuarantineMachine
+from giornata.protocol.fleets import MachinePage, QuarantineMachine
 from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1/machines", tags=["administration"])

@@ -12,9 +12,18 @@ from giornata.control import create_dataset as creating
 from giornata.control import read_datasets
 from giornata.control import renew_upload as renewing
 from giornata.control import request_uploads as requesting
-from giornata.protocol.datasets import CreateDataset, Dataset, DatasetPage
 from giornata.protocol.strict_json import Json
-from giornata.protocol.uploads import Blob, CompleteUpload, RenewParts, UploadReply, UploadRequest, UploadTicket
+from giornata.protocol.uploads import (
+    Blob,
+    CompleteUpload,
+    CreateDataset,
+    Dataset,
+    DatasetPage,
+    RenewParts,
+    UploadReply,
+    UploadRequest,
+    UploadTicket,
+)
 
 router = APIRouter(prefix="/v1", tags=["data"])
 

@@ -15,7 +15,7 @@ from giornata.control.project_reply import max_pictures_of
 from giornata.control.texts import label_faults
 from giornata.domain.datasets import usage_words
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem
+from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem
 
 
 def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Dataset:

@@ -12,7 +12,7 @@ from giornata.control.ports.pictures import Inspection
 from giornata.control.ports.records import BlobRecord
 from giornata.domain.datasets import picture_notes
 from giornata.domain.errors import BlobMissing, Fault
-from giornata.protocol.datasets import DatasetItem
+from giornata.protocol.uploads import DatasetItem
 
 BATCH = 16  # pictures that lie on the server's disk at one time
 

@@ -15,7 +15,7 @@ from giornata.domain.costs import PARTS, Bill, Interval, Split, Stay, add, split
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
 from giornata.domain.reasons import Reason
-from giornata.protocol.costs import Costs, FleetCosts, WorkCosts
+from giornata.protocol.admin import Costs, FleetCosts, WorkCosts
 
 USUAL = timedelta(days=30)
 LONGEST = timedelta(days=366)

@@ -6,7 +6,7 @@ from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.permissions import require_user
 from giornata.control.texts import is_id
 from giornata.domain.errors import NotFound
-from giornata.protocol.datasets import Dataset, DatasetPage
+from giornata.protocol.uploads import Dataset, DatasetPage
 
 
 def get_dataset(ctx: Context, caller: Caller, dataset_id: str) -> Dataset:

@@ -13,7 +13,7 @@ from giornata.control.submit import enqueue
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Job
-from giornata.protocol.shape import shape_key_of
+from giornata.protocol.specs import shape_key_of
 
 RAISE_ITS_BUDGET = "it goes on by itself when its budget is raised: giornata budget ID AMOUNT, or the project's"
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})

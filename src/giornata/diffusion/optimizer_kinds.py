@@ -11,7 +11,7 @@ from giornata.diffusion import adafactor, adamw_8bit, came, prodigy
 from giornata.diffusion.came import Came
 from giornata.diffusion.lion import Lion
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimization import Optimizer
 from giornata.protocol.training.optimizer_args import argument
 
 State = dict[str, Any]

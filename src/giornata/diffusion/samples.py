@@ -20,7 +20,7 @@ from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.painting import Brush, initial_noise, paint
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.new_tokens import spoken
+from giornata.protocol.training.train_fields import spoken
 
 PURPOSE = "sample"
 

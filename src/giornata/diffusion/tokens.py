@@ -24,7 +24,7 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.new_tokens import words_of
+from giornata.protocol.training.train_fields import words_of
 
 TOKENS = "tokens."
 BUNDLE = "bundle_emb."

@@ -33,7 +33,7 @@ Rows = Mapping[str, Sequence[tuple[str, MetadataRow]]]
 class PictureFile:
     """One picture. `name` is the file's, as it is on disk, behind that of its subfolder if it has one; without a
     caption the job's instance_prompt is used. An epoch holds it `repeats` times.
-    `resolution`: see `giornata.protocol.datasets`."""
+    `resolution`: see `giornata.protocol.uploads`."""
 
     name: str
     path: Path

@@ -28,7 +28,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol import pipe
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import step_artifacts
-from giornata.protocol.training.tracking import WANDB
+from giornata.protocol.training.results import WANDB
 from giornata.standalone.bell import Bell
 from giornata.standalone.ending import Ending, Failed, Finished, Interrupted
 from giornata.standalone.order import Order

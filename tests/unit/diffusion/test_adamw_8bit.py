@@ -10,7 +10,7 @@ from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimization import Optimizer
 
 SHAPES = {"large": (64, 80), "odd": (9, 521), "small": (3, 4)}  # 5120 = 20 blocks; 4689 ends in half a block
 RATES = {"large": 1e-2, "odd": 1e-2, "small": 1e-3}

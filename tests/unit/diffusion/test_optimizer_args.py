@@ -12,7 +12,7 @@ from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.randomness import normal
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimization import Optimizer
 from giornata.protocol.training.optimizer_args import ARGS, argument
 
 SHAPES = {"matrix": (3, 5), "kernel": (2, 3, 3, 3), "vector": (4,)}

@@ -15,7 +15,7 @@ from giornata.diffusion.rates import rate_of
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.block_rates import SDXL_BLOCK_LR
+from giornata.protocol.training.optimization import SDXL_BLOCK_LR
 from giornata.workloads.train.steps import optimizer_of
 
 RATES: dict[str, Any] = {

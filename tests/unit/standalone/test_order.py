@@ -7,7 +7,7 @@ import pytest
 from giornata.client.training_folder import TrainingFolder
 from giornata.client.uploads import LocalFile
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.datasets import DatasetItem
+from giornata.protocol.uploads import DatasetItem
 from giornata.standalone.order import make_order, spec_faults
 
 FIELDS = {"model": "some/model", "instance_prompt": "a photo of sks dog", "rank": 8}

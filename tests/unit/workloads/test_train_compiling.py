@@ -14,7 +14,7 @@ from giornata.diffusion.regional import compiler_of, kinds_of_region, regions
 from giornata.domain.reasons import RETRY, STRIKE, Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Compile
+from giornata.protocol.training.optimization import Compile
 from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, SPEEDS, Compiler, Kernels, Speeds, Work
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.graphs import Pass

@@ -9,9 +9,8 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 
 from giornata.engine.workload import Wish, WorkloadFailed
 from giornata.protocol.joint import why_solo
-from giornata.protocol.shape import shape_key_of
-from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.held_out import held_count, validated_steps
+from giornata.protocol.specs import TrainSpec, shape_key_of
+from giornata.protocol.training.train_fields import held_count, validated_steps
 from giornata.workloads.train.held_out import split
 from giornata.workloads.train.material import from_files
 from giornata.workloads.train.tracking import rows_of

@@ -22,7 +22,7 @@ from giornata.diffusion.tokens import add_tokens, taught
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimization import Optimizer
 from giornata.workloads.train.keeping import Learner, state_of
 from giornata.workloads.train.steps import optimizer_of
 from giornata.workloads.train.wearing import BOTH, LEAN, PEFT, layer_entries, lora_layer, wearing

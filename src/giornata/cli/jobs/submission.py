@@ -33,8 +33,8 @@ from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
 from giornata.pictures.subsets import Subset
 from giornata.protocol.admin import ROOT_PROJECT
-from giornata.protocol.datasets import Dataset
 from giornata.protocol.jobs import Job
+from giornata.protocol.uploads import Dataset
 
 SOON_SENT = 100
 """Pictures that are sent without asking how many the project may have: the server says so soon enough."""

@@ -11,7 +11,7 @@ from giornata.cli.settings.connection import connect
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import cost, count, duration
 from giornata.domain.money import format_rate_usd
-from giornata.protocol.costs import Costs, FleetCosts
+from giornata.protocol.admin import Costs, FleetCosts
 
 PARTS = ("useful", "lost", "at_risk", "idle", "startup")
 

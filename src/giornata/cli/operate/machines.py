@@ -11,7 +11,7 @@ from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import ago
 from giornata.domain.health import MachineState
-from giornata.protocol.machines import Machine, QuarantineMachine
+from giornata.protocol.fleets import Machine, QuarantineMachine
 
 MachineId = Annotated[
     str, typer.Argument(metavar="MACHINE", help="As `giornata machines` shows it.", show_default=False)

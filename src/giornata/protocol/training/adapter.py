@@ -2,15 +2,11 @@
 
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints
 
 from giornata.protocol.model import Message, Sha256
-from giornata.protocol.training.meaning import meaningless
-
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
 
 
 class AdapterType(StrEnum):
@@ -52,14 +48,6 @@ Rank = Annotated[int, Field(ge=1, le=512)]
 Alpha = Annotated[float, Field(gt=0, le=4096)]
 # No dot and no angle bracket: the word is part of a key in files, and tokens are called <s0>, <s1> …
 Abstraction = Annotated[str, StringConstraints(pattern=r"^[^\s,;.<>]{1,32}$")]
-
-
-TOKEN_FIELDS = (
-    "train_text_encoder_ti_frac",
-    "num_new_tokens_per_abstraction",
-    "token_abstraction",
-    "initializer_concept",
-)
 
 
 def _listed(words: Any) -> Any:
@@ -163,48 +151,6 @@ class AdapterFields(Message):
     )
     use_ema: bool = Field(False, description="The result is a running average of the weights.")
     ema_decay: float = Field(0.999, gt=0, lt=1, description="The average's inertia, once it has warmed up.")
-
-
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
-    lokr = spec.adapter_type is AdapterType.LOKR
-    return [
-        *meaningless(
-            spec,
-            "stop_text_encoder_training",
-            "text_encoder_target_modules",
-            because="without train_text_encoder",
-            unless=spec.train_text_encoder,
-        ),
-        *_token_contradictions(spec),
-        *meaningless(spec, "ema_decay", because="without use_ema", unless=spec.use_ema),
-        (lokr and spec.use_dora, "use_dora goes with adapter_type lora only"),
-        (lokr and spec.use_rslora, "use_rslora goes with adapter_type lora only"),
-        *meaningless(spec, "decompose_both", "decompose_factor", because="without adapter_type lokr", unless=lokr),
-        (spec.decompose_factor == 0, "decompose_factor is at least 1, or -1"),
-        (
-            lokr and "diffusers" in spec.output_formats,
-            "output_formats cannot be diffusers with adapter_type lokr, for diffusers loads no LoKr into SDXL; "
-            'use ["kohya"]',
-        ),
-    ]
-
-
-def _token_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    wanted, words = spec.train_text_encoder_ti, spec.token_abstraction
-    within = any(one in other for place, one in enumerate(words) for other in words[:place] + words[place + 1 :])
-    return [
-        *meaningless(spec, *TOKEN_FIELDS, because="without train_text_encoder_ti", unless=wanted),
-        (wanted and within, "token_abstraction has a word that is part of another"),
-        (
-            wanted and any(word in (spec.class_prompt or "") for word in words),
-            "class_prompt says a token_abstraction, but class pictures show what is known already",
-        ),
-        (
-            wanted and spec.shuffle_caption and any(spec.caption_separator in word for word in words),
-            "token_abstraction has the caption_separator in it",
-        ),
-    ]
 
 
 def what_would_be_lost(old: AdapterFields, new: AdapterFields) -> list[tuple[str, str]]:

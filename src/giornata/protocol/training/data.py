@@ -1,15 +1,10 @@
-"""The pictures and what is said of them."""
+"""The pictures of a training job: the subject's, those of its class, and those held out."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from giornata.protocol.model import Message
-from giornata.protocol.training.meaning import meaningless
-from giornata.protocol.training.text import Prompt
-
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
+from giornata.protocol.model import Message, Prompt
 
 CAPTION_EXTENSION = ".txt"
 
@@ -96,31 +91,41 @@ class DataFields(Message):
     )
 
 
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
-    return [
-        *meaningless(
-            spec,
-            "keep_tokens",
-            "caption_separator",
-            because="without shuffle_caption",
-            unless=spec.shuffle_caption,
-        ),
-        *_bucket_contradictions(spec),
-    ]
+class PriorFields(Message):
+    """What is to be kept: prior preservation."""
+
+    with_prior_preservation: bool = Field(
+        False,
+        description="Keep what the base model draws under class_prompt; see prior_prediction for the other way.",
+    )
+    class_prompt: Prompt | None = Field(None, description="What the class is called, such as: a photo of a dog.")
+    class_dataset: str | None = Field(
+        None,
+        pattern=r"^ds_[0-9a-z]+$",
+        description="Own class pictures; without it the base model draws them once.",
+    )
+    num_class_images: int = Field(
+        100, ge=1, le=5000, description="Class pictures that the base model draws where class_dataset is not given."
+    )
+    prior_loss_weight: float = Field(1.0, ge=0, le=100, description="Weight of the class against the subject.")
+    prior_prediction: bool = Field(
+        False,
+        description="No class pictures: under class_prompt the subject's pictures are to look as the base sees them.",
+    )
 
 
-def _bucket_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    if not spec.enable_bucket:
-        names = ("bucket_reso_steps", "min_bucket_reso", "max_bucket_reso", "bucket_no_upscale")
-        return meaningless(spec, *names, because="without enable_bucket", unless=False)
-    steps = spec.bucket_reso_steps
-    if spec.bucket_no_upscale:
-        return [(spec.resolution % steps != 0, "resolution is not a multiple of bucket_reso_steps")]
-    sides = ("resolution", "min_bucket_reso", "max_bucket_reso")
-    odd = [(getattr(spec, name) % steps != 0, f"{name} is not a multiple of bucket_reso_steps") for name in sides]
-    return [
-        *odd,
-        (spec.min_bucket_reso > spec.resolution, "min_bucket_reso is above resolution"),
-        (spec.max_bucket_reso < spec.resolution, "max_bucket_reso is below resolution"),
-    ]
+class HeldOutFields(Message):
+    """Pictures that are held out of training, and the loss on them."""
+
+    validation_split: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="Pictures that are held out of training, drawn by the seed: below 1 a share of all, from 1 on "
+        "their number. The metric validation_loss is the loss on them. The job trains alone.",
+    )
+    validate_every_n_steps: int = Field(
+        100,
+        ge=1,
+        description="Steps between two losses on the held-out pictures; after the last step there is one too.",
+    )

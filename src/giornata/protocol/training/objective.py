@@ -1,15 +1,11 @@
-"""What is minimised."""
+"""The loss that a training job minimizes, and what keeps an adapter from learning its pictures by heart."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import AliasChoices, Field
 
 from giornata.protocol.model import Message
-from giornata.protocol.training.meaning import meaningless
-
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
 
 
 class LossType(StrEnum):
@@ -83,52 +79,42 @@ class ObjectiveFields(Message):
     max_timestep: int = Field(1000, ge=1, le=1000, description="End of the timesteps that are trained on.")
 
 
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
-    return [
-        (
-            spec.snr_gamma is not None and spec.debiased_estimation_loss,
-            "snr_gamma and debiased_estimation_loss are two weightings of the same loss; choose one",
-        ),
-        (
-            spec.rescale_betas_zero_snr and spec.prediction_type == "epsilon",
-            "rescale_betas_zero_snr needs prediction_type v_prediction: noise cannot be learned from pure noise",
-        ),
-        *meaningless(
-            spec,
-            "huber_c",
-            "huber_schedule",
-            because="without loss_type huber or smooth_l1",
-            unless=spec.loss_type in PSEUDO_HUBER,
-        ),
-        *meaningless(
-            spec,
-            "multires_noise_discount",
-            because="without multires_noise_iterations",
-            unless=spec.multires_noise_iterations is not None,
-        ),
-        *_edm_contradictions(spec),
-        (spec.min_timestep >= spec.max_timestep, "min_timestep is not below max_timestep"),
-    ]
+DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
 
 
-def _edm_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    edm = spec.do_edm_style_training
-    return [
-        (
-            edm and spec.snr_gamma is not None,
-            "snr_gamma does not go with do_edm_style_training, which has a weighting of its own",
-        ),
-        (
-            edm and spec.debiased_estimation_loss,
-            "debiased_estimation_loss does not go with do_edm_style_training, which has a weighting of its own",
-        ),
-        (
-            edm and spec.loss_type is not LossType.L2,
-            "loss_type has to be l2 with do_edm_style_training, whose weighting is one of squares",
-        ),
-        (
-            edm and spec.rescale_betas_zero_snr,
-            "rescale_betas_zero_snr does not go with do_edm_style_training: pure noise has no finite sigma",
-        ),
-    ]
+class RegularizationFields(Message):
+    """What keeps an adapter from learning its pictures by heart."""
+
+    network_dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Part of the numbers between A and B that is set to 0 in each step; the others are divided by "
+        "1 - network_dropout. sd-scripts' meaning.",
+    )
+    rank_dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Part of the ranks of each layer that is left out for a picture in each step; the others are "
+        "divided by 1 - rank_dropout. sd-scripts' meaning.",
+    )
+    module_dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Part of the layers whose adapter is left out of a micro-batch; the others stay as they are. "
+        "sd-scripts' meaning.",
+    )
+    scale_weight_norms: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="After each step a layer whose product (alpha / rank) B A has a larger Frobenius norm is scaled "
+        "to this one. 1 is usual. The metric norms_scaled counts such layers.",
+    )
+
+
+def has_dropout(spec: RegularizationFields) -> bool:
+    """Whether something of the adapter is left out in each step."""
+    return any(getattr(spec, name) > 0 for name in DROPOUTS)

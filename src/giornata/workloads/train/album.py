@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.samples import steps_beside_each_other
+from giornata.protocol.training.results import steps_beside_each_other
 
 PICTURES = "log.samples"
 """The tensor of a checkpoint: pictures_SPTT3, uint8; what could not be drawn is black."""

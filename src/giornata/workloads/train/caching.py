@@ -13,7 +13,7 @@ from giornata.diffusion.models import BaseModel
 from giornata.diffusion.multires import Multires
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.regularisation import has_dropout
+from giornata.protocol.training.objective import has_dropout
 from giornata.workloads.train.draws import Draws
 from giornata.workloads.train.encoding import Tick, encode_missing, undecodable
 from giornata.workloads.train.material import Material, refuse_if

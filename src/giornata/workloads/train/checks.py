@@ -12,7 +12,7 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.new_tokens import longest_spoken, spoken
+from giornata.protocol.training.train_fields import longest_spoken, spoken
 from giornata.workloads.train.init_lora import check_init_lora, starts_from_file
 from giornata.workloads.train.material import Material, refuse_if
 

@@ -25,8 +25,8 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Compile
-from giornata.protocol.training.regularisation import has_dropout
+from giornata.protocol.training.objective import has_dropout
+from giornata.protocol.training.optimization import Compile
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.graphs import Pass
 from giornata.workloads.train.keeping import Keeper, Learner

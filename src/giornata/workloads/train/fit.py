@@ -28,7 +28,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
-from giornata.protocol.training.regularisation import has_dropout
+from giornata.protocol.training.objective import has_dropout
 from giornata.workloads.train.footprint import Footprint, below_on, ladder
 
 CONTEXT_BYTES = int(0.75 * GIB)

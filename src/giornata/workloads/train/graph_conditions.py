@@ -12,7 +12,7 @@ from giornata.diffusion.memory import in_gib
 from giornata.diffusion.models import BaseModel
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import CudaGraphs
+from giornata.protocol.training.optimization import CudaGraphs
 from giornata.workloads.train.fit import GRAPH_BYTES, Room, Sizes
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.graphs import RULES, Graphs, Rules, Watched

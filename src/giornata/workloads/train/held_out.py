@@ -21,7 +21,7 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.held_out import held_count, validated_steps
+from giornata.protocol.training.train_fields import held_count, validated_steps
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.draws import assemble
 from giornata.workloads.train.encoding import Tick

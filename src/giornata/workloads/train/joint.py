@@ -32,8 +32,8 @@ from giornata.engine.workload import Crew, Outcome, Reporter, WorkloadFailed
 from giornata.protocol.joint import rank_ceiling
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import CudaGraphs
-from giornata.protocol.training.regularisation import has_dropout
+from giornata.protocol.training.objective import has_dropout
+from giornata.protocol.training.optimization import CudaGraphs
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.exactness import JOINT
 from giornata.workloads.train.faults import blamed

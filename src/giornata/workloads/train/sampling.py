@@ -20,7 +20,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, Stopped, Wish
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import by_step_file, samples_file, sheet_file
-from giornata.protocol.training.samples import steps_with_sheets
+from giornata.protocol.training.results import steps_with_sheets
 from giornata.workloads.train.album import MOST_SIDE_PX, Album, columns, drawn, put, small
 from giornata.workloads.train.faults import reason_of
 

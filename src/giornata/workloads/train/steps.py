@@ -22,7 +22,7 @@ from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.diffusion.rates import TOKENS, by_rate
 from giornata.diffusion.tokens import NewTokens, learning_steps
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.new_tokens import spoken
+from giornata.protocol.training.train_fields import spoken
 from giornata.workloads.train.feed import Feed, Ready
 from giornata.workloads.train.graphs import Pass, named_tensors, part_of
 from giornata.workloads.train.keeping import Learner

@@ -1,22 +1,85 @@
-"""How it is minimised."""
+"""The optimizer of a training job, its rates, its steps and its precision."""
 
+import ast
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints, model_validator
 
 from giornata.protocol.model import Message
-from giornata.protocol.training import args_text, block_rates
-from giornata.protocol.training.meaning import meaningless
 
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
+ARG_WORDS = {"true": True, "false": False}
+
+
+def _read_args(given: Any) -> Any:
+    """A list of NAME=VALUE, or such text with spaces between, as a dictionary; anything else as it is."""
+    parts = given.split() if isinstance(given, str) else given
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        return given
+    found: dict[str, Any] = {}
+    for part in parts:
+        name, equals, text = part.partition("=")
+        if not equals:
+            raise ValueError(f"{part!r} is not NAME=VALUE")
+        if name.strip() in found:
+            raise ValueError(f"{name.strip()} is given twice; give it once")
+        found[name.strip()] = _arg_value(part, text.strip())
+    return found
+
+
+def _arg_value(part: str, text: str) -> Any:
+    if text.lower() in ARG_WORDS:
+        return ARG_WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"{part!r} has a value that is no number, tuple of numbers, true or false") from None
+
+
+SDXL_BLOCK_LR = (
+    ("time_embedding", "add_embedding"),
+    ("conv_in",),
+    *((f"down_blocks.0.resnets.{number}",) for number in range(2)),
+    ("down_blocks.0.downsamplers.0",),
+    *((f"down_blocks.1.resnets.{number}", f"down_blocks.1.attentions.{number}") for number in range(2)),
+    ("down_blocks.1.downsamplers.0",),
+    *((f"down_blocks.2.resnets.{number}", f"down_blocks.2.attentions.{number}") for number in range(2)),
+    ("mid_block.resnets.0",),
+    ("mid_block.attentions.0",),
+    ("mid_block.resnets.1",),
+    *((f"up_blocks.0.resnets.{number}", f"up_blocks.0.attentions.{number}") for number in range(2)),
+    ("up_blocks.0.resnets.2", "up_blocks.0.attentions.2", "up_blocks.0.upsamplers.0"),
+    *((f"up_blocks.1.resnets.{number}", f"up_blocks.1.attentions.{number}") for number in range(2)),
+    ("up_blocks.1.resnets.2", "up_blocks.1.attentions.2", "up_blocks.1.upsamplers.0"),
+    *((f"up_blocks.2.resnets.{number}",) for number in range(3)),
+    ("conv_out",),
+)
+"""What each of sd-scripts' 23 rates is for, by diffusers' names: the embeddings, input blocks 0 to 8, middle blocks 0
+to 2, output blocks 0 to 8, and the output."""
+
+
+def _read_block_rates(given: Any) -> Any:
+    """23 rates, as a list or as text with commas, as a dictionary; anything else as it is. Raises ValueError for
+    another number of them."""
+    rates = given.split(",") if isinstance(given, str) else given
+    if not isinstance(rates, list | tuple):
+        return given
+    if len(rates) != len(SDXL_BLOCK_LR):
+        raise ValueError(
+            f"{len(rates)} rates, and block_lr has {len(SDXL_BLOCK_LR)}; or name blocks with their rates"
+        )
+    return {name: rate for names, rate in zip(SDXL_BLOCK_LR, rates, strict=True) for name in names}
+
+
+def _plain_block(name: str) -> str:
+    """The name of a block without the UNet's."""
+    return name.removeprefix("unet.")
 
 
 ArgValue = bool | int | float | tuple[float, ...]
 Rate = Annotated[float, Field(ge=0, le=10)]
-BlockName = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(block_rates.plain)]
+BlockName = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_plain_block)]
 
 
 class LrScheduler(StrEnum):
@@ -77,7 +140,7 @@ def _precision(name: Any) -> Any:
     return "bf16" if name == "fp16" else name
 
 
-class OptimisationFields(Message):
+class OptimizationFields(Message):
     """How it is minimised."""
 
     max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Optimizer steps.")
@@ -105,7 +168,7 @@ class OptimisationFields(Message):
     use_8bit_adam: bool = Field(
         False, exclude=True, description="diffusers' way to say optimizer adamw_8bit, which is how it is kept."
     )
-    optimizer_args: Annotated[dict[str, ArgValue], BeforeValidator(args_text.read)] = Field(
+    optimizer_args: Annotated[dict[str, ArgValue], BeforeValidator(_read_args)] = Field(
         {},
         max_length=16,
         description="More of what the optimizer is told, by the names of its package: {'d_coef': 2}. Each takes the "
@@ -128,7 +191,7 @@ class OptimisationFields(Message):
         description="A rate for the adapter of each text encoder, in their order, instead of text_encoder_lr. "
         "0: that one's stays as it begins.",
     )
-    block_learning_rates: Annotated[dict[BlockName, Rate], BeforeValidator(block_rates.read)] = Field(
+    block_learning_rates: Annotated[dict[BlockName, Rate], BeforeValidator(_read_block_rates)] = Field(
         {},
         max_length=256,
         description="Other rates than learning_rate in parts of the UNet: {'down_blocks': 5e-5, 'mid_block': 0}. The "
@@ -189,114 +252,12 @@ class OptimisationFields(Message):
         return {**given, name: Optimizer.ADAMW_8BIT} if plain else given
 
 
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
-    prodigy, schedule_free = spec.optimizer is Optimizer.PRODIGY, spec.optimizer is Optimizer.SCHEDULE_FREE
-    constant = {LrScheduler.CONSTANT, LrScheduler.CONSTANT_WITH_WARMUP}
-    return [
-        (
-            spec.use_8bit_adam and spec.optimizer is not Optimizer.ADAMW_8BIT,
-            f"use_8bit_adam does not go with optimizer {spec.optimizer}; choose one",
-        ),
-        (
-            spec.num_train_epochs is not None and "max_train_steps" in spec.model_fields_set,
-            "num_train_epochs does not go with max_train_steps; choose one",
-        ),
-        (
-            spec.num_train_epochs is None and spec.lr_warmup_steps > spec.max_train_steps,
-            "lr_warmup_steps is larger than max_train_steps",
-        ),
-        (
-            spec.cuda_graphs is CudaGraphs.ON and (spec.train_text_encoder or spec.train_text_encoder_ti),
-            "cuda_graphs on does not go with train_text_encoder and train_text_encoder_ti, whose captions become "
-            "tokens on the CPU within each pass; use auto",
-        ),
-        (
-            spec.lr_scheduler is LrScheduler.CONSTANT and spec.lr_warmup_steps > 0,
-            "lr_scheduler constant has no warm-up; use constant_with_warmup, or lr_warmup_steps 0",
-        ),
-        *_meaningless(spec),
-        (
-            prodigy and spec.learning_rate < 0.1,
-            "learning_rate is a factor of the rate that prodigy finds by itself; use 1.0",
-        ),
-        (
-            prodigy
-            and (spec.train_text_encoder or spec.train_text_encoder_ti)
-            and spec.text_encoder_lr != spec.learning_rate,
-            "text_encoder_lr has to be the learning_rate with prodigy, which finds one for all",
-        ),
-        *(
-            (prodigy and bool(getattr(spec, name)), f"{name} does not go with prodigy, which finds one rate for all")
-            for name in ("text_encoder_learning_rates", "block_learning_rates")
-        ),
-        (
-            schedule_free and spec.lr_scheduler not in constant,
-            "lr_scheduler has to be constant or constant_with_warmup with adamw_schedule_free",
-        ),
-        (
-            schedule_free and spec.adam_beta1 == 0,
-            "adam_beta1 has to be above 0 with adamw_schedule_free, which averages by it",
-        ),
-        (
-            schedule_free and spec.use_ema,
-            "use_ema averages what adamw_schedule_free has averaged already; choose one",
-        ),
-        (
-            (prodigy or schedule_free) and spec.stop_text_encoder_training is not None,
-            "stop_text_encoder_training does not go with prodigy and adamw_schedule_free, which move all weights",
-        ),
-        (
-            prodigy and spec.train_text_encoder_ti and spec.train_text_encoder_ti_frac < 1,
-            "train_text_encoder_ti_frac has to be 1 with prodigy, which moves all weights",
-        ),
-        (
-            schedule_free and spec.train_text_encoder_ti,
-            "train_text_encoder_ti does not go with adamw_schedule_free, whose average knows nothing of the new "
-            "tokens' rescaling",
-        ),
-    ]
+def steps_of(spec: OptimizationFields, *, pictures: int) -> int:
+    """The optimizer steps of the spec's `num_train_epochs` over so many pictures, as diffusers' scripts count them.
 
-
-def _meaningless(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    schedule = spec.lr_scheduler
-    return [
-        *meaningless(
-            spec,
-            "lr_num_cycles",
-            because="without lr_scheduler cosine_with_restarts",
-            unless=schedule is LrScheduler.COSINE_WITH_RESTARTS,
-        ),
-        *meaningless(
-            spec,
-            "lr_power",
-            because="without lr_scheduler polynomial",
-            unless=schedule is LrScheduler.POLYNOMIAL,
-        ),
-        *meaningless(
-            spec,
-            "text_encoder_lr",
-            because="without train_text_encoder or train_text_encoder_ti",
-            unless=spec.train_text_encoder or spec.train_text_encoder_ti,
-        ),
-        *meaningless(
-            spec,
-            "text_encoder_lr",
-            because="with text_encoder_learning_rates, which take its place",
-            unless=spec.text_encoder_learning_rates is None or spec.train_text_encoder_ti,
-        ),
-        *meaningless(
-            spec,
-            "text_encoder_learning_rates",
-            because="without train_text_encoder",
-            unless=spec.train_text_encoder,
-        ),
-        *meaningless(
-            spec,
-            "adam_beta1",
-            "adam_beta2",
-            "adam_epsilon",
-            because=f"with optimizer {spec.optimizer}, which has no such thing",
-            unless=spec.optimizer not in WITHOUT_ADAMS,
-        ),
-    ]
+    The last batch of an epoch may be short, and so may its last accumulation. Raises ValueError without epochs.
+    """
+    if spec.num_train_epochs is None:
+        raise ValueError("the spec counts in steps")
+    batches = -(-pictures // spec.train_batch_size)
+    return spec.num_train_epochs * -(-batches // spec.gradient_accumulation_steps)
