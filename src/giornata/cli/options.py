@@ -16,7 +16,7 @@ from giornata.protocol.model import Message
 
 
 def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
-    """The option that sets a setting for one command, with the setting's own words and default as its help."""
+    """The option that sets a setting for one command. Its help is the description and the default of the setting."""
     field = Settings.model_fields[setting]
     default = field.default if isinstance(field.default, str | int | float) else None
     shown = "" if default is None or isinstance(default, bool) else f" [default: {default}]"
@@ -29,7 +29,7 @@ MAX_COMPLETED_JOBS = 50
 
 
 def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The newest jobs whose id begins so, each with its name and state. None when no server answers."""
+    """The newest jobs whose id begins with `incomplete`, with name and state. None when no server answers."""
     import httpx
 
     from giornata.cli.settings.connection import connect
@@ -51,9 +51,9 @@ def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return [(job.id, f"{job.name}, {job.state}") for job in newest if job.id.startswith(incomplete)]
 
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object last.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 CLASS_FOLDER = "--class-data-dir"
-JOB_HELP = "Its id, the beginning of its id, its name, or: last."
+JOB_HELP = "Id of the job, the beginning of the id, the name of the job, or: last."
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP, show_default=False, autocompletion=job_ids)]
 DataOption = Annotated[Path | None, flag("data")]
 PlacesOption = Annotated[int | None, flag("places")]
@@ -61,7 +61,10 @@ PriceOption = Annotated[float | None, flag("price_usd_per_hour", metavar="USD")]
 KindOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--kind", metavar="KIND", help="Kind of job to take; may be repeated. [default: train]", show_default=False
+        "--kind",
+        metavar="KIND",
+        help="Kind of job that the node takes; may be repeated. [default: train]",
+        show_default=False,
     ),
 ]
 WorkloadOption = Annotated[
@@ -69,7 +72,7 @@ WorkloadOption = Annotated[
     typer.Option(
         "--workload",
         metavar="x-NAME=COMMAND",
-        help="A kind of your own, and the program that does it; may be repeated.",
+        help="A kind of your own and the program that does it; may be repeated.",
         show_default=False,
     ),
 ]
@@ -86,8 +89,10 @@ def settings_of(context: typer.Context, **flags: Any) -> Settings:
 
 
 def check_message(message: type[Message], **given: tuple[str, object]) -> None:
-    """Refuse what the server would refuse, before one is looked for. `given` has the option and the value of each
-    field. Raises InvalidInput with every fault, by its option."""
+    """Refuse what the server would refuse, before a request. `given` has the option and the value of each field.
+
+    Raises InvalidInput with every fault, by its option.
+    """
     try:
         message.model_validate({field: value for field, (_, value) in given.items()})
     except ValidationError as error:
@@ -96,12 +101,12 @@ def check_message(message: type[Message], **given: tuple[str, object]) -> None:
 
 
 def check_job_name(name: str | None) -> None:
-    """Raises InvalidInput for a name that no job may have."""
+    """Check the option --name. Raises InvalidInput for a name that no job may have."""
     check_message(SubmitJob, spec=("", {}), name=("--name", name))
 
 
 def misplaced(options: Mapping[str, object], message: str, *, hint: str) -> list[Fault]:
-    """A fault for each of these options that was given: they belong to another way of calling the command."""
+    """A fault for each of these options that was given, because another option excludes it."""
     return [Fault(where=name, message=message, hint=hint) for name, value in options.items() if value is not None]
 
 

@@ -36,9 +36,13 @@ Command = Callable[[int], Sequence[str]]
 class Options(FleetOptions):
     """What can be said of nodes on this machine."""
 
-    price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="What an hour of one node costs.")
+    price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="Price of one node in US dollars per hour.")
     gpus: int | None = Field(
-        None, ge=0, le=64, description="GPUs to give out, one a node. Default: what nvidia-smi lists; 0: do not care."
+        None,
+        ge=0,
+        le=64,
+        description="Number of GPUs that are given to nodes, one to each. Default: the GPUs that nvidia-smi lists. "
+        "0: nodes are given no GPU of their own.",
     )
     grace_s: float = Field(35.0, ge=0, description="Seconds for the last checkpoint before a node is killed.")
 

@@ -18,7 +18,10 @@ class Options(FleetOptions):
     """What can be said of machines that join by themselves."""
 
     price_usd_per_hour: float | None = Field(
-        None, ge=0, le=1000, description="What an hour of each node costs. Default: each node says its own price."
+        None,
+        ge=0,
+        le=1000,
+        description="Price of each node in US dollars per hour. Default: the price that each node reports.",
     )
 
 

@@ -142,7 +142,7 @@ def test_all_its_names_mean_the_same_and_one_is_reported_back(fields: dict[str, 
 
 
 def test_it_is_not_another_optimizer() -> None:
-    with pytest.raises(ValueError, match="use_8bit_adam does not go with optimizer prodigy"):
+    with pytest.raises(ValueError, match="use_8bit_adam conflicts with optimizer prodigy"):
         spec_with(optimizer="prodigy", learning_rate=1.0, use_8bit_adam=True)
     assert spec_with(optimizer="adamw", use_8bit_adam=False).optimizer is Optimizer.ADAMW
 

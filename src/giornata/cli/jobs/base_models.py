@@ -45,12 +45,15 @@ class Hub:
             return None
         code = answer.headers.get("x-error-code", "")
         if code == "RevisionNotFound":
-            return f"{repository} on the hub has no revision {revision}", "leave it out, or check the spelling"
+            return (
+                f"{repository} on the hub has no revision {revision}",
+                "leave the revision out, or check its spelling",
+            )
         if code == "RepoNotFound" or (answer.status_code == httpx.codes.UNAUTHORIZED and not token):
             near = difflib.get_close_matches(repository, KNOWN, n=1)
             meant = f"did you mean {near[0]}? " if near else "check the spelling; "
             private = "a private model needs --set hub_token_secret=NAME"
-            return f"the hub knows no model {repository}", f"{meant}{private}; {SKIP}"
+            return f"the hub has no model {repository}", f"{meant}{private}; {SKIP}"
         return None
 
     def _is_offline(self) -> bool:
@@ -109,14 +112,14 @@ def _repository(name: str) -> str | None:
 def _path_fault(name: str, shares_files: Callable[[], bool]) -> tuple[str, str] | None:
     path = Path(name)
     if path.is_file() and not is_single_file(name):
-        return f"{name} is a file, and not a .safetensors file", "give a .safetensors file, a folder, or a hub id"
+        return f"{name} is not a .safetensors file", "give a .safetensors file, a folder, or a hub id"
     if path.exists():
         return None
     if hub_file(name) is not None or not looks_like_path(name):
         return None
     if name.startswith("~") or not path.is_absolute():
-        message = f"there is no {name} here, and nodes have another working directory"
+        message = f"{name} does not exist here, and nodes have another working directory"
         return message, "give a folder that exists, its absolute path on the nodes, or a hub id"
     if shares_files():
-        return f"there is no {name} on this machine", "give a folder that exists, or a hub id"
+        return f"{name} does not exist on this machine", "give a folder that exists, or a hub id"
     return None

@@ -24,23 +24,35 @@ MonthlyAmount = Annotated[
     typer.Option(
         "--monthly",
         metavar="USD|none",
-        help="Dollars for each calendar month, in UTC; none: no limit. Of a project only.",
+        help="Budget of the project for each calendar month (UTC), in US dollars. none: no limit.",
         show_default=False,
     ),
 ]
 ProjectId = Annotated[
     str | None,
-    typer.Option("--project", metavar="ID", help="The budgets of this project, not of a job.", show_default=False),
+    typer.Option(
+        "--project",
+        metavar="ID",
+        help="Show or set the budgets of this project instead of a job.",
+        show_default=False,
+    ),
 ]
 OptionalJobId = Annotated[
     str | None, typer.Argument(metavar="JOB", help=JOB_HELP, show_default=False, autocompletion=job_ids)
 ]
 JobAmount = Annotated[
     str | None,
-    typer.Argument(metavar="USD|none", help="Dollars, such as 0.50; none: no limit.", show_default=False),
+    typer.Argument(
+        metavar="USD|none", help="Budget of the job in US dollars, such as 0.50. none: no limit.", show_default=False
+    ),
 ]
 ProjectAmount = Annotated[
-    str | None, typer.Argument(metavar="USD|none", help="Dollars, such as 50; none: no limit.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="USD|none",
+        help="Budget of the project in US dollars, such as 50. none: no limit.",
+        show_default=False,
+    ),
 ]
 
 
@@ -65,10 +77,10 @@ def job_budget(
     monthly: MonthlyAmount = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what a job may cost, or change it.
+    """Show or set the budget of a job.
 
-    A job that was paused for want of money goes on when its budget is raised. With --project: the budgets of a
-    project, in all and per month.
+    A job that is paused because its budget is spent resumes when the budget is raised. With --project, the command
+    shows or sets the budgets of a project: in total and per month.
     """
     with reporting(as_json) as out:
         _check_one_is_named(job_id, project, monthly)
@@ -86,14 +98,14 @@ def job_budget(
 
 def project_budget(
     context: typer.Context,
-    project_id: Annotated[str, typer.Argument(metavar="ID", help="The project's id.", show_default=False)],
+    project_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the project.", show_default=False)],
     amount: ProjectAmount = None,
     monthly: MonthlyAmount = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what all jobs of a project may cost, or set it.
+    """Show or set the budgets of a project.
 
-    Jobs that waited for the money go on. Without an amount the budgets are shown.
+    Paused jobs of the project resume when the budget allows it. Without an amount the command shows the budgets.
     """
     with reporting(as_json, see=("project", "list")) as out:
         _budget_of_project(context, project_id, amount, monthly, out)
@@ -153,12 +165,12 @@ def monthly_money(project: Project) -> tuple[str, str]:
 def _check_one_is_named(job_id: str | None, project: str | None, monthly: str | None) -> None:
     faults = []
     if job_id is None and project is None:
-        faults.append(Fault(where="ID", message="no job is named", hint="give a job's id, or --project ID"))
+        faults.append(Fault(where="ID", message="no job is named", hint="give the id of a job, or --project ID"))
     if job_id is not None and project is not None:
-        hint = "a project's budget in all: giornata project budget ID USD"
-        faults.append(Fault(where="--project", message="does not go with the id of a job", hint=hint))
+        hint = "to set the total budget of a project: giornata project budget ID USD"
+        faults.append(Fault(where="--project", message="cannot be combined with the id of a job", hint=hint))
     if monthly is not None and project is None:
-        faults.append(Fault(where="--monthly", message="is the budget of a project", hint="add --project ID"))
+        faults.append(Fault(where="--monthly", message="applies only to a project", hint="add --project ID"))
     if faults:
         raise InvalidInput(faults)
 

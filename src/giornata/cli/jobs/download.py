@@ -31,7 +31,7 @@ JobAtStep = Annotated[
     str,
     typer.Argument(
         metavar="JOB[@STEP]",
-        help=f"{JOB_HELP} With @STEP: the files of the checkpoint at that step.",
+        help=f"{JOB_HELP} With @STEP: the files are made from the checkpoint of that step.",
         show_default=False,
         autocompletion=job_ids,
     ),
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 
 def checkpoints(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
-    """List a job's checkpoints, highest step first."""
+    """List the checkpoints of a job, highest step first."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         found = client.checkpoints(find_job(client, job_id))
         rows = [(str(c.step), f"#{c.attempt}", size(c.size_bytes), ago(c.created_at), c.sha256[:16]) for c in found]
@@ -58,7 +58,7 @@ def checkpoints(context: typer.Context, job_id: JobId, as_json: JsonFlag = False
 def download(
     context: typer.Context,
     job_id: JobAtStep,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to put the files.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.", show_default=False)],
     checkpoint: Annotated[
         int | None, typer.Option(help="Make the files from the checkpoint of this step.", show_default=False)
     ] = None,
@@ -67,14 +67,14 @@ def download(
         typer.Option(
             "--format",
             metavar="kohya|diffusers",
-            help="With --checkpoint: only this format; may be repeated. Default: those of the job.",
+            help="With --checkpoint: only this format; may be repeated. Default: the formats of the job.",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a job's results, verified.
+    """Download and verify the results of a job.
 
-    With JOB@STEP, or --checkpoint STEP, they are made from the checkpoint of that step, also while the job runs.
+    With JOB@STEP or --checkpoint STEP, the files are made from the checkpoint of that step, even while the job runs.
     """
     with reporting(as_json) as out:
         job_id, step = _with_step(job_id)
@@ -98,11 +98,13 @@ def _with_step(word: str) -> tuple[str, int | None]:
 def _check(output: Path, formats: list[Format] | None, checkpoint: int | None, step: int | None) -> None:
     faults = []
     if step is not None and checkpoint not in {None, step}:
-        message = f"is {checkpoint}, and JOB@{step} names another step"
+        message = f"is {checkpoint}, but JOB@{step} names another step"
         faults.append(Fault(where="--checkpoint", message=message, hint="give the step once"))
     if formats and checkpoint is None and step is None:
-        hint = "give JOB@STEP or --checkpoint STEP; which there are: giornata checkpoints JOB"
-        faults.append(Fault(where="--format", message="is for files that are made from a checkpoint", hint=hint))
+        hint = "give JOB@STEP or --checkpoint STEP; giornata checkpoints JOB lists the steps"
+        faults.append(
+            Fault(where="--format", message="applies only to files that are made from a checkpoint", hint=hint)
+        )
     faults += folder_faults(output)
     if faults:
         raise InvalidInput(faults)
@@ -144,7 +146,7 @@ def fetch_results(client: Client, job_id: str, folder: Path, out: Output) -> tup
     """Every result, verified. No file of another job is overwritten. Raises NotFound when there is none yet."""
     files = client.download(job_id, folder, keep_others=True)
     if not files:
-        raise NotFound(f"{job_id} has no results yet", hint=f"See how far it is with: {giornata('job', job_id)}")
+        raise NotFound(f"{job_id} has no results yet", hint=f"See its progress with: {giornata('job', job_id)}")
     for file in files:
         out.say(f"{file}  {size(file.stat().st_size)}")
     return files

@@ -29,7 +29,7 @@ def estimate_job(
     faults = list(others)
     if asked.continued is not None:
         hint = "give DIR, --model and the other options of the job"
-        faults.append(Fault(where="--continue", message="does not go with --estimate", hint=hint))
+        faults.append(Fault(where="--continue", message="cannot be combined with --estimate", hint=hint))
     with tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
         job = check(asked, settings, fields, copies=Path(copies), others=faults)
         with connect(settings) as client:
@@ -39,7 +39,7 @@ def estimate_job(
     out.hint(f"  time and cost   {found.basis}")
     if found.expectation:
         out.hint(f"  start           {found.expectation}")
-    out.hint("  nothing is in the queue; the same command without --estimate submits it")
+    out.hint("  nothing was submitted; the same command without --estimate submits the job")
     out.result(found)
 
 

@@ -47,8 +47,8 @@ def _last(client: Client) -> str:
 
 
 def _none(word: str) -> NotFound:
-    message = f"there is no job {word!r}: neither an id, nor the beginning of one, nor a name"
-    return NotFound(message, hint=f"See what there is with: {giornata('jobs')}")
+    message = f"no job matches {word!r}: it is not an id, the beginning of an id, or a name"
+    return NotFound(message, hint=f"List the jobs with: {giornata('jobs')}")
 
 
 def _several(word: str, found: Sequence[Job]) -> InvalidInput:
@@ -57,5 +57,5 @@ def _several(word: str, found: Sequence[Job]) -> InvalidInput:
         for job in found[:LISTED]
     ]
     number = f"{len(found)}" if len(found) <= LISTED else f"more than {LISTED}"
-    hint = "give more of the id of one of these"
-    return InvalidInput([Fault(where="JOB", message=f"{word} means {number} jobs", hint=hint), *lines])
+    hint = "give a longer part of the id of one of these jobs"
+    return InvalidInput([Fault(where="JOB", message=f"{word} matches {number} jobs", hint=hint), *lines])

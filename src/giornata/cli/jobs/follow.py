@@ -17,7 +17,7 @@ from giornata.domain.errors import InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Job
 
-FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended, or is paused.")]
+FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended, or is paused.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -32,13 +32,15 @@ def follow(
     job_id: JobId,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Fetch the results into this folder.", show_default=False),
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Download the results into this folder.", show_default=False
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a job's progress until its end, and fetch its results.
+    """Show a job's progress until its end, and download its results.
 
-    Of a job that has ended already the results are fetched at once.
+    If the job has ended already, the command downloads its results at once.
     """
     with reporting(as_json) as out:
         if faults := folder_faults(output):
@@ -51,12 +53,14 @@ def follow(
 
 
 def finish(client: Client, job: Job, output: Path | None, out: Output) -> int:
-    """Fetch the results of a job that was watched, or say how to, and print the job as JSON. Returns the exit
-    status."""
+    """Download the results of a finished job, or print the command for it, and print the job as JSON.
+
+    Returns the exit status.
+    """
     files: tuple[Path, ...] = ()
     if job.state is JobState.SUCCEEDED:
         if output is None:
-            out.hint(f"  get it        {giornata('download', job.id, '-o', f'{job.name}-lora')}")
+            out.hint(f"  download      {giornata('download', job.id, '-o', f'{job.name}-lora')}")
         else:
             files = fetch_results(client, job.id, output, out)
     out.result(job.model_dump(mode="json") | ({} if output is None else {"files": [str(file) for file in files]}))
@@ -66,7 +70,7 @@ def finish(client: Client, job: Job, output: Path | None, out: Output) -> int:
 
 
 def events(context: typer.Context, job_id: JobId, follow: FollowFlag = False, as_json: JsonFlag = False) -> None:
-    """Show what happened to a job."""
+    """List the events of a job."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         found, seen = find_job(client, job_id), []
         with coming_back(out, "events", found, "--follow"):
@@ -80,7 +84,7 @@ def events(context: typer.Context, job_id: JobId, follow: FollowFlag = False, as
 
 
 def logs(context: typer.Context, job_id: JobId, follow: FollowFlag = False, as_json: JsonFlag = False) -> None:
-    """Show what a job's workload said."""
+    """Show the log of a job."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         found, seen = find_job(client, job_id), []
         with coming_back(out, "logs", found, "--follow"):
@@ -94,7 +98,7 @@ def logs(context: typer.Context, job_id: JobId, follow: FollowFlag = False, as_j
 
 
 def _end_paused(client: Client, job_id: str, out: Output) -> None:
-    """There is nothing more to follow until somebody raises a budget; whoever called shall know."""
+    """Exit with status 3 if the job is paused: it has no more events until its budget is raised."""
     job = client.get_job(job_id)
     if job.state is JobState.PAUSED:
         out.hint(f"{job.id} is paused: {job.waiting_because}")

@@ -65,13 +65,13 @@ def with_options(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_file(options: Mapping[str, object]) -> list[Fault]:
     """A fault for each option that means something beside a file only."""
-    return misplaced(options, f"means nothing without {OPTION}", hint=f"add {OPTION} FILE, or leave it out")
+    return misplaced(options, f"has no effect without {OPTION}", hint=f"add {OPTION} FILE, or leave the option out")
 
 
 def beside_file(reading: Reading, options: Mapping[str, object]) -> list[Fault]:
     """A fault for each option that does not go with a file, and for each key that has no equal here."""
     hint = "leave one of them out; --set changes single fields"
-    return misplaced(options, f"does not go with {OPTION}", hint=hint) + [
+    return misplaced(options, f"cannot be combined with {OPTION}", hint=hint) + [
         Fault(where=f"{OPTION} {row.key}", message=f"{_short(row.value)}: {row.why}", hint=f"--ignore {row.key}")
         for row in reading.refused
     ]
@@ -87,8 +87,8 @@ def end_of_look(
     prior = {"with_prior_preservation": True, **fields} if own else dict(fields)
     found = with_model_option(parse_spec("train", {**prior, "dataset": NO_DATASET, **own})[1], fields)
     for fault in found:
-        out.say(f"to be mended: {fault}")
-    out.hint("  nothing is in the queue; the same command without --show submits it")
+        out.say(f"to fix: {fault}")
+    out.hint("  nothing was submitted; the same command without --show submits the job")
     told = [{"where": fault.where, "message": fault.message, "hint": fault.hint} for fault in found]
     out.result(_document(reading, fields, sources) | {"faults": told})
     return EXIT_BAD_INPUT if faults or found else 0
@@ -101,7 +101,7 @@ def tell(reading: Reading, fields: Mapping[str, Any], sources: Sources, out: Out
     out.table(("there", "value", "here", "value", ""), rows, prose=(4,))
     if reading.refused:
         refused = [(row.key, _short(row.value), row.why) for row in reading.refused]
-        out.say("refused, because the result would be another:")
+        out.say("refused, because the result would differ:")
         out.table(("there", "value", "why"), refused, prose=(2,))
     named = {
         "pictures": sources.directory,
@@ -115,7 +115,7 @@ def tell(reading: Reading, fields: Mapping[str, Any], sources: Sources, out: Out
         at = "" if folder.resolution is None else f", at {folder.resolution} px"
         out.say(f"pictures: {folder.path}, repeated {folder.repeats} times{at}")
     if reading.left_out:
-        out.hint(f"without meaning here: {', '.join(reading.left_out)}")
+        out.hint(f"no effect here: {', '.join(reading.left_out)}")
 
 
 def _document(reading: Reading, fields: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
@@ -153,9 +153,9 @@ def _line(row: Taken, fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _remark(row: Taken, fields: Mapping[str, Any]) -> str:
-    parts = ["their default"] if row.implied else []
+    parts = ["default of that tool"] if row.implied else []
     replaced = row.setting not in fields or _plain(fields[row.setting]) != _plain(row.ours)
-    parts += ["the command line wins"] if replaced and row.setting != MODEL else []
+    parts += ["overridden by the command line"] if replaced and row.setting != MODEL else []
     return "; ".join([*parts, *([row.note] if row.note else [])])
 
 

@@ -31,14 +31,14 @@ def list_jobs(
         list[JobState] | None,
         typer.Option(
             metavar="STATE",
-            help=f"Only jobs in this state; may be repeated: {', '.join(JobState)}.",
+            help=f"Only jobs in this state; may be repeated. One of: {', '.join(JobState)}.",
             show_default=False,
         ),
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this label; may be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of jobs.")] = 50,
     as_json: JsonFlag = False,
 ) -> None:
     """List jobs, newest first."""
@@ -129,25 +129,26 @@ def _labels(given: list[str]) -> dict[str, str]:
 
 
 def cancel(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
-    """End a job. Its checkpoints stay: retry goes on from them."""
+    """Cancel a job. Its checkpoints stay, so that you can retry it."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         job = client.cancel(find_job(client, job_id))
         out.say(f"{job.id} is {job.state}")
-        out.hint(f"  go on later   {giornata('retry', job.id)}")
+        out.hint(f"  retry         {giornata('retry', job.id)}")
         out.result(job)
 
 
 def retry(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
-    """Go on with a job that failed, expired or was canceled.
+    """Continue a job that failed, expired or was canceled.
 
-    A new job begins where the old one stopped. A job that waits for another machine is tried again now, where it is.
+    A new job starts from the last checkpoint of the old job. A queued job that waits for another machine becomes
+    available to every machine now.
     """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         asked = find_job(client, job_id)
         job = client.retry(asked)
         if job.id == asked:
-            out.say(f"{job.id} is in the queue, and every machine may have it now")
+            out.say(f"{job.id} is in the queue, and every machine may take it now")
         else:
-            out.say(f"{job.id} goes on from step {job.committed_step} of {asked}")
-        out.hint(f"  follow it     {giornata('follow', job.id)}")
+            out.say(f"{job.id} continues from step {job.committed_step} of {asked}")
+        out.hint(f"  follow        {giornata('follow', job.id)}")
         out.result(job)

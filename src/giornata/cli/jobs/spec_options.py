@@ -36,8 +36,8 @@ def with_model_option(faults: Iterable[Fault], spec: Mapping[str, Any]) -> list[
     """The faults of a spec, a model that is not named among them as the option that names it, and first."""
     if set(MODEL_NAMES) & spec.keys():
         return list(faults)
-    hint = "a hub id such as stabilityai/stable-diffusion-xl-base-1.0, or a folder made by: giornata tiny-model DIR"
-    missing = Fault(where="--model", message="no model is named", hint=hint)
+    hint = "give a hub id such as stabilityai/stable-diffusion-xl-base-1.0, or a folder from: giornata tiny-model DIR"
+    missing = Fault(where="--model", message="no base model is given", hint=hint)
     return [missing, *(fault for fault in faults if fault.where != f"spec.{MODEL_NAMES[0]}")]
 
 

@@ -67,7 +67,7 @@ class Submission:
             "--min-vram": self.min_vram,
         }
         hint = "leave it out, or train through a server: giornata up"
-        return misplaced(options, "does not go with --standalone", hint=hint)
+        return misplaced(options, "cannot be combined with --standalone", hint=hint)
 
     @property
     def called(self) -> str | None:
@@ -194,15 +194,15 @@ def _model_faults(spec: dict[str, Any], settings: Settings) -> list[Fault]:
 def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
     faults = []
     if asked.continued is None and asked.directory is None and not asked.subsets:
-        hint = "a folder with at least a handful of them; or go on with --continue JOB"
-        faults.append(Fault(where="DIR", message="no pictures are named", hint=hint))
+        hint = "give a folder with pictures, or continue a job with --continue JOB"
+        faults.append(Fault(where="DIR", message="no folder with pictures is given", hint=hint))
     if asked.init_lora is not None and not asked.init_lora.is_file():
         faults.append(Fault(where="--init-lora", message=f"there is no file {asked.init_lora}"))
     if asked.own_classes and "class_dataset" in spec:
-        message = "is sent as the class_dataset, which is given too"
+        message = "sets class_dataset, which is given too"
         faults.append(Fault(where=CLASS_FOLDER, message=message, hint="choose one"))
     if asked.continued is not None and asked.init_lora is not None:
-        message = "starts from a file, and --continue from a job"
+        message = "starts from a file, but --continue starts from a job"
         faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
     return faults
 
@@ -233,9 +233,13 @@ def _check_limit(client: Client, job: Checked) -> None:
     counted = {where: len(folder.items) for where, folder in counts.items() if folder is not None}
     folders = {where: count for where, count in counted.items() if count > SOON_SENT}
     most = _most_pictures(client) if folders else None
-    hint = "choose the best of them: 5 to 50 are usual; an operator raises the limit: giornata project limits"
+    hint = "choose the best 5 to 50 pictures; an operator raises the limit with: giornata project limits"
     faults = [
-        Fault(where=where, message=f"holds {count} pictures; the project may have {most} in a dataset", hint=hint)
+        Fault(
+            where=where,
+            message=f"holds {count} pictures; a dataset of the project may have at most {most}",
+            hint=hint,
+        )
         for where, count in folders.items()
         if most is not None and count > most
     ]

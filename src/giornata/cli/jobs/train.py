@@ -1,4 +1,4 @@
-"""`giornata train`: pictures in, a job out."""
+"""`giornata train`: submit a training job, or train on this machine."""
 
 import tempfile
 from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ def train(
         Path | None, typer.Argument(metavar="DIR", help="Folder with the subject's pictures.", show_default=False)
     ] = None,
     instance_prompt: Annotated[
-        str | None, typer.Option(help="Caption of every picture without one of its own.", show_default=False)
+        str | None, typer.Option(help="Caption of every picture that has no caption of its own.", show_default=False)
     ] = None,
     class_directory: Annotated[
         Path | None,
@@ -57,14 +57,17 @@ def train(
             "--class-data-dir",
             "--reg-data-dir",
             metavar="DIR",
-            help="Folder with own class pictures, for prior preservation; with --set class_prompt=… or captions.",
+            help="Folder with your own class pictures, for prior preservation; needs --set class_prompt or captions.",
             show_default=False,
         ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Base model: a hub id, a folder, or a .safetensors file.", show_default=False)
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps.", show_default=False)] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Number of optimizer steps. Default: 500, or as the preset says.", show_default=False),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -79,7 +82,8 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any field of the spec, as in docs/training.md; a list with commas, or as JSON; may be repeated.",
+            help="Any field of the spec, as docs/training.md describes it. Write lists with commas or as JSON. "
+            "May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -88,14 +92,14 @@ def train(
         typer.Option(
             "--continue",
             metavar="JOB",
-            help="Start from what this job has trained. Its spec and pictures hold for what is not given here.",
+            help="Continue the training of this job. Its spec and pictures apply unless you give others.",
             show_default=False,
         ),
     ] = None,
     init_lora: Annotated[
         Path | None,
         typer.Option(
-            "--init-lora", "--network-weights", metavar="FILE", help="Start from this LoRA.", show_default=False
+            "--init-lora", "--network-weights", metavar="FILE", help="Start from this LoRA file.", show_default=False
         ),
     ] = None,
     configs: Annotated[
@@ -103,8 +107,9 @@ def train(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Configuration of sd-scripts (TOML, JSON), OneTrainer (JSON) or ai-toolkit (YAML), which is "
-            "translated; may be repeated, as for sd-scripts' options and datasets. Other options win over it.",
+            help="Configuration file of sd-scripts (TOML, JSON), OneTrainer (JSON) or ai-toolkit (YAML), which is "
+            "translated. May be repeated, as for sd-scripts' options and datasets. Other options override the "
+            "file.",
             show_default=False,
         ),
     ] = None,
@@ -113,36 +118,55 @@ def train(
         typer.Option(
             "--ignore",
             metavar="KEY",
-            help="With --from: train without this key, which is refused; may be repeated.",
+            help="With --from: train without this key, which has no equivalent here. May be repeated.",
             show_default=False,
         ),
     ] = None,
     shown: Annotated[
-        bool, typer.Option("--show", help="With --from: say what becomes of every key; submit nothing.")
+        bool, typer.Option("--show", help="With --from: print the translation of every key, and submit nothing.")
     ] = False,
-    name: Annotated[str | None, typer.Option(help="A name for people.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job. Default: the name of the folder.", show_default=False)
+    ] = None,
     priority: Annotated[
-        int | None, typer.Option(metavar="N", min=-100, max=100, help="Higher goes first.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=-100,
+            max=100,
+            help="Priority of the job, from -100 to 100. Jobs with a higher priority start first.",
+            show_default=False,
+        ),
     ] = None,
     max_cost: Annotated[
         str | None,
-        typer.Option(metavar="USD", help="Pause the job when it has cost this, such as 0.50.", show_default=False),
+        typer.Option(
+            metavar="USD",
+            help="Budget of the job in US dollars, such as 0.50. The job pauses when the budget is spent.",
+            show_default=False,
+        ),
     ] = None,
     min_vram: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Only nodes with at least this much GPU memory: 20GB.", show_default=False),
+        typer.Option(
+            metavar="SIZE",
+            help="Run only on nodes with at least this much GPU memory, such as 20GB.",
+            show_default=False,
+        ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the job has ended.")] = False,
     estimated: Annotated[
         bool,
-        typer.Option("--estimate", help="Say how long the job would take and what it would cost; submit nothing."),
+        typer.Option("--estimate", help="Estimate the time and the cost of the job, and submit nothing."),
     ] = False,
     standalone: Annotated[
-        bool, typer.Option("--standalone", help="Train on this machine, here and now, without a server.")
+        bool, typer.Option("--standalone", help="Train on this machine now, without a server.")
     ] = False,
     checkpoint_to: Annotated[
         str | None,
-        typer.Option(metavar="s3://BUCKET/PREFIX|DIR", help="Standalone: where checkpoints go.", show_default=False),
+        typer.Option(
+            metavar="s3://BUCKET/PREFIX|DIR", help="With --standalone: storage for checkpoints.", show_default=False
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -155,17 +179,23 @@ def train(
         ),
     ] = None,
     webhook: Annotated[
-        str | None, typer.Option(help="Standalone: URL to tell of checkpoints and the end.", show_default=False)
+        str | None,
+        typer.Option(
+            help="With --standalone: URL that is notified of checkpoints and of the end.", show_default=False
+        ),
     ] = None,
     webhook_secret: Annotated[
-        str | None, typer.Option(help="Signs webhooks (GIORNATA_WEBHOOK_SECRET).", show_default=False)
+        str | None,
+        typer.Option(
+            help="With --standalone: secret that signs the webhooks (GIORNATA_WEBHOOK_SECRET).", show_default=False
+        ),
     ] = None,
     model_cache_bytes: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=0,
-            help="Standalone: bound of the disk space for models from the hub.",
+            help="With --standalone: maximum disk space for models from the hub, in bytes.",
             show_default=False,
         ),
     ] = None,
@@ -173,11 +203,11 @@ def train(
 ) -> None:
     """Train a LoRA on the pictures in DIR.
 
-    Captions are taken from NAME.txt beside each picture, or from metadata.jsonl. Nothing is sent before every
-    picture has been looked at. With --continue, DIR may be left out: the old pictures are taken again.
+    Captions come from NAME.txt beside each picture, or from metadata.jsonl. The command checks every picture before
+    it sends anything. With --continue you may leave DIR out: the job uses the old pictures again.
 
-    With --standalone there is no server: started again with the same command, a run that was killed goes on from
-    its last checkpoint in storage, and ends with the same bytes.
+    With --standalone the command needs no server. A killed run resumes from its last checkpoint in storage when you
+    start the same command again, and its result has the same bytes.
 
     With --from, every key of the file is taken, refused or said to mean nothing here. A key that is refused stops the
     command unless --ignore names it. Paths in the file hold from the working directory.
@@ -236,7 +266,7 @@ def train(
 
 def _misplaced(standalone: bool, follow: bool) -> list[Fault]:
     options = {"--standalone": standalone or None, "--follow": follow or None}
-    return misplaced(options, "does not go with --estimate", hint="leave one of them out")
+    return misplaced(options, "cannot be combined with --estimate", hint="leave one of them out")
 
 
 def _queue(
@@ -260,16 +290,16 @@ def _queue(
             out.say(f"{job.id} is in the queue: {pictures}{job.total_steps} steps")
             if follow:
                 return finish(client, watch(client, job.id, out, output=output), output, out)
-            out.hint(f"  follow it     {giornata('follow', job.id)}")
-            out.hint(f"  get it        {giornata('download', job.id, '-o', f'{job.name}-lora')}")
+            out.hint(f"  follow        {giornata('follow', job.id)}")
+            out.hint(f"  download      {giornata('download', job.id, '-o', f'{job.name}-lora')}")
             out.result(job)
             return 0
 
 
 def _output_faults(output: Path | None, *, follow: bool) -> list[Fault]:
     if output is not None and not follow:
-        hint = f"add --follow, which waits for them; or later: {giornata('download', 'JOB', '-o', 'DIR')}"
-        return [Fault(where="--output", message="there are no results yet to put there", hint=hint)]
+        hint = f"add --follow, or fetch the results later: {giornata('download', 'JOB', '-o', 'DIR')}"
+        return [Fault(where="--output", message="the job has no results yet", hint=hint)]
     return folder_faults(output)
 
 

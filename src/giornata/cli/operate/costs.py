@@ -23,12 +23,13 @@ def register(app: typer.Typer) -> None:
 
 def costs(
     context: typer.Context,
-    days: Annotated[float, typer.Option(metavar="N", min=0.001, max=366, help="So many days back from now.")] = 30,
+    days: Annotated[float, typer.Option(metavar="N", min=0.001, max=366, help="Number of days before now.")] = 30,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what jobs cost, and what fleets are billed for.
+    """Show the costs of jobs and of fleets.
 
-    Budgets of projects are shown with what is spent of them. Fleets are shown to an admin of the installation only.
+    The command also shows the budgets of projects and how much of each is spent. Only an admin of the installation
+    sees fleets.
     """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         since = None if days == 30 else datetime.now(UTC) - timedelta(days=days)

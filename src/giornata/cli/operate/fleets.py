@@ -29,7 +29,9 @@ class _ShowUnlessSaid(TyperGroup):
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    fleets = typer.Typer(cls=_ShowUnlessSaid, help="See what each fleet has and should have, and change it.")
+    fleets = typer.Typer(
+        cls=_ShowUnlessSaid, help="Show fleets and their nodes; pause, scale or roll a fleet."
+    )
     fleets.command(SHOW)(list_fleets)
     fleets.command("pause")(pause)
     fleets.command("resume")(resume)
@@ -41,18 +43,19 @@ def register(app: typer.Typer) -> None:
 def list_fleets(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Only this one, with its instances.", show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME", help="Show only this fleet, with its instances.", show_default=False),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show them, or one with its instances.
+    """Show all fleets, or one fleet with its instances.
 
-    The word `show` may be left out.
+    You may leave the word `show` out.
     """
     with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
         fleets = list(client.fleets()) if name is None else [client.fleet(name)]
         if not fleets and out.live:
-            out.hint("No fleets. How to have some: docs/guides/fleets.md")
+            out.hint("No fleets. docs/guides/fleets.md describes how to add one.")
             return
         _table(out, fleets)
         for fleet in fleets:
@@ -149,28 +152,30 @@ def _why(instance: FleetInstance) -> str:
     return "; ".join(filter(None, [instance.reason, instance.trouble, old]))
 
 
-FleetName = Annotated[str, typer.Argument(metavar="NAME", help="As `giornata fleets` shows it.", show_default=False)]
+FleetName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the fleet, as `giornata fleets` shows it.", show_default=False)
+]
 
 
 def pause(context: typer.Context, name: FleetName, as_json: JsonFlag = False) -> None:
-    """Have no nodes of a fleet until it is resumed.
+    """Stop all nodes of a fleet until you resume it.
 
-    Nodes at work write a checkpoint and give their jobs back first. The pause survives a restart of the server.
+    Busy nodes first write a checkpoint and give their jobs back. The pause survives a restart of the server.
     """
     with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
         fleet = client.pause_fleet(name)
         at_work = sum(each.jobs for each in fleet.instances)
         back = f"; {at_work} jobs go back to the queue after a checkpoint" if at_work else ""
-        out.say(f"{name} is paused: its nodes leave, and none is asked for{back}")
+        out.say(f"{name} is paused: its nodes leave, and no new ones start{back}")
         out.hint(f"Resume it with: {giornata('fleets', 'resume', name)}")
         out.result(fleet)
 
 
 def resume(context: typer.Context, name: FleetName, as_json: JsonFlag = False) -> None:
-    """Let a paused fleet follow the queue again."""
+    """Let a paused fleet scale with the queue again."""
     with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
         fleet = client.resume_fleet(name)
-        out.say(f"{name} follows the queue again: min_nodes = {fleet.min_nodes}, max_nodes = {fleet.most_nodes}")
+        out.say(f"{name} scales with the queue again: min_nodes = {fleet.min_nodes}, max_nodes = {fleet.most_nodes}")
         out.result(fleet)
 
 
@@ -179,29 +184,31 @@ def scale(
     name: FleetName,
     fewest: Annotated[
         int | None,
-        typer.Option("--min", metavar="N", min=0, max=MOST_NODES, help="Fewest nodes.", show_default=False),
+        typer.Option(
+            "--min", metavar="N", min=0, max=MOST_NODES, help="Minimum number of nodes.", show_default=False
+        ),
     ] = None,
     most: Annotated[
         int | None,
-        typer.Option("--max", metavar="N", min=0, max=MOST_NODES, help="Most nodes.", show_default=False),
+        typer.Option(
+            "--max", metavar="N", min=0, max=MOST_NODES, help="Maximum number of nodes.", show_default=False
+        ),
     ] = None,
     max_price: Annotated[
         str | None,
         typer.Option(
             "--max-price",
             metavar="USD",
-            help="Dollars an hour; no further node is asked for while one costs more.",
+            help="Maximum price of a node in US dollars per hour. No node is added while the price is higher.",
             show_default=False,
         ),
     ] = None,
-    as_settings: Annotated[
-        bool, typer.Option("--as-settings", help="Go back to the limits of the settings.")
-    ] = False,
+    as_settings: Annotated[bool, typer.Option("--as-settings", help="Restore the limits of the settings.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Change a fleet's limits without a restart.
+    """Change the limits of a fleet without a restart.
 
-    A limit that is set here wins over the settings and their windows, also after a restart, until --as-settings.
+    These limits override the settings and their hours, even after a restart, until you give --as-settings.
     """
     with reporting(as_json, see=("fleets",)) as out:
         limits = _limits(fewest, most, max_price, as_settings=as_settings)
@@ -213,15 +220,15 @@ def scale(
 
 
 def roll(context: typer.Context, name: FleetName, as_json: JsonFlag = False) -> None:
-    """Bring a fleet's nodes to what the settings say.
+    """Replace the nodes of a fleet whose settings have changed, a few at a time.
 
-    A few at a time, and none is made to leave its work: each writes a checkpoint and gives its job back first.
+    No work is lost: each node first writes a checkpoint and gives its job back.
     """
     with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
         fleet = client.roll_fleet(name)
         changed = f": {', '.join(fleet.outdated)}" if fleet.outdated else ""
-        out.say(f"The nodes of {name} are renewed as far as their settings changed{changed}")
-        out.hint(f"See how far it is with: {giornata('fleets', name)}")
+        out.say(f"The nodes of {name} with other settings are replaced{changed}")
+        out.hint(f"See the progress with: {giornata('fleets', name)}")
         out.result(fleet)
 
 
@@ -241,13 +248,15 @@ def _limits(fewest: int | None, most: int | None, max_price: str | None, *, as_s
     """What to ask for. Raises InvalidInput when nothing is given, or limits together with --as-settings."""
     given = {"--min": fewest, "--max": most, "--max-price": max_price}
     if as_settings:
-        faults = misplaced(given, "is a limit, and --as-settings takes all limits back", hint="give one of both")
+        faults = misplaced(
+            given, "cannot be combined with --as-settings, which removes all limits", hint="give one of the two"
+        )
         if faults:
             raise InvalidInput(faults)
         return ScaleFleet(min_nodes=None, max_nodes=None, max_price_micro_usd_per_hour=None)
     if all(value is None for value in given.values()):
-        hint = "--min, --max, --max-price, or --as-settings"
-        raise InvalidInput([Fault(where="scale", message="nothing to change is given", hint=hint)])
+        hint = "give --min, --max, --max-price or --as-settings"
+        raise InvalidInput([Fault(where="scale", message="no limit is given", hint=hint)])
     price = None if max_price is None else micro_usd(max_price, where="--max-price")
     limits = {"min_nodes": fewest, "max_nodes": most, "max_price_micro_usd_per_hour": price}
     return ScaleFleet(**{field: value for field, value in limits.items() if value is not None})

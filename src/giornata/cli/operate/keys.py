@@ -14,19 +14,19 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.admin import CreateKey, CreateProject, Scope, SetLimits
 
 ProjectOption = Annotated[
-    str | None, typer.Option("--project", help="Another project than your own.", show_default=False)
+    str | None, typer.Option("--project", help="Project of the key. Default: your own project.", show_default=False)
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the groups."""
-    key = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
+    key = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
     key.command("create")(create_key)
     key.command("list")(list_keys)
     key.command("revoke")(revoke_key)
     app.add_typer(key, name="key")
     project = typer.Typer(
-        no_args_is_help=True, help="Make and list projects (tenants), and limit what they may have."
+        no_args_is_help=True, help="Create projects (tenants), and set their limits and budgets."
     )
     project.command("create")(create_project)
     project.command("list")(list_projects)
@@ -37,24 +37,28 @@ def register(app: typer.Typer) -> None:
 
 def create_key(
     context: typer.Context,
-    scope: Annotated[Scope, typer.Option(help="What the key may do.")] = Scope.MEMBER,
-    name: Annotated[str, typer.Option(help="For people.")] = "key",
+    scope: Annotated[Scope, typer.Option(help="Scope of the key: what it may do.")] = Scope.MEMBER,
+    name: Annotated[str, typer.Option(help="Name of the key.")] = "key",
     project: ProjectOption = None,
     fleet: Annotated[
         str | None,
-        typer.Option(help="Of a node's key: only for the operator's machines in this fleet.", show_default=False),
+        typer.Option(
+            help="With --scope node: only nodes of this fleet on your own machines may use the key.",
+            show_default=False,
+        ),
     ] = None,
     max_price: Annotated[
         str | None,
         typer.Option(
             metavar="USD",
-            help="Of a node's key: highest price of an hour that its nodes may name. Default: the server's setting.",
+            help="With --scope node: maximum price in US dollars per hour that a node may report. Default: the "
+            "server's setting.",
             show_default=False,
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a key. Its secret is shown once."""
+    """Create a key. The command shows its secret once."""
     with reporting(as_json, see=("project", "list")) as out:
         price = None if max_price is None else micro_usd(max_price, where="--max-price")
         check_message(CreateKey, name=("--name", name), max_price_micro_usd_per_hour=("--max-price", price))
@@ -63,16 +67,16 @@ def create_key(
                 scope=scope, name=name, project_id=project, fleet=fleet, max_price_micro_usd_per_hour=price
             )
             out.say(made.secret)
-            out.hint("This is the only time that it is shown. Keep it: it cannot be asked for again.")
+            out.hint("Store the key now: it is not shown again.")
             if scope is Scope.NODE:
                 invitation = Invitation(url=settings.public_url or target_of(settings).url, key=made.secret)
                 joined = "" if fleet is None else f" --fleet {fleet}"
-                out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'{joined}")
+                out.hint(f"On each machine that is to join as a node:\n  giornata node --join '{invitation}'{joined}")
             out.result(made)
 
 
 def list_keys(context: typer.Context, as_json: JsonFlag = False) -> None:
-    """List keys, without their secrets."""
+    """List the keys without their secrets."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         keys = list(client.keys())
         rows = [
@@ -94,10 +98,10 @@ def list_keys(context: typer.Context, as_json: JsonFlag = False) -> None:
 
 def revoke_key(
     context: typer.Context,
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id.", show_default=False)],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key.", show_default=False)],
     as_json: JsonFlag = False,
 ) -> None:
-    """Refuse a key from now on."""
+    """Revoke a key: the server refuses it from now on."""
     with reporting(as_json, see=("key", "list")) as out, connect(settings_of(context)) as client:
         key = client.revoke_key(key_id)
         out.say(f"{key.prefix}… is revoked")
@@ -106,11 +110,15 @@ def revoke_key(
 
 def create_project(
     context: typer.Context,
-    project_id: Annotated[str, typer.Argument(metavar="ID", help="Lower-case letters, digits, dashes.")],
-    name: Annotated[str | None, typer.Option(help="For people.", show_default=False)] = None,
+    project_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of the project: lower-case letters, digits and dashes.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the project for people. Default: its id.", show_default=False)
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a project."""
+    """Create a project."""
     with reporting(as_json) as out:
         check_message(CreateProject, id=("ID", project_id), name=("--name", name))
         with connect(settings_of(context)) as client:
@@ -121,7 +129,7 @@ def create_project(
 
 
 def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:
-    """List projects."""
+    """List the projects."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         projects = list(client.projects())
         rows = [(each.id, each.name, ago(each.created_at), *money(each), *monthly_money(each)) for each in projects]
@@ -137,15 +145,15 @@ def project_limits(
         str | None,
         typer.Option(
             metavar="N|default",
-            help="Most pictures that a dataset may have; default: as many as the server's setting max_pictures says.",
+            help="Maximum number of pictures in a dataset; default: the server's setting max_pictures.",
             show_default=False,
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what a project may have besides money, or set it.
+    """Show or set the limits of a project, apart from its budgets.
 
-    Datasets that exist stay as they are. Without an option the limits are shown.
+    Existing datasets stay as they are. Without an option the command shows the limits.
     """
     with reporting(as_json, see=("project", "list")) as out:
         most = None if max_pictures is None else _most_pictures(max_pictures)
@@ -163,7 +171,7 @@ def _most_pictures(text: str) -> int | None:
     if text == "default":
         return None
     if not text.isascii() or not text.isdigit():
-        message, hint = f"{text!r} is not a number of pictures", "such as 5000, or: default"
+        message, hint = f"{text!r} is not a number of pictures", "give a number such as 5000, or: default"
         raise InvalidInput([Fault(where="--max-pictures", message=message, hint=hint)])
     check_message(SetLimits, max_pictures=("--max-pictures", int(text)))
     return int(text)

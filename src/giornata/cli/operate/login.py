@@ -20,7 +20,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 RETRIES = 1
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 ContextName = Annotated[
-    str, typer.Argument(metavar="NAME", help="As `giornata contexts` shows it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of the saved server, as `giornata contexts` shows it.", show_default=False
+    ),
 ]
 
 
@@ -35,17 +38,18 @@ def register(app: typer.Typer) -> None:
 def login(
     context: typer.Context,
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="The server, such as https://gpu.example.com.", show_default=False)
+        str,
+        typer.Argument(metavar="URL", help="URL of the server, such as https://gpu.example.com.", show_default=False),
     ],
     name: Annotated[
-        str | None, typer.Option(help="What to call it. Default: the server's host.", show_default=False)
+        str | None, typer.Option(help="Name of the saved server. Default: the server's host.", show_default=False)
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Use a server from now on, with a key that is asked for.
+    """Use a server from now on. The command asks for the key.
 
-    In a script the key is read from standard input: giornata login URL < key.txt. The server has to know the key, or
-    nothing is saved.
+    In a script the key comes from standard input: giornata login URL < key.txt. If the server does not accept the
+    key, nothing is saved.
     """
     with reporting(as_json) as out:
         address, called = _checked(context, url, name)
@@ -65,11 +69,14 @@ def login(
 
 def logout(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Default: the one in use.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Name of the saved server. Default: the server in use.", show_default=False
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Forget a server and its key. The key stays good: giornata key revoke ends it."""
+    """Forget a server and its key. The key stays valid: giornata key revoke ends it."""
     with reporting(as_json) as out:
         file = contexts_file()
         saved = read_contexts(file)
@@ -89,7 +96,7 @@ def logout(
 def list_contexts(as_json: JsonFlag = False) -> None:
     """List the servers that giornata login has saved.
 
-    A star marks the one in use.
+    A star marks the server in use.
     """
     with reporting(as_json) as out:
         saved = read_contexts(contexts_file())
@@ -143,12 +150,14 @@ def _checked(context: typer.Context, url: str, name: str | None) -> tuple[str, s
         hint = "such as https://gpu.example.com; no key belongs into it"
         faults.append(Fault(where="URL", message=f"{shown!r} is not the address of a server", hint=hint))
     if context.find_root().params.get("api_key") is not None:
-        message = "shows in the list of processes"
-        faults.append(Fault(where="--api-key", message=message, hint="leave it out: the key is asked for"))
+        message = "would be visible in the list of processes"
+        faults.append(
+            Fault(where="--api-key", message=message, hint="leave the option out; the command asks for the key")
+        )
     called = name or parts.netloc.rpartition("@")[2].replace(":", "-")
     if called == LOCAL or (NAME.fullmatch(called) is None and not faults):
         hint = "letters, digits, dots and dashes; local is the installation on this machine"
-        faults.append(Fault(where="--name", message=f"{called!r} is no name for a context", hint=hint))
+        faults.append(Fault(where="--name", message=f"{called!r} is not a valid name", hint=hint))
     if faults:
         raise InvalidInput(faults)
     return url.rstrip("/"), called

@@ -14,13 +14,16 @@ from giornata.domain.health import MachineState
 from giornata.protocol.fleets import Machine, QuarantineMachine
 
 MachineId = Annotated[
-    str, typer.Argument(metavar="MACHINE", help="As `giornata machines` shows it.", show_default=False)
+    str,
+    typer.Argument(metavar="MACHINE", help="Id of the machine, as `giornata machines` shows it.", show_default=False),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    machines = typer.Typer(invoke_without_command=True, help="See how machines fare; quarantine one, or release it.")
+    machines = typer.Typer(
+        invoke_without_command=True, help="Show the health of machines; quarantine or release a machine."
+    )
     machines.callback()(list_machines)
     machines.command("quarantine")(quarantine)
     machines.command("release")(release)
@@ -29,10 +32,12 @@ def register(app: typer.Typer) -> None:
 
 def list_machines(
     context: typer.Context,
-    state: Annotated[MachineState | None, typer.Option(help="Only those in this state.", show_default=False)] = None,
+    state: Annotated[
+        MachineState | None, typer.Option(help="Only machines in this state.", show_default=False)
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the machines that have ended jobs, and what is held against them."""
+    """List the machines that have ended jobs, with their strikes."""
     if context.invoked_subcommand is not None:
         return
     with reporting(as_json, see=("machines",)) as out, connect(settings_of(context)) as client:
@@ -40,31 +45,31 @@ def list_machines(
         if machines or not out.live:
             _table(out, machines)
         else:
-            out.hint("Nothing is known of any machine: none has ended a job yet.")
+            out.hint("No machine has ended a job yet.")
         out.result({"items": [machine.model_dump(mode="json") for machine in machines]})
 
 
 def quarantine(
     context: typer.Context,
     machine_id: MachineId,
-    reason: Annotated[str, typer.Option(help="Why; for whoever looks next.")] = "by hand",
+    reason: Annotated[str, typer.Option(help="Why the machine is quarantined.")] = "by hand",
     as_json: JsonFlag = False,
 ) -> None:
-    """Give a machine no more work, until it is released."""
+    """Give a machine no more jobs until it is released."""
     with reporting(as_json, see=("machines",)) as out:
         check_message(QuarantineMachine, reason=("--reason", reason))
         with connect(settings_of(context)) as client:
             page = client.quarantine_machine(machine_id, reason=reason)
-            out.say(f"{machine_id} gets no more work; what it is at goes on to its end")
-            out.hint(f"Let it go with: {giornata('machines', 'release', machine_id)}")
+            out.say(f"{machine_id} gets no more jobs; its running jobs continue to their end")
+            out.hint(f"Release it with: {giornata('machines', 'release', machine_id)}")
             out.result(page)
 
 
 def release(context: typer.Context, machine_id: MachineId, as_json: JsonFlag = False) -> None:
-    """Hold nothing against a machine any more, and let queued jobs that it failed go back to it."""
+    """Forget the failures of a machine, and lift its bans for queued jobs."""
     with reporting(as_json, see=("machines",)) as out, connect(settings_of(context)) as client:
         page = client.release_machine(machine_id)
-        out.say(f"{machine_id} gets work again")
+        out.say(f"{machine_id} gets jobs again")
         out.result(page)
 
 

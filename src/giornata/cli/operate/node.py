@@ -43,7 +43,10 @@ def node(
     context: typer.Context,
     join: Annotated[
         str | None,
-        typer.Option(help="https://SERVER#KEY, as giornata key create --scope node prints it.", show_default=False),
+        typer.Option(
+            help="Server and key as https://SERVER#KEY, which giornata key create --scope node prints.",
+            show_default=False,
+        ),
     ] = None,
     key: Annotated[str | None, flag("node_key", "--key")] = None,
     name: Annotated[str | None, flag("node_name", "--name")] = None,
@@ -64,11 +67,11 @@ def node(
     grace: Annotated[float | None, flag("grace_s", "--grace", metavar="SECONDS")] = None,
     log_format: Annotated[str | None, flag("log_format", metavar="text|json")] = None,
     parent: Annotated[int | None, typer.Option("--exit-with-parent", hidden=True)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it has left.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when the node has left.")] = False,
 ) -> None:
-    """Join a server with this machine, and do its jobs.
+    """Join a server with this machine and run its jobs.
 
-    SIGTERM makes it write checkpoints, give its jobs back and leave.
+    On SIGTERM the node writes checkpoints, gives its jobs back and leaves.
     """
     with reporting(as_json) as out:
         keep_private()
@@ -110,7 +113,7 @@ def unpriced_words(settings: Settings) -> str | None:
     """What to say to a node that would let a cluster's runs cost nothing."""
     if PRETRAIN_KIND not in settings.kinds or settings.price_usd_per_hour:
         return None
-    return "  runs on the cluster will cost nothing and keep to any budget: say with --price what an hour of it costs"
+    return "  runs on the cluster cost nothing and never reach a budget: set the price per hour with --price"
 
 
 def place_of(settings: Settings, environment: Mapping[str, str]) -> Place | None:
@@ -120,8 +123,8 @@ def place_of(settings: Settings, environment: Mapping[str, str]) -> Place | None
         return None
     place = place_in(environment)
     if place is None and settings.provider == "salad":
-        message = "this is not a container of SaladCloud: SALAD_MACHINE_ID is not set"
-        raise InvalidInput([Fault(where="provider", message=message, hint="leave the provider at auto")])
+        message = "this process does not run on SaladCloud: SALAD_MACHINE_ID is not set"
+        raise InvalidInput([Fault(where="provider", message=message, hint="set provider to auto")])
     return place
 
 

@@ -16,13 +16,14 @@ from giornata.protocol.admin import Node, NodeState
 from giornata.protocol.node_checks import NodeVerdict
 
 NodeWord = Annotated[
-    str, typer.Argument(metavar="NODE", help="Its id or its name, as `giornata nodes` shows it.", show_default=False)
+    str,
+    typer.Argument(metavar="NODE", help="Id or name of the node, as `giornata nodes` shows it.", show_default=False),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    nodes = typer.Typer(invoke_without_command=True, help="List the nodes, and what they are at; drain one.")
+    nodes = typer.Typer(invoke_without_command=True, help="List the nodes and their jobs; drain a node.")
     nodes.callback()(list_nodes)
     nodes.command("drain")(drain)
     nodes.command("undrain")(undrain)
@@ -38,10 +39,10 @@ def _fitness(checks: NodeVerdict | None) -> str:
 
 def list_nodes(
     context: typer.Context,
-    gone: Annotated[bool, typer.Option("--gone", help="Also those that have left.")] = False,
+    gone: Annotated[bool, typer.Option("--gone", help="Also list nodes that have left.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the nodes, and what they are at."""
+    """List the nodes and their jobs."""
     if context.invoked_subcommand is not None:
         return
     with reporting(as_json) as out, connect(settings_of(context)) as client:
@@ -74,28 +75,26 @@ def list_nodes(
 
 
 def drain(context: typer.Context, node: NodeWord, as_json: JsonFlag = False) -> None:
-    """Give a node no more work.
+    """Drain a node: it gives its jobs back after a checkpoint, and leaves.
 
-    It gives its jobs back after a checkpoint, and leaves.
-
-    A node that a fleet asked its provider for is ended after that. A node that somebody started ends by itself; when
-    it is started again, it gets work.
+    The server terminates the machine of the node if a fleet requested it. A node that was started by hand ends by
+    itself, and gets jobs when it is started again.
     """
     with reporting(as_json, see=("nodes",)) as out, connect(settings_of(context)) as client:
         drained = client.drain_node(_node_id(client, node))
         at = f"; it gives back {', '.join(drained.job_ids)}" if drained.job_ids else ""
-        out.say(f"{drained.name} gets no more work and leaves{at}")
-        out.hint(f"Take that back before it has left with: {giornata('nodes', 'undrain', drained.id)}")
+        out.say(f"{drained.name} gets no more jobs and leaves{at}")
+        out.hint(f"Undo this before the node has left: {giornata('nodes', 'undrain', drained.id)}")
         keep_out = giornata("machines", "quarantine", drained.machine_id)
-        out.hint(f"Keep its machine out as well with: {keep_out}")
+        out.hint(f"Also quarantine its machine: {keep_out}")
         out.result(drained)
 
 
 def undrain(context: typer.Context, node: NodeWord, as_json: JsonFlag = False) -> None:
-    """Give a drained node work again, if it has not left yet."""
+    """Let a drained node get jobs again, if the node has not left yet."""
     with reporting(as_json, see=("nodes",)) as out, connect(settings_of(context)) as client:
         stays = client.undrain_node(_node_id(client, node))
-        out.say(f"{stays.name} gets work again")
+        out.say(f"{stays.name} gets jobs again")
         out.result(stays)
 
 
@@ -108,8 +107,8 @@ def _node_id(client: Client, word: str) -> str:
     live = [each for each in named if each.state is not NodeState.GONE] or named
     if len(live) > 1:
         lines = [_candidate(each) for each in live]
-        hint = "give the id of one of these"
-        raise InvalidInput([Fault(where="NODE", message=f"{word} means {len(live)} nodes", hint=hint), *lines])
+        hint = "give the id of one of these nodes"
+        raise InvalidInput([Fault(where="NODE", message=f"{word} matches {len(live)} nodes", hint=hint), *lines])
     return live[0].id if live else word
 
 

@@ -13,12 +13,14 @@ from giornata.cli.ui.text import ago
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.secrets import SetSecret
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, - and _.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the secret: letters, digits, - and _.", show_default=False)
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    secrets = typer.Typer(no_args_is_help=True, help="Keep tokens that jobs need, such as for gated models.")
+    secrets = typer.Typer(no_args_is_help=True, help="Store tokens that jobs need, such as for gated models.")
     secrets.command("set")(set_secret)
     secrets.command("list")(list_secrets)
     secrets.command("delete")(delete_secret)
@@ -26,12 +28,12 @@ def register(app: typer.Typer) -> None:
 
 
 def set_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
-    """Keep a secret. Its value is read from standard input: giornata secrets set HUB < token.txt"""
+    """Store a secret. The value comes from standard input: giornata secrets set HUB < token.txt"""
     with reporting(as_json, see=("secrets", "list")) as out:
         value = _read_value(name)
         with connect(settings_of(context)) as client:
             kept = client.set_secret(name, value)
-            out.say(f"{kept.name} is kept")
+            out.say(f"{kept.name} is stored")
             out.hint(f"  use it   --set hub_token_secret={kept.name}, or wandb_api_key_secret={kept.name}")
             out.result(kept)
 
@@ -46,19 +48,19 @@ def _read_value(name: str) -> str:
 
 
 def list_secrets(context: typer.Context, as_json: JsonFlag = False) -> None:
-    """List the names of the project's secrets. Their values cannot be read."""
+    """List the names of the project's secrets. The values cannot be read."""
     with reporting(as_json, see=("secrets", "list")) as out, connect(settings_of(context)) as client:
         secrets = client.secrets()
         rows = [(each.name, ago(each.created_at), ago(each.changed_at)) for each in secrets]
         if rows or not out.live:
             out.table(("name", "made", "changed"), rows)
         else:
-            out.hint(f"No secrets. Keep one with: {giornata('secrets', 'set', 'NAME')} < FILE")
+            out.hint(f"No secrets. Store one with: {giornata('secrets', 'set', 'NAME')} < FILE")
         out.result({"items": [each.model_dump(mode="json") for each in secrets]})
 
 
 def delete_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
-    """Forget a secret."""
+    """Delete a secret."""
     with reporting(as_json, see=("secrets", "list")) as out, connect(settings_of(context)) as client:
         client.delete_secret(name)
         out.say(f"{name} is deleted")

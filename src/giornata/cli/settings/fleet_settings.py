@@ -22,49 +22,66 @@ class _Table(BaseModel):
 class ScalingTable(_Table):
     """`[fleets.NAME.scaling]`."""
 
-    min_nodes: int = Field(DEFAULT.min_nodes, ge=0, le=10_000, description="Fewest nodes, whether there is work.")
-    max_nodes: int = Field(DEFAULT.max_nodes, ge=0, le=10_000, description="Most nodes.")
+    min_nodes: int = Field(
+        DEFAULT.min_nodes, ge=0, le=10_000, description="Minimum number of nodes, even with an empty queue."
+    )
+    max_nodes: int = Field(DEFAULT.max_nodes, ge=0, le=10_000, description="Maximum number of nodes.")
     warm_spares: int = Field(
-        DEFAULT.warm_spares, ge=0, le=1000, description="Nodes more than the work needs, while there is any."
+        DEFAULT.warm_spares,
+        ge=0,
+        le=1000,
+        description="Number of idle nodes that are kept ready while any job is queued or running.",
     )
     idle_to_zero_s: float = Field(
         DEFAULT.idle_to_zero_s,
         ge=0,
-        description="Seconds that a node without work is kept, one that has not started included.",
+        description="Seconds after which an idle node is stopped. The same holds for a node that has not started "
+        "yet.",
     )
     surplus_idle_s: float = Field(
         DEFAULT.surplus_idle_s,
         ge=0,
-        description="Seconds that nodes without work are kept while no job waits. One of them stays idle_to_zero_s.",
+        description="Seconds after which idle nodes are stopped while no job is queued. One of them is kept for "
+        "idle_to_zero_s.",
     )
-    most_up: int = Field(DEFAULT.most_up, ge=1, description="Most nodes more in one step.")
-    most_down: int = Field(DEFAULT.most_down, ge=1, description="Most nodes fewer in one step.")
+    most_up: int = Field(DEFAULT.most_up, ge=1, description="Maximum number of nodes that one scaling step adds.")
+    most_down: int = Field(
+        DEFAULT.most_down, ge=1, description="Maximum number of nodes that one scaling step removes."
+    )
     pause_after_change_s: float = Field(
-        DEFAULT.pause_after_change_s, ge=0, description="Time between two changes of the number."
+        DEFAULT.pause_after_change_s, ge=0, description="Minimum seconds between two scaling steps."
     )
     max_price_usd_per_hour: float | None = Field(
-        None, ge=0, description="No further node is asked for while one costs more. Default: whatever it costs."
+        None,
+        ge=0,
+        description="Maximum price of a node in US dollars per hour. No node is added while the price is higher. "
+        "Default: no maximum.",
     )
     start_within_s: float = Field(
         DEFAULT.start_within_s,
         ge=1,
-        description="Seconds until an instance that is not billed yet and has no node is replaced.",
+        description="Seconds after which an instance that is not billed yet and has no node is replaced.",
     )
     start_billed_within_s: float = Field(
         DEFAULT.start_billed_within_s,
         ge=1,
-        description="Seconds until an instance that runs, and so is billed, and has no node is replaced.",
+        description="Seconds after which a running, billed instance without a node is replaced.",
     )
     usual_start_s: float = Field(
         DEFAULT.usual_start_s,
         ge=0,
-        description="What a new node usually takes; decides which fleet meets a deadline.",
+        description="Expected seconds from the request of a node to its first job. The scaler picks fleets for "
+        "deadlines by it.",
     )
     drain_within_s: float = Field(
-        DEFAULT.drain_within_s, ge=1, description="Time for a working node that is to go to give its job back."
+        DEFAULT.drain_within_s,
+        ge=1,
+        description="Seconds in which a busy node that is to stop must give its job back. After that the instance "
+        "is stopped.",
     )
     windows: tuple[str, ...] = Field(
-        (), description="Hours with other bounds: `mon-fri 08:00-20:00 Europe/Berlin min=2 max=9`."
+        (),
+        description="Hours of the week with other limits, such as `mon-fri 08:00-20:00 Europe/Berlin min=2 max=9`.",
     )
 
     @field_validator("max_nodes")
@@ -97,13 +114,21 @@ class ChecksTable(_Table):
     """`[fleets.NAME.checks]`: what a node has to find out about itself before it gets work."""
 
     min_driver: str | None = Field(
-        None, pattern=r"^\d+(\.\d+)*$", description="Version of the graphics driver, such as 550.54."
+        None, pattern=r"^\d+(\.\d+)*$", description="Minimum version of the graphics driver, such as 550.54."
     )
-    min_vram_bytes: int | None = Field(None, ge=0, description="GPU memory that is free.")
-    min_disk_bytes: int | None = Field(None, ge=0, description="Space that is free in the work directory.")
-    min_download_bytes_per_s: float | None = Field(None, gt=0, description="Speed of a download from storage.")
-    min_upload_bytes_per_s: float | None = Field(None, gt=0, description="Speed of an upload to storage.")
-    max_clock_skew_s: float | None = Field(None, gt=0, description="Difference to the server's clock.")
+    min_vram_bytes: int | None = Field(None, ge=0, description="Minimum free GPU memory, in bytes.")
+    min_disk_bytes: int | None = Field(
+        None, ge=0, description="Minimum free disk space in the work directory, in bytes."
+    )
+    min_download_bytes_per_s: float | None = Field(
+        None, gt=0, description="Minimum speed of a download from storage, in bytes per second."
+    )
+    min_upload_bytes_per_s: float | None = Field(
+        None, gt=0, description="Minimum speed of an upload to storage, in bytes per second."
+    )
+    max_clock_skew_s: float | None = Field(
+        None, gt=0, description="Maximum difference between the node's clock and the server's, in seconds."
+    )
 
     def thresholds(self) -> NodeThresholds:
         """As the rules want them."""
@@ -113,18 +138,24 @@ class ChecksTable(_Table):
 class FleetTable(_Table):
     """`[fleets.NAME]`."""
 
-    driver: str = Field(description="local, static, salad, kubernetes or skypilot.")
-    kinds: tuple[str, ...] = Field(("train",), min_length=1, description="Kinds of job that its nodes take.")
-    places: int = Field(1, ge=1, le=64, description="Jobs that a node trains in one batch.")
+    driver: str = Field(description="Driver of the fleet: local, static, salad, kubernetes or skypilot.")
+    kinds: tuple[str, ...] = Field(("train",), min_length=1, description="Kinds of job that the fleet's nodes take.")
+    places: int = Field(1, ge=1, le=64, description="Number of jobs that one node may train in one batch.")
     vram_bytes: int | None = Field(
-        None, ge=0, description="GPU memory of a node, for jobs that need some. Default: it is taken to be enough."
+        None,
+        ge=0,
+        description="GPU memory of one node in bytes. Jobs that need more are not counted for this fleet. Default: "
+        "the fleet counts every job.",
     )
-    scaling: ScalingTable = Field(default_factory=ScalingTable, description="How many nodes; see below.")
+    scaling: ScalingTable = Field(
+        default_factory=ScalingTable, description="Limits and times of scaling. The table is described below."
+    )
     checks: ChecksTable = Field(
-        default_factory=ChecksTable, description="What a node has to be capable of; see below."
+        default_factory=ChecksTable,
+        description="Requirements that a node must meet before it gets jobs. The table is described below.",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="The driver's own: see its page in docs/fleets."
+        default_factory=dict, description="Options of the driver, as its page in docs/fleets describes them."
     )
 
 

@@ -33,96 +33,140 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="GIORNATA_", frozen=True, extra="forbid")
 
     # everybody
-    url: str | None = Field(None, description="The server. Default: the one that runs on the data directory.")
-    api_key: str | None = Field(None, description="Your key. Default: the embedded installation's own.")
+    url: str | None = Field(
+        None, description="URL of the server. Default: the server that runs on the data directory."
+    )
+    api_key: str | None = Field(
+        None, description="Your API key. Default: the key of the installation on this machine."
+    )
     data: Path = Field(
-        default_factory=default_data_directory, description="Where `up` keeps its database, blobs, logs and key."
+        default_factory=default_data_directory,
+        description="Directory in which `up` keeps its database, blobs, logs and keys.",
     )
 
     # server
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(8470, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    public_url: str | None = Field(None, description="How nodes and users reach the server, when not host and port.")
-    database: str | None = Field(None, description="sqlite:///FILE or postgresql://…; default: SQLite in data.")
-    blobs: str | None = Field(
-        None, description="file:///DIR or s3://BUCKET/PREFIX?endpoint=…&region=…; default: a folder in data."
+    host: str = Field("127.0.0.1", description="Address that the server listens on.")
+    port: int = Field(8470, ge=0, le=65535, description="TCP port that the server listens on. 0 takes a free port.")
+    public_url: str | None = Field(
+        None, description="URL by which nodes and users reach the server. Default: the host and port above."
     )
-    s3_access_key_id: str | None = Field(None, description="Default: what boto3 finds by itself.")
-    s3_secret_access_key: str | None = Field(None, description="Default: what boto3 finds by itself.")
+    database: str | None = Field(
+        None,
+        description="Database of the server: sqlite:///FILE or postgresql://USER@HOST/NAME. Default: SQLite in the "
+        "data directory.",
+    )
+    blobs: str | None = Field(
+        None,
+        description="Storage of the server for files: file:///DIR or s3://BUCKET/PREFIX?endpoint=…&region=…. "
+        "Default: a folder in the data directory.",
+    )
+    s3_access_key_id: str | None = Field(
+        None, description="Access key id for S3. Default: the credentials that boto3 finds."
+    )
+    s3_secret_access_key: str | None = Field(
+        None, description="Secret access key for S3. Default: the credentials that boto3 finds."
+    )
     secrets_key: str | None = Field(
         None,
-        description=(
-            "A Fernet key. It encrypts the server's signing key and projects' secrets in the database. All servers "
-            "of a database need the same key. Default: made once in data, with SQLite; PostgreSQL needs the setting."
-        ),
+        description="Fernet key that encrypts the server's signing key and the projects' secrets in the database. "
+        "All servers of a database need the same key. Default: with SQLite, the server makes a key in "
+        "the data directory; PostgreSQL needs the setting.",
     )
     admin_key: str | None = Field(
         None,
-        description=(
-            "An admin key of the operator's project, such as one from a Secret. The server installs it at its start, "
-            "and revokes the key that this setting named before. Default: none; the first start draws a key and "
-            "writes it to admin.key in data."
-        ),
+        description="Admin key of the operator's project, such as one from a Secret. The server installs the key "
+        "at its start and revokes the key that this setting named before. Default: the first start "
+        "draws a key and writes it to admin.key in the data directory.",
     )
     admin_key_file: Path | None = Field(
         None,
-        description="A file with the admin key, instead of admin_key; read at the start of the server.",
+        description="File with the admin key, in place of admin_key. The server reads the file at its start.",
     )
-    cors_origins: tuple[str, ...] = Field((), description="Web origins that may call the API from a browser.")
-    lease_s: float = Field(90.0, ge=1, le=3600, description="How long a node may be silent.")
-    max_at_risk_s: float = Field(60.0, ge=1, description="Most seconds of work between two checkpoints (auto).")
-    min_pictures: int = Field(1, ge=1, description="Fewest pictures that a dataset may have.")
+    cors_origins: tuple[str, ...] = Field(
+        (), description="Web origins whose pages may call the API from a browser. Default: none."
+    )
+    lease_s: float = Field(
+        90.0,
+        ge=1,
+        le=3600,
+        description="Lease duration in seconds. A node that sends no heartbeat for this long loses its job, which "
+        "is requeued.",
+    )
+    max_at_risk_s: float = Field(
+        60.0,
+        ge=1,
+        description="Maximum seconds of work between two checkpoints, for jobs with checkpointing_steps auto.",
+    )
+    min_pictures: int = Field(1, ge=1, description="Minimum number of pictures in a dataset.")
     max_pictures: int = Field(
         1000,
         ge=1,
         le=MAX_DATASET_ITEMS,
-        description="Most pictures that a dataset of a project may have, where `giornata project limits` says "
-        "nothing else. A run without a server (--standalone) has no such limit.",
+        description="Maximum number of pictures in a dataset, for projects without a limit of their own (`giornata "
+        "project limits`). A run without a server (--standalone) has no such limit.",
     )
-    upload_url_s: float = Field(900.0, ge=1, le=604_800, description="How long a URL to upload by is good.")
-    garbage_after_s: float = Field(86_400.0, ge=0, description="How long bytes that nobody committed are kept.")
-    streams_per_key: int = Field(1000, ge=1, description="Most event streams that a key may have open on a server.")
+    upload_url_s: float = Field(
+        900.0, ge=1, le=604_800, description="Seconds for which a signed URL for an upload is valid."
+    )
+    garbage_after_s: float = Field(
+        86_400.0, ge=0, description="Seconds after which the server deletes uploads that were never committed."
+    )
+    streams_per_key: int = Field(
+        1000, ge=1, description="Maximum number of event streams that one key may have open on one server."
+    )
     waiting_claims_per_key: int = Field(
-        10_000, ge=1, description="Most claims of a node key that may wait at one time on a server."
+        10_000, ge=1, description="Maximum number of claims of one node key that may wait on one server."
     )
     max_node_price_usd_per_hour: float = Field(
         100.0,
         ge=0,
         le=100_000,
-        description="Highest price in dollars an hour that a node may name, unless its key says otherwise. A node "
-        "that names more gets no work. In fleets with a price of their own the node's word does not count.",
+        description="Maximum price of a node in US dollars per hour, for node keys without a maximum of their own. "
+        "A node that reports a higher price gets no jobs. In a fleet with its own price the reported "
+        "price is ignored.",
     )
     new_machines: Literal["trusted", "probation"] = Field(
         "trusted",
-        description="Whether a machine that nobody knows gets work at once, or a canary first.",
+        description="How a machine without a history starts: trusted gets jobs at once; probation gets a short "
+        "trial job (canary) first.",
     )
-    quarantine_failures: int = Field(3, ge=1, le=100, description="So many failures of a machine end its work …")
-    quarantine_within_s: float = Field(600.0, ge=1, description="… within so many seconds.")
+    quarantine_failures: int = Field(
+        3, ge=1, le=100, description="Number of failures within quarantine_within_s that quarantine a machine."
+    )
+    quarantine_within_s: float = Field(600.0, ge=1, description="Window for quarantine_failures, in seconds.")
     quarantine_s: float = Field(
-        900.0, ge=1, description="How long the first quarantine of a machine lasts; each in a row twice as long."
+        900.0,
+        ge=1,
+        description="Duration of the first quarantine of a machine, in seconds. Each further quarantine in a row "
+        "lasts twice as long.",
     )
     retry_pause_s: float = Field(
         10.0,
         ge=0.1,
-        description="Seconds until a job goes back to a machine that failed it, where no other can take it. Each "
-        "further attempt without progress waits three times as long.",
+        description="Seconds before a job returns to a machine that failed it, if no other machine can take the "
+        "job. Each further attempt without progress triples the pause.",
     )
     longest_retry_pause_s: float = Field(
         900.0,
         ge=0.1,
-        description="Most seconds of that pause, and until a job fails that needs more GPU memory than every "
-        "connected node has.",
+        description="Maximum of the pause that starts at retry_pause_s, in seconds. After the same time, a job "
+        "fails that needs more GPU memory than every connected node has.",
     )
     reallocations_share: float = Field(
-        0.1, gt=0, le=1, description="Of a fleet's nodes, at most this part is replaced for bad health in an hour."
+        0.1,
+        gt=0,
+        le=1,
+        description="Maximum share of a fleet's nodes that are replaced for bad health within an hour: 0.1 is a "
+        "tenth.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Minimum level of the messages in the logs."
+    )
     log_format: Literal["text", "json"] = Field(
         "text",
-        description=(
-            "How a server and a node write their logs. text: a line for people. json: one object a line with ts, "
-            "level, logger, message and, where known, request_id, job, attempt and node."
-        ),
+        description="Format of the logs of servers and nodes. text: one readable line per message. json: one "
+        "object per line with ts, level, logger, message and, if known, request_id, job, attempt and "
+        "node.",
     )
 
     # fleet and node
@@ -130,64 +174,100 @@ class Settings(BaseSettings):
         1,
         ge=0,
         le=256,
-        description="Nodes that `up` runs on this machine. With max_nodes: the fewest, by default none. With fleets "
-        "in the settings: by default none.",
+        description="Number of nodes that `up` runs on this machine. With max_nodes, the minimum, 0 by default. "
+        "With fleets in the settings, 0 by default.",
     )
     max_nodes: int | None = Field(
         None,
         ge=1,
         le=256,
-        description="Most nodes that `up` runs on this machine: it starts and ends them as the queue needs them. "
-        "Default: as many as nodes, all the time.",
+        description="Maximum number of nodes that `up` runs on this machine: it starts and stops nodes as the "
+        "queue needs them. Default: always as many as nodes.",
     )
     fleets: dict[FleetName, FleetTable] = Field(
-        default_factory=dict, description="Fleets that the server looks after, by name; see below."
+        default_factory=dict, description="Fleets that the server manages, by name. The tables are described below."
     )
-    node_key: str | None = Field(None, description="A key of scope node.")
-    machine_id: str | None = Field(None, description="Names the hardware; bans stick to it. Default: made once.")
-    node_name: str | None = Field(None, description="For people. Default: the machine's id.")
-    fleet: str = Field("static", description="Name of the fleet that the node belongs to.")
+    node_key: str | None = Field(None, description="API key of scope node, with which this node connects.")
+    machine_id: str | None = Field(
+        None,
+        description="Identifier of the node's hardware. Bans apply to it. Default: an identifier that is drawn "
+        "once and kept in the data directory.",
+    )
+    node_name: str | None = Field(None, description="Name of the node in tables and logs. Default: the machine's id.")
+    fleet: str = Field("static", description="Name of the fleet that this node joins.")
     instance_id: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9._:/-]{1,128}$", description="What the provider calls this container or process."
+        None,
+        pattern=r"^[A-Za-z0-9._:/-]{1,128}$",
+        description="The provider's id of the container or process that this node runs in.",
     )
     provider: Literal["auto", "none", "salad"] = Field(
-        "auto", description="Who lends the node's machine. auto: what the node finds itself on."
+        "auto",
+        description="Provider of the machine that this node runs on. auto: detect the provider from the environment.",
     )
     price_usd_per_hour: float = Field(
-        0.0, ge=0, le=100_000, description="What an hour of this node costs, with the Ray cluster behind it, if any."
+        0.0,
+        ge=0,
+        le=100_000,
+        description="Price of this node in US dollars per hour, including a Ray cluster behind it. Jobs on the "
+        "node are charged this price.",
     )
-    kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that the node takes.")
+    kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that this node takes.")
     workloads: dict[str, str] = Field(
-        default_factory=dict, description="Your own kinds: x-NAME = command line of a program that speaks the pipe."
+        default_factory=dict,
+        description="Your own kinds of job: x-NAME = command line of a program that speaks the pipe protocol.",
     )
-    work_directory: Path | None = Field(None, description="Scratch space of the node. Default: below data.")
-    cache_bytes: int = Field(20 * 2**30, ge=0, description="Bound of the node's cache of inputs.")
+    work_directory: Path | None = Field(
+        None, description="Scratch directory of the node. Default: a folder in the data directory."
+    )
+    cache_bytes: int = Field(
+        20 * 2**30, ge=0, description="Maximum size of the node's cache of input files, in bytes."
+    )
     model_cache_bytes: int = Field(
-        100 * 2**30, ge=0, description="Bound of the models that the node has fetched from the hub."
+        100 * 2**30,
+        ge=0,
+        description="Maximum size of the base models that the node has downloaded from the hub, in bytes.",
     )
     shared_compile_cache: bool = Field(
-        False, description="Fetch compiled kernels from other nodes, and share one's own; needs compile_cache_key."
+        False,
+        description="Download compiled kernels from other nodes and share the own ones. Needs compile_cache_key.",
     )
     compile_cache_key: str | None = Field(
-        None, description="Seals shared kernels, which are code: only nodes that you trust may have it."
+        None, description="Key that signs shared kernels, which are code. Give the key only to nodes that you trust."
     )
-    threads: int = Field(1, ge=1, le=256, description="CPU threads of the engine; part of a result's fingerprint.")
-    device: str = Field("auto", description="auto, cpu or cuda.")
+    threads: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="Number of CPU threads of the engine. The number is part of a result's fingerprint.",
+    )
+    device: str = Field("auto", description="Device of the engine: auto, cpu or cuda.")
     places: int = Field(
         1,
         ge=1,
         le=64,
-        description="Jobs that a node may train in one batch, as far as its memory goes; see training.md.",
+        description="Number of jobs that the node may train in one batch, as far as its GPU memory allows; see "
+        "training.md.",
     )
     join_for_s: float = Field(
-        3600.0, ge=0, description="How long others may join a batch after its first job; then it has to become empty."
+        3600.0,
+        ge=0,
+        description="Seconds after the start of a batch during which further jobs may join it. After that the "
+        "batch runs until it is empty.",
     )
-    grace_s: float = Field(30.0, ge=0, description="Time for the last checkpoint after SIGTERM.")
-    stall_s: float = Field(600.0, ge=1, description="An engine without a step for this long is ended.")
+    grace_s: float = Field(
+        30.0, ge=0, description="Seconds for the last checkpoint after SIGTERM. After that the node stops the engine."
+    )
+    stall_s: float = Field(
+        600.0,
+        ge=1,
+        description="Maximum seconds without a training step. After that the node stops the engine.",
+    )
 
     # standalone
     webhook_secret: str | None = Field(
-        None, description="Signs what `train --standalone --webhook URL` sends: whsec_BASE64, or any text."
+        None,
+        description="Secret that signs the requests of `train --standalone --webhook URL`: whsec_BASE64, or any "
+        "text.",
     )
 
     @classmethod

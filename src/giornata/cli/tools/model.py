@@ -31,20 +31,23 @@ def register(app: typer.Typer) -> None:
 
 
 def tiny_model(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put it.", show_default=False)],
-    family: Annotated[ModelFamily, typer.Option(help="Which architecture.")] = ModelFamily.SDXL,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the model.", show_default=False)],
+    family: Annotated[ModelFamily, typer.Option(help="Architecture of the model.")] = ModelFamily.SDXL,
     shapes: Annotated[
-        bool, typer.Option("--shapes", help="The trained one, which draws coloured shapes. It comes with Giornata.")
+        bool,
+        typer.Option(
+            "--shapes", help="Write the trained tiny model that draws colored shapes, which comes with Giornata."
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Make a tiny base model to try things on, without a download.
 
-    It has the real architecture and a few million parameters, random unless --shapes is given.
+    The model has the real architecture and a few million parameters, which are random unless you give --shapes.
     """
     with reporting(as_json) as out:
         if shapes and family is not ModelFamily.SDXL:
-            raise InvalidInput([Fault(where="--family", message="the one that draws shapes is an SDXL")])
+            raise InvalidInput([Fault(where="--family", message="--shapes exists for sdxl only")])
         if faults := folder_faults(directory):
             raise InvalidInput(faults)
         if shapes:
@@ -57,7 +60,7 @@ def tiny_model(
 
 def folder_faults(directory: Path) -> list[Fault]:
     """Why no model can be put there. One that is there already is kept."""
-    hint = "name a folder that is empty, or not there yet"
+    hint = "give an empty folder, or one that does not exist yet"
     there = next(each for each in (directory, *directory.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():
         return [Fault(where="DIR", message=f"{there} is a file", hint=hint)]

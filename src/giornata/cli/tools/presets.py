@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 @presets.callback()
 def list_presets(context: typer.Context, as_json: JsonFlag = False) -> None:
-    """Name them, with what each is for."""
+    """List the presets and the purpose of each."""
     if context.invoked_subcommand is not None:
         return
     with reporting(as_json) as out:
@@ -32,12 +32,17 @@ def list_presets(context: typer.Context, as_json: JsonFlag = False) -> None:
 
 @presets.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `giornata presets` shows it.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the preset, as `giornata presets` shows it.", show_default=False
+        ),
+    ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the whole spec that a preset stands for.
+    """Show the whole spec of a preset.
 
-    Fields that it does not set are marked as defaults.
+    The table marks fields that keep their default.
     """
     with reporting(as_json) as out:
         own = PRESETS[known(name)]()

@@ -21,44 +21,58 @@ class Options(FleetOptions):
     """What machines to ask for, where, and what runs on them."""
 
     accelerators: str = Field(
-        "RTX4090:1", pattern=r"^[\w.-]+(:\d+)?$", description="NAME[:COUNT], as SkyPilot has it."
+        "RTX4090:1",
+        pattern=r"^[\w.-]+(:\d+)?$",
+        description="GPUs of a machine, as SkyPilot writes them: NAME[:COUNT].",
     )
     use_spot: bool = Field(
         True,
-        description="Spot machines, which may vanish at any moment. A cloud in infra that has none is refused at "
-        "the server's start.",
+        description="Whether machines are spot machines, which may vanish at any moment. The server refuses at its "
+        "start a cloud in infra that has none.",
     )
-    infra: tuple[str, ...] = Field((), description="Where: aws/us-east-1, runpod, … Default: the cheapest anywhere.")
-    cpus: str | None = Field(None, description="Such as 8+.")
-    memory: str | None = Field(None, description="GB, such as 32+.")
-    disk_size: int | None = Field(None, ge=20, description="GB.")
+    infra: tuple[str, ...] = Field(
+        (), description="Clouds and regions, such as aws/us-east-1 or runpod. Default: the cheapest anywhere."
+    )
+    cpus: str | None = Field(None, description="Number of CPU cores, such as 8+. Default: as SkyPilot chooses.")
+    memory: str | None = Field(None, description="Main memory in GB, such as 32+. Default: as SkyPilot chooses.")
+    disk_size: int | None = Field(None, ge=20, description="Disk space in GB. Default: as SkyPilot chooses.")
     max_hourly_cost: float | None = Field(
-        None, gt=0, description="US dollars an hour that a machine may cost at most."
+        None, gt=0, description="Maximum price of a machine in US dollars per hour. Default: no maximum."
     )
     image: str | None = Field(
-        None, min_length=1, description="Container image of a node. One of image, package and setup has to be set."
+        None, min_length=1, description="Container image of a node. Set exactly one of image, package and setup."
     )
     package: str | None = Field(
         None,
         pattern=WHEEL,
-        description="https URL of a wheel of Giornata that a new machine installs, best with #sha256=… at its end. "
-        "Instead of an image.",
+        description="https URL of a wheel of Giornata that a new machine installs, if possible with #sha256=… at "
+        "the end. Set it in place of an image.",
     )
     setup: str | None = Field(
-        None, min_length=1, description="Shell commands that install Giornata on a new machine. Instead of an image."
+        None,
+        min_length=1,
+        description="Shell commands that install Giornata on a new machine. Set them in place of an image.",
     )
-    command: str = Field("giornata node", description="What runs the node.")
-    environment: dict[str, str] = Field(default_factory=dict, description="More variables of the node.")
-    grace_s: int = Field(30, ge=1, le=3600, description="Time for the last checkpoint after SIGTERM.")
+    command: str = Field("giornata node", description="Command that runs the node.")
+    environment: dict[str, str] = Field(
+        default_factory=dict, description="Additional environment variables of the node."
+    )
+    grace_s: int = Field(30, ge=1, le=3600, description="Seconds for the last checkpoint after SIGTERM.")
     idle_minutes_to_down: int = Field(
         15,
         ge=0,
-        description="Minutes until a machine whose node has ended takes itself down, server or no server. 0: it "
-        "never does, and is billed until the server takes it down; for clouds whose machines cannot.",
+        description="Minutes after which a machine whose node has ended terminates itself, even without the "
+        "server. 0: the machine never does, and is billed until the server terminates it. Use 0 for "
+        "clouds whose machines cannot terminate themselves.",
     )
-    most_nodes: int | None = Field(None, ge=0, description="What the clouds' quotas allow, if that is known.")
+    most_nodes: int | None = Field(
+        None, ge=0, description="Maximum number of nodes that the clouds' quotas allow. Default: unknown."
+    )
     price_usd_per_hour: float | None = Field(
-        None, ge=0, le=1000, description="What an hour of one node costs. Default: SkyPilot's catalogue."
+        None,
+        ge=0,
+        le=1000,
+        description="Price of one node in US dollars per hour. Default: the price in SkyPilot's catalogue.",
     )
 
 

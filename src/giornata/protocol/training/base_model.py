@@ -25,32 +25,36 @@ class BaseModelFields(Message):
     """The model that is fine-tuned."""
 
     pretrained_model_name_or_path: ModelName = Field(
-        description="Hub id, or a folder in diffusers layout on the node; or a single .safetensors checkpoint: a "
-        "path on the node, owner/name/file.safetensors, or the file's URL on the hub.",
+        description="Base model: a hub id, a folder in diffusers layout on the node, or a single .safetensors "
+        "checkpoint (a path on the node, owner/name/file.safetensors, or the file's URL on the hub).",
         validation_alias=AliasChoices("pretrained_model_name_or_path", "model"),
     )
     pretrained_model_sha256: Sha256 | None = Field(
-        None, description="Of a single checkpoint's bytes, which are hashed before they are used."
+        None, description="sha256 of a single checkpoint file. The node verifies the file before it uses it."
     )
-    revision: str | None = Field(None, max_length=128, description="Branch, tag or commit on the hub.")
-    variant: str | None = Field(None, max_length=32, description="Weight files' variant, such as fp16.")
+    revision: str | None = Field(
+        None, max_length=128, description="Branch, tag or commit of the base model on the hub."
+    )
+    variant: str | None = Field(None, max_length=32, description="Variant of the weight files, such as fp16.")
     pretrained_vae_model_name_or_path: ModelName | None = Field(
         None,
-        description="Another VAE, such as madebyollin/sdxl-vae-fp16-fix.",
+        description="VAE that replaces the base model's, such as madebyollin/sdxl-vae-fp16-fix.",
         validation_alias=AliasChoices("pretrained_vae_model_name_or_path", "vae"),
     )
     hub_token_secret: SecretName | None = Field(
-        None, description="Name of the project's secret that opens a gated model; its value is not in the spec."
+        None,
+        description="Name of the project's secret with a hub token, for gated models. The spec does not contain "
+        "the value.",
     )
     base_quantization: BaseQuantization = Field(
         BaseQuantization.NONE,
-        description="Hold the frozen UNet's weights in 8 bits, a scale for each output; products are made in the "
-        "precision of mixed_precision all the same.",
+        description="Hold the weights of the frozen UNet in 8 bits, with one scale for each output. Products are "
+        "still computed in the precision of mixed_precision.",
     )
     fp8_base: bool = Field(
         False,
         exclude=True,
-        description="kohya's way to say base_quantization fp8, which is how it is kept.",
+        description="kohya's spelling of base_quantization fp8. The spec is stored with base_quantization.",
         validation_alias=AliasChoices(*FP8_NAMES),
     )
 

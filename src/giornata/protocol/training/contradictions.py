@@ -53,32 +53,32 @@ def _unused(spec: TrainFields, *names: str, because: str) -> Iterator[str]:
     fields = type(spec).model_fields
     for name in names:
         if getattr(spec, name) != fields[name].get_default(call_default_factory=True):
-            yield f"{name} means nothing {because}"
+            yield f"{name} has no effect {because}"
 
 
 def _of_base_model(spec: TrainFields) -> Iterator[str]:
     name, vae = spec.pretrained_model_name_or_path, spec.pretrained_vae_model_name_or_path
     single, named = is_single_file(name), hub_file(name)
     if spec.fp8_base and spec.base_quantization is not BaseQuantization.FP8:
-        yield f"fp8_base does not go with base_quantization {spec.base_quantization}; choose one"
+        yield f"fp8_base conflicts with base_quantization {spec.base_quantization}; choose one"
     if is_url(name) and named is None:
         yield (
-            "pretrained_model_name_or_path is a URL, and no https://huggingface.co/OWNER/NAME/resolve/REVISION/"
+            "pretrained_model_name_or_path is a URL other than https://huggingface.co/OWNER/NAME/resolve/REVISION/"
             "FILE.safetensors; put the file on the hub or on the nodes"
         )
     if not (is_url(name) or single or looks_like_path(name) or is_hub_id(name)):
         yield (
-            f"pretrained_model_name_or_path {name!r} is neither a path nor a hub id; hub ids are OWNER/NAME, of "
+            f"pretrained_model_name_or_path {name!r} is neither a path nor a hub id; a hub id is OWNER/NAME, of "
             "letters, digits, dots, dashes and underscores"
         )
     if spec.pretrained_model_sha256 is not None and not single:
-        yield "pretrained_model_sha256 is that of a single .safetensors file, and the model is none"
+        yield "pretrained_model_sha256 applies only to a single .safetensors file"
     if spec.variant is not None and single:
-        yield "variant means nothing with a single .safetensors file"
+        yield "variant has no effect with a single .safetensors file"
     if spec.revision is not None and named is not None and named.revision is not None:
-        yield "revision is in the model's URL already; leave it out"
+        yield "revision is already part of the model's URL; leave revision out"
     if vae is not None and (is_url(vae) or is_single_file(vae)):
-        yield "pretrained_vae_model_name_or_path is a hub id or a folder with a VAE in diffusers layout"
+        yield "pretrained_vae_model_name_or_path must be a hub id, or a folder with a VAE in diffusers layout"
 
 
 def _of_data(spec: TrainFields) -> Iterator[str]:
@@ -105,24 +105,24 @@ def _of_held_out_pictures(spec: TrainFields) -> Iterator[str]:
     if split > 1 and split != int(split):
         yield f"validation_split {split:g} is neither a share below 1 nor a whole number of pictures"
     if spec.num_train_epochs is not None:
-        yield "validation_split does not go with num_train_epochs, which count all pictures; use max_train_steps"
+        yield "validation_split conflicts with num_train_epochs, which counts all pictures; use max_train_steps"
     elif len(validated_steps(spec)) > MAX_LOSSES:
         yield (
-            f"validate_every_n_steps {spec.validate_every_n_steps} are more than {MAX_LOSSES} losses in "
-            f"{spec.max_train_steps} steps; look less often"
+            f"validate_every_n_steps {spec.validate_every_n_steps} makes more than {MAX_LOSSES} losses in "
+            f"{spec.max_train_steps} steps; use a larger number"
         )
 
 
 def _of_prior(spec: TrainFields) -> Iterator[str]:
     if not spec.with_prior_preservation:
         if (spec.class_prompt or spec.class_dataset) is not None:
-            yield "class_prompt and class_dataset mean nothing without with_prior_preservation"
+            yield "class_prompt and class_dataset have no effect without with_prior_preservation"
         names = ("prior_prediction", "prior_loss_weight", "num_class_images")
         yield from _unused(spec, *names, because="without with_prior_preservation")
     elif spec.class_prompt is None:
         yield "class_prompt is required with with_prior_preservation"
     if spec.prior_prediction and spec.class_dataset is not None:
-        yield "class_dataset is of no use with prior_prediction, which looks at no class pictures; choose one"
+        yield "class_dataset conflicts with prior_prediction, which uses no class pictures; choose one"
     if spec.with_prior_preservation and spec.prior_prediction:
         yield from _unused(spec, "num_class_images", because="with prior_prediction, which draws none")
     if spec.with_prior_preservation and spec.class_dataset:
@@ -141,11 +141,11 @@ def _of_new_tokens(spec: TrainFields) -> Iterator[str]:
         yield from _unused(spec, *TOKEN_FIELDS, because="without train_text_encoder_ti")
         return
     if any(one in other for place, one in enumerate(words) for other in words[:place] + words[place + 1 :]):
-        yield "token_abstraction has a word that is part of another"
+        yield "token_abstraction has a word that is part of another word"
     if any(word in (spec.class_prompt or "") for word in words):
-        yield "class_prompt says a token_abstraction, but class pictures show what is known already"
+        yield "class_prompt contains a word of token_abstraction, but class pictures show what the base model knows"
     if spec.shuffle_caption and any(spec.caption_separator in word for word in words):
-        yield "token_abstraction has the caption_separator in it"
+        yield "token_abstraction contains the caption_separator"
 
 
 def _of_averages_and_lokr(spec: TrainFields) -> Iterator[str]:
@@ -153,16 +153,16 @@ def _of_averages_and_lokr(spec: TrainFields) -> Iterator[str]:
     if not spec.use_ema:
         yield from _unused(spec, "ema_decay", because="without use_ema")
     if lokr and spec.use_dora:
-        yield "use_dora goes with adapter_type lora only"
+        yield "use_dora needs adapter_type lora"
     if lokr and spec.use_rslora:
-        yield "use_rslora goes with adapter_type lora only"
+        yield "use_rslora needs adapter_type lora"
     if not lokr:
         yield from _unused(spec, "decompose_both", "decompose_factor", because="without adapter_type lokr")
     if spec.decompose_factor == 0:
         yield "decompose_factor is at least 1, or -1"
     if lokr and "diffusers" in spec.output_formats:
         yield (
-            "output_formats cannot be diffusers with adapter_type lokr, for diffusers loads no LoKr into SDXL; "
+            "output_formats cannot be diffusers with adapter_type lokr, because diffusers loads no LoKr into SDXL; "
             'use ["kohya"]'
         )
 
@@ -170,17 +170,17 @@ def _of_averages_and_lokr(spec: TrainFields) -> Iterator[str]:
 def _of_regularization(spec: TrainFields) -> Iterator[str]:
     lokr, dropped = spec.adapter_type is AdapterType.LOKR, [name for name in DROPOUTS if getattr(spec, name) > 0]
     if lokr:
-        yield from (f"{name} goes with adapter_type lora only" for name in dropped)
+        yield from (f"{name} needs adapter_type lora" for name in dropped)
     if spec.compile is Compile.ON:
-        yield from (f"{name} does not go with compile on; use compile off" for name in dropped)
+        yield from (f"{name} conflicts with compile on; use compile off" for name in dropped)
     if spec.scale_weight_norms is None:
         return
     if lokr:
-        yield "scale_weight_norms goes with adapter_type lora only"
+        yield "scale_weight_norms needs adapter_type lora"
     if spec.use_dora:
-        yield "scale_weight_norms does not go with use_dora, which learns the length by itself"
+        yield "scale_weight_norms conflicts with use_dora, which learns the magnitude itself"
     if spec.optimizer is Optimizer.SCHEDULE_FREE:
-        yield "scale_weight_norms does not go with adamw_schedule_free, whose average knows nothing of the scaling"
+        yield "scale_weight_norms conflicts with adamw_schedule_free, whose average ignores the scaling"
 
 
 def _of_objective(spec: TrainFields) -> Iterator[str]:
@@ -197,27 +197,27 @@ def _of_objective(spec: TrainFields) -> Iterator[str]:
 def _of_edm(spec: TrainFields) -> Iterator[str]:
     if spec.do_edm_style_training:
         if spec.snr_gamma is not None:
-            yield "snr_gamma does not go with do_edm_style_training, which has a weighting of its own"
+            yield "snr_gamma conflicts with do_edm_style_training, which has its own weighting"
         if spec.debiased_estimation_loss:
-            yield "debiased_estimation_loss does not go with do_edm_style_training, which has a weighting of its own"
+            yield "debiased_estimation_loss conflicts with do_edm_style_training, which has its own weighting"
         if spec.loss_type is not LossType.L2:
-            yield "loss_type has to be l2 with do_edm_style_training, whose weighting is one of squares"
+            yield "loss_type must be l2 with do_edm_style_training, whose weighting is one of squares"
         if spec.rescale_betas_zero_snr:
-            yield "rescale_betas_zero_snr does not go with do_edm_style_training: pure noise has no finite sigma"
+            yield "rescale_betas_zero_snr conflicts with do_edm_style_training: pure noise has no finite sigma"
     if spec.min_timestep >= spec.max_timestep:
         yield "min_timestep is not below max_timestep"
 
 
 def _of_optimization(spec: TrainFields) -> Iterator[str]:
     if spec.use_8bit_adam and spec.optimizer is not Optimizer.ADAMW_8BIT:
-        yield f"use_8bit_adam does not go with optimizer {spec.optimizer}; choose one"
+        yield f"use_8bit_adam conflicts with optimizer {spec.optimizer}; choose one"
     if spec.num_train_epochs is not None and "max_train_steps" in spec.model_fields_set:
-        yield "num_train_epochs does not go with max_train_steps; choose one"
+        yield "num_train_epochs conflicts with max_train_steps; choose one"
     if spec.num_train_epochs is None and spec.lr_warmup_steps > spec.max_train_steps:
         yield "lr_warmup_steps is larger than max_train_steps"
     if spec.cuda_graphs is CudaGraphs.ON and (spec.train_text_encoder or spec.train_text_encoder_ti):
         yield (
-            "cuda_graphs on does not go with train_text_encoder and train_text_encoder_ti, whose captions become "
+            "cuda_graphs on conflicts with train_text_encoder and train_text_encoder_ti, whose captions become "
             "tokens on the CPU within each pass; use auto"
         )
     if spec.lr_scheduler is LrScheduler.CONSTANT and spec.lr_warmup_steps > 0:
@@ -247,36 +247,36 @@ def _of_prodigy(spec: TrainFields) -> Iterator[str]:
         return
     text_encoders = spec.train_text_encoder or spec.train_text_encoder_ti
     if spec.learning_rate < 0.1:
-        yield "learning_rate is a factor of the rate that prodigy finds by itself; use 1.0"
+        yield "learning_rate is a factor of the rate that prodigy finds itself; use 1.0"
     if text_encoders and spec.text_encoder_lr != spec.learning_rate:
-        yield "text_encoder_lr has to be the learning_rate with prodigy, which finds one for all"
+        yield "text_encoder_lr must equal learning_rate with prodigy, which finds one rate for all"
     for name in ("text_encoder_learning_rates", "block_learning_rates"):
         if getattr(spec, name):
-            yield f"{name} does not go with prodigy, which finds one rate for all"
+            yield f"{name} conflicts with prodigy, which finds one rate for all"
     if spec.stop_text_encoder_training is not None:
         yield _STOPS
     if spec.train_text_encoder_ti and spec.train_text_encoder_ti_frac < 1:
-        yield "train_text_encoder_ti_frac has to be 1 with prodigy, which moves all weights"
+        yield "train_text_encoder_ti_frac must be 1 with prodigy, which moves all weights"
 
 
-_STOPS = "stop_text_encoder_training does not go with prodigy and adamw_schedule_free, which move all weights"
+_STOPS = "stop_text_encoder_training conflicts with prodigy and adamw_schedule_free, which move all weights"
 
 
 def _of_schedule_free(spec: TrainFields) -> Iterator[str]:
     if spec.optimizer is not Optimizer.SCHEDULE_FREE:
         return
     if spec.lr_scheduler not in {LrScheduler.CONSTANT, LrScheduler.CONSTANT_WITH_WARMUP}:
-        yield "lr_scheduler has to be constant or constant_with_warmup with adamw_schedule_free"
+        yield "lr_scheduler must be constant or constant_with_warmup with adamw_schedule_free"
     if spec.adam_beta1 == 0:
-        yield "adam_beta1 has to be above 0 with adamw_schedule_free, which averages by it"
+        yield "adam_beta1 must be above 0 with adamw_schedule_free, which averages by it"
     if spec.use_ema:
         yield "use_ema averages what adamw_schedule_free has averaged already; choose one"
     if spec.stop_text_encoder_training is not None:
         yield _STOPS
     if spec.train_text_encoder_ti:
         yield (
-            "train_text_encoder_ti does not go with adamw_schedule_free, whose average knows nothing of the new "
-            "tokens' rescaling"
+            "train_text_encoder_ti conflicts with adamw_schedule_free, whose average ignores the rescaling "
+            "of the new tokens"
         )
 
 
@@ -289,15 +289,15 @@ def _of_results(spec: TrainFields) -> Iterator[str]:
         yield from _unused(spec, *names, because="without sample_prompts")
     if len(steps_with_sheets(spec.validation_steps, spec.max_train_steps)) > MOST_SHEETS:
         yield (
-            f"validation_steps {spec.validation_steps} are more than {MOST_SHEETS} sheets in {spec.max_train_steps} "
-            "steps; draw less often"
+            f"validation_steps {spec.validation_steps} makes more than {MOST_SHEETS} sheets in {spec.max_train_steps}"
+            " steps; use a larger number"
         )
     if any(KOHYAS_OPTION.search(f"{prompt} ") for prompt in prompts):
         yield (
-            "sample_prompts are prompts alone, and options such as --n or --s would be drawn as words; use "
+            "sample_prompts must be prompts without options; --n or --s would be drawn as words; use "
             "sample_steps and sample_guidance_scale"
         )
     if any(FILE_NAME.fullmatch(prompt) for prompt in prompts):
-        yield "sample_prompts are the prompts themselves, and no file's name; use a list, or the file's lines"
+        yield "sample_prompts must be the prompts themselves, not the name of a file; use a list, or the file's lines"
     if WANDB not in spec.report_to:
         yield from _unused(spec, *WANDB_FIELDS, because='without report_to ["wandb"]')

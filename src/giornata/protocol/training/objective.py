@@ -32,51 +32,60 @@ class ObjectiveFields(Message):
     """What is minimised."""
 
     prediction_type: Literal["epsilon", "v_prediction"] | None = Field(
-        None, description="What the UNet predicts; by default what the base model's scheduler says."
+        None, description="Prediction target of the UNet. Default: the type in the base model's scheduler."
     )
     snr_gamma: float | None = Field(
         None,
         gt=0,
         le=1000,
-        description="min-SNR weighting of the loss; 5 is usual.",
+        description="Gamma of min-SNR loss weighting; 5 is usual. Default: no weighting.",
         validation_alias=AliasChoices("snr_gamma", "min_snr_gamma"),
     )
-    debiased_estimation_loss: bool = Field(False, description="Weigh the loss by 1 / sqrt(SNR).")
-    loss_type: LossType = Field(LossType.L2, description="How the prediction is compared with its target.")
-    huber_schedule: HuberSchedule = Field(HuberSchedule.SNR, description="For loss_type huber and smooth_l1.")
-    huber_c: float = Field(0.1, gt=0, le=1, description="For loss_type huber and smooth_l1.")
+    debiased_estimation_loss: bool = Field(False, description="Weight the loss by 1 / sqrt(SNR).")
+    loss_type: LossType = Field(LossType.L2, description="Loss between the prediction and its target.")
+    huber_schedule: HuberSchedule = Field(
+        HuberSchedule.SNR, description="Schedule of huber_c, for loss_type huber and smooth_l1."
+    )
+    huber_c: float = Field(0.1, gt=0, le=1, description="Parameter c of the loss, for loss_type huber and smooth_l1.")
     noise_offset: float = Field(
-        0.0, ge=0, le=1, description="Strength of noise that is equal all over a latent channel: darker darks."
+        0.0,
+        ge=0,
+        le=1,
+        description="Strength of noise that is constant over each latent channel; it allows darker and brighter "
+        "pictures.",
     )
     multires_noise_iterations: int | None = Field(
         None,
         ge=1,
         le=10,
-        description="Multi-resolution noise: so many levels of ever coarser noise are added to the noise, which is "
-        "then scaled back to its strength. 6 is usual; by default none.",
+        description="Number of levels of multi-resolution noise. Each level is coarser; the sum is scaled back to "
+        "unit strength. 6 is usual. Default: none.",
     )
     multires_noise_discount: float = Field(
-        0.3, gt=0, le=1, description="Strength of each level of multi-resolution noise against the one before."
+        0.3, gt=0, le=1, description="Strength of each level of multi-resolution noise relative to the level before."
     )
     ip_noise_gamma: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Input perturbation: noise of this strength is added to what the UNet is shown, and not to what "
-        "it is to tell. 0.1 is usual.",
+        description="Input perturbation: strength of extra noise in the UNet's input that its target does not "
+        "contain. 0.1 is usual.",
         validation_alias=AliasChoices("ip_noise_gamma", "input_perturbation"),
     )
     rescale_betas_zero_snr: bool = Field(
         False,
-        description="Zero terminal SNR: the last timestep is pure noise. Needs v_prediction.",
+        description="Rescale the noise schedule to zero terminal SNR, so that the last timestep is pure noise. "
+        "Needs v_prediction.",
         validation_alias=AliasChoices("rescale_betas_zero_snr", "zero_terminal_snr"),
     )
     do_edm_style_training: bool = Field(
         False,
         description="Compare denoised latents, weighted by 1 / sigma² (Karras et al., 2022), as diffusers does.",
     )
-    min_timestep: int = Field(0, ge=0, le=999, description="First of the timesteps that are trained on.")
-    max_timestep: int = Field(1000, ge=1, le=1000, description="End of the timesteps that are trained on.")
+    min_timestep: int = Field(0, ge=0, le=999, description="First timestep of the range that is trained.")
+    max_timestep: int = Field(
+        1000, ge=1, le=1000, description="End of the range of timesteps that is trained; the end itself is excluded."
+    )
 
 
 DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
@@ -89,29 +98,29 @@ class RegularizationFields(Message):
         0.0,
         ge=0,
         lt=1,
-        description="Part of the numbers between A and B that is set to 0 in each step; the others are divided by "
-        "1 - network_dropout. sd-scripts' meaning.",
+        description="Share of the values between A and B that each step sets to 0. The others are divided by 1 - "
+        "network_dropout. As in sd-scripts.",
     )
     rank_dropout: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Part of the ranks of each layer that is left out for a picture in each step; the others are "
-        "divided by 1 - rank_dropout. sd-scripts' meaning.",
+        description="Share of the ranks of each layer that each step omits for a picture. The others are divided "
+        "by 1 - rank_dropout. As in sd-scripts.",
     )
     module_dropout: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Part of the layers whose adapter is left out of a micro-batch; the others stay as they are. "
-        "sd-scripts' meaning.",
+        description="Share of the layers whose adapter is omitted in a micro-batch. The others are not rescaled. "
+        "As in sd-scripts.",
     )
     scale_weight_norms: float | None = Field(
         None,
         gt=0,
         le=1e6,
-        description="After each step a layer whose product (alpha / rank) B A has a larger Frobenius norm is scaled "
-        "to this one. 1 is usual. The metric norms_scaled counts such layers.",
+        description="Maximum Frobenius norm of (alpha / rank) B A. After each step a layer with a larger norm is "
+        "scaled to this norm. 1 is usual. The metric norms_scaled counts such layers.",
     )
 
 

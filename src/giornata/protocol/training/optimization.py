@@ -143,104 +143,126 @@ def _precision(name: Any) -> Any:
 class OptimizationFields(Message):
     """How it is minimised."""
 
-    max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Optimizer steps.")
+    max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Number of optimizer steps.")
     num_train_epochs: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="Instead of max_train_steps, which it is turned into at submission by the number of pictures.",
+        description="Number of epochs, in place of max_train_steps. The server converts it to steps at submission.",
         validation_alias=AliasChoices("num_train_epochs", "max_train_epochs"),
     )
-    train_batch_size: int = Field(1, ge=1, le=256, description="Pictures in a micro-batch.")
+    train_batch_size: int = Field(1, ge=1, le=256, description="Pictures per micro-batch.")
     gradient_accumulation_steps: int = Field(
-        1, ge=1, le=1024, description="Micro-batches in an optimizer step; one batch where memory allows."
+        1,
+        ge=1,
+        le=1024,
+        description="Micro-batches per optimizer step. They run as one batch where memory allows it.",
     )
     share_batch: bool = Field(
         True,
-        description="May train in one batch with other jobs, each for itself, which is cheaper. false: alone, for "
-        "the bits of an uninterrupted run alone (exactness solo).",
+        description="Allow the job to train in one batch with other jobs, independently of them, which costs less. "
+        "If false, the job trains alone and its result has exactly the bits of an uninterrupted run "
+        "alone (exactness solo).",
     )
     optimizer: Annotated[Optimizer, BeforeValidator(_optimizer_name)] = Field(
         Optimizer.ADAMW,
-        description="All resume exactly. adam_* holds for each that has such a thing.",
+        description="Optimizer. Every optimizer resumes exactly. The fields adam_* apply to each optimizer that "
+        "has such a parameter.",
         validation_alias=AliasChoices("optimizer", "optimizer_type"),
     )
     use_8bit_adam: bool = Field(
-        False, exclude=True, description="diffusers' way to say optimizer adamw_8bit, which is how it is kept."
+        False,
+        exclude=True,
+        description="diffusers' spelling of optimizer adamw_8bit. The spec is stored with optimizer.",
     )
     optimizer_args: Annotated[dict[str, ArgValue], BeforeValidator(_read_args)] = Field(
         {},
         max_length=16,
-        description="More of what the optimizer is told, by the names of its package: {'d_coef': 2}. Each takes the "
-        "place of the adam_* field that says the same. sd-scripts' NAME=VALUE is understood.",
+        description="Further arguments of the optimizer, by the names of its package: {'d_coef': 2}. An argument "
+        "replaces the adam_* field with the same meaning. The form NAME=VALUE of sd-scripts is "
+        "accepted.",
     )
     learning_rate: float = Field(
         1e-4,
         gt=0,
         le=10,
-        description="Of the UNet's adapter.",
+        description="Learning rate of the UNet's adapter.",
         validation_alias=AliasChoices("learning_rate", "unet_lr"),
     )
     text_encoder_lr: float = Field(
-        5e-6, gt=0, le=10, description="Of the text encoders' adapters, and of new tokens."
+        5e-6, gt=0, le=10, description="Learning rate of the text encoders' adapters and of new tokens."
     )
     text_encoder_learning_rates: tuple[Rate, ...] | None = Field(
         None,
         min_length=1,
         max_length=2,
-        description="A rate for the adapter of each text encoder, in their order, instead of text_encoder_lr. "
-        "0: that one's stays as it begins.",
+        description="Learning rate of each text encoder, in order, in place of text_encoder_lr. 0 freezes the "
+        "adapter of that text encoder.",
     )
     block_learning_rates: Annotated[dict[BlockName, Rate], BeforeValidator(_read_block_rates)] = Field(
         {},
         max_length=256,
-        description="Other rates than learning_rate in parts of the UNet: {'down_blocks': 5e-5, 'mid_block': 0}. The "
-        "longest name that holds counts; 0: that part's adapter stays as it begins. sd-scripts' block_lr, 23 rates "
-        "for SDXL, is understood.",
+        description="Learning rates of parts of the UNet, in place of learning_rate: {'down_blocks': 5e-5, "
+        "'mid_block': 0}. The longest matching name counts; 0 freezes that part. The 23 rates of "
+        "sd-scripts' block_lr for SDXL are accepted.",
         validation_alias=AliasChoices("block_learning_rates", "block_lr"),
     )
-    lr_scheduler: LrScheduler = Field(LrScheduler.CONSTANT, description="diffusers' schedules, over all steps.")
-    lr_warmup_steps: int = Field(0, ge=0, description="Steps in which the rate rises from 0.")
+    lr_scheduler: LrScheduler = Field(
+        LrScheduler.CONSTANT, description="Learning rate schedule over all steps, as in diffusers."
+    )
+    lr_warmup_steps: int = Field(0, ge=0, description="Number of steps in which the learning rate rises from 0.")
     lr_num_cycles: int = Field(
         1,
         ge=1,
         le=1000,
-        description="For lr_scheduler cosine_with_restarts.",
+        description="Number of cycles, for lr_scheduler cosine_with_restarts.",
         validation_alias=AliasChoices("lr_num_cycles", "lr_scheduler_num_cycles"),
     )
     lr_power: float = Field(
         1.0,
         gt=0,
         le=10,
-        description="For lr_scheduler polynomial.",
+        description="Exponent, for lr_scheduler polynomial.",
         validation_alias=AliasChoices("lr_power", "lr_scheduler_power"),
     )
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Inertia of the first moment.")
-    adam_beta2: float = Field(0.999, ge=0, lt=1, description="Inertia of the second moment.")
-    adam_weight_decay: float = Field(1e-4, ge=0, le=1, description="Decoupled from the gradient, as AdamW has it.")
-    adam_epsilon: float = Field(1e-8, gt=0, le=1, description="Keeps the division by the second moment finite.")
-    max_grad_norm: float = Field(1.0, gt=0, le=1e6, description="Gradients are clipped to this norm.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Decay rate of the first moment.")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="Decay rate of the second moment.")
+    adam_weight_decay: float = Field(
+        1e-4, ge=0, le=1, description="Weight decay, decoupled from the gradient as in AdamW."
+    )
+    adam_epsilon: float = Field(
+        1e-8, gt=0, le=1, description="Term that keeps the division by the second moment finite."
+    )
+    max_grad_norm: float = Field(
+        1.0, gt=0, le=1e6, description="Maximum norm of the gradient. Larger gradients are clipped to it."
+    )
     mixed_precision: Annotated[Literal["no", "bf16"], BeforeValidator(_precision)] = Field(
         "bf16",
-        description="Precision of the frozen base and its products; the adapter stays fp32. fp16 is taken for bf16.",
+        description="Precision of the frozen base model and its products. The adapter stays in fp32. fp16 is "
+        "accepted and means bf16.",
     )
     gradient_checkpointing: bool | Literal["selective"] = Field(
         False,
-        description="Compute activations twice instead of keeping them: all, or selective: only those of the higher "
-        "resolutions, which are large and cheap. Changes no bit.",
+        description="Recompute activations in the backward pass instead of keeping them: all, or selective, which "
+        "recomputes only the large and cheap ones of the higher resolutions. Changes no bit.",
     )
     compile: Annotated[Compile, BeforeValidator(_switch)] = Field(
         Compile.AUTO,
-        description="Run the UNet's transformer blocks, on a GPU its resnets too, as compiled kernels "
-        "(torch.compile). auto weighs the seconds that they save against those that the compiler takes.",
+        description="Run the UNet's transformer blocks, and on a GPU its resnets, as compiled kernels "
+        "(torch.compile). auto compiles when the seconds saved exceed those of the compiler.",
         validation_alias=AliasChoices("compile", "torch_compile"),
     )
     cuda_graphs: Annotated[CudaGraphs, BeforeValidator(_switch)] = Field(
         CudaGraphs.AUTO,
-        description="Run forward and backward passes as CUDA graphs, each checked to the byte against plain passes. "
-        "Changes no bit. auto: on CUDA, in jobs of at least 50 steps.",
+        description="Run forward and backward passes as CUDA graphs, each verified to the byte against plain "
+        "passes. Changes no bit. auto: on CUDA, for jobs of at least 50 steps.",
     )
-    seed: int | None = Field(None, ge=0, lt=2**63, description="Drawn at submission, and recorded, when not given.")
+    seed: int | None = Field(
+        None,
+        ge=0,
+        lt=2**63,
+        description="Seed of all random draws. Default: the server draws one at submission and records it.",
+    )
 
     @model_validator(mode="before")
     @classmethod

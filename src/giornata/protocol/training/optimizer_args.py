@@ -161,14 +161,14 @@ def args_contradictions(spec: OptimizationFields) -> Iterator[str]:
     """A sentence for each argument that the job's optimizer does not take, or that a field of the spec says too."""
     known, given = ARGS[spec.optimizer], spec.optimizer_args
     if unknown := sorted(given.keys() - known.keys()):
-        yield f"optimizer_args of {spec.optimizer} has no {', '.join(unknown)}; there are {', '.join(known)}"
+        yield f"optimizer_args of {spec.optimizer} has no {', '.join(unknown)}; expected: {', '.join(known)}"
     if spec.optimizer is Optimizer.SCHEDULE_FREE and _first(given.get("betas")) == 0.0:
-        yield "optimizer_args betas has to begin above 0 with adamw_schedule_free, which averages by it"
+        yield "optimizer_args betas must begin above 0 with adamw_schedule_free, which averages by it"
     fields = type(spec).model_fields
     for name in sorted(given.keys() & known.keys()):
         arg, value = known[name], given[name]
         if not arg.takes(value):
-            yield f"optimizer_args {name} is {value!r}, and has to be {arg.values}"
+            yield f"optimizer_args {name} is {value!r}, but must be {arg.values}"
         if double := [field for field in arg.field if getattr(spec, field) != fields[field].default]:
             yield f"optimizer_args {name} says the same as {', '.join(double)}; give one of them"
 

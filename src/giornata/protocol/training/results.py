@@ -15,28 +15,33 @@ class ResultFields(Message):
 
     checkpointing_steps: int | Literal["auto"] = Field(
         "auto",
-        description="Steps between checkpoints; auto weighs their cost against the fleet's interruptions.",
+        description="Steps between checkpoints. auto balances the cost of checkpoints against the fleet's rate of "
+        "interruptions.",
         validation_alias=AliasChoices("checkpointing_steps", "save_every_n_steps"),
     )
     checkpoints_keep_latest: int = Field(
         2,
         ge=1,
         le=100,
-        description="How many of the newest checkpoints are kept.",
+        description="Number of latest checkpoints that are kept.",
         validation_alias=AliasChoices("checkpoints_keep_latest", "checkpoints_total_limit"),
     )
-    checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")
+    checkpoints_keep_every: int | None = Field(
+        None, ge=1, description="Also keep the checkpoints of steps that are multiples of this number."
+    )
     output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(
-        ("kohya", "diffusers"), min_length=1, description="Whose key names the files have."
+        ("kohya", "diffusers"),
+        min_length=1,
+        description="Key names of the exported files: kohya, diffusers, or both. The files are always safetensors.",
     )
     output_name: OutputName | None = Field(
         None,
-        description="What the names of the files begin with: my-dog makes my-dog.safetensors. "
-        "Default: the job's name.",
+        description="Start of the names of the exported files: my-dog makes my-dog.safetensors. Default: the job's "
+        "name.",
     )
-    model_card: bool = Field(True, description="Also write README.md, the page that model hubs show.")
+    model_card: bool = Field(True, description="Also write README.md, the model card that hubs show.")
     output_dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float16", description="Of the weights in the files."
+        "float16", description="Data type of the weights in the exported files."
     )
 
 
@@ -67,19 +72,23 @@ class SampleFields(Message):
     sample_prompts: Annotated[tuple[Prompt, ...], BeforeValidator(_lines)] = Field(
         (),
         max_length=MOST_PROMPTS,
-        description="Each is drawn when the job is done, by the base model and with the LoRA, into NAME-samples.png.",
+        description="Prompts of sample images. When the job is done, each is drawn by the base model and with the "
+        "LoRA, into NAME-samples.png.",
     )
     validation_steps: int | None = Field(
         None,
         ge=1,
         validation_alias=AliasChoices("validation_steps", "sample_every_n_steps"),
-        description="Draw them with the LoRA after every so many steps, too, each time into a sheet of its own "
-        "(NAME-samples-00000100.png), and at the end into one of all steps (NAME-samples-by-step.png). The steps "
-        "wait meanwhile, and the job trains alone.",
+        description="Also draw the sample images after every this many steps, each time into a file of its own "
+        "(NAME-samples-00000100.png), and at the end into one file of all steps "
+        "(NAME-samples-by-step.png). Training waits meanwhile, and the job shares no batch.",
     )
-    sample_steps: int = Field(25, ge=1, le=50, description="Denoising steps of these pictures.")
+    sample_steps: int = Field(25, ge=1, le=50, description="Number of denoising steps of the sample images.")
     sample_guidance_scale: float | None = Field(
-        None, ge=0, le=30, description="Guidance of these pictures; by default what is usual for the base model."
+        None,
+        ge=0,
+        le=30,
+        description="Guidance scale of the sample images. Default: the usual scale of the base model.",
     )
 
 
@@ -115,24 +124,26 @@ class TrackingFields(Message):
 
     report_to: Annotated[tuple[TrackerName, ...], BeforeValidator(_listed)] = Field(
         (),
-        description="Trackers for which a file with the curves of the whole job is among the results.",
+        description="Trackers whose files with the curves of the whole job are among the results.",
         validation_alias=AliasChoices("report_to", "log_with"),
     )
     wandb_project: WandbName = Field(
         "giornata",
-        description="W&B: the project of the run.",
+        description="W&B: project of the run.",
         validation_alias=AliasChoices("wandb_project", "log_tracker_name", "tracker_project_name"),
     )
     wandb_entity: WandbName | None = Field(
-        None, description="W&B: the user or team of the project; by default whose key it is."
+        None, description="W&B: user or team of the project. Default: the owner of the API key."
     )
     wandb_run_name: str | None = Field(
         None,
         min_length=1,
         max_length=128,
-        description="W&B: the run's name; by default the job's id.",
+        description="W&B: name of the run. Default: the id of the job.",
         validation_alias=AliasChoices("wandb_run_name", "tracker_run_name"),
     )
     wandb_api_key_secret: SecretName | None = Field(
-        None, description="W&B: name of the project's secret with the API key; without one the run is a file only."
+        None,
+        description="W&B: name of the project's secret with the API key. Default: the run is only a file among the "
+        "results.",
     )
