@@ -93,8 +93,8 @@ def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
             departure=departure,
             monotonic_s=monotonic_s,
             now=lambda: datetime.now(UTC),
-            grace_s=settings.grace_s,
-            stall_s=settings.stall_s,
+            grace_s=settings.shutdown_grace_s,
+            stall_s=settings.stall_timeout_s,
             max_at_risk_s=settings.max_at_risk_s,
             wandb_api_key=wandb_key(os.environ),
             results_mode=0o666 & ~umask,
@@ -102,7 +102,7 @@ def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
         run = Run(order=order, around=around)
         ending = _conduct(run, engines, view)
         files = _finish(run, ending, plan)
-        bell.close(settings.grace_s / 2 if departure.requested else WEBHOOK_PATIENCE_S)
+        bell.close(settings.shutdown_grace_s / 2 if departure.requested else WEBHOOK_PATIENCE_S)
     return _report(run, ending, files, plan, out, seconds=time.monotonic() - began_s)
 
 

@@ -14,19 +14,19 @@ class ScalingPolicy:
     min_nodes: int = 0
     max_nodes: int = 1
     warm_spares: int = 0  # nodes more than the work needs, while there is any
-    idle_to_zero_s: float = 300.0  # how long nodes without work are kept
+    idle_timeout_s: float = 300.0  # how long nodes without work are kept
     surplus_idle_s: float = 0.0  # the same when no job waits, for all of them but one
-    most_up: int = 10  # nodes more in one step
-    most_down: int = 10  # nodes fewer in one step
-    pause_after_change_s: float = 0.0
+    max_scale_up: int = 10  # nodes more in one step
+    max_scale_down: int = 10  # nodes fewer in one step
+    cooldown_s: float = 0.0
     max_price_micro_usd_per_hour: int | None = None  # of one node; dearer ones are not asked for
     # An instance that is not billed yet is replaced after so long. By a provider's published curve one in seven
     # takes over half an hour and nearly all come in 80 minutes; to wait is free, and a machine given up is excluded
     # for days.
-    start_within_s: float = 5400.0
-    start_billed_within_s: float = 600.0  # the same for an instance that is billed and has no node
-    usual_start_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
-    drain_within_s: float = 900.0  # for the last checkpoint of a node that is to go
+    startup_timeout_s: float = 5400.0
+    billed_startup_timeout_s: float = 600.0  # the same for an instance that is billed and has no node
+    expected_startup_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
+    drain_timeout_s: float = 900.0  # for the last checkpoint of a node that is to go
     windows: tuple[Window, ...] = ()
     paused: bool = False  # an operator wants no nodes for the time being
 

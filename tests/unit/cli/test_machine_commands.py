@@ -47,7 +47,7 @@ def test_a_machine_is_released_and_quarantined_by_hand(run, served, machine):
     assert claim(served, "request-8")["reason"] == "quarantined"
     assert "gets jobs again" in run("machines", "release", "m-1").output
     out = run("machines", "quarantine", "m-1", "--reason", "smells of smoke")
-    assert "gets no more work" in out.output
+    assert "gets no more jobs" in out.output
     refused = claim(served, "request-9")
     assert (refused["reason"], refused["detail"]) == (
         "quarantined",

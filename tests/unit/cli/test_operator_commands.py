@@ -43,7 +43,7 @@ def test_a_fleet_is_paused_shown_and_resumed(run, served, provider):
     assert "gpu: an operator paused it" in shown
     assert " fleets resume gpu" in shown
     assert "0 of 0" in shown
-    assert "gpu follows the queue again: min_nodes = 0, max_nodes = 4" in run("fleets", "resume", "gpu").output
+    assert "gpu scales with the queue again: min_nodes = 0, max_nodes = 4" in run("fleets", "resume", "gpu").output
     turn(served)
     assert len(provider.instances) == 1
     assert "paused" not in run("fleets").output

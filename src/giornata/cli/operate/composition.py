@@ -57,8 +57,8 @@ def policy_of(settings: Settings) -> Policy:
         max_at_risk_s=settings.max_at_risk_s,
         min_pictures=settings.min_pictures,
         max_pictures=settings.max_pictures,
-        upload_url_s=settings.upload_url_s,
-        garbage_after_s=settings.garbage_after_s,
+        upload_url_s=settings.upload_url_ttl_s,
+        garbage_after_s=settings.orphan_ttl_s,
         backoff=BackoffPolicy(first_s=settings.retry_pause_s, longest_s=settings.longest_retry_pause_s),
         # What this server says that its own nodes cost is no lie of theirs.
         max_node_price_micro_usd_per_hour=round(
@@ -70,7 +70,7 @@ def policy_of(settings: Settings) -> Policy:
             cool_down_s=settings.quarantine_s,
             new_on_probation=settings.new_machines == "probation",
         ),
-        reap=ReapPolicy(hourly_share=settings.reallocations_share),
+        reap=ReapPolicy(hourly_share=settings.max_reallocated_share_per_hour),
     )
 
 
@@ -80,7 +80,7 @@ def api_settings_of(settings: Settings) -> ApiSettings:
         base_url=settings.public_url,
         allowed_origins=settings.cors_origins,
         streams_per_key=settings.streams_per_key,
-        waiting_claims_per_key=settings.waiting_claims_per_key,
+        waiting_claims_per_key=settings.max_pending_claims_per_key,
     )
 
 

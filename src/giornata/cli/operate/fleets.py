@@ -29,9 +29,7 @@ class _ShowUnlessSaid(TyperGroup):
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    fleets = typer.Typer(
-        cls=_ShowUnlessSaid, help="Show fleets and their nodes; pause, scale or roll a fleet."
-    )
+    fleets = typer.Typer(cls=_ShowUnlessSaid, help="Show fleets and their nodes; pause, scale or roll a fleet.")
     fleets.command(SHOW)(list_fleets)
     fleets.command("pause")(pause)
     fleets.command("resume")(resume)

@@ -25,9 +25,7 @@ def register(app: typer.Typer) -> None:
     key.command("list")(list_keys)
     key.command("revoke")(revoke_key)
     app.add_typer(key, name="key")
-    project = typer.Typer(
-        no_args_is_help=True, help="Create projects (tenants), and set their limits and budgets."
-    )
+    project = typer.Typer(no_args_is_help=True, help="Create projects (tenants), and set their limits and budgets.")
     project.command("create")(create_project)
     project.command("list")(list_projects)
     project.command("limits")(project_limits)

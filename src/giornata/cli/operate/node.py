@@ -64,7 +64,7 @@ def node(
         bool | None,
         flag("shared_compile_cache", "--shared-compile-cache/--no-shared-compile-cache"),
     ] = None,
-    grace: Annotated[float | None, flag("grace_s", "--grace", metavar="SECONDS")] = None,
+    grace: Annotated[float | None, flag("shutdown_grace_s", "--grace", metavar="SECONDS")] = None,
     log_format: Annotated[str | None, flag("log_format", metavar="text|json")] = None,
     parent: Annotated[int | None, typer.Option("--exit-with-parent", hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when the node has left.")] = False,
@@ -92,7 +92,7 @@ def node(
             places=places,
             model_cache_bytes=model_cache_bytes,
             shared_compile_cache=shared_compile_cache,
-            grace_s=grace,
+            shutdown_grace_s=grace,
             log_format=log_format,
         )
         place = place_of(settings, os.environ)
@@ -157,9 +157,9 @@ def agent_settings_of(settings: Settings, place: Place | None = None) -> AgentSe
         compile_cache_key=settings.compile_cache_key,
         device=settings.device,
         places=settings.places,
-        join_for_s=settings.join_for_s,
-        grace_s=settings.grace_s,
-        stall_s=settings.stall_s,
+        join_for_s=settings.batch_join_window_s,
+        grace_s=settings.shutdown_grace_s,
+        stall_s=settings.stall_timeout_s,
         cache_bytes=settings.cache_bytes,
         environment=dict(os.environ),
     )

@@ -26,7 +26,7 @@ from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 
 LOCAL_FLEET = "local"
 # Idle processes of one's own machine cost little, and each holds a model that the next job needs.
-KEPT = {"surplus_idle_s": ScalingPolicy().idle_to_zero_s}
+KEPT = {"surplus_idle_s": ScalingPolicy().idle_timeout_s}
 # What the server is told by its environment and its nodes have no use for.
 OF_SERVERS_ALONE = frozenset(
     f"GIORNATA_{name}"
@@ -148,8 +148,11 @@ def _table_of_machine(settings: Settings, own: range) -> FleetTable:
             "driver": "local",
             "kinds": tuple(dict.fromkeys((*settings.kinds, *settings.workloads))),
             "places": settings.places,
-            "scaling": {"min_nodes": own[0], "max_nodes": most, "most_up": max(1, most), **KEPT},
-            "options": {"price_usd_per_hour": settings.price_usd_per_hour, "grace_s": settings.grace_s + 5.0},
+            "scaling": {"min_nodes": own[0], "max_nodes": most, "max_scale_up": max(1, most), **KEPT},
+            "options": {
+                "price_usd_per_hour": settings.price_usd_per_hour,
+                "grace_s": settings.shutdown_grace_s + 5.0,
+            },
         }
     )
 
@@ -204,7 +207,14 @@ def work_of(settings: Settings, table: FleetTable) -> NodeWork:
 
 def _node_flags(settings: Settings) -> list[str]:
     """What nodes on the server's machine are told besides."""
-    flags = ["--device", settings.device, "--threads", str(settings.threads), "--grace", str(settings.grace_s)]
+    flags = [
+        "--device",
+        settings.device,
+        "--threads",
+        str(settings.threads),
+        "--grace",
+        str(settings.shutdown_grace_s),
+    ]
     flags += ["--model-cache-bytes", str(settings.model_cache_bytes), "--log-format", settings.log_format]
     return [*flags, "--shared-compile-cache"] if settings.shared_compile_cache else flags
 

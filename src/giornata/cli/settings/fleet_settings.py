@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
 
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.money import MICRO_USD
@@ -16,7 +16,7 @@ DEFAULT = ScalingPolicy()
 class _Table(BaseModel):
     """Nothing unknown is passed over."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class ScalingTable(_Table):
@@ -32,8 +32,9 @@ class ScalingTable(_Table):
         le=1000,
         description="Number of idle nodes that are kept ready while any job is queued or running.",
     )
-    idle_to_zero_s: float = Field(
-        DEFAULT.idle_to_zero_s,
+    idle_timeout_s: float = Field(
+        DEFAULT.idle_timeout_s,
+        validation_alias=AliasChoices("idle_timeout_s", "idle_to_zero_s"),
         ge=0,
         description="Seconds after which an idle node is stopped. The same holds for a node that has not started "
         "yet.",
@@ -42,14 +43,25 @@ class ScalingTable(_Table):
         DEFAULT.surplus_idle_s,
         ge=0,
         description="Seconds after which idle nodes are stopped while no job is queued. One of them is kept for "
-        "idle_to_zero_s.",
+        "idle_timeout_s.",
     )
-    most_up: int = Field(DEFAULT.most_up, ge=1, description="Maximum number of nodes that one scaling step adds.")
-    most_down: int = Field(
-        DEFAULT.most_down, ge=1, description="Maximum number of nodes that one scaling step removes."
+    max_scale_up: int = Field(
+        DEFAULT.max_scale_up,
+        validation_alias=AliasChoices("max_scale_up", "most_up"),
+        ge=1,
+        description="Maximum number of nodes that one scaling step adds.",
     )
-    pause_after_change_s: float = Field(
-        DEFAULT.pause_after_change_s, ge=0, description="Minimum seconds between two scaling steps."
+    max_scale_down: int = Field(
+        DEFAULT.max_scale_down,
+        validation_alias=AliasChoices("max_scale_down", "most_down"),
+        ge=1,
+        description="Maximum number of nodes that one scaling step removes.",
+    )
+    cooldown_s: float = Field(
+        DEFAULT.cooldown_s,
+        validation_alias=AliasChoices("cooldown_s", "pause_after_change_s"),
+        ge=0,
+        description="Minimum seconds between two scaling steps.",
     )
     max_price_usd_per_hour: float | None = Field(
         None,
@@ -57,30 +69,35 @@ class ScalingTable(_Table):
         description="Maximum price of a node in US dollars per hour. No node is added while the price is higher. "
         "Default: no maximum.",
     )
-    start_within_s: float = Field(
-        DEFAULT.start_within_s,
+    startup_timeout_s: float = Field(
+        DEFAULT.startup_timeout_s,
+        validation_alias=AliasChoices("startup_timeout_s", "start_within_s"),
         ge=1,
         description="Seconds after which an instance that is not billed yet and has no node is replaced.",
     )
-    start_billed_within_s: float = Field(
-        DEFAULT.start_billed_within_s,
+    billed_startup_timeout_s: float = Field(
+        DEFAULT.billed_startup_timeout_s,
+        validation_alias=AliasChoices("billed_startup_timeout_s", "start_billed_within_s"),
         ge=1,
         description="Seconds after which a running, billed instance without a node is replaced.",
     )
-    usual_start_s: float = Field(
-        DEFAULT.usual_start_s,
+    expected_startup_s: float = Field(
+        DEFAULT.expected_startup_s,
+        validation_alias=AliasChoices("expected_startup_s", "usual_start_s"),
         ge=0,
         description="Expected seconds from the request of a node to its first job. The scaler picks fleets for "
         "deadlines by it.",
     )
-    drain_within_s: float = Field(
-        DEFAULT.drain_within_s,
+    drain_timeout_s: float = Field(
+        DEFAULT.drain_timeout_s,
+        validation_alias=AliasChoices("drain_timeout_s", "drain_within_s"),
         ge=1,
         description="Seconds in which a busy node that is to stop must give its job back. After that the instance "
         "is stopped.",
     )
-    windows: tuple[str, ...] = Field(
+    schedules: tuple[str, ...] = Field(
         (),
+        validation_alias=AliasChoices("schedules", "windows"),
         description="Hours of the week with other limits, such as `mon-fri 08:00-20:00 Europe/Berlin min=2 max=9`.",
     )
 
@@ -92,21 +109,21 @@ class ScalingTable(_Table):
             raise ValueError(f"is less than min_nodes, {fewest}")
         return most
 
-    @field_validator("windows")
+    @field_validator("schedules")
     @classmethod
-    def _are_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
-        for window in windows:
-            parse_window(window)
-        return windows
+    def _are_windows(cls, schedules: tuple[str, ...]) -> tuple[str, ...]:
+        for schedule in schedules:
+            parse_window(schedule)
+        return schedules
 
     def policy(self) -> ScalingPolicy:
         """As the rules want it."""
         price = self.max_price_usd_per_hour
-        same = self.model_dump(exclude={"max_price_usd_per_hour", "windows"})
+        same = self.model_dump(exclude={"max_price_usd_per_hour", "schedules"})
         return ScalingPolicy(
             **same,
             max_price_micro_usd_per_hour=None if price is None else round(price * MICRO_USD),
-            windows=tuple(parse_window(each) for each in self.windows),
+            windows=tuple(parse_window(each) for each in self.schedules),
         )
 
 

@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -25,6 +26,18 @@ def default_data_directory() -> Path:
     """`$XDG_DATA_HOME/giornata`, or `~/.local/share/giornata`."""
     home = os.environ.get("XDG_DATA_HOME")
     return (Path(home) if home else Path.home() / ".local" / "share") / "giornata"
+
+
+OLD_NAMES = {
+    "upload_url_s": "upload_url_ttl_s",
+    "garbage_after_s": "orphan_ttl_s",
+    "waiting_claims_per_key": "max_pending_claims_per_key",
+    "reallocations_share": "max_reallocated_share_per_hour",
+    "join_for_s": "batch_join_window_s",
+    "grace_s": "shutdown_grace_s",
+    "stall_s": "stall_timeout_s",
+}
+"""Earlier names of settings, which files, variables and arguments may still use. The new name wins over the old."""
 
 
 class Settings(BaseSettings):
@@ -105,16 +118,16 @@ class Settings(BaseSettings):
         description="Maximum number of pictures in a dataset, for projects without a limit of their own (`giornata "
         "project limits`). A run without a server (--standalone) has no such limit.",
     )
-    upload_url_s: float = Field(
+    upload_url_ttl_s: float = Field(
         900.0, ge=1, le=604_800, description="Seconds for which a signed URL for an upload is valid."
     )
-    garbage_after_s: float = Field(
+    orphan_ttl_s: float = Field(
         86_400.0, ge=0, description="Seconds after which the server deletes uploads that were never committed."
     )
     streams_per_key: int = Field(
         1000, ge=1, description="Maximum number of event streams that one key may have open on one server."
     )
-    waiting_claims_per_key: int = Field(
+    max_pending_claims_per_key: int = Field(
         10_000, ge=1, description="Maximum number of claims of one node key that may wait on one server."
     )
     max_node_price_usd_per_hour: float = Field(
@@ -152,7 +165,7 @@ class Settings(BaseSettings):
         description="Maximum of the pause that starts at retry_pause_s, in seconds. After the same time, a job "
         "fails that needs more GPU memory than every connected node has.",
     )
-    reallocations_share: float = Field(
+    max_reallocated_share_per_hour: float = Field(
         0.1,
         gt=0,
         le=1,
@@ -248,16 +261,16 @@ class Settings(BaseSettings):
         description="Number of jobs that the node may train in one batch, as far as its GPU memory allows; see "
         "training.md.",
     )
-    join_for_s: float = Field(
+    batch_join_window_s: float = Field(
         3600.0,
         ge=0,
         description="Seconds after the start of a batch during which further jobs may join it. After that the "
         "batch runs until it is empty.",
     )
-    grace_s: float = Field(
+    shutdown_grace_s: float = Field(
         30.0, ge=0, description="Seconds for the last checkpoint after SIGTERM. After that the node stops the engine."
     )
-    stall_s: float = Field(
+    stall_timeout_s: float = Field(
         600.0,
         ge=1,
         description="Maximum seconds without a training step. After that the node stops the engine.",
@@ -269,6 +282,12 @@ class Settings(BaseSettings):
         description="Secret that signs the requests of `train --standalone --webhook URL`: whsec_BASE64, or any "
         "text.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_new_names(cls, given: dict[str, Any]) -> dict[str, Any]:
+        current = {name: value for name, value in given.items() if name not in OLD_NAMES}
+        return {OLD_NAMES[name]: value for name, value in given.items() if name in OLD_NAMES} | current
 
     @classmethod
     def settings_customise_sources(
@@ -282,7 +301,14 @@ class Settings(BaseSettings):
         """Flags win over the environment, and the environment over the file."""
         del dotenv_settings, file_secret_settings
         file = TomlConfigSettingsSource(settings_cls)
-        return init_settings, env_settings, file
+        earlier = InitSettingsSource(settings_cls, init_kwargs=_old_variables())
+        return init_settings, env_settings, earlier, file
+
+
+def _old_variables() -> dict[str, Any]:
+    """The settings that the environment gives under their earlier names."""
+    variables = {name: f"GIORNATA_{old.upper()}" for old, name in OLD_NAMES.items()}
+    return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
 
 
 def load_settings(config: Path | None = None, **flags: Any) -> Settings:
