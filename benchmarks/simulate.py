@@ -12,7 +12,7 @@ from typing import Any
 
 from rig.figures import conclude, machine
 
-from giornata.cli.simulate_words import gain_rows
+from giornata.cli.tools.simulate_words import gain_rows
 from giornata.simulate.calibration import fit, misfits
 from giornata.simulate.gains import comparable, gains_of
 from giornata.simulate.report import summary

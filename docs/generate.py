@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import AliasChoices, TypeAdapter
 
-from giornata.cli.fleet_settings import TABLES
 from giornata.cli.settings import Settings
+from giornata.cli.settings.fleet_settings import TABLES
+from giornata.cli.settings.settings import OLD_NAMES
 from giornata.domain.job import mermaid
 from giornata.domain.reasons import BAN, BLAME, LEAVES_OPEN_WHOSE, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS
@@ -42,7 +43,8 @@ def settings_table() -> str:
     rows = []
     for name, field in Settings.model_fields.items():
         default = "" if field.default_factory is not None or field.default is None else f"`{field.default}`"
-        rows.append(f"| `{name}` | `GIORNATA_{name.upper()}` | {default} | {field.description} |")
+        earlier = "".join(f" Earlier name: `{old}`." for old, new in OLD_NAMES.items() if new == name)
+        rows.append(f"| `{name}` | `GIORNATA_{name.upper()}` | {default} | {field.description}{earlier} |")
     return "\n".join(["| setting | variable | default | meaning |", "|---|---|---|---|", *rows])
 
 
@@ -52,7 +54,10 @@ def fleet_tables() -> str:
     for table, model in TABLES.items():
         for name, field in model.model_fields.items():
             default = "required" if field.is_required() else _default(field.default, field.default_factory)
-            rows.append(f"| `{table}.{name}` | {default} | {field.description} |")
+            alias = field.validation_alias
+            old = alias.choices[1:] if isinstance(alias, AliasChoices) else ()
+            earlier = "".join(f" Earlier name: `{each}`." for each in old)
+            rows.append(f"| `{table}.{name}` | {default} | {field.description}{earlier} |")
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
 

@@ -22,7 +22,7 @@ from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import flops_of, unet_on_meta
 from giornata.pretrain.training.token_routing import TokenRouting
 from giornata.protocol.pretraining import Architecture, Phase, PretrainConfig, PretrainOptimizer
-from giornata.protocol.training.optimisation import LrScheduler
+from giornata.protocol.training.optimization import LrScheduler
 
 NEVER = 10**9
 LEVEL = "validation_loss_level_"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from giornata.cli.composition import open_house
+from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
 from giornata.control.claim import claim_once
 from giornata.control.complete import complete

@@ -27,5 +27,5 @@ def test_every_setting_is_documented_with_a_meaning():
 
 
 def test_every_setting_is_read_somewhere():
-    code = "".join(file.read_text() for file in (DOCS.parent / "src/giornata/cli").glob("*.py"))
+    code = "".join(file.read_text() for file in (DOCS.parent / "src/giornata/cli").rglob("*.py"))
     assert [name for name in Settings.model_fields if f"settings.{name}" not in code] == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.domain.published_paces import COLLECTED, PUBLISHED_PACES
+from giornata.domain.estimates import COLLECTED, PUBLISHED_PACES
 
 GUIDE = (Path(__file__).parents[2] / "docs/guides/money.md").read_text()
 

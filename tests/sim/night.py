@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from giornata.cli.simulate_words import broken_words
+from giornata.cli.tools.simulate_words import broken_words
 from giornata.simulate.report import summary
 from giornata.simulate.scenarios import SCENARIOS, sized
 from giornata.simulate.world import played

@@ -13,9 +13,9 @@ import pytest
 import typer
 from tests.sim import night
 
-from giornata.cli.output import Output
-from giornata.cli.simulate import conclude, naming
-from giornata.cli.simulate_words import gain_rows
+from giornata.cli.tools.simulate import conclude, naming
+from giornata.cli.tools.simulate_words import gain_rows
+from giornata.cli.ui.output import Output
 from giornata.simulate.calibration import PUBLISHED, fit, misfits
 from giornata.simulate.report import summary
 from giornata.simulate.scenarios import SCENARIOS, sized

@@ -184,7 +184,7 @@ def test_an_evening_without_other_machines_costs_no_job(run_of: Any):
 
 
 def test_at_the_end_of_a_queue_few_nodes_are_billed_for_nothing(run_of: Any):
-    """Each node would be idle for 300 s and more if all of them were kept for `idle_to_zero_s`."""
+    """Each node would be idle for 300 s and more if all of them were kept for `idle_timeout_s`."""
     run = run_of("region-loss", jobs=16, nodes=8)
     assert run["idle_s"] < 8 * 200
 

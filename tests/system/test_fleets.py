@@ -15,7 +15,7 @@ SLOT_ENGINE = Path(__file__).parent / "scripts" / "slot_engine.py"
 TABLE = {
     "driver": "local",
     "kinds": ["x-count"],
-    "scaling": {"max_nodes": 2, "idle_to_zero_s": 3, "drain_within_s": 20},
+    "scaling": {"max_nodes": 2, "idle_timeout_s": 3, "drain_timeout_s": 20},
     "options": {"price_usd_per_hour": 0.36, "grace_s": 10},
 }
 

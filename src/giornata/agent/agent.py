@@ -28,8 +28,8 @@ from giornata.agent.work_dir import CACHE_DIRECTORY, JobDir, WorkDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.log_fields import log_about
 from giornata.domain.reasons import Reason
+from giornata.domain.telemetry import log_about
 from giornata.protocol.work import Lease
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from pathlib import Path
 from giornata.agent.transport import ObjectStorage
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import GiornataError
-from giornata.domain.probe import longest_s, probe_bytes
+from giornata.domain.transfers import probe_bytes, probe_timeout_s
 from giornata.protocol.node_checks import ProbeUpload
 from giornata.protocol.uploads import Download, UploadTicket
 
@@ -53,7 +53,7 @@ class BandwidthProbe:
     def _best(self, move: "Callable[[_Meter], None]", path: Path, *, size_bytes: int, wanted: float) -> float | None:
         best: float | None = None
         for _ in range(TRIES):
-            meter = _Meter(self._now_s, longest_s=longest_s(size_bytes, wanted))
+            meter = _Meter(self._now_s, longest_s=probe_timeout_s(size_bytes, wanted))
             try:
                 move(meter)
             except _Enough:

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from giornata.control.claim import Asked
 from giornata.control.durations import Durations
 from giornata.domain.errors import Conflict, Forbidden
-from giornata.domain.histogram import Histogram
+from giornata.domain.telemetry import Histogram
 from giornata.protocol.specs import OWN_KIND_PREFIX
 from giornata.protocol.work import ClaimReply
 

@@ -8,9 +8,18 @@ from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.lists import Cursor, Limit, UploadId
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM
 from giornata.control import datasets, uploads
-from giornata.protocol.datasets import CreateDataset, Dataset, DatasetPage
 from giornata.protocol.strict_json import Json
-from giornata.protocol.uploads import Blob, CompleteUpload, RenewParts, UploadReply, UploadRequest, UploadTicket
+from giornata.protocol.uploads import (
+    Blob,
+    CompleteUpload,
+    CreateDataset,
+    Dataset,
+    DatasetPage,
+    RenewParts,
+    UploadReply,
+    UploadRequest,
+    UploadTicket,
+)
 
 router = APIRouter(prefix="/v1", tags=["data"])
 

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from giornata.blobs.disposition import attachment
 from giornata.blobs.durable import away_is_unavailable, pour, prune_empty, publish, written_aside
-from giornata.blobs.keys import checked_key, checked_prefix
+from giornata.blobs.object_names import attachment, checked_key, checked_prefix
 from giornata.blobs.upload_folders import CHUNK_BYTES, UploadFolders
 from giornata.blobs.url_signature import UrlSigner
 from giornata.control.ports.blobs import BlobRequest, ObjectInfo, OpenedBlob, SignedRequest, StaleUpload, Stored

@@ -8,8 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock
-from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, InvalidInput, install_hint
 
 if TYPE_CHECKING:
     from giornata.blobs.s3 import S3Credentials

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import boto3.session
 from botocore.config import Config
 
-from giornata.blobs.disposition import attachment
-from giornata.blobs.keys import checked_key, checked_prefix
+from giornata.blobs.object_names import attachment, checked_key, checked_prefix
 from giornata.blobs.s3_faults import translated
 from giornata.control.ports.blobs import ObjectInfo, SignedRequest, StaleUpload, Stored
 from giornata.control.ports.clock import Clock

@@ -17,8 +17,8 @@ from giornata.cli.demo_plan import EXAMINED, KILLS, NODES, PRICE_USD_PER_HOUR, S
 from giornata.cli.demo_report import HEADERS, RIGHT, Outcome, checks, rows, summary
 from giornata.cli.demo_story import Story, run_all
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import EXIT_FAILED, Output, reporting
-from giornata.cli.words import duration
+from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
+from giornata.cli.ui.text import duration
 from giornata.domain.errors import GiornataError, InvalidInput
 
 EXIT_INTERRUPTED = 130

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from giornata.cli.demo_scene import Scene, changes, reached, running_attempt
-from giornata.cli.output import Output
-from giornata.cli.words import standing
+from giornata.cli.ui.output import Output
+from giornata.cli.ui.text import standing
 from giornata.domain.job import JobState
 from giornata.protocol.admin import Node, NodeState
 from giornata.protocol.jobs import Job

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from giornata.cli.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.cli.demo_plan import LEASE_S, NODES, PRICE_USD_PER_HOUR, Plan
+from giornata.cli.settings.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.client import Backoff, Client
 from giornata.domain.errors import GiornataError, Unavailable
 from giornata.protocol.admin import Node

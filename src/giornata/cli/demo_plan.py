@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from giornata.cli.connection import SERVER_FILE
+from giornata.cli.settings.connection import SERVER_FILE
 from giornata.domain.errors import Fault, InvalidInput
 
 NODES = 2

@@ -8,7 +8,7 @@ from typing import Any
 from giornata.cli.demo_learned import LEAST_OLD, LEAST_SUBJECT, Learned, both, kept, percent, plain, taught
 from giornata.cli.demo_plan import KILLS, PRICE_USD_PER_HOUR
 from giornata.cli.demo_scene import Interruption
-from giornata.cli.words import duration
+from giornata.cli.ui.text import duration
 from giornata.domain.job import JobState
 from giornata.domain.money import format_rate_usd, format_usd
 from giornata.protocol.jobs import Job

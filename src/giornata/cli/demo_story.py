@@ -13,7 +13,7 @@ from giornata.cli.demo_learned import Learned, read_learned
 from giornata.cli.demo_plan import CLASS_PICTURES, EXAMINED, KILLS, OLD_PROMPTS, PICTURES, SUBJECTS, TIMEOUT_S, Plan
 from giornata.cli.demo_report import Outcome
 from giornata.cli.demo_scene import Scene, Victim, find_victim, interruptions, live_nodes, reached
-from giornata.cli.model import run_model_code
+from giornata.cli.tools.model import run_model_code
 from giornata.domain.errors import GiornataError
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from giornata.cli.model import run_model_code
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import Output, reporting
-from giornata.cli.words import size
+from giornata.cli.tools.model import run_model_code
+from giornata.cli.ui.output import Output, reporting
+from giornata.cli.ui.text import size
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 
 lora = typer.Typer(help="Look at LoRA files, resize and merge them.", no_args_is_help=True)

@@ -19,8 +19,8 @@ class RootGroup(LazyGroup):
 app = typer.Typer(
     cls=RootGroup,
     name="giornata",
-    help="Fine-tunes and pre-trains Stable Diffusion on GPUs that may vanish at any moment. No seam shows.",
-    epilog="Examples of a command: giornata COMMAND --help",
+    help="Fine-tune and pre-train Stable Diffusion on GPUs that may vanish at any moment.",
+    epilog="Help and examples for a command: giornata COMMAND --help",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -36,23 +36,32 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def root(
     url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The server (GIORNATA_URL).", show_default=False)
+        str | None, typer.Option(metavar="URL", help="URL of the server (GIORNATA_URL).", show_default=False)
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Your key (GIORNATA_API_KEY).", show_default=False)
+        str | None, typer.Option(metavar="KEY", help="Your API key (GIORNATA_API_KEY).", show_default=False)
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The embedded installation (GIORNATA_DATA).", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Data directory of the installation on this machine (GIORNATA_DATA).",
+            show_default=False,
+        ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TOML file of settings.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file with settings. Default: giornata.toml in the working directory.",
+            show_default=False,
+        ),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", help="Say the version and end.", callback=_say_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_say_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options before the command's name hold for every command."""
+    """Options before the name of the command apply to every command."""
     del url, api_key, data, config, version
 
 

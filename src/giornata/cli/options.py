@@ -1,5 +1,6 @@
-"""Options that many commands share, and how a command reaches its settings."""
+"""Options that many commands share, and the settings that result from them."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,25 +8,52 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from giornata.cli.completion import job_ids
-from giornata.cli.hints import note_given
 from giornata.cli.settings import Settings, load_settings
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.cli.settings.hints import note_given
+from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.model import Message
 
 
 def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
-    """The option that sets a setting for one command, with the setting's own words and default as its help."""
+    """The option that sets a setting for one command. Its help is the description and the default of the setting."""
     field = Settings.model_fields[setting]
     default = field.default if isinstance(field.default, str | int | float) else None
     shown = "" if default is None or isinstance(default, bool) else f" [default: {default}]"
     return typer.Option(*names, metavar=metavar, help=f"{field.description}{shown}", show_default=False)
 
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object last.")]
+COMPLETION_TIMEOUT_S = 1.0
+"""The shell waits this long for the server's answer, and completes nothing after that."""
+MAX_COMPLETED_JOBS = 50
+
+
+def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The newest jobs whose id begins with `incomplete`, with name and state. None when no server answers."""
+    import httpx
+
+    from giornata.cli.settings.connection import connect
+    from giornata.client.connection import Backoff
+    from giornata.client.trust import trusted
+    from giornata.domain.errors import GiornataError
+
+    def hurry(request: httpx.Request) -> None:
+        request.extensions["timeout"] = httpx.Timeout(COMPLETION_TIMEOUT_S).as_dict()
+
+    try:
+        with (
+            httpx.Client(event_hooks={"request": [hurry]}, verify=trusted()) as http,
+            connect(settings_of(context), http=http, backoff=Backoff(retries=0)) as client,
+        ):
+            newest = [job for job, _ in zip(client.jobs(), range(MAX_COMPLETED_JOBS), strict=False)]
+    except GiornataError:
+        return []
+    return [(job.id, f"{job.name}, {job.state}") for job in newest if job.id.startswith(incomplete)]
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 CLASS_FOLDER = "--class-data-dir"
-JOB_HELP = "Its id, the beginning of its id, its name, or: last."
+JOB_HELP = "Id of the job, the beginning of the id, the name of the job, or: last."
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP, show_default=False, autocompletion=job_ids)]
 DataOption = Annotated[Path | None, flag("data")]
 PlacesOption = Annotated[int | None, flag("places")]
@@ -33,7 +61,10 @@ PriceOption = Annotated[float | None, flag("price_usd_per_hour", metavar="USD")]
 KindOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--kind", metavar="KIND", help="Kind of job to take; may be repeated. [default: train]", show_default=False
+        "--kind",
+        metavar="KIND",
+        help="Kind of job that the node takes; may be repeated. [default: train]",
+        show_default=False,
     ),
 ]
 WorkloadOption = Annotated[
@@ -41,7 +72,7 @@ WorkloadOption = Annotated[
     typer.Option(
         "--workload",
         metavar="x-NAME=COMMAND",
-        help="A kind of your own, and the program that does it; may be repeated.",
+        help="A kind of your own and the program that does it; may be repeated.",
         show_default=False,
     ),
 ]
@@ -58,8 +89,10 @@ def settings_of(context: typer.Context, **flags: Any) -> Settings:
 
 
 def check_message(message: type[Message], **given: tuple[str, object]) -> None:
-    """Refuse what the server would refuse, before one is looked for. `given` has the option and the value of each
-    field. Raises InvalidInput with every fault, by its option."""
+    """Refuse what the server would refuse, before a request. `given` has the option and the value of each field.
+
+    Raises InvalidInput with every fault, by its option.
+    """
     try:
         message.model_validate({field: value for field, (_, value) in given.items()})
     except ValidationError as error:
@@ -68,10 +101,31 @@ def check_message(message: type[Message], **given: tuple[str, object]) -> None:
 
 
 def check_job_name(name: str | None) -> None:
-    """Raises InvalidInput for a name that no job may have."""
+    """Check the option --name. Raises InvalidInput for a name that no job may have."""
     check_message(SubmitJob, spec=("", {}), name=("--name", name))
 
 
 def misplaced(options: Mapping[str, object], message: str, *, hint: str) -> list[Fault]:
-    """A fault for each of these options that was given: they belong to another way of calling the command."""
+    """A fault for each of these options that was given, because another option excludes it."""
     return [Fault(where=name, message=message, hint=hint) for name, value in options.items() if value is not None]
+
+
+def workload_commands(workloads: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """`x-NAME` to the words of its command line, split as a shell would. Raises InvalidInput with every one that
+    cannot be split."""
+    commands: dict[str, tuple[str, ...]] = {}
+    faults: list[Fault] = []
+    for kind, program in workloads.items():
+        with collecting(faults):
+            commands[kind] = _shell_words(kind, program)
+    if faults:
+        raise InvalidInput(faults)
+    return commands
+
+
+def _shell_words(kind: str, program: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(program))
+    except ValueError as error:
+        hint = "quote it as for a shell"
+        raise InvalidInput([Fault(where=f"workloads.{kind}", message=f"{program!r}: {error}", hint=hint)]) from None

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import Output, reporting
 from giornata.cli.pretrain_process import run_program
-from giornata.cli.words import duration
+from giornata.cli.ui.output import Output, reporting
+from giornata.cli.ui.text import duration
 
 
 def register(group: typer.Typer) -> None:

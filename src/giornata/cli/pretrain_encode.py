@@ -6,10 +6,10 @@ from typing import Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import reporting
 from giornata.cli.pretrain_options import Address, Config
 from giornata.cli.pretrain_process import run_program
-from giornata.cli.words import size
+from giornata.cli.ui.output import reporting
+from giornata.cli.ui.text import size
 from giornata.pretrain.progress_lines import PacedLines
 
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import Output, reporting
 from giornata.cli.pretrain_options import Address
 from giornata.cli.pretrain_process import run_program
-from giornata.cli.words import size
+from giornata.cli.ui.output import Output, reporting
+from giornata.cli.ui.text import size
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.progress_lines import PacedLines
 from giornata.protocol.pretraining_checks import parse_ingest

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import EXIT_FAILED, Output, reporting
+from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 
 
 def register(group: typer.Typer) -> None:

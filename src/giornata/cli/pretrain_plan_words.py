@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable
 
-from giornata.cli.output import Output
+from giornata.cli.ui.output import Output
 from giornata.pretrain.planning.choices import Choice, ChosenPhase
 from giornata.pretrain.planning.ranking import Ranking
 from giornata.pretrain.planning.reasons import ESTIMATED, large_bytes, machines_words, reasons, usd, verdict

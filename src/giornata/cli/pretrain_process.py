@@ -17,8 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, GiornataError, InvalidInput, install_hint
 
 STOP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 STOP_WITHIN_S = 30.0

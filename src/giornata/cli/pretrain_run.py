@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import Output, reporting
 from giornata.cli.pretrain_options import Address, Config
+from giornata.cli.ui.output import Output, reporting
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 
 EXIT_STOPPED = 3

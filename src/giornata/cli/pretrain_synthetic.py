@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.output import Output
 from giornata.cli.pretrain_process import run_program
+from giornata.cli.ui.output import Output
 from giornata.domain.errors import Fault, InvalidInput
 
 MEASURING = {"trainers": "trainers with made-up latents", "encoder": "one encoder with made-up pictures"}

@@ -24,16 +24,15 @@ from giornata.agent.main import install_signals, launch, monotonic_s
 from giornata.agent.platform import AttemptState
 from giornata.agent.settings import AttemptSettings, engine_command
 from giornata.agent.work_dir import KERNEL_DIRECTORY, WorkDir
-from giornata.cli.folder_words import folder_notes
-from giornata.cli.output import Output
-from giornata.cli.private_folders import NODE, keep_private, private_folder
+from giornata.cli.jobs.picture_folders import folder_notes
 from giornata.cli.settings import Settings
 from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input, request_of
+from giornata.cli.settings.private_files import NODE, keep_private, private_folder
 from giornata.cli.standalone_words import RunView
-from giornata.cli.words import duration, size
+from giornata.cli.ui.output import Output
+from giornata.cli.ui.text import duration, size
 from giornata.client.trust import trusted
-from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import Fault, InvalidInput, Unavailable, install_hint
 from giornata.domain.reasons import Reason
 from giornata.standalone.platform import ATTEMPT, RunDeps, RunExitCode, StoragePlatform, exit_code_of
 from giornata.standalone.run_request import RunRequest
@@ -101,7 +100,7 @@ def _run(plan: StandaloneInput, request: RunRequest, settings: Settings, out: Ou
         state = AttemptState(commands=_commands(settings, shutdown), monotonic_s=monotonic_s)
         platform = StoragePlatform(request, state=state, deps=deps)
         outcome = _attempt(platform, state, settings, engines, view)
-        webhooks.close(settings.grace_s / 2 if shutdown.requested else WEBHOOK_PATIENCE_S)
+        webhooks.close(settings.shutdown_grace_s / 2 if shutdown.requested else WEBHOOK_PATIENCE_S)
     return _report(platform, outcome, plan, out, seconds=time.monotonic() - began_s)
 
 
@@ -122,14 +121,14 @@ def _attempt(
         return _never_began(lost)
     except InvalidInput as error:
         raise _without_extra(error) from None
-    times = AttemptSettings(grace_s=settings.grace_s, stall_s=settings.stall_s, fail_drain_s=math.inf)
+    times = AttemptSettings(grace_s=settings.shutdown_grace_s, stall_s=settings.stall_timeout_s, fail_drain_s=math.inf)
     outbox = platform.deps.job_dir.outbox
     return AttemptRunner(platform, state=state, outbox=outbox, settings=times, engines=engines).run()
 
 
 def _commands(settings: Settings, shutdown: ShutdownSignal) -> ServerCommands:
     """Return the commands of a run that has no server: a signal is the only one."""
-    return ServerCommands(shutdown=shutdown, monotonic_s=monotonic_s, grace_s=settings.grace_s, release_s=0.0)
+    return ServerCommands(shutdown=shutdown, monotonic_s=monotonic_s, grace_s=settings.shutdown_grace_s, release_s=0.0)
 
 
 def _never_began(lost: EngineLost) -> AttemptFailed:

@@ -11,16 +11,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from giornata.blobs import open_blobs
-from giornata.cli.base_models import TIMEOUT, Hub, model_faults
-from giornata.cli.caption_lengths import lengths_of
-from giornata.cli.class_folder import read_class_pictures, with_prior
-from giornata.cli.folder_words import caption_ending_of
+from giornata.cli.jobs.base_models import TIMEOUT, Hub, model_faults
+from giornata.cli.jobs.download import folder_faults
+from giornata.cli.jobs.picture_folders import caption_ending_of, lengths_of, read_class_pictures, with_prior
+from giornata.cli.jobs.spec_options import with_model_option
 from giornata.cli.options import misplaced
-from giornata.cli.results import folder_faults
-from giornata.cli.settings import Settings
-from giornata.cli.spec_words import with_model_option
-from giornata.cli.storage import s3_credentials_of, storage_url
-from giornata.cli.world import RandomNames, SystemClock
+from giornata.cli.settings import Settings, s3_credentials_of, storage_url
+from giornata.cli.system import RandomNames, SystemClock
 from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
 from giornata.control.length_faults import prompts_of

@@ -23,6 +23,7 @@ from giornata.domain.errors import NotFound, Unavailable
 from giornata.domain.job import TERMINAL, JobState
 from giornata.pictures.folder import CAPTION_ENDING
 from giornata.protocol.admin import (
+    Costs,
     CreatedKey,
     CreateKey,
     CreateProject,
@@ -34,8 +35,6 @@ from giornata.protocol.admin import (
     SetBudget,
     SetLimits,
 )
-from giornata.protocol.costs import Costs
-from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
 from giornata.protocol.jobs import (
     Artifact,
     ArtifactPage,
@@ -56,6 +55,7 @@ from giornata.protocol.jobs import (
     SubmitJob,
 )
 from giornata.protocol.secrets import Secret, SecretPage, SetSecret
+from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem, DatasetPage
 
 PAGE = 500
 LONGEST_MARK = 6

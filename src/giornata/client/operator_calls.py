@@ -6,8 +6,7 @@ from urllib.parse import quote
 
 from giornata.client.connection import Connection, R
 from giornata.protocol.admin import Node, NodePage
-from giornata.protocol.fleets import Fleet, FleetPage, ScaleFleet
-from giornata.protocol.machines import Machine, MachinePage, QuarantineMachine
+from giornata.protocol.fleets import Fleet, FleetPage, Machine, MachinePage, QuarantineMachine, ScaleFleet
 
 
 class OperatorCalls:

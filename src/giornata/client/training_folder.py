@@ -11,7 +11,7 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.pictures.check import CheckedFolder, check_folder
 from giornata.pictures.folder import CAPTION_ENDING
 from giornata.pictures.subsets import Subset, check_subsets
-from giornata.protocol.datasets import DatasetItem
+from giornata.protocol.uploads import DatasetItem
 
 CaptionsCheck = Callable[[Sequence[tuple[str, str]]], Iterable[Fault]]
 """Takes the names of pictures with their captions, and returns what is wrong with these."""

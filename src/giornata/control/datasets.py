@@ -14,9 +14,10 @@ from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
 from giornata.control.projects import max_pictures_of
 from giornata.control.text_limits import is_id, label_faults
 from giornata.control.timestamps import instant
-from giornata.domain.dataset import usage_words
 from giornata.domain.errors import InvalidInput, NotFound
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
+from giornata.domain.datasets import usage_words
+from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem
 
 
 def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Dataset:

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Iterable
 
 from giornata.control.ports.work_rows import JobRow
-from giornata.domain.histogram import Histogram
 from giornata.domain.job import JobState
+from giornata.domain.telemetry import Histogram
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 WAIT_BOUNDS_S = (0.1, 0.5, 1.0, 5.0, 15.0, MINUTE_S, 5 * MINUTE_S, 15 * MINUTE_S, HOUR_S, 4 * HOUR_S, 24 * HOUR_S)

@@ -9,10 +9,10 @@ from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
-from giornata.domain.fleet_limits import FleetLimits, limited
-from giornata.domain.fleet_plan import FleetView, ScalingPolicy
+from giornata.domain.fleet_plan import FleetLimits, FleetView, ScalingPolicy, limited
 from giornata.domain.fleet_share import Bidder, share_demand
-from giornata.domain.reaping import MS_PER_HOUR, may_reallocate
+from giornata.domain.money import MS_PER_HOUR
+from giornata.domain.replacement import may_reallocate
 from giornata.domain.starts import FAILED_STARTS, NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
 

@@ -9,7 +9,7 @@ from giornata.control.policy import Policy
 from giornata.control.ports.money_store import Ahead, AtWork, Place
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.domain.forecast import Forecast, forecast
+from giornata.domain.estimates import Forecast, forecast
 
 Paces = Mapping[str, Experience]
 

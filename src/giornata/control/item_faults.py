@@ -6,7 +6,7 @@ from giornata.control.policy import Policy
 from giornata.control.ports.records import BlobRecord
 from giornata.control.text_limits import text_faults
 from giornata.domain.errors import Fault
-from giornata.protocol.datasets import DatasetItem
+from giornata.protocol.uploads import DatasetItem
 
 
 def item_faults(policy: Policy, items: Sequence[DatasetItem], *, max_pictures: int) -> Iterable[Fault]:

@@ -15,7 +15,7 @@ from giornata.domain.clip import token_count
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec, canonical_names
 from giornata.protocol.training.model_names import has_clip_vocabulary
-from giornata.protocol.training.new_tokens import longest_spoken, spoken
+from giornata.protocol.training.train_fields import longest_spoken, spoken
 
 TELLING = (
     *("max_token_length", "truncate_captions", "shuffle_caption", "keep_tokens", "caption_separator"),

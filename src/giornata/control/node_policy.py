@@ -6,7 +6,7 @@ from giornata.control.signed_urls import download, signed_url
 from giornata.control.timestamps import instant
 from giornata.domain.errors import BlobMissing
 from giornata.domain.node_checks import NodeThresholds
-from giornata.domain.probe import probe_bytes, probe_sha256, probe_size
+from giornata.domain.transfers import probe_bytes, probe_sha256, probe_size
 from giornata.protocol.node_checks import NodePolicy, ProbeUpload
 from giornata.protocol.uploads import Download
 

@@ -18,8 +18,8 @@ from giornata.domain.health import Failure as HeldFailure
 from giornata.domain.health import Health, MachineState, cool_down_ends_ms, let_go, newcomer, shut_out, strikes_at
 from giornata.domain.job import JobState
 from giornata.protocol.fleets import Fleet, ScaleFleet
-from giornata.protocol.machines import HeldFailure as ShownFailure
-from giornata.protocol.machines import Machine, MachinePage
+from giornata.protocol.fleets import HeldFailure as ShownFailure
+from giornata.protocol.fleets import Machine, MachinePage
 
 
 def list_machines(

@@ -77,7 +77,7 @@ class Outlooks:
 
     def _start_s(self, bidder: Bidder) -> float:
         local = self._ctx.fleets[bidder.view.name].driver == "local"
-        within_s = bidder.policy.start_within_s
+        within_s = bidder.policy.startup_timeout_s
         return min(within_s, LOCAL_START_S) if local else within_s
 
 

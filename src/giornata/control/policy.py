@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.health import HealthPolicy
-from giornata.domain.reaping import ReapPolicy
+from giornata.domain.replacement import ReapPolicy
 from giornata.domain.stragglers import StragglerPolicy
 
 

@@ -20,8 +20,15 @@ from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.model import Message
 from giornata.protocol.secrets import NAME_PATTERN
-from giornata.protocol.shape import shape_key_of
-from giornata.protocol.specs import PRETRAIN_KIND, TrainSpec, canonical_names, input_files, model_key, total_steps
+from giornata.protocol.specs import (
+    PRETRAIN_KIND,
+    TrainSpec,
+    canonical_names,
+    input_files,
+    model_key,
+    shape_key_of,
+    total_steps,
+)
 from giornata.protocol.training.file_names import output_name_of
 
 SHOWN = 5

@@ -11,12 +11,11 @@ from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.accounting import account, preparation_ms
-from giornata.domain.costs import PARTS, Bill, Split, Stay, add, split
+from giornata.domain.costs import PARTS, Bill, Interval, Split, Stay, add, split
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
 from giornata.domain.reasons import Reason
-from giornata.domain.sharing import Interval
-from giornata.protocol.costs import Costs, FleetCosts, WorkCosts
+from giornata.protocol.admin import Costs, FleetCosts, WorkCosts
 
 USUAL = timedelta(days=30)
 LONGEST = timedelta(days=366)

@@ -12,7 +12,7 @@ from giornata.control.ports.fleet_store import FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.control.read_fleets import read_fleet
 from giornata.domain.errors import Conflict, NotFound
-from giornata.domain.rolling import RolledInstance, RollStep, roll_step
+from giornata.domain.replacement import RolledInstance, RollStep, roll_step
 from giornata.protocol.fleets import Fleet
 
 HEARD_WITHIN_MS = 3_600_000

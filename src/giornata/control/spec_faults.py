@@ -14,8 +14,8 @@ from giornata.protocol.model import Message
 from giornata.protocol.pretraining_checks import fault_of, folder_faults
 from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, PretrainSpec, TrainSpec, spec_type
 from giornata.protocol.strict_json import check_as_written
-from giornata.protocol.training.epochs import steps_of
 from giornata.protocol.training.foreign_names import NOT_OFFERED
+from giornata.protocol.training.optimization import steps_of
 
 ALIKE = 0.75
 """A field as near as that may be meant; of two further apart the one is seldom the other."""

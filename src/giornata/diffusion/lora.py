@@ -39,7 +39,7 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import TEXT_TARGETS, AdapterType
-from giornata.protocol.training.regularisation import has_dropout
+from giornata.protocol.training.objective import has_dropout
 
 __all__ = ["ADAPTER", "TEXT_TARGETS", "Adapters", "add_adapters", "take_off", "target_faults"]
 

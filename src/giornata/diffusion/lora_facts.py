@@ -19,7 +19,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
 from giornata.protocol.training.base_model import BaseQuantization
 from giornata.protocol.training.objective import PSEUDO_HUBER
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimization import Optimizer
 
 OPTIMIZER_CLASSES = {
     Optimizer.ADAMW: "torch.optim.adamw.AdamW",

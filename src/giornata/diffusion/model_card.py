@@ -14,8 +14,7 @@ from giornata.diffusion.lora_facts import LoraFacts, public_name
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization
 from giornata.protocol.training.file_names import LORA_FILES
-from giornata.protocol.training.samples import SampleFields
-from giornata.protocol.training.tracking import TrackingFields
+from giornata.protocol.training.results import SampleFields, TrackingFields
 
 CARD = "README.md"
 SPEC_KEY, DATASET_KEY, BASE_KEY = "giornata.spec_sha256", "giornata.dataset_sha256", "giornata.base_sha256"

@@ -10,7 +10,7 @@ import torch
 from giornata.diffusion import adafactor, adamw_8bit, came, prodigy
 from giornata.diffusion.came import Came, Lion
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimization import Optimizer
 from giornata.protocol.training.optimizer_args import argument
 
 State = dict[str, Any]

@@ -23,7 +23,7 @@ from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.new_tokens import spoken
+from giornata.protocol.training.train_fields import spoken
 
 # One picture from the modules that training has in memory; nothing is loaded, and nothing about them is changed.
 #

@@ -3,7 +3,7 @@
 import math
 
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import LrScheduler
+from giornata.protocol.training.optimization import LrScheduler
 
 POLYNOMIAL_END_LR = 1e-7
 

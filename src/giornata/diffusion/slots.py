@@ -36,7 +36,7 @@ from giornata.diffusion.slot_layout import SlotLayout, SlotScaling, TensorPlace,
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.regularisation import has_dropout
+from giornata.protocol.training.objective import has_dropout
 
 
 class AdapterSlots:

@@ -23,7 +23,7 @@ from giornata.diffusion.randomness import normal
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.new_tokens import words_of
+from giornata.protocol.training.train_fields import words_of
 
 TOKENS = "tokens."
 BUNDLE = "bundle_emb."

@@ -1,1 +1,1 @@
-"""The rules of the house. Standard library only: no I/O, no clock, no randomness."""
+"""The rules, in the standard library only: no I/O, no clock, no randomness. Read `job` and `reasons` first."""

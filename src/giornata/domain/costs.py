@@ -1,4 +1,4 @@
-"""What an instance costs, split into what its seconds were good for.
+"""The cost of an instance, split by the use of its seconds, and the shares of the attempts on it.
 
 A provider bills an instance while it runs, whatever it does meanwhile, and may change its price. The parts are:
 start-up, before it first asks for work, and before the first steps of attempts that were of use; the time in which
@@ -16,8 +16,43 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from giornata.domain.accounting import Seconds
-from giornata.domain.money import cost_micro_usd
-from giornata.domain.sharing import Interval
+from giornata.domain.money import MS_PER_HOUR, cost_micro_usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A stretch of an attempt's life that is billed. Instants are epoch milliseconds."""
+
+    from_ms: int
+    to_ms: int
+
+
+def shared_cost_micro_usd(interval: Interval, beside: Iterable[Sequence[Interval]], *, price_per_hour: int) -> int:
+    """What the interval costs at an hourly price in micro-dollars, rounded half up to a micro-dollar.
+
+    A node costs its price once: at each moment the attempts that are billed pay equal shares. So no bill depends on
+    who came first, and a job that leaves makes the node dearer for those that stay.
+
+    `beside` are the lives of the other attempts on the node, each as its intervals, which do not overlap. All shares
+    together are the price of the time in which any attempt is billed, to half a micro-dollar for each interval.
+    """
+    inside = [part for life in beside for part in _parts_within(interval, life)]
+    changes = sorted(
+        {interval.from_ms, interval.to_ms, *(at for part in inside for at in (part.from_ms, part.to_ms))}
+    )
+    share_ms = Fraction(0)
+    for from_ms, to_ms in pairwise(changes):
+        there = 1 + sum(part.from_ms <= from_ms and to_ms <= part.to_ms for part in inside)
+        share_ms += Fraction(to_ms - from_ms, there)
+    return int((price_per_hour * share_ms + Fraction(MS_PER_HOUR, 2)) // MS_PER_HOUR)
+
+
+def _parts_within(whole: Interval, life: Sequence[Interval]) -> Iterable[Interval]:
+    for part in life:
+        from_ms, to_ms = max(whole.from_ms, part.from_ms), min(whole.to_ms, part.to_ms)
+        if from_ms < to_ms:
+            yield Interval(from_ms=from_ms, to_ms=to_ms)
+
 
 PARTS = ("startup", "useful", "lost", "at_risk", "idle")
 
@@ -161,3 +196,17 @@ def _weights(stays: Sequence[Stay], shares: Sequence[Fraction]) -> list[Fraction
         for place, value in enumerate(known if sum(known) else (0, 0, 1, 0)):
             weights[place] += share * Fraction(value, sum(known) or 1)
     return weights
+
+
+def ended_about_ms(*, there_ms: int, gone_ms: int, asked_ms: int | None, missed_ms: int | None) -> int:
+    """When an instance ended that was there at `there_ms`, and was not listed as running at `gone_ms`.
+
+    An instance that was asked to end in between ended when it was asked. Otherwise it ended before `missed_ms`, when
+    a heartbeat of its node was due and did not come. The middle of what is left is as often too early as too late.
+    Instants are epoch milliseconds.
+    """
+    there_ms = min(there_ms, gone_ms)
+    if asked_ms is not None and there_ms <= asked_ms <= gone_ms:
+        return asked_ms
+    before_ms = gone_ms if missed_ms is None or not there_ms < missed_ms < gone_ms else missed_ms
+    return (there_ms + before_ms) // 2

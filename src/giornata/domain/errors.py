@@ -228,3 +228,12 @@ class WorkloadFailed(Exception):
     def __init__(self, reason: Reason, message: str, faults: tuple[Fault, ...] = ()) -> None:
         super().__init__(message)
         self.reason, self.message, self.faults = reason, message, faults
+
+
+def install_hint(*extras: str) -> str:
+    """The command that installs these extras, from a clone.
+
+    No package index has Giornata, and anybody may take its name on one: a command that installs from an index may
+    run a stranger's code.
+    """
+    return f"in a clone of Giornata: pip install -c constraints.txt '.[{','.join(extras)}]'"

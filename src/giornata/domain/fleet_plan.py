@@ -1,6 +1,6 @@
 """What is decided of a fleet, and what from: the operator's policy, what is believed of it, the plan."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from giornata.domain.capacity import Demand, InstanceView, Offer
 from giornata.domain.health import HealthPolicy
@@ -14,19 +14,19 @@ class ScalingPolicy:
     min_nodes: int = 0
     max_nodes: int = 1
     warm_spares: int = 0  # nodes more than the work needs, while there is any
-    idle_to_zero_s: float = 300.0  # how long nodes without work are kept
+    idle_timeout_s: float = 300.0  # how long nodes without work are kept
     surplus_idle_s: float = 0.0  # the same when no job waits, for all of them but one
-    most_up: int = 10  # nodes more in one step
-    most_down: int = 10  # nodes fewer in one step
-    pause_after_change_s: float = 0.0
+    max_scale_up: int = 10  # nodes more in one step
+    max_scale_down: int = 10  # nodes fewer in one step
+    cooldown_s: float = 0.0
     max_price_micro_usd_per_hour: int | None = None  # of one node; dearer ones are not asked for
     # An instance that is not billed yet is replaced after so long. By a provider's published curve one in seven
     # takes over half an hour and nearly all come in 80 minutes; to wait is free, and a machine given up is excluded
     # for days.
-    start_within_s: float = 5400.0
-    start_billed_within_s: float = 600.0  # the same for an instance that is billed and has no node
-    usual_start_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
-    drain_within_s: float = 900.0  # for the last checkpoint of a node that is to go
+    startup_timeout_s: float = 5400.0
+    billed_startup_timeout_s: float = 600.0  # the same for an instance that is billed and has no node
+    expected_startup_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
+    drain_timeout_s: float = 900.0  # for the last checkpoint of a node that is to go
     windows: tuple[Window, ...] = ()
     paused: bool = False  # an operator wants no nodes for the time being
 
@@ -94,3 +94,29 @@ class Plan:
     needed: bool = False
     awaited: bool = False
     stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetLimits:
+    """Limits that replace those of the settings. None: the settings hold."""
+
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    max_price_micro_usd_per_hour: int | None = None
+
+    def set_ones(self) -> dict[str, int]:
+        """Those that an operator set, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def limited(policy: ScalingPolicy, limits: FleetLimits, *, paused: bool) -> ScalingPolicy:
+    """The policy with the operator's limits. A limit that is set holds at every hour, whatever the windows say."""
+    windows = tuple(
+        replace(
+            window,
+            min_nodes=window.min_nodes if limits.min_nodes is None else None,
+            max_nodes=window.max_nodes if limits.max_nodes is None else None,
+        )
+        for window in policy.windows
+    )
+    return replace(policy, **limits.set_ones(), windows=windows, paused=paused)

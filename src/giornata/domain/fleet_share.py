@@ -42,7 +42,7 @@ class Bidder:
     def makes(self, group: Demand, instance: InstanceView, now_ms: int) -> bool:
         """Whether such a job may go to this free instance, and its node is there before the deadline."""
         coming = instance.use is Use.NONE
-        there_ms = max(now_ms, instance.asked_ms + round(self.policy.usual_start_s * 1000)) if coming else now_ms
+        there_ms = max(now_ms, instance.asked_ms + round(self.policy.expected_startup_s * 1000)) if coming else now_ms
         in_time = group.deadline_at_ms is None or there_ms <= group.deadline_at_ms
         return in_time and takes_now(group, instance)
 
@@ -81,7 +81,7 @@ class Bidder:
         """Whether the provider has had less than was asked of it for too long."""
         listed = len([each for each in self.view.instances if not each.ended])
         asked_since_ms = self.view.changed_at_ms or now_ms
-        return listed < self.view.asked and now_ms - asked_since_ms > self.policy.start_within_s * 1000
+        return listed < self.view.asked and now_ms - asked_since_ms > self.policy.startup_timeout_s * 1000
 
 
 def share_demand(demand: Sequence[Demand], bidders: Sequence[Bidder], now_ms: int) -> dict[str, tuple[Demand, ...]]:
@@ -135,7 +135,9 @@ def _to_new_nodes(
 
 
 def _too_late(group: Demand, bidder: Bidder, now_ms: int) -> bool:
-    return group.deadline_at_ms is not None and now_ms + bidder.policy.usual_start_s * 1000 > group.deadline_at_ms
+    return (
+        group.deadline_at_ms is not None and now_ms + bidder.policy.expected_startup_s * 1000 > group.deadline_at_ms
+    )
 
 
 def _taken(before: Sequence[Demand], after: Sequence[Demand]) -> list[Demand]:

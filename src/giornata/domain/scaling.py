@@ -67,7 +67,7 @@ class _Now:
     def paused(self) -> bool:
         """The number was changed a moment ago, and is one that is allowed."""
         changed_at_ms = self.view.changed_at_ms
-        lately = changed_at_ms is not None and self.at_ms - changed_at_ms < self.policy.pause_after_change_s * 1000
+        lately = changed_at_ms is not None and self.at_ms - changed_at_ms < self.policy.cooldown_s * 1000
         return lately and self.fewest <= self.count <= self.most
 
 
@@ -122,7 +122,7 @@ def _change(now: _Now, need: _Need, *, room: int) -> tuple[int, list[Step], int]
         need.reasons.append(now.view.most_nodes_reason)
     if now.paused:
         if wanted != now.count:
-            pause_s = now.policy.pause_after_change_s
+            pause_s = now.policy.cooldown_s
             need.reasons.append(f"the number changed less than {pause_s:g} s ago")
         return 0, [], 0
     if wanted > now.count:
@@ -150,11 +150,11 @@ def _unfit(now: _Now, need: _Need) -> list[Step]:
     unfit = [each for each in need.idle if not each.sound and each.use is Use.IDLE]
     if not now.view.moves or now.paused or not need.needed or 2 * len(unfit) > len(now.staying):
         return []
-    most = min(now.policy.most_down, max(0, now.count - now.fewest))
+    most = min(now.policy.max_scale_down, max(0, now.count - now.fewest))
     steps = []
     for each in sorted(unfit, key=_first_to_leave):
         idle_s = _idle_s(each, now, need)
-        if idle_s >= now.policy.idle_to_zero_s:
+        if idle_s >= now.policy.idle_timeout_s:
             steps.append(Step(instance_id=each.id, reason=f"machine not fit, nothing to do for {idle_s:.0f} s"))
     return steps[:most]
 
@@ -249,7 +249,7 @@ def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reason
     if ceiling is not None and price is not None and price > ceiling:
         reasons.append(f"no more: a node costs {price} micro-dollars an hour, {ceiling} is the most allowed")
         return 0
-    up = min(more, policy.most_up, room)
+    up = min(more, policy.max_scale_up, room)
     reasons.append(f"{up} more" if up == more else f"{up} more of {more}: no larger step is allowed")
     return up
 
@@ -257,10 +257,10 @@ def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reason
 def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
     """Who leaves, and how many that are not listed yet are not asked for any more."""
     # Beyond what is allowed, those that never came go before anybody who is there: for them nobody has to end.
-    never_came = min(max(0, now.count - len(now.staying)), max(0, now.count - now.most), now.policy.most_down)
+    never_came = min(max(0, now.count - len(now.staying)), max(0, now.count - now.most), now.policy.max_scale_down)
     if never_came:
         return [], never_came
-    surplus, too_many = min(now.count - wanted, now.policy.most_down), max(0, now.count - now.most)
+    surplus, too_many = min(now.count - wanted, now.policy.max_scale_down), max(0, now.count - now.most)
     # Machines that are not fit count for nothing: nobody sound goes because they are still there.
     spare = max(0, now.count - len([each for each in need.idle if not each.sound]) - wanted)
     kept = _kept(need, wanted)
@@ -269,7 +269,7 @@ def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
     steps: list[Step] = []
     for each in sorted([*need.idle, *need.stuck], key=_first_to_leave):
         idle_s = _idle_s(each, now, need)
-        patience_s = _patience_s(now, need) if each.id != kept else now.policy.idle_to_zero_s
+        patience_s = _patience_s(now, need) if each.id != kept else now.policy.idle_timeout_s
         if len(steps) < too_many:
             steps.append(Step(instance_id=each.id, reason=why_fewer))
         elif idle_s < patience_s or (each.sound and not spare):
@@ -292,7 +292,7 @@ def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
 def _patience_s(now: _Now, need: _Need) -> float:
     """How long a node that nothing needs is kept. At the end of a queue all but one leave at once by default."""
     policy = now.policy
-    return min(policy.surplus_idle_s, policy.idle_to_zero_s) if need.over else policy.idle_to_zero_s
+    return min(policy.surplus_idle_s, policy.idle_timeout_s) if need.over else policy.idle_timeout_s
 
 
 def _kept(need: _Need, wanted: int) -> str | None:
@@ -318,7 +318,7 @@ def _droppable(now: _Now, need: _Need, wanted: int) -> int:
     if now.count > now.most:
         return now.unlisted
     waited_s = (now.at_ms - max(now.view.awaited_at_ms or 0, now.view.changed_at_ms or 0)) / 1000
-    if waited_s >= now.policy.idle_to_zero_s:
+    if waited_s >= now.policy.idle_timeout_s:
         return max(0, now.unlisted - need.awaited)
     if not need.over or waited_s < _patience_s(now, need):
         return 0
@@ -331,7 +331,7 @@ def _to_be_heard(now: _Now, need: _Need, ending: Sequence[str]) -> int:
     for ends nobody until it is asked for fewer than it has. In steps, as everything."""
     least = max(need.nodes, now.fewest)
     unneeded = min(now.unlisted - need.awaited, now.view.asked - len(ending) - least)
-    return max(0, min(unneeded, now.policy.most_down))
+    return max(0, min(unneeded, now.policy.max_scale_down))
 
 
 def _idle_s(instance: InstanceView, now: _Now, need: _Need) -> float:
@@ -344,7 +344,7 @@ def _idle_s(instance: InstanceView, now: _Now, need: _Need) -> float:
 def _may_end(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:
     """Told before, and no job is left on it; or it was given time enough."""
     waited_ms = now_ms - (instance.leaving_since_ms or now_ms)
-    return waited_ms > 0 and (instance.use is not Use.BUSY or waited_ms > policy.drain_within_s * 1000)
+    return waited_ms > 0 and (instance.use is not Use.BUSY or waited_ms > policy.drain_timeout_s * 1000)
 
 
 def _why_stuck(instance: InstanceView) -> str:

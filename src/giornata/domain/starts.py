@@ -62,7 +62,7 @@ def failed_in_a_row(starts: Sequence[NodeStart]) -> int:
 
 def is_late(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:
     """Whether a node has been waited for too long: one that is billed sooner than one that is free."""
-    within_s = policy.start_billed_within_s if instance.billed else policy.start_within_s
+    within_s = policy.billed_startup_timeout_s if instance.billed else policy.startup_timeout_s
     return instance.use is Use.NONE and now_ms - instance.since_ms > within_s * 1000
 
 

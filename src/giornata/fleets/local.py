@@ -2,8 +2,8 @@
 
 Each node is `giornata node …` in a session of its own, in a slot: the slot names the hardware, so that bans and kept
 models stay when its process is replaced. A node that ends is started again, later each time when it ends at once;
-each start is an instance of its own. Ending is SIGTERM, on which a node writes a checkpoint, commits it and gives its
-job back; what is still there after the grace time is killed with everything that it started.
+each start is an instance of its own. To end a node, the fleet sends SIGTERM: the node writes a checkpoint, commits it
+and gives its job back. After the grace time the fleet kills the node with everything that the node started.
 
 On a machine with several GPUs each slot has one of them.
 """
@@ -22,10 +22,8 @@ from pydantic import Field
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
 from giornata.domain.errors import InstanceGone
 from giornata.domain.money import MICRO_USD
-from giornata.fleets.gpus import gpus_of_machine
-from giornata.fleets.local_slot import Ending, Slot
-from giornata.fleets.node_work import OF_TABLE
-from giornata.fleets.opening import FleetOptions, Surroundings
+from giornata.fleets.local_slot import EndingProcess, Slot
+from giornata.fleets.opening import OF_TABLE, FleetDependencies, FleetOptions
 
 POLL_S = 0.2
 
@@ -38,9 +36,13 @@ Command = Callable[[int], Sequence[str]]
 class Options(FleetOptions):
     """What can be said of nodes on this machine."""
 
-    price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="What an hour of one node costs.")
+    price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="Price of one node in US dollars per hour.")
     gpus: int | None = Field(
-        None, ge=0, le=64, description="GPUs to give out, one a node. Default: what nvidia-smi lists; 0: do not care."
+        None,
+        ge=0,
+        le=64,
+        description="Number of GPUs that are given to nodes, one to each. Default: the GPUs that nvidia-smi lists. "
+        "0: nodes are given no GPU of their own.",
     )
     grace_s: float = Field(35.0, ge=0, description="Seconds for the last checkpoint before a node is killed.")
 
@@ -63,7 +65,7 @@ class LocalFleet:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     watched: bool = True
     _slots: dict[int, Slot] = field(default_factory=dict)
-    _ending: list[Ending] = field(default_factory=list)
+    _ending: list[EndingProcess] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -212,27 +214,69 @@ class LocalFleet:
             )
 
 
-def open_fleet(name: str, options: Options, surroundings: Surroundings) -> LocalFleet:
+def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> LocalFleet:
     """Nodes of this machine, with the keys and settings of the server that they are beside."""
 
     def command(slot: int) -> list[str]:
         place = f"{name}-{slot}"
-        command = [sys.executable, "-m", "giornata", "--url", surroundings.server_url(), "node"]
+        command = [sys.executable, "-m", "giornata", "--url", dependencies.server_url(), "node"]
         command += ["--exit-with-parent", str(os.getpid())]
         command += ["--name", place, "--machine-id", place]
         command += ["--price", str(options.price_usd_per_hour)]
-        return [*command, "--work-dir", str(surroundings.data / "nodes" / place), *surroundings.node_flags]
+        return [*command, "--work-dir", str(dependencies.data / "nodes" / place), *dependencies.node_flags]
 
     # What the server's own variables say of nodes is not for this fleet.
-    kept = {variable: value for variable, value in surroundings.environment.items() if variable not in OF_TABLE}
-    told = surroundings.work.environment(name) | {"GIORNATA_NODE_KEY": surroundings.node_key()}
+    kept = {variable: value for variable, value in dependencies.environment.items() if variable not in OF_TABLE}
+    told = dependencies.work.environment(name) | {"GIORNATA_NODE_KEY": dependencies.node_key()}
     return LocalFleet(
         name=name,
         command=command,
         environment=kept | told,
-        gpus=gpus_of_machine(options.gpus, surroundings.environment),
-        log_directory=surroundings.data / "logs",
+        gpus=gpus_of_machine(options.gpus, dependencies.environment),
+        log_directory=dependencies.data / "logs",
         price_micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD),
         grace_s=options.grace_s,
-        now_ms=surroundings.now_ms,
+        now_ms=dependencies.now_ms,
     )
+
+
+Runner = Callable[[Sequence[str]], str]
+"""Runs a command; its standard output. Raises OSError or CalledProcessError."""
+
+ASKING_S = 30.0
+LIST_GPUS = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
+CHOSEN = "CUDA_VISIBLE_DEVICES"
+
+
+def run_command(command: Sequence[str]) -> str:
+    """With a bound on how long it may take."""
+    done = subprocess.run(
+        list(command), check=True, capture_output=True, text=True, timeout=ASKING_S, stdin=subprocess.DEVNULL
+    )
+    return done.stdout
+
+
+def gpus_of_machine(
+    wanted: int | None, environment: Mapping[str, str], *, run: Runner = run_command
+) -> tuple[str, ...]:
+    """What CUDA_VISIBLE_DEVICES may be for one node each: those that this process may use, at most `wanted`.
+
+    None: all that there are. Nothing when there are none or nobody cares: then nodes see what this process sees.
+    """
+    if wanted == 0:
+        return ()
+    found = _visible(environment.get(CHOSEN)) if CHOSEN in environment else _listed(run)
+    return found if wanted is None else found[:wanted]
+
+
+def _visible(chosen: str | None) -> tuple[str, ...]:
+    names = (each.strip() for each in (chosen or "").split(","))
+    return tuple(each for each in names if each and not each.startswith("-"))
+
+
+def _listed(run: Runner) -> tuple[str, ...]:
+    try:
+        said = run(LIST_GPUS)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(line.strip() for line in said.splitlines() if line.strip().isdigit())

@@ -19,7 +19,7 @@ BEFORE_MESSAGE = re.compile(r"^[\d-]{10} [\d:,]{8,12} [A-Z]+ \S+ ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class EndingProcess:
     """A process that was asked to go, and is killed at the deadline."""
 
     number: int
@@ -110,12 +110,14 @@ class Slot:
             _signal_group(self.process, signal.SIGKILL)
             self.process.wait()
 
-    def end(self, *, deadline_s: float) -> Ending:
+    def end(self, *, deadline_s: float) -> EndingProcess:
         """Ask it to end; it is given up to the deadline."""
         if self.process is None:
             raise ValueError(f"nothing runs in slot {self.number}")
         self.ask_to_end()
-        return Ending(number=self.number, instance_id=self.instance_id, process=self.process, deadline_s=deadline_s)
+        return EndingProcess(
+            number=self.number, instance_id=self.instance_id, process=self.process, deadline_s=deadline_s
+        )
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

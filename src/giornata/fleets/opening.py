@@ -1,17 +1,70 @@
 """From settings to drivers. A driver is a module with `Options` and `open_fleet`; only those in use are loaded."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from giornata.control.ports.fleet import Fleet, Instance
-from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.installing import install_hint
-from giornata.fleets.node_work import NodeWork
+from giornata.control.ports.identities import NoIdentities, Workload, WorkloadIdentities
+from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, install_hint
+
+FLEET = "GIORNATA_FLEET"
+KINDS = "GIORNATA_KINDS"
+PLACES = "GIORNATA_PLACES"
+WORKLOADS = "GIORNATA_WORKLOADS"
+OF_TABLE: Mapping[str, str] = {
+    FLEET: "it is the name of the table",
+    KINDS: "set kinds in the fleet's table",
+    PLACES: "set places in the fleet's table",
+    WORKLOADS: "write the command in [workloads], and its kind in the fleet's kinds",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWork:
+    """What the nodes of a fleet are for. `workloads` has the command line of each kind of one's own that is among
+    `kinds`."""
+
+    kinds: tuple[str, ...] = ("train",)
+    places: int = 1
+    workloads: Mapping[str, str] = field(default_factory=dict)
+
+    def environment(self, fleet: str) -> dict[str, str]:
+        """The variables of a node of this fleet, the same with every driver."""
+        told = {FLEET: fleet, KINDS: json.dumps(self.kinds), PLACES: str(self.places)}
+        return told | ({WORKLOADS: json.dumps(dict(self.workloads))} if self.workloads else {})
+
+    def missing_in(self, variables: Mapping[str, str]) -> tuple[str, ...]:
+        """As NAME='VALUE' what nodes with these variables have to be told besides, so that they take every kind and
+        as many jobs as the table says. A node that is told nothing takes `train`, one job at a time."""
+        kinds, places = _read(variables.get(KINDS, '["train"]')), _read(variables.get(PLACES, "1"))
+        told = self.environment("")
+        lacking = {
+            KINDS: not isinstance(kinds, list) or not set(self.kinds) <= set(map(str, kinds)),
+            PLACES: not isinstance(places, int) or places < self.places,
+        }
+        return tuple(f"{name}='{told[name]}'" for name, lacks in lacking.items() if lacks)
+
+
+def _read(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
+
+
+def faults_of_environment(names: Iterable[str], *, where: str) -> list[Fault]:
+    """Variables that would contradict the fleet's table: nodes would do other work than the plan counts on."""
+    message = "is what the fleet's table says, and cannot be set here"
+    return [
+        Fault(where=f"{where}.{name}", message=message, hint=OF_TABLE[name]) for name in names if name in OF_TABLE
+    ]
+
 
 DRIVERS: Mapping[str, str] = {
     name: f"giornata.fleets.{name}" for name in ("local", "static", "salad", "kubernetes", "skypilot")
@@ -26,7 +79,7 @@ class FleetOptions(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class FleetDependencies:
     """What drivers may need of the process that they are in.
 
     `server_url` is how nodes reach the server, known once it listens; `node_key` makes or finds the fleet's key;
@@ -50,7 +103,7 @@ class Driver(Protocol):
 
     Options: type[FleetOptions]
 
-    def open_fleet(self, name: str, options: Any, surroundings: Surroundings) -> Fleet:
+    def open_fleet(self, name: str, options: Any, dependencies: FleetDependencies) -> Fleet:
         """A fleet by this name. Asks the provider nothing yet. Raises InvalidInput with every fault."""
 
 
@@ -76,3 +129,38 @@ def read_options(module: Driver, options: Mapping[str, Any], *, where: str) -> F
         raise InvalidInput(
             Fault(where=".".join([where, *map(str, fault["loc"])]), message=fault["msg"]) for fault in error.errors()
         ) from None
+
+
+@runtime_checkable
+class HasIdentities(Protocol):
+    """A fleet whose provider gives its nodes tokens that say who they are."""
+
+    @property
+    def identities(self) -> WorkloadIdentities | None:
+        """What recognises them; None when this fleet's nodes carry a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnyIdentities:
+    """Takes a token that any of these recognises."""
+
+    each: Sequence[WorkloadIdentities]
+
+    def recognise(self, token: str) -> Workload:
+        """See WorkloadIdentities. Unavailable counts for more than a refusal: the one who is away might know it."""
+        away: Unavailable | None = None
+        for identities in self.each:
+            try:
+                return identities.recognise(token)
+            except Unauthenticated:
+                continue
+            except Unavailable as error:
+                away = error
+        raise away or Unauthenticated("this token is of no fleet of this installation")
+
+
+def identities_of(fleets: Iterable[object]) -> WorkloadIdentities:
+    """What recognises the nodes of all of these fleets that have such tokens."""
+    found = [fleet.identities for fleet in fleets if isinstance(fleet, HasIdentities)]
+    known = [each for each in found if each is not None]
+    return AnyIdentities(known) if known else NoIdentities()

@@ -11,14 +11,17 @@ from pydantic import Field
 from giornata.control.ports.fleet import Instance, Limits, Price
 from giornata.domain.errors import FleetRefused, InstanceGone
 from giornata.domain.money import MICRO_USD
-from giornata.fleets.opening import FleetOptions, Surroundings
+from giornata.fleets.opening import FleetDependencies, FleetOptions
 
 
 class Options(FleetOptions):
     """What can be said of machines that join by themselves."""
 
     price_usd_per_hour: float | None = Field(
-        None, ge=0, le=1000, description="What an hour of each node costs. Default: each node says its own price."
+        None,
+        ge=0,
+        le=1000,
+        description="Price of each node in US dollars per hour. Default: the price that each node reports.",
     )
 
 
@@ -28,7 +31,7 @@ class StaticFleet:
 
     name: str
     options: Options
-    surroundings: Surroundings
+    dependencies: FleetDependencies
 
     @property
     def limits(self) -> Limits:
@@ -51,7 +54,7 @@ class StaticFleet:
 
     def list(self) -> Sequence[Instance]:
         """The nodes that were heard of lately."""
-        return tuple(self.surroundings.seen(self.name))
+        return tuple(self.dependencies.seen(self.name))
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
         """Raises FleetRefused: it is somebody's own machine. Raises InstanceGone."""
@@ -74,6 +77,6 @@ class StaticFleet:
             raise InstanceGone(f"no node of {self.name} that was heard of lately is {instance_id}")
 
 
-def open_fleet(name: str, options: Options, surroundings: Surroundings) -> StaticFleet:
+def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> StaticFleet:
     """A fleet of those that join it."""
-    return StaticFleet(name=name, options=options, surroundings=surroundings)
+    return StaticFleet(name=name, options=options, dependencies=dependencies)

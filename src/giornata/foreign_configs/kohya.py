@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from giornata.foreign_configs.account import NONE_GIVEN, Account, Reading, agreed, is_off, listed
-from giornata.foreign_configs.arguments import parse_arguments
 from giornata.foreign_configs.kohya_keys import DEFAULTS, NO_MEANING, NOT_HERE, SAME, WHERE_ON
-from giornata.foreign_configs.kohya_network import take_network
+from giornata.foreign_configs.kohya_network import parse_arguments, take_network
 from giornata.foreign_configs.optimizers import plain_name, take_optimizer
 from giornata.foreign_configs.prompts import prompts_of
 from giornata.pictures.kohya_folders import kohya_folders

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from giornata.foreign_configs.account import is_off, listed
-from giornata.foreign_configs.arguments import parse_arguments
+from giornata.foreign_configs.kohya_network import parse_arguments
 
 _RENAMED = {
     "optimizer": "optimizer_type",

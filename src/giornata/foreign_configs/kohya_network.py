@@ -1,12 +1,30 @@
 """sd-scripts' network_module and network_args: its own LoRA, and LyCORIS."""
 
+import ast
+import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from giornata.foreign_configs import layers
 from giornata.foreign_configs.account import Account, is_off
-from giornata.foreign_configs.arguments import parse_arguments
+
+
+def parse_arguments(given: Any) -> dict[str, Any]:
+    """A list of `name=value`, one text of several, or a mapping. Values are Python's where they read as such."""
+    if isinstance(given, dict):
+        return dict(given)
+    parts = shlex.split(given) if isinstance(given, str) else list(given or ())
+    pairs = (str(part).partition("=") for part in parts)
+    return {name.strip(): _value(text.strip()) for name, _, text in pairs if name.strip()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return {"true": True, "false": False}.get(text.lower(), text)
+
 
 _ALGOS = {"lora": "lora", "locon": "lora", "lokr": "lokr"}
 _TAKEN: Mapping[str, str] = MappingProxyType(

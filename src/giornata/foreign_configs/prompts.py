@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from giornata.protocol.training.samples import MOST_PROMPTS
+from giornata.protocol.training.results import MOST_PROMPTS
 
 _OPTION = re.compile(r"\s--[a-z]{1,2}\s")
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from giornata.domain.datasets import some_names
 from giornata.domain.errors import Fault
-from giornata.domain.picture_notes import some_names
 from giornata.pictures.caption_text import printable, same_name
 from giornata.pictures.captions import Captions, no_such_picture, read_captions
 from giornata.pictures.kohya_folders import kohya_folders
@@ -33,7 +33,7 @@ Rows = Mapping[str, Sequence[tuple[str, MetadataRow]]]
 class PictureFile:
     """One picture. `name` is the file's, as it is on disk, behind that of its subfolder if it has one; without a
     caption the job's instance_prompt is used. An epoch holds it `repeats` times.
-    `resolution`: see `giornata.protocol.datasets`."""
+    `resolution`: see `giornata.protocol.uploads`."""
 
     name: str
     path: Path

@@ -1,4 +1,4 @@
-"""Every type of event that a job's history can hold, with what its `data` says."""
+"""Every type of event in the history of a job, with the fields of its `data`."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -32,25 +32,26 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
     {
         EventType.JOB_SUBMITTED: "The job is in the queue. data: kind, retry_of",
         EventType.JOB_SUCCEEDED: "Every artifact is committed. data: step",
-        EventType.JOB_FAILED: "It will not be tried again. data: error, faults",
-        EventType.JOB_CANCELED: "Its owner ended it. data: by",
-        EventType.JOB_EXPIRED: "Its deadline passed.",
+        EventType.JOB_FAILED: "The job failed and is not tried again. data: error, faults",
+        EventType.JOB_CANCELED: "The owner canceled the job. data: by",
+        EventType.JOB_EXPIRED: "The deadline of the job passed.",
         EventType.JOB_REQUEUED: (
-            "Another node will go on with it. data: resume_step, and alone_because if it shares no batch from now on"
+            "The job is queued again. data: resume_step, and alone_because if it shares no batch from now on"
         ),
-        EventType.JOB_PAUSED: "It waits until its budget is raised. data: budget, limit_micro_usd, spent_micro_usd, "
-        "and month for a budget per month",
-        EventType.JOB_RESUMED: "It is in the queue again. data: resume_step",
-        EventType.BUDGET_WARNING: "Four fifths are used. data: budget, limit_micro_usd, spent_micro_usd, "
-        "and month for a budget per month",
-        EventType.ATTEMPT_STARTED: "A node took it. data: node_id, machine_id, node_name, resume_step",
+        EventType.JOB_PAUSED: "The job waits until its budget is raised. "
+        "data: budget, limit_micro_usd, spent_micro_usd, and month for a budget per month",
+        EventType.JOB_RESUMED: "The job is in the queue again. data: resume_step",
+        EventType.BUDGET_WARNING: "Four fifths of a budget are spent. "
+        "data: budget, limit_micro_usd, spent_micro_usd, and month for a budget per month",
+        EventType.ATTEMPT_STARTED: "A node took the job. data: node_id, machine_id, node_name, resume_step",
         EventType.ATTEMPT_FIRST_STEP: "The first step of the attempt is done. data: step",
-        EventType.ATTEMPT_LAPSED: "The node fell silent for a whole lease.",
-        EventType.ATTEMPT_RENEWED: "... and came back before anybody else took the job.",
-        EventType.ATTEMPT_ENDED: "data: reason, blame, message, step, exit_code, log_tail",
-        EventType.CHECKPOINT_COMMITTED: "data: step, size_bytes, sha256",
-        EventType.CHECKPOINT_REJECTED: "Its bytes are lost; the one before is used. data: step, message, found",
-        EventType.ARTIFACT_COMMITTED: "The attempt vouches for these bytes. data: name, size_bytes, sha256",
-        EventType.NOTICE: "Said by the workload, or by the server. data: name, and what it says",
+        EventType.ATTEMPT_LAPSED: "The node sent no heartbeat for a whole lease.",
+        EventType.ATTEMPT_RENEWED: "The node came back before another node took the job.",
+        EventType.ATTEMPT_ENDED: "The attempt ended. data: reason, blame, message, step, exit_code, log_tail",
+        EventType.CHECKPOINT_COMMITTED: "A checkpoint is stored and verified. data: step, size_bytes, sha256",
+        EventType.CHECKPOINT_REJECTED: "The bytes of a checkpoint are lost; the one before it is used. "
+        "data: step, message, found",
+        EventType.ARTIFACT_COMMITTED: "A result is stored and verified. data: name, size_bytes, sha256",
+        EventType.NOTICE: "A notice of the workload or of the server. data: name, and the fields of the notice",
     }
 )

@@ -1,4 +1,4 @@
-"""Fleets, as an operator sees them."""
+"""Fleets, and the health of machines, as an operator sees them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from giornata.domain.health import MachineState
 from giornata.protocol.model import MAX_COUNT, Message, Reply
 
 MOST_NODES = 10_000
@@ -115,3 +116,45 @@ class FleetPage(Reply):
 
     items: tuple[Fleet, ...]
     next: str | None = None
+
+
+class HeldFailure(Reply):
+    """A failure of the last day that is held against a machine. One that came with another of a kind weighs 0."""
+
+    job_id: str
+    reason: str
+    at: datetime
+    weight: float
+
+
+class Machine(Reply):
+    """How a machine fares with jobs of one kind."""
+
+    machine_id: str
+    kind: str
+    state: str = Field(
+        description="ok, probation (a canary first, or one job at a time) or quarantined (no work).",
+        json_schema_extra={"enum": [str(state) for state in MachineState]},
+    )
+    reason: str = Field("", description="Why it is in this state.")
+    since: datetime
+    until: datetime | None = Field(None, description="When its quarantine ends by itself.")
+    strikes: float = Field(description="As of now; half of them are forgotten in each half-life.")
+    quota: int = Field(description="Attempts at stake that it may have begun within an hour.")
+    successes_in_a_row: int
+    quarantined_times: int
+    by_hand: bool = Field(False, description="An operator quarantined it, and an operator has to let it go.")
+    failures: tuple[HeldFailure, ...] = ()
+
+
+class MachinePage(Reply):
+    """`GET /v1/machines`."""
+
+    items: tuple[Machine, ...]
+    next: str | None = None
+
+
+class QuarantineMachine(Message):
+    """`POST /v1/machines/{machine_id}/quarantine`."""
+
+    reason: str = Field("by hand", min_length=1, max_length=500)

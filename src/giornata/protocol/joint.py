@@ -12,7 +12,7 @@ from typing import Any
 
 from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec, model_key
-from giornata.protocol.training.optimisation import Compile, Optimizer
+from giornata.protocol.training.optimization import Compile, Optimizer
 
 OWN = frozenset(
     {

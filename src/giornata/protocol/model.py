@@ -56,3 +56,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 ObjectSize = Annotated[int, Field(ge=1, le=2**40, description="In bytes.")]
 ProcessId = Annotated[int, Field(ge=1, lt=2**31)]
 UploadId = Annotated[str, StringConstraints(max_length=64)]
+
+
+Prompt = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=512)]

@@ -11,7 +11,7 @@ from giornata.protocol.work import NodeInfo
 
 
 class ProbeUpload(Reply):
-    """A PUT of `giornata.domain.probe.probe_bytes(size_bytes)`, to find out how fast the link is."""
+    """A PUT of `giornata.domain.transfers.probe_bytes(size_bytes)`, to find out how fast the link is."""
 
     size_bytes: ObjectSize
     sha256: Sha256

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from giornata.protocol.specs import TrainSpec, canonical_names
-from giornata.protocol.training.samples import is_prompt_alone
+from giornata.protocol.training.results import is_prompt_alone
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 FEED_FORWARD = ("ff.net.0.proj", "ff.net.2")

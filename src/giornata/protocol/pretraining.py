@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from giornata.protocol.training.optimisation import LrScheduler
+from giornata.protocol.training.optimization import LrScheduler
 
 T = TypeVar("T")
 TABLE = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Ingest, Mode, Parallel, PretrainConfig, PretrainOptimizer
-from giornata.protocol.training.optimisation import LrScheduler
+from giornata.protocol.training.optimization import LrScheduler
 
 ALIKE = 0.75
 """How alike (0 to 1) an unknown field has to be to a known one for a hint."""

@@ -1,5 +1,7 @@
 """What a job of each kind is asked to do."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
@@ -8,72 +10,23 @@ from typing import Any, Self
 from pydantic import AliasChoices, Field, model_validator
 from pydantic.fields import FieldInfo
 
+from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
 from giornata.protocol.model import Message
 from giornata.protocol.pretraining_checks import ConsistentConfig
-from giornata.protocol.training import (
-    adapter,
-    base_model,
-    data,
-    held_out,
-    objective,
-    optimisation,
-    optimizer_args,
-    prior,
-    regularisation,
-    results,
-    samples,
-    tracking,
-)
-from giornata.protocol.training.adapter import AdapterFields
-from giornata.protocol.training.base_model import BaseModelFields, BaseQuantization
-from giornata.protocol.training.data import DataFields
+from giornata.protocol.training.base_model import BaseQuantization
+from giornata.protocol.training.contradictions import contradictions
 from giornata.protocol.training.file_names import sheet_file
-from giornata.protocol.training.held_out import HeldOutFields
-from giornata.protocol.training.objective import ObjectiveFields
-from giornata.protocol.training.optimisation import OptimisationFields
-from giornata.protocol.training.prior import PriorFields
-from giornata.protocol.training.regularisation import RegularisationFields
-from giornata.protocol.training.results import ResultFields
-from giornata.protocol.training.samples import SampleFields, steps_with_sheets
-from giornata.protocol.training.tracking import TrackingFields
-
-SECTIONS = (
-    base_model,
-    data,
-    held_out,
-    prior,
-    adapter,
-    regularisation,
-    objective,
-    optimisation,
-    optimizer_args,
-    results,
-    samples,
-    tracking,
-)
+from giornata.protocol.training.results import steps_with_sheets
+from giornata.protocol.training.train_fields import TrainFields
 
 
-class TrainSpec(  # pydantic collects fields from the last to the first
-    TrackingFields,
-    SampleFields,
-    ResultFields,
-    OptimisationFields,
-    ObjectiveFields,
-    RegularisationFields,
-    AdapterFields,
-    PriorFields,
-    HeldOutFields,
-    DataFields,
-    BaseModelFields,
-):
+class TrainSpec(TrainFields):
     """DreamBooth LoRA of a Stable Diffusion XL or 1.5."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        said = [each for section in SECTIONS for each in section.contradictions(self)]
-        faults = [message for broken, message in said if broken]
-        if faults:
+        if faults := list(contradictions(self)):
             raise ValueError("; ".join(faults))
         return self
 
@@ -168,3 +121,34 @@ def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:
         return steps
     value = spec.get("max_train_steps" if kind == "train" else "steps")
     return value if isinstance(value, int) else None
+
+
+STEP_SIZE = (
+    "resolution",
+    "train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "train_text_encoder",
+    "with_prior_preservation",
+    "prior_prediction",
+    "mixed_precision",
+    "compile",
+    "cuda_graphs",
+)
+"""What decides how much work one step of training is, besides the base model."""
+
+
+def shape_key_of(kind: str, spec: Mapping[str, Any]) -> str:
+    """The same for jobs of one kind, on one base model, with equal fields of `STEP_SIZE`.
+
+    `spec` is the stored one, in which every default is written down. 32 hexadecimal digits.
+    """
+    size = {name: spec.get(name) for name in STEP_SIZE}
+    if spec.get("validation_steps"):
+        size |= {name: spec.get(name) for name in ("validation_steps", "sample_prompts", "sample_steps")}
+    if spec.get("validation_split"):
+        size |= {name: spec.get(name) for name in ("validation_split", "validate_every_n_steps")}
+    if (length := spec.get("max_token_length", CHUNK)) != CHUNK:
+        size["max_token_length"] = length
+    told = {"kind": kind, "model": model_key(kind, spec), "size": size}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode("ascii")).hexdigest()[:32]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from giornata.domain.cadence import checkpoint_interval_s
+from giornata.domain.attempt import checkpoint_interval_s
 from giornata.simulate.course import Course
 from giornata.simulate.plane import Answer, Grant, Nothing, Progress, ServerAway
 from giornata.simulate.provider import Container, Resident

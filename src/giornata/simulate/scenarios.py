@@ -23,7 +23,7 @@ EVENING_S = 600.0
 
 
 def _scaling(nodes: int) -> ScalingPolicy:
-    return ScalingPolicy(max_nodes=nodes, most_up=nodes, most_down=nodes)
+    return ScalingPolicy(max_nodes=nodes, max_scale_up=nodes, max_scale_down=nodes)
 
 
 def _scenario(**fields: object) -> Scenario:
@@ -179,5 +179,5 @@ def sized(scenario: Scenario, *, jobs: int | None = None, nodes: int | None = No
     if jobs is not None and nodes is None and jobs < scenario.jobs:
         nodes = max(min(2, scenario.nodes), round(scenario.nodes * jobs / scenario.jobs))
     nodes = nodes or scenario.nodes
-    scaling = dataclasses.replace(scenario.scaling, max_nodes=nodes, most_up=nodes, most_down=nodes)
+    scaling = dataclasses.replace(scenario.scaling, max_nodes=nodes, max_scale_up=nodes, max_scale_down=nodes)
     return dataclasses.replace(scenario, jobs=jobs or scenario.jobs, nodes=nodes, scaling=scaling)

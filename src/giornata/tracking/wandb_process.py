@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from giornata.domain.installing import install_hint
+from giornata.domain.errors import install_hint
 
 EXIT_UNUSABLE = 69
 KEPT = frozenset({"WANDB_BASE_URL"})

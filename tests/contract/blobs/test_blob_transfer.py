@@ -16,7 +16,7 @@ from tests.contract.blobs.storage_under_test import Place
 from giornata.client.retry import Backoff
 from giornata.client.transfer import download, upload_file
 from giornata.control.ports.blobs import SignedRequest
-from giornata.domain.parts import plan_parts
+from giornata.domain.transfers import plan_parts
 from giornata.protocol.uploads import SignedPart, SignedUrl, UploadTicket
 
 BODY = Random(1).randbytes(17_000_000)

@@ -17,7 +17,7 @@ from tests.contract.fleets.under_test import WORK
 from giornata.control.ports.fleet import InstanceState
 from giornata.fleets.local import Options, open_fleet
 from giornata.fleets.local_slot import HEALTHY_AFTER_S, MAX_BACKOFF_S
-from giornata.fleets.opening import Surroundings
+from giornata.fleets.opening import FleetDependencies
 
 PATIENCE_S = 30.0
 QUIET_NODE = "import signal; signal.pause()"
@@ -39,7 +39,7 @@ class LocalUnderTest:
     def __init__(self, directory: Path) -> None:
         self._now_s = 0.0
         self._program = QUIET_NODE
-        surroundings = Surroundings(
+        dependencies = FleetDependencies(
             server_url=lambda: "https://giornata.example",
             node_key=lambda: "gk_00000000_node",
             data=directory,
@@ -47,7 +47,7 @@ class LocalUnderTest:
             now_ms=lambda: time.time_ns() // 1_000_000,
             work=WORK,
         )
-        self.fleet = open_fleet("local", Options(gpus=0, grace_s=5.0), surroundings)
+        self.fleet = open_fleet("local", Options(gpus=0, grace_s=5.0), dependencies)
         self.command = self.fleet.command
         self.fleet.command = lambda _slot: [sys.executable, "-S", "-E", "-c", self._program]
         self.fleet.monotonic_s = lambda: self._now_s

@@ -8,7 +8,7 @@ from tests.contract.fleets.under_test import WORK
 from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_rented import Rented
 
-from giornata.fleets.node_work import NodeWork
+from giornata.fleets.opening import NodeWork
 from giornata.fleets.salad.options import MOST_REPLICAS
 
 

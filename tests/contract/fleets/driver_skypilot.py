@@ -9,10 +9,9 @@ from typing import Any
 from tests.contract.fleets.under_test import WORK
 from tests.fixtures.skypilot_fake import REGIONS, FakeSky, ResourcesUnavailableError
 
-from giornata.fleets.node_work import NodeWork
-from giornata.fleets.opening import Surroundings
-from giornata.fleets.skypilot import SkyPilotFleet, fleet_on
-from giornata.fleets.skypilot_task import Options
+from giornata.fleets.opening import FleetDependencies, NodeWork
+from giornata.fleets.skypilot.driver import SkyPilotFleet, fleet_on
+from giornata.fleets.skypilot.task import Options
 
 IMAGE = "registry.example/giornata-node:1"
 
@@ -32,7 +31,7 @@ class SkyPilotUnderTest:
         self.fleet = self._open(self._options)
 
     def _open(self, options: dict[str, Any], work: NodeWork = WORK) -> SkyPilotFleet:
-        surroundings = Surroundings(
+        dependencies = FleetDependencies(
             server_url=lambda: "https://giornata.example",
             node_key=lambda: "the-key-of-nodes",
             data=Path("/nowhere"),
@@ -40,7 +39,7 @@ class SkyPilotUnderTest:
             now_ms=lambda: next(self._clock),
             work=work,
         )
-        return fleet_on(self.sky, "gpu", Options.model_validate(options), surroundings)
+        return fleet_on(self.sky, "gpu", Options.model_validate(options), dependencies)
 
     def told(self) -> dict[str, dict[str, str]]:
         return {name: tasks[-1]["envs"] | tasks[-1]["secrets"] for name, tasks in self.sky.tasks.items()}

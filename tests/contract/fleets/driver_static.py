@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.fleets.opening import Surroundings, open_driver, read_options
+from giornata.fleets.opening import FleetDependencies, open_driver, read_options
 
 
 class StaticUnderTest:
@@ -20,7 +20,7 @@ class StaticUnderTest:
     def __init__(self, directory: Path) -> None:
         self._seen: dict[str, Instance] = {}
         self._numbers = itertools.count(1)
-        surroundings = Surroundings(
+        dependencies = FleetDependencies(
             server_url=lambda: "https://giornata.example",
             node_key=lambda: "gk_00000000_node",
             data=directory,
@@ -30,7 +30,7 @@ class StaticUnderTest:
         )
         module = open_driver("static", where="fleets.desk")
         options = read_options(module, {"price_usd_per_hour": 0.1}, where="fleets.desk.options")
-        self.fleet = module.open_fleet("desk", options, surroundings)
+        self.fleet = module.open_fleet("desk", options, dependencies)
 
     def join(self, nodes: int) -> None:
         """So many owners have a node run."""

@@ -14,14 +14,14 @@ import pytest
 from tests.contract.fleets.test_fleets import raised, settled
 from tests.contract.fleets.under_test import WORK
 
-from giornata.cli.fleet_settings import FleetTable
+from giornata.cli.settings.fleet_settings import FleetTable
 from giornata.domain.errors import FleetRefused
 
 # What a node makes of the variables that it was started with, by the code of `giornata node`.
 READ = """
 import json, os
 from giornata.agent.instance_metadata import place_in
-from giornata.cli.node import agent_settings_of
+from giornata.cli.operate.node import agent_settings_of
 from giornata.cli.settings import load_settings
 node = agent_settings_of(load_settings(), place_in(os.environ))
 names = ("url", "key", "fleet", "instance_id", "machine_id", "kinds", "places", "workloads")

@@ -6,8 +6,8 @@ from tests.contract.fleets.under_test import WORK
 from tests.fixtures.kubernetes_under_test import strict_cluster
 
 from giornata.domain.errors import FleetRefused
-from giornata.fleets.kubernetes_workload import workload_of
-from giornata.fleets.node_work import KINDS, PLACES, NodeWork
+from giornata.fleets.kubernetes.workload import workload_of
+from giornata.fleets.opening import KINDS, PLACES, NodeWork
 
 TOLD = WORK.environment("gpu")
 FROM_MAP = {"configMapKeyRef": {"name": "nodes", "key": "kinds"}}

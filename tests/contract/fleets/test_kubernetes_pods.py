@@ -8,7 +8,7 @@ from tests.fixtures.kubernetes_under_test import (
 )
 
 from giornata.control.ports.fleet import InstanceState, Outdated
-from giornata.fleets.kubernetes_workload import TEMPLATE_DIGEST
+from giornata.fleets.kubernetes.workload import TEMPLATE_DIGEST
 
 
 def status_of_container(pod: dict, state: dict, last: dict | None = None) -> dict:

@@ -20,9 +20,9 @@ from tests.fixtures.skypilot_fake import Task as FakeTask
 
 from giornata.control.ports.fleet import InstanceState, Outdated
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InvalidInput
-from giornata.fleets.skypilot import open_fleet
-from giornata.fleets.skypilot_errors import REFUSED
-from giornata.fleets.skypilot_task import Options, Told, task_of
+from giornata.fleets.skypilot.clouds import REFUSED
+from giornata.fleets.skypilot.driver import open_fleet
+from giornata.fleets.skypilot.task import NodeFacts, Options, task_of
 
 STANDS_FOR = {
     "Task": skypilot_fake.Task,
@@ -77,7 +77,7 @@ def test_the_package_takes_our_task():
 
     options = Options(infra=("aws/us-east-1", "runpod"), image="registry.example/node:1", cpus="4+", memory="24+")
     task = sky.Task.from_yaml_config(
-        task_of("giornata-gpu-1", options, options.infra, Told(fleet="gpu", url="https://x", key="k"))
+        task_of("giornata-gpu-1", options, options.infra, NodeFacts(fleet="gpu", url="https://x", key="k"))
     )
     assert {str(each.cloud) for each in task.resources} == {"AWS", "RunPod"}
     assert all(each.use_spot for each in task.resources)
@@ -228,7 +228,7 @@ def test_errors_say_whether_to_ask_again(trouble, expected):
 
 
 def test_the_key_of_nodes_is_a_secret_and_the_second_job_on_a_machine_ends_at_once():
-    task = task_of("giornata-gpu-1", Options(), (), Told(fleet="gpu", url="https://x", key="the-key"))
+    task = task_of("giornata-gpu-1", Options(), (), NodeFacts(fleet="gpu", url="https://x", key="the-key"))
     assert "the-key" not in json.dumps(task | {"secrets": None})
     assert task["secrets"] == {"GIORNATA_NODE_KEY": "the-key"}
     assert task["run"].startswith("exec flock --nonblock")

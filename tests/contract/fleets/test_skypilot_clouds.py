@@ -7,8 +7,8 @@ from tests.contract.fleets.driver_skypilot import IMAGE, SkyPilotUnderTest
 from tests.fixtures.skypilot_fake import PUBLISHED, FakeSky
 
 from giornata.domain.errors import FleetRefused, InvalidInput
-from giornata.fleets.skypilot_clouds import FEATURES, faults_of_clouds
-from giornata.fleets.skypilot_task import Options
+from giornata.fleets.skypilot.clouds import FEATURES, faults_of_clouds
+from giornata.fleets.skypilot.task import Options
 
 PACKAGE = "https://wheels.example/giornata-0.1.0-py3-none-any.whl"
 NO_SPOT = ("lambda", "kubernetes", "paperspace", "cudo", "fluidstack", "do", "seeweb", "shadeform", "slurm", "yotta")

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.contract.fleets.driver_skypilot import IMAGE, SkyPilotUnderTest
 
 from giornata.domain.errors import InvalidInput
-from giornata.fleets.skypilot_task import Options, setup_of
+from giornata.fleets.skypilot.task import Options, setup_of
 
 PACKAGE = "https://wheels.example/giornata-0.1.0-py3-none-any.whl#sha256=" + "0" * 64
 METADATA = """Metadata-Version: 2.1

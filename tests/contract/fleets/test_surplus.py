@@ -22,8 +22,8 @@ from giornata.protocol.work import Heartbeat, Lease, ReleaseAttempt
 from giornata.store import schema
 
 OPERATOR = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
-IDLE_TURNS = 5  # as many turns as `idle_to_zero_s` is long
-POLICY = ScalingPolicy(max_nodes=3, idle_to_zero_s=IDLE_TURNS * TURN_S, start_within_s=8 * TURN_S)
+IDLE_TURNS = 5  # as many turns as `idle_timeout_s` is long
+POLICY = ScalingPolicy(max_nodes=3, idle_timeout_s=IDLE_TURNS * TURN_S, startup_timeout_s=8 * TURN_S)
 
 
 class Fleet:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from giornata.control.ports.fleet import Fleet
-from giornata.fleets.node_work import NodeWork
+from giornata.fleets.opening import NodeWork
 
 WORK = NodeWork(kinds=("pretrain", "x-count"), places=3, workloads={"x-count": "python count.py --to '9 9'"})
 """What the table of the fleet under test says of its nodes; nothing of it is a default."""

@@ -20,8 +20,8 @@ from giornata.control.install import install
 from giornata.control.policy import Policy
 from giornata.control.ports.records import ProjectRecord
 from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.datasets import CreateDataset, DatasetItem
 from giornata.protocol.joint import joint_key_of
+from giornata.protocol.uploads import CreateDataset, DatasetItem
 from giornata.protocol.work import NodeInfo
 from giornata.store import schema
 from giornata.store.database import Database

@@ -21,8 +21,7 @@ from giornata.control.scale import scale_fleet
 from giornata.control.timestamps import instant
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.costs import FleetCosts
+from giornata.protocol.admin import ROOT_PROJECT, FleetCosts, Scope
 from giornata.store import schema
 from giornata.store.dialects import parse_url, postgres, sqlite_writer
 from giornata.store.migrate import _config, migrate

@@ -15,8 +15,7 @@ from giornata.control.read_jobs import get_job
 from giornata.control.reported_ends import release
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Forbidden, InvalidInput
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.costs import Costs
+from giornata.protocol.admin import ROOT_PROJECT, Costs, Scope
 from giornata.protocol.work import CompleteAttempt, Heartbeat, ReleaseAttempt
 from giornata.store import schema
 from giornata.store.transaction import Transaction

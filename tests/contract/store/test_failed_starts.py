@@ -143,7 +143,7 @@ def test_what_the_provider_cannot_start_is_no_capacity_and_says_nothing_against_
 def test_where_all_machines_fail_alike_none_is_to_blame_and_the_fleet_stops(yard, shop):
     for _ in range(4):
         shop.add_job()
-    yard.govern(replace(POLICY, max_nodes=9, most_up=3))
+    yard.govern(replace(POLICY, max_nodes=9, max_scale_up=3))
     yard.turn()
     yard.turn()
     found = yard.present()
@@ -165,7 +165,7 @@ def test_where_all_machines_fail_alike_none_is_to_blame_and_the_fleet_stops(yard
 def test_nodes_that_are_billed_and_never_come_are_replaced_after_ten_minutes_within_the_reapers_share(shop):
     """Twelve of twenty came. The provider would allow ten a minute."""
     yard = Yard(shop, limits=Limits(excluded_after_reallocation_s=48 * 3600.0, reallocations_per_minute=10))
-    yard.govern(replace(POLICY, max_nodes=20, most_up=20))
+    yard.govern(replace(POLICY, max_nodes=20, max_scale_up=20))
     for _ in range(20):
         shop.add_job()
     yard.turn()
@@ -229,7 +229,7 @@ def test_a_machine_on_which_another_node_works_keeps_its_jobs(yard):
 
 def test_one_bad_image_excludes_no_machine(shop):
     yard = Yard(shop, limits=Limits(excluded_after_reallocation_s=48 * 3600.0, reallocations_per_minute=10))
-    yard.govern(replace(POLICY, max_nodes=20, most_up=20))
+    yard.govern(replace(POLICY, max_nodes=20, max_scale_up=20))
     for _ in range(20):
         shop.add_job()
     yard.turn()

@@ -16,8 +16,8 @@ from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import ClaimReply, CompleteAttempt
 
-SLOW = ScalingPolicy(max_nodes=3, usual_start_s=600)
-QUICK = replace(SLOW, usual_start_s=60)
+SLOW = ScalingPolicy(max_nodes=3, expected_startup_s=600)
+QUICK = replace(SLOW, expected_startup_s=60)
 # Deadlines are rounded down to five minutes before fleets look at them.
 SOON_S, LATE_S = 400, 1500
 

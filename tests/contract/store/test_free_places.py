@@ -12,7 +12,7 @@ from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.work import ReleaseAttempt
 from giornata.store import schema
 
-POLICY = ScalingPolicy(max_nodes=5, idle_to_zero_s=3600)
+POLICY = ScalingPolicy(max_nodes=5, idle_timeout_s=3600)
 
 
 class Bench:

@@ -20,8 +20,7 @@ from giornata.control.reported_ends import release
 from giornata.control.uploads import commit_cache, get_cache, request_attempt_uploads, request_uploads
 from giornata.domain.errors import BlobMissing, Conflict, InvalidInput, LeaseLost, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT
-from giornata.protocol.datasets import CreateDataset, DatasetItem
-from giornata.protocol.uploads import FileToUpload, UploadRequest
+from giornata.protocol.uploads import CreateDataset, DatasetItem, FileToUpload, UploadRequest
 from giornata.protocol.work import (
     CommitArtifact,
     CommitCache,

@@ -13,7 +13,7 @@ from giornata.control.node_policy import node_policy
 from giornata.control.nodes import list_nodes
 from giornata.domain.errors import Conflict, Forbidden
 from giornata.domain.node_checks import MIB, NodeThresholds
-from giornata.domain.probe import probe_sha256, probe_size
+from giornata.domain.transfers import probe_sha256, probe_size
 from giornata.protocol.admin import ROOT_PROJECT, Node, Scope
 from giornata.protocol.node_checks import NodeChecks, NodeFigures
 from giornata.store import schema

@@ -18,7 +18,7 @@ from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
-POLICY = ScalingPolicy(max_nodes=5, idle_to_zero_s=60)
+POLICY = ScalingPolicy(max_nodes=5, idle_timeout_s=60)
 
 
 class Street:

@@ -21,7 +21,7 @@ from giornata.protocol.work import ReleaseAttempt
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
-POLICY = ScalingPolicy(max_nodes=6, idle_to_zero_s=86_400)
+POLICY = ScalingPolicy(max_nodes=6, idle_timeout_s=86_400)
 
 
 class Town:

@@ -19,7 +19,7 @@ from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.fleets.identities import identities_of
+from giornata.fleets.opening import identities_of
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, Heartbeat, NodeInfo, Order
 
 TURN_S = 30.0
@@ -33,7 +33,7 @@ class Day:
         self.rented = Rented(SaladCloud(now_s=shop.clock.now_ms() / 1000))
         fleet = self.rented.fleet(organization_id=ORGANIZATION_ID, keys_transport=self.keys.answer)
         # Nodes ask for work only when a test has them do so, which may be long after they came.
-        policy = ScalingPolicy(max_nodes=5, idle_to_zero_s=120, start_billed_within_s=7200)
+        policy = ScalingPolicy(max_nodes=5, idle_timeout_s=120, billed_startup_timeout_s=7200)
         governed = GovernedFleet(name="loras", driver="salad", fleet=fleet, scaling=policy)
         ctx = with_fleets(shop.ctx, {"loras": governed})
         shop.ctx = replace(ctx, identities=identities_of([fleet]))

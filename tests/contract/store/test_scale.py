@@ -72,7 +72,7 @@ def test_what_has_not_started_goes_when_no_job_waits_for_it_although_another_wor
 
 
 def test_what_is_stuck_and_not_needed_is_not_replaced(yard, shop):
-    yard.govern(replace(POLICY, start_within_s=20.0))
+    yard.govern(replace(POLICY, startup_timeout_s=20.0))
     for _ in range(3):
         shop.add_job()
     yard.turn()
@@ -129,7 +129,7 @@ def test_a_job_banned_on_the_only_node_gets_another_machine_without_a_hand(yard,
 
 def banned_on_the_only_node(yard, shop):
     """A job that has just crashed on the node of a fleet of one."""
-    yard.govern(replace(POLICY, max_nodes=1, start_within_s=1800.0))
+    yard.govern(replace(POLICY, max_nodes=1, startup_timeout_s=1800.0))
     job_id = shop.add_job()
     yard.turn()
     (instance,) = yard.present()
@@ -162,7 +162,7 @@ def test_a_job_goes_back_when_the_machine_that_its_fleet_could_bring_does_not_co
     yard = Yard(shop, limits=Limits(moves=False))
     job_id, instance = banned_on_the_only_node(yard, shop)
     yard.provider.delivers = False
-    yard.govern(replace(POLICY, max_nodes=2, start_within_s=1800.0, idle_to_zero_s=7200.0))
+    yard.govern(replace(POLICY, max_nodes=2, startup_timeout_s=1800.0, idle_timeout_s=7200.0))
     yard.turn()
     assert "unless another machine comes before" in get_job(shop.ctx, ADMIN, job_id).waiting_because
     assert 1770 <= tried_again_after_s(yard, shop, instance) <= 1830

@@ -48,12 +48,12 @@ def test_a_new_process_on_an_instance_that_is_to_go_gets_no_work(yard, shop):
 
 
 def test_who_does_not_let_go_is_ended_after_its_time(yard, shop):
-    yard.govern(replace(POLICY, drain_within_s=30))
+    yard.govern(replace(POLICY, drain_timeout_s=30))
     shop.add_job()
     yard.turn()
     (instance,) = yard.present()
     assert yard.claim(instance).lease
-    yard.govern(replace(POLICY, max_nodes=0, drain_within_s=30))
+    yard.govern(replace(POLICY, max_nodes=0, drain_timeout_s=30))
     yard.turns(28)
     assert yard.present() == [instance]
     yard.turns(5)

@@ -31,7 +31,7 @@ def test_a_lost_reply_is_mended_by_the_next_turn_and_doubles_nothing(yard, shop,
         shop.clock.advance_s(61)
         yard.turn()
     else:
-        yard.govern(replace(POLICY, max_nodes=1, start_billed_within_s=30))
+        yard.govern(replace(POLICY, max_nodes=1, billed_startup_timeout_s=30))
         shop.clock.advance_s(31)
     yard.provider.lost_reply = True
     with pytest.raises(FleetUnavailable):

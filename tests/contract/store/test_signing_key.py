@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from cryptography.fernet import Fernet
 
-from giornata.cli.sealing import FernetSealer
+from giornata.cli.operate.composition import FernetSealer
 from giornata.control.context import Context
 from giornata.control.install import (
     GIVEN_KEY_NAME,

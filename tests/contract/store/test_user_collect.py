@@ -20,7 +20,7 @@ from giornata.control.submit import submit
 from giornata.control.uploads import commit_cache, complete_upload, request_uploads
 from giornata.control.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, NotFound
-from giornata.domain.parts import SINGLE_PUT_BELOW_BYTES
+from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, UploadRequest
 from giornata.protocol.work import CommitCache

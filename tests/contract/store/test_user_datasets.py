@@ -17,8 +17,8 @@ from giornata.control.projects import set_project_limits
 from giornata.control.submit import submit
 from giornata.domain.errors import Fault, Forbidden, InvalidInput, NotFound
 from giornata.protocol.admin import SetLimits
-from giornata.protocol.datasets import CreateDataset, DatasetItem
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.uploads import CreateDataset, DatasetItem
 
 
 class PickyPictures:

@@ -34,7 +34,7 @@ from giornata.domain.errors import (
     LeaseLost,
     NotFound,
 )
-from giornata.domain.parts import SINGLE_PUT_BELOW_BYTES, plan_parts
+from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES, plan_parts
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, RenewParts, UploadRequest, UploadTicket
 from giornata.protocol.work import CommitCache
 from giornata.store.database import Database

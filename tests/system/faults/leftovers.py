@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from tests.system.faults.ground import Ground
 
 from giornata.agent.work_dir import WorkDir
-from giornata.cli.composition import open_house
+from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
 from giornata.control.collect import collect
 from giornata.store import schema

@@ -15,7 +15,7 @@ from tests.system.soak.town import Town
 from tests.system.soak.training import WEIGHTS
 from tests.system.soak.users import Book, counted
 
-from giornata.cli.composition import open_house
+from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
 from giornata.control.collect import collect
 from giornata.control.context import Context

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from giornata.agent.bandwidth import BandwidthProbe
-from giornata.domain.probe import LEAST_BYTES, probe_sha256
+from giornata.domain.transfers import MIN_PROBE_BYTES, probe_sha256
 from giornata.protocol.node_checks import ProbeUpload
 from giornata.protocol.uploads import Download, SignedUrl
 
@@ -57,9 +57,9 @@ def signed(method: str) -> SignedUrl:
     return SignedUrl(method=method, url="http://x", expires_at=datetime(2026, 5, 1, 12, 0, tzinfo=UTC))
 
 
-DOWN = Download(sha256=probe_sha256(LEAST_BYTES), size_bytes=LEAST_BYTES, request=signed("GET"))
-UP = ProbeUpload(sha256=probe_sha256(LEAST_BYTES), size_bytes=LEAST_BYTES, request=signed("PUT"))
-WANTED = LEAST_BYTES / 4
+DOWN = Download(sha256=probe_sha256(MIN_PROBE_BYTES), size_bytes=MIN_PROBE_BYTES, request=signed("GET"))
+UP = ProbeUpload(sha256=probe_sha256(MIN_PROBE_BYTES), size_bytes=MIN_PROBE_BYTES, request=signed("PUT"))
+WANTED = MIN_PROBE_BYTES / 4
 
 
 def rates(line: Line, tmp_path: Path) -> list[float | None]:
@@ -98,7 +98,7 @@ def test_a_hopeless_link_is_not_waited_for(tmp_path: Path) -> None:
     line = Line(Clock(WANTED / 1000))
     found = BandwidthProbe(line, tmp_path, monotonic_s=line.clock).download_bytes_per_s(DOWN, wanted=WANTED)
     assert found == pytest.approx(WANTED / 1000, rel=0.01)
-    assert line.moved < LEAST_BYTES / 2
+    assert line.moved < MIN_PROBE_BYTES / 2
 
 
 def test_a_storage_that_is_away_measures_nothing(tmp_path: Path) -> None:

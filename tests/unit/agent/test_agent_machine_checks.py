@@ -15,7 +15,7 @@ from giornata.agent.claiming import ExitCode
 from giornata.agent.node_probes import NodeProbes, caches_of
 from giornata.agent.nvidia_smi import query_gpu
 from giornata.domain.node_checks import GIB, MIB
-from giornata.domain.probe import LEAST_BYTES, probe_bytes, probe_sha256
+from giornata.domain.transfers import MIN_PROBE_BYTES, probe_bytes, probe_sha256
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 SMI = "550.54.14, 24210\n"
@@ -298,7 +298,7 @@ def test_a_card_that_does_not_tell_its_memory_is_no_broken_driver() -> None:
 
 
 def test_links_are_measured_by_the_urls_of_the_policy(api: FakeNodeApi, node: NodeFactory) -> None:
-    content = probe_bytes(LEAST_BYTES)
+    content = probe_bytes(MIN_PROBE_BYTES)
     put = {
         "method": "PUT",
         "url": f"{api.base_url}/storage/upload/probe",
@@ -320,7 +320,7 @@ def test_links_are_measured_by_the_urls_of_the_policy(api: FakeNodeApi, node: No
 
 
 def test_no_link_is_measured_unasked(api: FakeNodeApi, node: NodeFactory) -> None:
-    content = probe_bytes(LEAST_BYTES)
+    content = probe_bytes(MIN_PROBE_BYTES)
     asks(api, download=api.add_blob(content))
     node(probes=probes()).run()
     (said,) = api.bodies("checks")

@@ -10,7 +10,7 @@ from giornata.client import Client
 from giornata.control.length_faults import length_check, prompts_of, within
 from giornata.domain.clip import token_count
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.datasets import DatasetItem
+from giornata.protocol.uploads import DatasetItem
 
 MODEL = "stabilityai/stable-diffusion-xl-base-1.0"
 SPEC: dict[str, Any] = {"model": MODEL, "max_train_steps": 10}

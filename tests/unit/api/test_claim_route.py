@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.served import Served, a_dataset, serving
 
 from giornata.api.settings import ApiSettings
-from giornata.cli.event_words import sentence
+from giornata.cli.ui.watch import sentence
 from giornata.client.node import NodeClient
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo
 

@@ -14,11 +14,10 @@ from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import CreateKey, CreateProject
-from giornata.protocol.datasets import CreateDataset
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, ContinueJob, SubmitJob
 from giornata.protocol.specs import KINDS, TrainSpec
-from giornata.protocol.uploads import UploadRequest
+from giornata.protocol.uploads import CreateDataset, UploadRequest
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 

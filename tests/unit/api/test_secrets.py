@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.fixtures.served import Served, a_dataset, serving
 
-from giornata.cli.sealing import FernetSealer, new_key
+from giornata.cli.operate.composition import FernetSealer, new_key
 from giornata.client.node import NodeClient
 from giornata.control.ports.sealing import NoSealer
 from giornata.domain.errors import Forbidden, InvalidInput, NotFound, Unavailable

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from giornata.cli.composition import open_house
-from giornata.cli.connection import connect
+from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
+from giornata.cli.settings.connection import connect
 from giornata.control.authenticate import authenticate
 from giornata.control.keys import create_key, revoke_key
 from giornata.domain.errors import InvalidInput, Unauthenticated

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from giornata.cli.base_models import Hub, model_faults, sent_name
+from giornata.cli.jobs.base_models import Hub, model_faults, sent_name
 from giornata.control.spec_faults import parse_spec
 
 MISSING = {"x-error-code": "RepoNotFound"}
@@ -54,7 +54,7 @@ def test_a_folder_that_is_not_here_is_refused_wherever_the_server_is(tmp_path, m
         assert found == []
         return
     ((where, message, _),) = found
-    assert (where, f"there is no {name} here" in message) == ("--model", True)
+    assert (where, f"{name} does not exist here" in message) == ("--model", True)
 
 
 def test_an_absolute_path_is_refused_where_nodes_see_the_same_files(tmp_path):
@@ -77,7 +77,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_one_that_is_gets_its_absolu
 
 def test_a_name_that_the_hub_does_not_know_is_refused_with_what_was_meant(tmp_path):
     ((where, message, hint),) = faults({"model": "stabilityai/stable-difusion-xl-base-1.0"}, tmp_path)
-    assert (where, "the hub knows no model" in message) == ("--model", True)
+    assert (where, "the hub has no model" in message) == ("--model", True)
     assert "did you mean stabilityai/stable-diffusion-xl-base-1.0?" in hint
     assert "HF_HUB_OFFLINE=1" in hint
     assert faults({"model": "owner/name"}, tmp_path) == []

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.fixtures.served import a_dataset
 
-from giornata.cli.output import EXIT_PAUSED
+from giornata.cli.ui.output import EXIT_PAUSED
 from giornata.domain.errors import OverBudget
 from giornata.domain.job import JobState
 from giornata.protocol.work import Claim, NodeInfo

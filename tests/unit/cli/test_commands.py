@@ -8,7 +8,7 @@ from tests.fixtures.served import a_dataset
 from typer.testing import CliRunner
 
 from giornata.cli.main import app
-from giornata.cli.output import EXIT_BAD_INPUT
+from giornata.cli.ui.output import EXIT_BAD_INPUT
 from giornata.protocol.node_checks import NodeChecks
 from giornata.protocol.work import Claim, NodeInfo
 
@@ -111,7 +111,7 @@ def test_a_job_that_its_only_machine_failed_says_when_it_is_tried_next_and_retry
     assert "every connected node (1) has failed this job before; it goes back to one of them at " in shown
     assert "next try    in " in shown
     assert run("job", job.id, "--json").json["next_try_at"] is not None
-    assert f"{job.id} is in the queue, and every machine may have it now" in run("retry", job.id).output
+    assert f"{job.id} is in the queue, and every machine may take it now" in run("retry", job.id).output
     assert run("retry", job.id, "--json").json["id"] == job.id
     after = run("job", job.id, "--json").json
     assert (after["next_try_at"], after["waiting_because"]) == (None, "waiting for its turn, position 1 in the queue")

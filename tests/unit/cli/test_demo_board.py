@@ -9,7 +9,7 @@ from tests.unit.cli.demo_cast import attempt, ended, job, node
 
 from giornata.cli.demo_board import LiveBoard, PlainBoard, bar, board, clock, picture
 from giornata.cli.demo_scene import Scene
-from giornata.cli.output import Output
+from giornata.cli.ui.output import Output
 from giornata.domain.job import JobState
 from giornata.protocol.admin import NodeState
 

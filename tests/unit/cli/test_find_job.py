@@ -4,7 +4,7 @@ import pytest
 import typer
 from tests.fixtures.served import a_dataset
 
-from giornata.cli.find_job import find_job
+from giornata.cli.jobs.find_job import find_job
 from giornata.cli.main import app
 from giornata.domain.errors import InvalidInput, NotFound
 
@@ -41,7 +41,7 @@ def test_several_candidates_are_listed(client, submit):
     with pytest.raises(InvalidInput) as refused:
         find_job(client, "dog")
     said = refused.value.faults
-    assert "means 2 jobs" in said[0].message
+    assert "matches 2 jobs" in said[0].message
     assert {each.where for each in said[1:]} == {first.id, second.id}
     assert "dog, queued" in said[1].message
 
@@ -54,11 +54,11 @@ def test_a_whole_id_wins_over_longer_ones_and_names(client, submit):
 
 @pytest.mark.parametrize("word", ["nope", "", "job", "%", "_", "job_%", "x" * 129])
 def test_what_no_job_has_is_not_found(client, submit, word):
-    with pytest.raises(NotFound, match="there is no job"):
+    with pytest.raises(NotFound, match="no job matches"):
         find_job(client, word)
     submit("dog")
     if word not in {"job"}:
-        with pytest.raises(NotFound, match="there is no job"):
+        with pytest.raises(NotFound, match="no job matches"):
             find_job(client, word)
 
 
@@ -106,7 +106,7 @@ def test_commands_take_a_name_and_list_the_candidates(run, submit, command, tmp_
     rest = [str(tmp_path / "out") if word == "OUT" else word for word in TAKES_A_JOB[command]]
     missing = run(command, "nope", *rest)
     assert missing.status == 1
-    assert "there is no job 'nope'" in missing.errors
+    assert "no job matches 'nope'" in missing.errors
     assert "jobs" in missing.errors
     first = submit("dog")
     if command not in {"follow", "download", "retry"}:  # which need a job that has ended
@@ -121,6 +121,6 @@ def test_a_job_is_continued_by_its_name(run, submit):
     job = submit("dog")
     refused = run("train", "--continue", "dog")
     assert "cannot be continued" in refused.errors
-    assert "there is no job" not in refused.errors
+    assert "no job matches" not in refused.errors
     assert run("cancel", job.id).status == 0
     assert job.id in run("train", "--continue", "dog").errors

@@ -8,17 +8,17 @@ from tests.fixtures.databases import new_sqlite
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.cli.fleet_settings import TABLES, ChecksTable, ScalingTable
-from giornata.cli.fleets import open_fleets, own_nodes, work_of
-from giornata.cli.join import read_invitation
+from giornata.cli.operate.open_fleets import open_fleets, own_nodes, work_of
 from giornata.cli.settings import load_settings
+from giornata.cli.settings.connection import read_invitation
+from giornata.cli.settings.fleet_settings import TABLES, ChecksTable, ScalingTable
 from giornata.control.context import Context
 from giornata.control.install import install
 from giornata.control.ports.identities import NoIdentities
 from giornata.domain.errors import InvalidInput
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
-from giornata.fleets.node_work import NodeWork
+from giornata.fleets.opening import NodeWork
 from giornata.store.database import open_store
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -59,8 +59,8 @@ knids = ["train"]
 [fleets.gpu.scaling]
 min_nodes = 4
 max_nodes = 3
-most_up = 0
-windows = ["moon 08:00-09:00 UTC min=1"]
+max_scale_up = 0
+schedules = ["moon 08:00-09:00 UTC min=1"]
 [fleets.gpu.checks]
 min_driver = "new"
 [fleets.desk]
@@ -70,8 +70,8 @@ kinds = []
         "fleets.gpu.places",
         "fleets.gpu.knids",
         "fleets.gpu.scaling.max_nodes",
-        "fleets.gpu.scaling.most_up",
-        "fleets.gpu.scaling.windows",
+        "fleets.gpu.scaling.max_scale_up",
+        "fleets.gpu.scaling.schedules",
         "fleets.gpu.checks.min_driver",
         "fleets.desk.driver",
         "fleets.desk.kinds",
@@ -112,7 +112,7 @@ vram_bytes = 24_000_000_000
 min_nodes = 1
 max_nodes = 8
 max_price_usd_per_hour = 0.35
-windows = ["mon-fri 08:00-20:00 Europe/Berlin min=2"]
+schedules = ["mon-fri 08:00-20:00 Europe/Berlin min=2"]
 [fleets.gpu.checks]
 min_driver = "550.54"
 """
@@ -307,3 +307,13 @@ def test_nodes_in_the_servers_care_are_not_told_the_servers_secrets(tmp_path, co
     assert {"GIORNATA_NODE_KEY", "GIORNATA_STALL_S"} <= fleet.environment.keys()
     assert {"GIORNATA_ADMIN_KEY", "GIORNATA_SECRETS_KEY"}.isdisjoint(fleet.environment)
     assert "GIORNATA_S3_SECRET_ACCESS_KEY" not in fleet.environment
+
+
+def test_earlier_names_in_a_scaling_table_mean_the_same():
+    text = ["mon-fri 08:00-20:00 UTC max=9"]
+    old = {"idle_to_zero_s": 1, "most_up": 2, "most_down": 3, "pause_after_change_s": 4, "windows": text}
+    old |= {"start_within_s": 5, "start_billed_within_s": 6, "usual_start_s": 7, "drain_within_s": 8}
+    new = {"idle_timeout_s": 1, "max_scale_up": 2, "max_scale_down": 3, "cooldown_s": 4, "schedules": text}
+    new |= {"startup_timeout_s": 5, "billed_startup_timeout_s": 6, "expected_startup_s": 7, "drain_timeout_s": 8}
+    assert ScalingTable.model_validate(old) == ScalingTable.model_validate(new)
+    assert ScalingTable.model_validate(old).policy().cooldown_s == 4

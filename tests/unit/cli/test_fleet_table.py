@@ -152,7 +152,7 @@ def test_what_is_outdated_is_shown_with_the_way_to_renew_it(run, served, talkati
     assert " fleets roll gpu" in shown
     assert "of other settings" in run("fleets", "gpu").output
     done = run("fleets", "roll", "gpu")
-    assert "The nodes of gpu are renewed as far as their settings changed: image" in done.output
+    assert "The nodes of gpu with other settings are replaced: image" in done.output
     assert run("fleets", "roll", "gpu", "--json").json["rolling_since"], "asking twice is no fault"
     assert "1 of 1 to go" in run("fleets").output
     for _ in range(3):

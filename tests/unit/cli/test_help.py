@@ -10,9 +10,9 @@ from tests.fixtures.served import a_dataset
 from typer.testing import CliRunner
 
 from giornata.cli.command_index import COMMANDS, PRETRAIN_COMMANDS
-from giornata.cli.completion import job_ids
 from giornata.cli.examples import EXAMPLES
 from giornata.cli.main import app
+from giornata.cli.options import job_ids
 
 ROOT = typer.main.get_command(app)
 INDEXED = [

@@ -6,10 +6,10 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-from giornata.cli.connection import target_of
-from giornata.cli.contexts import Contexts, SavedContext
 from giornata.cli.main import app
 from giornata.cli.settings import Settings
+from giornata.cli.settings.connection import target_of
+from giornata.cli.settings.contexts import Contexts, SavedContext
 from giornata.domain.errors import Unauthenticated, Unavailable
 
 

@@ -45,9 +45,9 @@ def test_the_table_says_who_is_out_and_why(run, machine):
 def test_a_machine_is_released_and_quarantined_by_hand(run, served, machine):
     served.client(served.keys.admin).submit({}, kind="x-own")
     assert claim(served, "request-8")["reason"] == "quarantined"
-    assert "gets work again" in run("machines", "release", "m-1").output
+    assert "gets jobs again" in run("machines", "release", "m-1").output
     out = run("machines", "quarantine", "m-1", "--reason", "smells of smoke")
-    assert "gets no more work" in out.output
+    assert "gets no more jobs" in out.output
     refused = claim(served, "request-9")
     assert (refused["reason"], refused["detail"]) == (
         "quarantined",

@@ -13,11 +13,11 @@ from tests.fixtures.served import a_dataset
 from typer.testing import CliRunner
 
 from giornata.api.server import listen
-from giornata.cli.composition import open_house
-from giornata.cli.hints import note_local
 from giornata.cli.main import app
-from giornata.cli.output import Output
+from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import load_settings
+from giornata.cli.settings.hints import note_local
+from giornata.cli.ui.output import Output
 from giornata.domain.errors import NotFound, OverBudget, Unauthenticated, Unavailable, Unreachable
 from giornata.store.database import open_store
 
@@ -121,7 +121,7 @@ def test_the_simulator_without_the_servers_libraries_says_what_to_install():
     script = """
 import sys
 sys.modules["sqlalchemy"] = None
-from giornata.cli.hints import note_local
+from giornata.cli.settings.hints import note_local
 from giornata.cli.main import app
 app(["simulate", "--list"])
 """
@@ -164,7 +164,7 @@ def test_a_folder_without_rights_is_refused_for_a_model(open_folder):
     script = """
 import os, sys
 from pathlib import Path
-from giornata.cli.model import folder_faults
+from giornata.cli.tools.model import folder_faults
 if os.getuid() == 0:
     os.setuid(65534)  # root may write everywhere
 for place in sys.argv[1:]:

@@ -6,7 +6,7 @@ import pytest
 from tests.fixtures.salad_imds import SaladKeys, SaladWorkload
 
 from giornata.agent.instance_metadata import WorkloadToken
-from giornata.cli.node import agent_settings_of, place_of, unpriced_words
+from giornata.cli.operate.node import agent_settings_of, place_of, unpriced_words
 from giornata.cli.settings import Settings
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.work import NodeInfo

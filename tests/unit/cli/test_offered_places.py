@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from giornata.agent.settings import engine_command
-from giornata.cli.fleets import _table_of_machine, work_of
-from giornata.cli.node import agent_settings_of
+from giornata.cli.operate.node import agent_settings_of
+from giornata.cli.operate.open_fleets import _table_of_machine, work_of
 from giornata.cli.settings import load_settings
 from giornata.domain.errors import InvalidInput
 from giornata.engine.__main__ import parse
-from giornata.fleets.node_work import NodeWork
+from giornata.fleets.opening import NodeWork
 
 
 def test_the_nodes_of_up_are_told(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def claim(served, node=NODE, request_id="request-1"):
 
 
 def test_a_fleet_is_paused_shown_and_resumed(run, served, provider):
-    assert "gpu is paused: its nodes leave, and none is asked for" in run("fleets", "pause", "gpu").output
+    assert "gpu is paused: its nodes leave, and no new ones start" in run("fleets", "pause", "gpu").output
     assert run("fleets", "pause", "gpu", "--json").json["paused_since"], "asking twice is no fault"
     turn(served)
     assert provider.instances == {}
@@ -43,7 +43,7 @@ def test_a_fleet_is_paused_shown_and_resumed(run, served, provider):
     assert "gpu: an operator paused it" in shown
     assert " fleets resume gpu" in shown
     assert "0 of 0" in shown
-    assert "gpu follows the queue again: min_nodes = 0, max_nodes = 4" in run("fleets", "resume", "gpu").output
+    assert "gpu scales with the queue again: min_nodes = 0, max_nodes = 4" in run("fleets", "resume", "gpu").output
     turn(served)
     assert len(provider.instances) == 1
     assert "paused" not in run("fleets").output
@@ -74,8 +74,8 @@ def test_limits_are_set_shown_and_taken_back(run, served, provider):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "nothing to change is given"),
-        (("--max", "3", "--as-settings"), "--as-settings takes all limits back"),
+        ((), "no limit is given"),
+        (("--max", "3", "--as-settings"), "--as-settings, which removes all limits"),
         (("--min", "5"), "5 are the fewest nodes, and 4 the most"),
         (("--max-price", "cheap"), "--max-price"),
     ],
@@ -110,12 +110,12 @@ def test_a_node_is_drained_by_its_name_and_taken_back(run, served):
     served.client().submit({}, kind="x-count")
     lease = claim(served)["lease"]
     done = run("nodes", "drain", "shed")
-    assert f"shed gets no more work and leaves; it gives back {lease['job_id']}" in done.output.replace("\n", " ")
+    assert f"shed gets no more jobs and leaves; it gives back {lease['job_id']}" in done.output.replace("\n", " ")
     assert " nodes undrain node_12345678" in done.output
     assert run("nodes", "--json").json["items"][0]["state"] == "draining"
     beat = f"/v1/node/attempts/{lease['attempt_id']}/heartbeat"
     assert served.call("POST", beat, lease["token"], json={}).json()["order"] == "drain"
-    assert "shed gets work again" in run("nodes", "undrain", "node_12345678").output
+    assert "shed gets jobs again" in run("nodes", "undrain", "node_12345678").output
     assert run("nodes", "--json").json["items"][0]["state"] == "busy"
     assert served.call("POST", beat, lease["token"], json={}).json()["order"] == "continue"
 
@@ -133,7 +133,7 @@ def test_a_name_that_two_nodes_have_is_not_enough(run, served):
         claim(served, other, f"request-{number}")
     done = run("nodes", "drain", "shed")
     assert done.status != 0
-    assert "shed means 2 nodes" in done.errors
+    assert "shed matches 2 nodes" in done.errors
     assert "node_12345671" in done.errors
     assert run("nodes", "drain", "node_12345671", "--json").json["state"] == "draining"
 

@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from giornata.cli.output import Output
-from giornata.cli.progress import progress_bar
-from giornata.cli.watch import Loss, watch
+from giornata.cli.ui.output import Output
+from giornata.cli.ui.watch import Loss, progress_bar, watch
 from giornata.domain.job import JobState
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Event, Job, MetricPoint

@@ -11,10 +11,10 @@ from cryptography.fernet import Fernet
 from tests.fixtures.second_user import NOBODY, needs_root, open_place, open_to_others, seen_by_nobody
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.cli.composition import SECRETS_KEY_FILE, open_house
-from giornata.cli.private_folders import BLOBS, DATA, NODE, private_folder
+from giornata.cli.operate.composition import SECRETS_KEY_FILE, open_house
 from giornata.cli.settings import Settings
-from giornata.cli.world import RandomNames, SystemClock
+from giornata.cli.settings.private_files import BLOBS, DATA, NODE, private_folder
+from giornata.cli.system import RandomNames, SystemClock
 from giornata.control.context import Foundations
 from giornata.control.install import install, signing_key
 from giornata.domain.errors import InvalidInput, Unavailable
@@ -157,7 +157,7 @@ def test_what_a_server_process_makes_is_closed(tmp_path: Path) -> None:
     """By the umask that the command sets: nothing here says a mode by itself."""
     before = os.umask(0o000)
     try:
-        from giornata.cli.private_folders import keep_private
+        from giornata.cli.settings.private_files import keep_private
 
         assert keep_private() == 0o000
         (tmp_path / "folder").mkdir()

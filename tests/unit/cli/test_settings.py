@@ -38,3 +38,22 @@ def test_a_file_that_is_not_there_is_said(tmp_path):
 def test_settings_do_not_change():
     with pytest.raises(ValueError, match="frozen"):
         load_settings().port = 1
+
+
+def test_earlier_names_of_settings_are_accepted_and_a_new_name_wins(tmp_path, monkeypatch):
+    path = tmp_path / "giornata.toml"
+    path.write_text("stall_s = 60.0\ngarbage_after_s = 5.0\nbatch_join_window_s = 9.0\n")
+    monkeypatch.setenv("GIORNATA_GARBAGE_AFTER_S", "6")
+    monkeypatch.setenv("GIORNATA_JOIN_FOR_S", "7")
+    monkeypatch.setenv("GIORNATA_BATCH_JOIN_WINDOW_S", "8")
+    settings = load_settings(path, grace_s=3.0)
+    assert (settings.stall_timeout_s, settings.orphan_ttl_s) == (60.0, 6.0), "a variable wins over the file"
+    assert (settings.batch_join_window_s, settings.shutdown_grace_s) == (8.0, 3.0)
+
+
+def test_an_earlier_name_of_a_setting_keeps_the_bounds(tmp_path):
+    path = tmp_path / "giornata.toml"
+    path.write_text("reallocations_share = 2.0\n")
+    with pytest.raises(InvalidInput) as refused:
+        load_settings(path)
+    assert [fault.where for fault in refused.value.faults] == ["max_reallocated_share_per_hour"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.cli.sizes import parse_size
+from giornata.cli.ui.text import parse_size
 from giornata.domain.errors import InvalidInput
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from giornata.cli.output import Output
+from giornata.cli.ui.output import Output
 
 ID = "job_01m7yzme4vzf3pepeej6qk481t"
 HEADERS = ("id", "name", "state", "cost", "submitted")

@@ -165,7 +165,10 @@ def test_more_pictures_than_the_project_may_have_are_refused_before_any_is_sent(
     served.client(served.keys.admin).set_project_limits("default", max_pictures=101)
     done = run("train", str(folder), *PROMPT, "--model", "some/model", "--json")
     assert done.json["error"]["faults"][0]["where"] == "DIR"
-    assert "holds 102 pictures; the project may have 101" in done.json["error"]["faults"][0]["message"]
+    assert (
+        "holds 102 pictures; a dataset of the project may have at most 101"
+        in done.json["error"]["faults"][0]["message"]
+    )
     assert list(served.ctx.blobs.list("")) == []
 
 
@@ -234,7 +237,10 @@ def test_a_job_is_continued_with_what_is_given_and_as_it_was_for_the_rest(run, s
     assert refused.status == 2
     named = [(fault["where"], fault["message"]) for fault in refused.json["error"]["faults"]]
     missing = f"there is no file {tmp_path / 'x'}"
-    assert named == [("--init-lora", missing), ("--init-lora", "starts from a file, and --continue from a job")]
+    assert named == [
+        ("--init-lora", missing),
+        ("--init-lora", "starts from a file, but --continue starts from a job"),
+    ]
     refused = run("train", "--continue", first["id"], "--steps", "9", "--json")
     assert "has no checkpoint to go on from" in str(refused.json["error"])
 

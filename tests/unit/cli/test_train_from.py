@@ -65,7 +65,7 @@ def test_a_run_of_several_folders_becomes_a_job(run, served, files):
         ("cats - 3.png", "cat", 1),
     ]
     assert "network_alpha" in done.errors
-    assert "without meaning here: cache_latents" in done.errors
+    assert "no effect here: cache_latents" in done.errors
 
 
 def test_a_look_tells_everything_as_data_and_sends_nothing(run, served, files):

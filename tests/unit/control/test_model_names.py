@@ -43,7 +43,7 @@ def test_good_names(name: str) -> None:
     ],
 )
 def test_other_urls_are_refused(name: str) -> None:
-    assert "is a URL, and no https://huggingface.co" in faults(model=name)["pretrained_model_name_or_path"]
+    assert "is a URL other than https://huggingface.co" in faults(model=name)["pretrained_model_name_or_path"]
 
 
 def test_everything_that_contradicts_is_said_at_once() -> None:

@@ -27,8 +27,8 @@ def found(**spec: object) -> list[str]:
         ({"network_droput": 0.1}, "spec.network_droput: unknown field (did you mean network_dropout?)"),
         # Near by its letters, and nothing that anybody meant.
         ({"clip_skips": 2}, "spec.clip_skips: unknown field (remove it)"),
-        ({"clip_skip": 2}, "spec.clip_skip: is not a field here (text encoders are read as"),
-        ({"train_data_dir": "x"}, "spec.train_data_dir: is not a field here (the pictures are those of the folder"),
+        ({"clip_skip": 2}, "spec.clip_skip: is not a field here (captions are encoded as"),
+        ({"train_data_dir": "x"}, "spec.train_data_dir: is not a field here (the pictures come from the folder"),
         ({"cache_latents": True}, "spec.cache_latents: is not a field here (latents"),
         ({"resolution": "512,768"}, "spec.resolution: one side for a square"),
         ({"resolution": 1001}, "spec.resolution: input should be a multiple of 8; it is 1001"),
@@ -45,44 +45,53 @@ def found(**spec: object) -> list[str]:
         ({"zero_terminal_snr": True, "prediction_type": "epsilon"}, "spec.rescale_betas_zero_snr: "),
         ({"min_timestep": 500, "max_timestep": 500}, "spec.min_timestep: min_timestep is not below max_timestep"),
         ({"optimizer": "prodigy"}, "spec.learning_rate: learning_rate is a factor"),
-        ({"optimizer": "AdamWScheduleFree", "lr_scheduler": "cosine"}, "spec.lr_scheduler: lr_scheduler has to be"),
+        ({"optimizer": "AdamWScheduleFree", "lr_scheduler": "cosine"}, "spec.lr_scheduler: lr_scheduler must be"),
         ({"optimizer": "sgd"}, "spec.optimizer: input should be 'adamw', 'adamw_8bit', 'prodigy', 'adafactor'"),
         ({"sample_batch_size": 4}, "spec.sample_batch_size: is not a field here (class pictures are drawn one at"),
         (
             {"validation_prompt": "sks"},
-            "spec.validation_prompt: is not a field here (sample_prompts, one for each picture; validation_steps",
+            "spec.validation_prompt: is not a field here (use sample_prompts, one for each image; validation_steps",
         ),
         (
             {"validation_epochs": 50},
-            "spec.validation_epochs: is not a field here (pictures in the middle of training",
+            "spec.validation_epochs: is not a field here (sample images during training",
         ),
-        ({"sample_every_n_epochs": 5}, "spec.sample_every_n_epochs: is not a field here (pictures in the middle of"),
+        ({"sample_every_n_epochs": 5}, "spec.sample_every_n_epochs: is not a field here (sample images during"),
         (
             {"sample_every_n_steps": 50},
-            "spec.validation_steps: validation_steps means nothing without sample_prompts",
+            "spec.validation_steps: validation_steps has no effect without sample_prompts",
         ),
         (
             {"validation_steps": 1, "sample_prompts": ["sks"], "max_train_steps": 102},
-            "spec.validation_steps: validation_steps 1 are more than 100 sheets in 102 steps (draw less often)",
+            "spec.validation_steps: validation_steps 1 makes more than 100 sheets in 102 steps (use a larger number)",
         ),
-        ({"sample_steps": 9}, "spec.sample_steps: sample_steps means nothing without sample_prompts"),
-        ({"sample_guidance_scale": 9}, "spec.sample_guidance_scale: sample_guidance_scale means nothing without"),
-        ({"sample_prompts": "prompts.txt"}, "spec.sample_prompts: sample_prompts are the prompts themselves"),
-        ({"sample_prompts": ["sks --n bad --s 9"]}, "spec.sample_prompts: sample_prompts are prompts alone"),
+        ({"sample_steps": 9}, "spec.sample_steps: sample_steps has no effect without sample_prompts"),
+        ({"sample_guidance_scale": 9}, "spec.sample_guidance_scale: sample_guidance_scale has no effect without"),
+        ({"sample_prompts": "prompts.txt"}, "spec.sample_prompts: sample_prompts must be the prompts"),
+        ({"sample_prompts": ["sks --n bad --s 9"]}, "spec.sample_prompts: sample_prompts must be prompts without"),
         ({"sample_prompts": ["sks"] * 9}, "spec.sample_prompts: "),
         ({"sample_prompts": [""]}, "spec.sample_prompts.0: "),
-        ({"wandb_api_key": "0123456789"}, "spec.wandb_api_key: is not a field here (a spec is kept and shown, so"),
-        ({"wandb_run_name": "a"}, "spec.wandb_run_name: wandb_run_name means nothing without report_to"),
+        ({"wandb_api_key": "0123456789"}, "spec.wandb_api_key: is not a field here (a spec is stored and shown, so"),
+        ({"wandb_run_name": "a"}, "spec.wandb_run_name: wandb_run_name has no effect without report_to"),
         ({"report_to": "wandb", "wandb_project": "a/b"}, "spec.wandb_project: "),
         ({"report_to": "comet"}, "spec.report_to.0: input should be 'tensorboard' or 'wandb'"),
-        ({"num_train_epochs": 2, "max_train_steps": 9}, "spec.num_train_epochs: num_train_epochs does not go with"),
-        ({"use_8bit_adam": True, "optimizer": "adafactor"}, "spec.use_8bit_adam: use_8bit_adam does not go with"),
-        ({"fp8_base": True, "base_quantization": "int8"}, "spec.fp8_base: fp8_base does not go with base_quantiz"),
-        ({"do_edm_style_training": True, "min_snr_gamma": 5}, "spec.snr_gamma: snr_gamma does not go with"),
-        ({"token_abstraction": "cat"}, "spec.token_abstraction: token_abstraction means nothing without"),
-        ({"keep_tokens": 2}, "spec.keep_tokens: keep_tokens means nothing without shuffle_caption"),
-        ({"bucket_reso_steps": 32}, "spec.bucket_reso_steps: bucket_reso_steps means nothing without enable_bucket"),
-        ({"min_bucket_reso": 64}, "spec.min_bucket_reso: min_bucket_reso means nothing without enable_bucket"),
+        (
+            {"num_train_epochs": 2, "max_train_steps": 9},
+            "spec.num_train_epochs: num_train_epochs conflicts with",
+        ),
+        (
+            {"use_8bit_adam": True, "optimizer": "adafactor"},
+            "spec.use_8bit_adam: use_8bit_adam conflicts with",
+        ),
+        (
+            {"fp8_base": True, "base_quantization": "int8"},
+            "spec.fp8_base: fp8_base conflicts with base_quantiz",
+        ),
+        ({"do_edm_style_training": True, "min_snr_gamma": 5}, "spec.snr_gamma: snr_gamma conflicts with"),
+        ({"token_abstraction": "cat"}, "spec.token_abstraction: token_abstraction has no effect without"),
+        ({"keep_tokens": 2}, "spec.keep_tokens: keep_tokens has no effect without shuffle_caption"),
+        ({"bucket_reso_steps": 32}, "spec.bucket_reso_steps: bucket_reso_steps has no effect without enable_bucket"),
+        ({"min_bucket_reso": 64}, "spec.min_bucket_reso: min_bucket_reso has no effect without enable_bucket"),
         ({"enable_bucket": True, "resolution": 1000}, "spec.resolution: resolution is not a multiple of bucket_reso"),
         ({"enable_bucket": True, "max_bucket_reso": 2000}, "spec.max_bucket_reso: max_bucket_reso is not a multi"),
         ({"enable_bucket": True, "resolution": 128}, "spec.min_bucket_reso: min_bucket_reso is above resolution"),
@@ -90,9 +99,9 @@ def found(**spec: object) -> list[str]:
             {"enable_bucket": True, "max_bucket_reso": 512},
             "spec.max_bucket_reso: max_bucket_reso is below resolution",
         ),
-        ({"prior_prediction": True}, "spec.prior_prediction: prior_prediction means nothing without with_prior"),
-        ({**PRIOR, "class_dataset": "ds_1"}, "spec.class_dataset: class_dataset is of no use with prior_prediction"),
-        ({**PRIOR, "num_class_images": 9}, "spec.num_class_images: num_class_images means nothing with prior"),
+        ({"prior_prediction": True}, "spec.prior_prediction: prior_prediction has no effect without with_prior"),
+        ({**PRIOR, "class_dataset": "ds_1"}, "spec.class_dataset: class_dataset conflicts with"),
+        ({**PRIOR, "num_class_images": 9}, "spec.num_class_images: num_class_images has no effect with prior"),
         ({**PRIOR, "class_prompt": None}, "spec.class_prompt: class_prompt is required with with_prior_preservation"),
     ],
 )
@@ -204,7 +213,7 @@ def test_every_alias_is_tried() -> None:
 )
 def test_what_would_change_nothing_is_said_to(spec: dict[str, Any], name: str) -> None:
     (fault,) = found(**spec)
-    assert fault.startswith(f"spec.{name}: {name} means nothing with")
+    assert fault.startswith(f"spec.{name}: {name} has no effect with")
     default = TrainSpec.model_fields[name].default
     assert found(**spec | {name: default}) == []
 

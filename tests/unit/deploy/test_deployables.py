@@ -17,11 +17,11 @@ from tests.fixtures.kubernetes_schemas import rule_faults, schema_faults
 
 from giornata.api.health import health_routes
 from giornata.cli.settings import Settings
-from giornata.fleets.kubernetes_options import Options
-from giornata.fleets.kubernetes_workload import workload_of
-from giornata.fleets.node_work import NodeWork
-from giornata.fleets.skypilot_task import Options as SkyOptions
-from giornata.fleets.skypilot_task import Told, task_of
+from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.workload import workload_of
+from giornata.fleets.opening import NodeWork
+from giornata.fleets.skypilot.task import Options as SkyOptions
+from giornata.fleets.skypilot.task import Told, task_of
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

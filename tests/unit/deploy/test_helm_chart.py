@@ -10,9 +10,8 @@ import yaml
 from tests.fixtures.kubernetes_schemas import rule_faults, schema_faults
 
 from giornata.api.settings import ApiSettings
-from giornata.cli.admin_key import admin_key_of
-from giornata.cli.settings import Settings
-from giornata.fleets.kubernetes_options import Options
+from giornata.cli.settings import Settings, admin_key_of
+from giornata.fleets.kubernetes.options import Options
 
 helm = pytest.importorskip("helm_python", reason="Helm has a wheel for Linux on x86-64 only")
 

@@ -10,7 +10,7 @@ from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimization import Optimizer
 
 SHAPES = {"large": (64, 80), "odd": (9, 521), "small": (3, 4)}  # 5120 = 20 blocks; 4689 ends in half a block
 RATES = {"large": 1e-2, "odd": 1e-2, "small": 1e-3}
@@ -142,7 +142,7 @@ def test_all_its_names_mean_the_same_and_one_is_reported_back(fields: dict[str, 
 
 
 def test_it_is_not_another_optimizer() -> None:
-    with pytest.raises(ValueError, match="use_8bit_adam does not go with optimizer prodigy"):
+    with pytest.raises(ValueError, match="use_8bit_adam conflicts with optimizer prodigy"):
         spec_with(optimizer="prodigy", learning_rate=1.0, use_8bit_adam=True)
     assert spec_with(optimizer="adamw", use_8bit_adam=False).optimizer is Optimizer.ADAMW
 

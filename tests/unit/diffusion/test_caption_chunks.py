@@ -20,7 +20,7 @@ from giornata.diffusion.samples import PURPOSE, SamplerConfig, draw_samples, ini
 from giornata.diffusion.tokens import add_tokens, taught
 from giornata.diffusion.unet_layers import layers_of
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.new_tokens import spoken
+from giornata.protocol.training.train_fields import spoken
 from giornata.workloads.train.class_images import draw
 from giornata.workloads.train.memory_budget import sizes_of
 

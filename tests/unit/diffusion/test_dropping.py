@@ -179,8 +179,8 @@ def test_jobs_in_one_batch_leave_out_each_their_own(tiny_base: BaseModel, tiny_f
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"adapter_type": "lokr", "output_formats": ("kohya",)}, "{} goes with adapter_type lora only"),
-        ({"compile": "on"}, "{} does not go with compile on"),
+        ({"adapter_type": "lokr", "output_formats": ("kohya",)}, "{} needs adapter_type lora"),
+        ({"compile": "on"}, "{} conflicts with compile on"),
     ],
 )
 def test_where_nothing_could_be_left_out_that_is_said(name: str, fields: dict[str, Any], said: str) -> None:

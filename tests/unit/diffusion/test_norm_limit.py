@@ -78,9 +78,9 @@ def test_without_it_nothing_is_called(tiny_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"use_dora": True}, "scale_weight_norms does not go with use_dora"),
-        ({"optimizer": "adamw_schedule_free"}, "scale_weight_norms does not go with adamw_schedule_free"),
-        ({"adapter_type": "lokr", "output_formats": ("kohya",)}, "scale_weight_norms goes with adapter_type lora"),
+        ({"use_dora": True}, "scale_weight_norms conflicts with use_dora"),
+        ({"optimizer": "adamw_schedule_free"}, "scale_weight_norms conflicts with adamw_schedule_free"),
+        ({"adapter_type": "lokr", "output_formats": ("kohya",)}, "scale_weight_norms needs adapter_type lora"),
     ],
 )
 def test_what_has_another_length_is_refused(fields: dict[str, object], said: str) -> None:

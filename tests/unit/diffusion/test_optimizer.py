@@ -16,7 +16,7 @@ from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import LrScheduler
+from giornata.protocol.training.optimization import LrScheduler
 
 
 def spec_with(**changes: Any) -> TrainSpec:

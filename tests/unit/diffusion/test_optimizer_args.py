@@ -12,7 +12,7 @@ from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.randomness import normal
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimization import Optimizer
 from giornata.protocol.training.optimizer_args import ARGS, argument
 
 SHAPES = {"matrix": (3, 5), "kernel": (2, 3, 3, 3), "vector": (4,)}
@@ -194,13 +194,13 @@ def test_every_default_is_what_the_optimizer_has_without_it() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "args", "said"),
     [
-        ("adamw", {"d_coef": 2}, "optimizer_args of adamw has no d_coef; there are betas, eps, weight_decay"),
-        ("prodigy", {"d_coef": 0}, "optimizer_args d_coef is 0, and has to be > 0, ≤ 100"),
-        ("prodigy", {"decouple": 1}, "optimizer_args decouple is 1, and has to be true, false"),
-        ("prodigy", {"betas": (0.9,)}, "optimizer_args betas is (0.9,), and has to be 2 numbers, each ≥ 0, < 1"),
-        ("adafactor", {"relative_step": True}, "optimizer_args relative_step is True, and has to be false"),
-        ("came", {"betas": (0.9, 0.99)}, "and has to be 3 numbers, each ≥ 0, < 1"),
-        ("adamw_schedule_free", {"betas": (0.0, 0.9)}, "optimizer_args betas has to begin above 0"),
+        ("adamw", {"d_coef": 2}, "optimizer_args of adamw has no d_coef; expected: betas, eps, weight_decay"),
+        ("prodigy", {"d_coef": 0}, "optimizer_args d_coef is 0, but must be > 0, ≤ 100"),
+        ("prodigy", {"decouple": 1}, "optimizer_args decouple is 1, but must be true, false"),
+        ("prodigy", {"betas": (0.9,)}, "optimizer_args betas is (0.9,), but must be 2 numbers, each ≥ 0, < 1"),
+        ("adafactor", {"relative_step": True}, "optimizer_args relative_step is True, but must be false"),
+        ("came", {"betas": (0.9, 0.99)}, "but must be 3 numbers, each ≥ 0, < 1"),
+        ("adamw_schedule_free", {"betas": (0.0, 0.9)}, "optimizer_args betas must begin above 0"),
         ("adamw", "betas", "'betas' is not NAME=VALUE"),
         ("adamw", ["eps=1e-8", "eps=1e-6"], "eps is given twice"),
         ("adamw", ["eps=small"], "has a value that is no number"),
@@ -215,7 +215,7 @@ def test_what_an_optimizer_cannot_be_told_is_refused_by_name(optimizer: str, arg
 def test_the_same_is_not_told_twice() -> None:
     with pytest.raises(ValueError, match="optimizer_args betas says the same as adam_beta1; give one of them"):
         spec_with(adam_beta1=0.8, optimizer_args={"betas": (0.7, 0.9)})
-    with pytest.raises(ValueError, match="adam_beta2 means nothing with optimizer lion"):
+    with pytest.raises(ValueError, match="adam_beta2 has no effect with optimizer lion"):
         spec_with(optimizer="lion", adam_beta2=0.9)
 
 

@@ -14,7 +14,7 @@ from giornata.diffusion.randomness import normal
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import AdapterSlots
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.block_rates import SDXL_BLOCK_LR
+from giornata.protocol.training.optimization import SDXL_BLOCK_LR
 from giornata.workloads.train.steps import optimizer_of
 
 RATES: dict[str, Any] = {
@@ -137,10 +137,10 @@ def test_the_23_rates_of_sd_scripts_are_for_sdxls_blocks() -> None:
             {"optimizer": "prodigy", "learning_rate": 1.0, "block_learning_rates": {"mid_block": 1.0}},
             "block_learning",
         ),
-        ({"text_encoder_learning_rates": (1e-4,)}, "means nothing without train_text_encoder"),
+        ({"text_encoder_learning_rates": (1e-4,)}, "has no effect without train_text_encoder"),
         (
             {"text_encoder_learning_rates": (1e-4,), "train_text_encoder": True, "text_encoder_lr": 1e-4},
-            "text_encoder_lr means nothing with text_encoder_learning_rates",
+            "text_encoder_lr has no effect with text_encoder_learning_rates",
         ),
         ({"block_lr": "1e-4,1e-4"}, "2 rates, and block_lr has 23"),
     ],

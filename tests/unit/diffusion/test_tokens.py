@@ -20,7 +20,7 @@ from giornata.diffusion.tokens import add_tokens, learning_steps, taught, unsaid
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.new_tokens import spoken, words_of
+from giornata.protocol.training.train_fields import spoken, words_of
 
 PLAIN = "a photo of a dog"
 SAID = "a photo of TOK, a dog"

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.domain.accounting import Seconds
-from giornata.domain.costs import PARTS, Bill, Billed, Split, Stay, add, apportion, split
+from giornata.domain.costs import PARTS, Bill, Billed, Interval, Split, Stay, add, apportion, split
 from giornata.domain.money import MS_PER_HOUR, cost_micro_usd
-from giornata.domain.sharing import Interval
 
 PRICE = 360_000  # 100 micro-dollars a second
 

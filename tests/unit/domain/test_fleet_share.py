@@ -12,7 +12,7 @@ from giornata.domain.fleet_share import Bidder, share_demand
 
 NOW = 1_790_000_000_000
 SMALL, LARGE = Offer(kinds=("train",), vram_bytes=24), Offer(kinds=("train", "generate"), vram_bytes=80)
-POLICY = ScalingPolicy(max_nodes=4, usual_start_s=600)
+POLICY = ScalingPolicy(max_nodes=4, expected_startup_s=600)
 
 
 def bidder(
@@ -114,7 +114,7 @@ def test_nodes_that_idle_anyway_take_the_work_before_a_cheaper_one_is_called():
 def test_a_deadline_that_only_the_dearer_fleet_can_meet_is_for_that():
     soon = jobs(1, deadline_at_ms=NOW + 300_000)
     late = jobs(1, deadline_at_ms=NOW + 700_000)
-    quick = replace(POLICY, usual_start_s=60)
+    quick = replace(POLICY, expected_startup_s=60)
     fleets = bidder("cheap", 100), bidder("dear", 900, policy=quick)
     assert shares([soon], *fleets) == {"dear": 1}
     assert shares([late], *fleets) == {"cheap": 1}
@@ -127,7 +127,10 @@ def coming(name: str, since_s: float) -> InstanceView:
 @pytest.mark.parametrize(("since_s", "whose"), [(0, "dear"), (299, "dear"), (300, "cheap"), (3000, "cheap")])
 def test_a_node_on_its_way_counts_for_a_deadline_that_it_is_there_for(since_s, whose):
     soon = jobs(1, deadline_at_ms=NOW + 300_000)
-    fleets = bidder("cheap", 100, coming("c", since_s)), bidder("dear", 900, policy=replace(POLICY, usual_start_s=60))
+    fleets = (
+        bidder("cheap", 100, coming("c", since_s)),
+        bidder("dear", 900, policy=replace(POLICY, expected_startup_s=60)),
+    )
     assert shares([soon], *fleets) == {whose: 1}
     assert shares([jobs(1)], *fleets) == {"cheap": 1}, "without a deadline it counts anyway"
 

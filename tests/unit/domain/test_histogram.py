@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.histogram import Histogram
+from giornata.domain.telemetry import Histogram
 
 BOUNDS = (0.1, 1.0, 10.0)
 

@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 
 from giornata.domain.node_checks import GIB, MIB, NodeMeasured, NodeThresholds, shortcomings
-from giornata.domain.probe import LEAST_BYTES, MOST_BYTES, longest_s, probe_bytes, probe_sha256, probe_size
+from giornata.domain.transfers import (
+    MAX_PROBE_BYTES,
+    MIN_PROBE_BYTES,
+    probe_bytes,
+    probe_sha256,
+    probe_size,
+    probe_timeout_s,
+)
 
 EVERYTHING = NodeThresholds(
     min_driver="550.54",
@@ -79,16 +86,18 @@ def test_a_slow_answer_does_not_make_a_clock_wrong() -> None:
 
 def test_probes_are_of_few_sizes_and_bounded() -> None:
     sizes = {probe_size(wanted) for wanted in (1.0, 10e3, 100e3, 1e6, 2e6, 5e6, 1e7, 1e8, 1e12)}
-    assert min(sizes) == LEAST_BYTES
-    assert max(sizes) == MOST_BYTES
+    assert min(sizes) == MIN_PROBE_BYTES
+    assert max(sizes) == MAX_PROBE_BYTES
     assert len(sizes) <= 6
     assert all(size & (size - 1) == 0 for size in sizes)
     # A link at the threshold is never cut short.
-    assert all(longest_s(probe_size(wanted), wanted) > probe_size(wanted) / wanted for wanted in (1e4, 1e6, 1e9))
+    assert all(
+        probe_timeout_s(probe_size(wanted), wanted) > probe_size(wanted) / wanted for wanted in (1e4, 1e6, 1e9)
+    )
 
 
 def test_a_probe_is_the_same_everywhere() -> None:
     """A server and a node of other versions meet: these bytes must never change."""
     assert probe_bytes(8).hex() == "579b701e900eb41e"
-    assert probe_sha256(LEAST_BYTES) == hashlib.sha256(probe_bytes(LEAST_BYTES)).hexdigest()
-    assert probe_sha256(LEAST_BYTES).startswith("d9b396bc7add8ecc")
+    assert probe_sha256(MIN_PROBE_BYTES) == hashlib.sha256(probe_bytes(MIN_PROBE_BYTES)).hexdigest()
+    assert probe_sha256(MIN_PROBE_BYTES).startswith("d9b396bc7add8ecc")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.published_paces import PUBLISHED_PACES, published_pace
+from giornata.domain.estimates import PUBLISHED_PACES, published_pace
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import giornata
-from giornata.domain import cadence, errors
-from giornata.domain.attempt import RENEWALS_PER_LEASE, lease_expires_at_ms, must_stop, renew_every_s
+from giornata.domain import errors
+from giornata.domain.attempt import (
+    PRIOR_MTBI_S,
+    RENEWALS_PER_LEASE,
+    checkpoint_interval_s,
+    lease_expires_at_ms,
+    mean_time_between_interruptions_s,
+    must_stop,
+    renew_every_s,
+)
 from giornata.domain.errors import Fault, GiornataError, IllegalTransition, InvalidInput
 from giornata.domain.job import TERMINAL, TRANSITIONS, JobEvent, JobState, mermaid, next_state, sources
 from giornata.domain.money import (
@@ -262,15 +270,15 @@ def test_two_lost_beats_in_a_row_cost_nothing(now_ms: int, lease_s: float) -> No
 
 
 def test_without_a_history_the_prior_counts() -> None:
-    assert cadence.mean_time_between_interruptions_s(observed_run_s=0, interruptions=0) == cadence.PRIOR_MTBI_S
+    assert mean_time_between_interruptions_s(observed_run_s=0, interruptions=0) == PRIOR_MTBI_S
 
 
 @given(run_s=st.floats(0, 1e9), interruptions=st.integers(0, 10**6))
 def test_the_estimate_lies_between_prior_and_history(run_s: float, interruptions: int) -> None:
-    estimate_s = cadence.mean_time_between_interruptions_s(observed_run_s=run_s, interruptions=interruptions)
+    estimate_s = mean_time_between_interruptions_s(observed_run_s=run_s, interruptions=interruptions)
     assert estimate_s > 0
     if interruptions:
-        bounds = sorted([cadence.PRIOR_MTBI_S, run_s / interruptions])
+        bounds = sorted([PRIOR_MTBI_S, run_s / interruptions])
         assert bounds[0] * (1 - 1e-9) <= estimate_s <= bounds[1] * (1 + 1e-9)
 
 
@@ -283,20 +291,20 @@ def test_the_estimate_lies_between_prior_and_history(run_s: float, interruptions
 def test_checkpoints_are_never_rarer_than_allowed_and_rarer_when_they_cost_more(
     cost_s: float, mtbi_s: float, max_at_risk_s: float, more_s: float
 ) -> None:
-    interval_s = cadence.checkpoint_interval_s(cost_s=cost_s, mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s)
+    interval_s = checkpoint_interval_s(cost_s=cost_s, mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s)
     assert cost_s <= interval_s <= max(cost_s, max_at_risk_s)
-    dearer_s = cadence.checkpoint_interval_s(cost_s=cost_s + more_s, mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s)
+    dearer_s = checkpoint_interval_s(cost_s=cost_s + more_s, mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s)
     assert dearer_s >= interval_s
 
 
 def test_young_by_hand() -> None:
-    assert cadence.checkpoint_interval_s(cost_s=2, mtbi_s=100, max_at_risk_s=1000) == 20
+    assert checkpoint_interval_s(cost_s=2, mtbi_s=100, max_at_risk_s=1000) == 20
 
 
 @pytest.mark.parametrize("wrong", [{"cost_s": -1}, {"mtbi_s": 0}, {"max_at_risk_s": 0}])
 def test_impossible_cadences_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="required"):
-        cadence.checkpoint_interval_s(**{"cost_s": 1.0, "mtbi_s": 1.0, "max_at_risk_s": 1.0} | wrong)
+        checkpoint_interval_s(**{"cost_s": 1.0, "mtbi_s": 1.0, "max_at_risk_s": 1.0} | wrong)
 
 
 # ---- errors ----

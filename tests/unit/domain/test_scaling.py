@@ -73,19 +73,19 @@ def test_warm_spares_while_there_is_work_only():
 
 
 def test_a_step_up_is_bounded():
-    policy = replace(POLICY, max_nodes=50, most_up=4)
+    policy = replace(POLICY, max_nodes=50, max_scale_up=4)
     assert plan(fleet(jobs=20), policy).desired == 4
     assert plan(fleet(jobs=3), policy).desired == 3
 
 
 def test_after_a_change_there_is_a_pause():
-    policy = replace(POLICY, pause_after_change_s=60)
+    policy = replace(POLICY, cooldown_s=60)
     assert plan(fleet(jobs=2, changed_at_ms=ago(59)), policy).desired == 0
     assert plan(fleet(jobs=2, changed_at_ms=ago(60)), policy).desired == 2
 
 
 def test_the_pause_does_not_keep_a_fleet_below_its_fewest():
-    policy = replace(POLICY, pause_after_change_s=60, min_nodes=1)
+    policy = replace(POLICY, cooldown_s=60, min_nodes=1)
     assert plan(fleet(changed_at_ms=ago(1)), policy).desired == 1
 
 
@@ -166,7 +166,7 @@ BANNED = (Demand(kind="train", jobs=1, banned_machines=frozenset({"machine-a"}))
 def test_a_job_banned_on_the_only_node_gets_another_machine():
     roomy = plan(fleet(node("a"), demand=BANNED))
     assert (roomy.desired, replaced(roomy)) == (2, []), "there is room for another node"
-    paused = plan(fleet(node("a"), demand=BANNED, changed_at_ms=NOW), replace(POLICY, pause_after_change_s=60))
+    paused = plan(fleet(node("a"), demand=BANNED, changed_at_ms=NOW), replace(POLICY, cooldown_s=60))
     assert (paused.desired, replaced(paused)) == (1, []), "there will be"
     decided = plan(fleet(node("a"), demand=BANNED), replace(POLICY, max_nodes=1))
     assert replaced(decided) == ["a"]

@@ -111,7 +111,7 @@ def test_where_fewer_came_than_were_asked_for_the_provider_is_asked_for_fewer_th
     assert (decided.ending, decided.desired) == (("a",), 1)
     assert plan(view, replace(POLICY, min_nodes=3)).desired == 3, "the fewest allowed stay asked for"
     assert plan(replace(view, demand=(Demand(kind="train", jobs=2),))).desired == 3, "jobs wait for those that come"
-    step = replace(POLICY, most_down=1)
+    step = replace(POLICY, max_scale_down=1)
     assert plan(view, step).desired == 2, "beside who ends, in steps that are allowed"
     assert plan(replace(view, asked=2), step).desired == 1, "until the provider hears of it"
 
@@ -193,7 +193,7 @@ def test_only_a_lowered_policy_takes_working_nodes_after_all_the_others():
 
 def test_a_step_down_is_bounded():
     view = fleet(*(node(name, since_s=999) for name in "abcde"))
-    assert len(leaving(plan(view, replace(POLICY, most_down=2)))) == 2
+    assert len(leaving(plan(view, replace(POLICY, max_scale_down=2)))) == 2
     assert len(leaving(plan(view))) == 5
 
 

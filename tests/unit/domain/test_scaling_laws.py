@@ -54,9 +54,9 @@ policies = st.builds(
         min_nodes=fewest,
         max_nodes=fewest + more,
         warm_spares=spares,
-        most_up=up,
-        most_down=down,
-        pause_after_change_s=pause,
+        max_scale_up=up,
+        max_scale_down=down,
+        cooldown_s=pause,
     ),
     st.integers(0, 4),
     st.integers(0, 8),
@@ -77,9 +77,9 @@ def test_bounds_and_steps_hold_whatever_is_believed(view, policy):
     assert decided.desired >= 0
     assert decided.desired <= max(policy.max_nodes, view.asked), "never above the most"
     assert stays_after >= min(policy.min_nodes, count), "never below the fewest"
-    assert decided.desired - view.asked <= policy.most_up
-    assert len(decided.leaving) <= policy.most_down
-    assert view.asked - decided.desired <= len(decided.ending) + policy.most_down
+    assert decided.desired - view.asked <= policy.max_scale_up
+    assert len(decided.leaving) <= policy.max_scale_down
+    assert view.asked - decided.desired <= len(decided.ending) + policy.max_scale_down
     assert len(decided.reallocate) <= view.reallocations_left
     if not view.demand and not policy.min_nodes and not policy.warm_spares:
         assert decided.reallocate == (), "what no job waits for is never replaced"
@@ -107,7 +107,7 @@ def test_no_working_node_is_taken_unless_fewer_are_allowed_than_work(view, polic
 @given(views, policies)
 def test_a_plan_that_was_carried_out_is_not_made_again(view, policy):
     # Where no limit of a step or of the provider held anything back.
-    policy = replace(policy, most_up=99, most_down=99, pause_after_change_s=0)
+    policy = replace(policy, max_scale_up=99, max_scale_down=99, cooldown_s=0)
     # With fewer of those to come than before, a job may be one that nobody left may take.
     assume(view.asked == len(view.instances) or view.asked <= policy.max_nodes)
     view = replace(view, reallocations_left=99)

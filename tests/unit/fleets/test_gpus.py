@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from giornata.fleets.gpus import LIST_GPUS, gpus_of_machine
+from giornata.fleets.local import LIST_GPUS, gpus_of_machine
 
 
 def listing(*lines: str):

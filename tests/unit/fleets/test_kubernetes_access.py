@@ -5,8 +5,8 @@ import json
 import pytest
 
 from giornata.domain.errors import InvalidInput
-from giornata.fleets.kubernetes_access import open_cluster
-from giornata.fleets.kubernetes_options import Options
+from giornata.fleets.kubernetes.calls import open_cluster
+from giornata.fleets.kubernetes.options import Options
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path):

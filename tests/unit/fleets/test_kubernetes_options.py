@@ -3,7 +3,7 @@
 import pytest
 
 from giornata.domain.errors import InvalidInput
-from giornata.fleets.kubernetes_options import Options
+from giornata.fleets.kubernetes.options import Options
 from giornata.fleets.opening import open_driver, read_options
 
 EXISTS = {"key": "gpu", "operator": "Exists"}

@@ -14,7 +14,7 @@ from urllib3.exceptions import (
 )
 
 from giornata.domain.errors import FleetUnavailable
-from giornata.fleets.kubernetes_errors import in_words, translated
+from giornata.fleets.kubernetes.errors import in_words, translated
 
 # As the cluster's programs wrote them.
 SAID = {

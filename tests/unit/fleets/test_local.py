@@ -16,7 +16,7 @@ import pytest
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
 from giornata.fleets.local import LocalFleet, Options, open_fleet
 from giornata.fleets.local_slot import how_it_ended
-from giornata.fleets.opening import Surroundings
+from giornata.fleets.opening import FleetDependencies
 
 PATIENCE_S = 20.0
 
@@ -209,14 +209,14 @@ def test_who_was_drained_is_asked_when_the_number_falls_and_not_before(fleet_of,
 
 def test_what_the_servers_own_variables_say_of_nodes_is_not_for_a_fleet(tmp_path):
     of_server = {"GIORNATA_WORKLOADS": '{"x-count": "count"}', "GIORNATA_KINDS": '["x-count"]', "HF_HOME": "/models"}
-    surroundings = Surroundings(
+    dependencies = FleetDependencies(
         server_url=lambda: "http://here",
         node_key=lambda: "gk_x",
         data=tmp_path,
         environment=of_server,
         now_ms=lambda: 0,
     )
-    environment = open_fleet("here", Options(gpus=0), surroundings).environment
+    environment = open_fleet("here", Options(gpus=0), dependencies).environment
     assert "GIORNATA_WORKLOADS" not in environment, "its nodes would take jobs that the table does not name"
     assert (environment["GIORNATA_KINDS"], environment["HF_HOME"]) == ('["train"]', "/models")
 

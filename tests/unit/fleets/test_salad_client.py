@@ -12,8 +12,7 @@ from tests.fixtures.salad_rented import Rented
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
 from giornata.fleets.opening import open_driver, read_options
 from giornata.fleets.salad import Options
-from giornata.fleets.salad.client import PATIENCE_S, SaladClient, Waiting
-from giornata.fleets.salad.pace import Pace, pace_of
+from giornata.fleets.salad.client import PATIENCE_S, RateLimiter, RetryPauses, SaladClient, rate_limiter_of
 
 
 @pytest.fixture
@@ -103,21 +102,21 @@ def test_the_pace_holds_in_every_minute():
     def sleep(seconds: float) -> None:
         now_s[0] += seconds
 
-    pace = Pace(per_minute=180, burst=20, monotonic_s=lambda: now_s[0], sleep=sleep)
+    rate_limiter = RateLimiter(per_minute=180, burst=20, monotonic_s=lambda: now_s[0], sleep=sleep)
     for _ in range(900):
-        pace.wait()
+        rate_limiter.wait()
         sent.append(now_s[0])
     busiest = max(sum(start <= at_s < start + 60 for at_s in sent) for start in sent)
     assert 180 <= busiest <= 200
     now_s[0] += 600
-    pace.wait()
+    rate_limiter.wait()
     assert now_s[0] == sent[-1] + 600, "who asks seldom never waits"
 
 
 def test_two_fleets_with_one_key_share_its_pace():
-    same, other = pace_of("a", per_minute=200), pace_of("a", per_minute=200)
+    same, other = rate_limiter_of("a", per_minute=200), rate_limiter_of("a", per_minute=200)
     assert same is other
-    assert pace_of("b", per_minute=200) is not same
+    assert rate_limiter_of("b", per_minute=200) is not same
     assert same.per_minute + same.burst <= 200
 
 
@@ -221,9 +220,9 @@ def test_one_instance_is_read_in_either_mode(rented, status):
 
 def test_the_fake_is_a_real_server_too(rented):
     with answering(rented.cloud.answer) as url, httpx.Client(base_url=url + PREFIX) as http:
-        waiting = Waiting(sleep=rented.cloud.advance, chance=lambda: 1.0)
-        pace = Pace(per_minute=1000, burst=100)
-        client = SaladClient(http=http, api_key=API_KEY, pace=pace, waiting=waiting)
+        pauses = RetryPauses(sleep=rented.cloud.advance, chance=lambda: 1.0)
+        rate_limiter = RateLimiter(per_minute=1000, burst=100)
+        client = SaladClient(http=http, api_key=API_KEY, rate_limiter=rate_limiter, pauses=pauses)
         fleet = rented.fleet()
         fleet.calls.client = client
         fleet.desired(1)
@@ -273,7 +272,7 @@ def test_prices_come_as_letters_and_leave_as_micro_dollars():
 def test_pauses_are_never_shorter_than_asked_for_whatever_chance_says(rented):
     fleet = one(rented)
     chances = itertools.cycle([0.0, 0.3, 0.99])
-    object.__setattr__(fleet.calls.client, "waiting", Waiting(sleep=rented._sleep, chance=lambda: next(chances)))
+    object.__setattr__(fleet.calls.client, "pauses", RetryPauses(sleep=rented._sleep, chance=lambda: next(chances)))
     rented.cloud.befalls(429, times=3, headers={"Retry-After": "5"}, only="/instances")
     fleet.list()
     assert all(wait >= 5 for wait in rented.waits if wait > 0.5)

@@ -9,7 +9,7 @@ from tests.fixtures.salad_rented import Rented
 
 from giornata.control.ports.fleet import Outdated
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InvalidInput
-from giornata.fleets.salad.group_names import group_name, group_number
+from giornata.fleets.salad.container_groups import group_name, group_number
 
 CHANGED = "registry.example/giornata-node:2"
 

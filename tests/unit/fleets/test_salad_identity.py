@@ -17,7 +17,7 @@ from tests.fixtures.world import START_MS, ManualClock
 
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import Unauthenticated, Unavailable
-from giornata.fleets.identities import identities_of
+from giornata.fleets.opening import identities_of
 from giornata.fleets.salad import Options, open_identities
 
 SOME: dict[str, Any] = {"organization": "acme", "project": "loras", "image": "i", "gpu_classes": ["g"]}

@@ -15,11 +15,10 @@ from tests.fixtures.salad_documents import GPU_CLASSES
 from tests.fixtures.salad_rented import SOME
 
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.fleets.opening import Surroundings
+from giornata.fleets.opening import FleetDependencies
 from giornata.fleets.salad import Options, open_fleet
-from giornata.fleets.salad.client import Waiting
+from giornata.fleets.salad.client import RateLimiter, RetryPauses
 from giornata.fleets.salad.driver import SaladFleet
-from giornata.fleets.salad.pace import Pace
 
 INSTANCE = str(uuid.UUID(int=7))
 SEEDS = range(8)
@@ -35,7 +34,7 @@ def spec() -> PublishedSpec:
 
 def fleet_on(mock: PublishedMock) -> SaladFleet:
     """A driver whose provider is the mock."""
-    surroundings = Surroundings(
+    dependencies = FleetDependencies(
         server_url=lambda: "https://giornata.example",
         node_key=lambda: "gk_00000000_node",
         data=Path("/nowhere"),
@@ -45,10 +44,10 @@ def fleet_on(mock: PublishedMock) -> SaladFleet:
     fleet = open_fleet(
         "loras",
         Options(**(SOME | {"country_codes": ["no"], "command": ["giornata", "node"]})),
-        surroundings,
+        dependencies,
         transport=httpx.MockTransport(mock.answer),
-        waiting=Waiting(sleep=lambda _: None, wall_s=lambda: 0.0, chance=lambda: 0.0),
-        pace=Pace(per_minute=1e9, burst=10**9, monotonic_s=lambda: 0.0, sleep=lambda _: None),
+        pauses=RetryPauses(sleep=lambda _: None, wall_s=lambda: 0.0, chance=lambda: 0.0),
+        rate_limiter=RateLimiter(per_minute=1e9, burst=10**9, monotonic_s=lambda: 0.0, sleep=lambda _: None),
     )
     fleet.monotonic_s = lambda: 0.0
     return fleet

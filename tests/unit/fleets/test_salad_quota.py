@@ -7,7 +7,7 @@ from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_rented import Rented
 
 from giornata.domain.errors import FleetRefused
-from giornata.fleets.salad.quota import Quota, quota_of
+from giornata.fleets.salad.shortage import Quota, quota_of
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.fleets.salad.spread import grown, shrunk
+from giornata.fleets.salad.container_groups import grown, shrunk
 
 CAP = 5
 SIZES = st.lists(st.integers(0, CAP), min_size=1, max_size=5).map(lambda each: dict(enumerate(each, start=1)))

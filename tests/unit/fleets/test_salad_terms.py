@@ -8,7 +8,7 @@ from tests.fixtures.salad_documents import RTX_3090, RTX_4090
 from tests.fixtures.salad_rented import Rented
 
 from giornata.domain.errors import FleetRefused, InvalidInput
-from giornata.fleets.node_work import NodeWork
+from giornata.fleets.opening import NodeWork
 from giornata.fleets.salad.translation import instance_of
 
 BOTH = ["RTX 4090 (24 GB)", RTX_3090]

@@ -4,7 +4,7 @@ import pytest
 
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.domain.errors import FleetRefused, InstanceGone
-from giornata.fleets.opening import Surroundings, open_driver, read_options
+from giornata.fleets.opening import FleetDependencies, open_driver, read_options
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def seen() -> dict[str, list[Instance]]:
 @pytest.fixture
 def fleet(seen, tmp_path):
     module = open_driver("static", where="fleets.desk")
-    surroundings = Surroundings(
+    dependencies = FleetDependencies(
         server_url=lambda: "https://here",
         node_key=lambda: "gk_x",
         data=tmp_path,
@@ -24,7 +24,7 @@ def fleet(seen, tmp_path):
         seen=lambda name: seen[name],
     )
     options = read_options(module, {"price_usd_per_hour": 0.25}, where="fleets.desk.options")
-    return module.open_fleet("desk", options, surroundings)
+    return module.open_fleet("desk", options, dependencies)
 
 
 def test_what_there_is_is_what_was_heard_of(fleet, seen):

@@ -9,7 +9,7 @@ from diffusers.optimization import get_scheduler
 
 from giornata.pretrain.training.optimizer import Optimizer, learning_rate
 from giornata.protocol.pretraining import Phase, Train
-from giornata.protocol.training.optimisation import LrScheduler
+from giornata.protocol.training.optimization import LrScheduler
 
 STEPS = 12
 ADAM = {"betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.01}

@@ -28,7 +28,7 @@ def test_kohya_s_name_is_understood_and_reported_as_ours(name: str) -> None:
 
 def test_the_two_ways_to_say_it_must_not_differ() -> None:
     for other in ("int8", "none"):
-        with pytest.raises(ValidationError, match=f"fp8_base does not go with base_quantization {other}; choose one"):
+        with pytest.raises(ValidationError, match=f"fp8_base conflicts with base_quantization {other}; choose one"):
             spec_of(fp8_base=True, base_quantization=other)
     with pytest.raises(ValidationError, match="'none', 'int8' or 'fp8'"):
         spec_of(base_quantization="nf4")

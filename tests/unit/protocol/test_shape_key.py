@@ -2,8 +2,7 @@
 
 import pytest
 
-from giornata.protocol.shape import STEP_SIZE, shape_key_of
-from giornata.protocol.specs import TrainSpec
+from giornata.protocol.specs import STEP_SIZE, TrainSpec, shape_key_of
 
 
 def stored(**fields: object) -> dict[str, object]:

@@ -330,7 +330,7 @@ def test_who_insists_is_told_what_keeps_them_off_and_no_job_is_too_short() -> No
 
 @pytest.mark.parametrize("learns", [{"train_text_encoder": True}, {"train_text_encoder_ti": True}])
 def test_what_can_never_have_graphs_is_refused_before_a_gpu_is_rented(learns: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="cuda_graphs on does not go with train_text_encoder"):
+    with pytest.raises(ValueError, match="cuda_graphs on conflicts with train_text_encoder"):
         spec_with(cuda_graphs="on", instance_prompt="TOK", **learns)
 
 

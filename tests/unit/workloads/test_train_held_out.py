@@ -9,10 +9,9 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.joint import why_solo
-from giornata.protocol.shape import shape_key_of
-from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.held_out import held_count, validated_steps
 from giornata.workloads.interface import Wish
+from giornata.protocol.specs import TrainSpec, shape_key_of
+from giornata.protocol.training.train_fields import held_count, validated_steps
 from giornata.workloads.train.held_out import split
 from giornata.workloads.train.sample_set import from_files
 from giornata.workloads.train.tracking import rows_of
@@ -58,11 +57,11 @@ def test_a_split_that_leaves_nothing_is_refused(tmp_path: Path) -> None:
     ("fields", "said"),
     [
         ({"validation_split": 1.5}, "validation_split 1.5 is neither a share below 1 nor a whole number"),
-        ({"validation_split": 2, "num_train_epochs": 3}, "validation_split does not go with num_train_epochs"),
-        ({"validate_every_n_steps": 5}, "validate_every_n_steps means nothing without validation_split"),
+        ({"validation_split": 2, "num_train_epochs": 3}, "validation_split conflicts with num_train_epochs"),
+        ({"validate_every_n_steps": 5}, "validate_every_n_steps has no effect without validation_split"),
         (
             {"validation_split": 2, "validate_every_n_steps": 1, "max_train_steps": 5000},
-            "validate_every_n_steps 1 are more than 1000 losses in 5000 steps",
+            "validate_every_n_steps 1 makes more than 1000 losses in 5000 steps",
         ),
     ],
 )

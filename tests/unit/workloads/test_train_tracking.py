@@ -74,7 +74,7 @@ def test_diffusers_and_kohyas_ways_to_name_trackers_are_understood() -> None:
 )
 def test_fields_of_wandb_mean_nothing_to_other_trackers(fields: dict[str, str]) -> None:
     (name,) = fields
-    with pytest.raises(ValidationError, match=f"{name} means nothing without report_to"):
+    with pytest.raises(ValidationError, match=f"{name} has no effect without report_to"):
         spec_with(report_to=["tensorboard"], **fields)
     assert spec_with(report_to=["wandb"], **fields)
 

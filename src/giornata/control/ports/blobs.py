@@ -1,7 +1,7 @@
 """Object storage, as the use cases see it.
 
-A key is a safe relative path (`giornata.blobs.keys`), and no key may be another key's folder. Every method may
-be called from any thread. All of them raise Unavailable when storage cannot be reached, and InvalidInput for a
+A key is a safe relative path (`giornata.blobs.object_names`), and no key may be another key's folder. Every method
+may be called from any thread. All of them raise Unavailable when storage cannot be reached, and InvalidInput for a
 key that is not safe.
 """
 

@@ -7,8 +7,7 @@ from typing import Protocol
 from giornata.control.ports.records import FinishedRecord
 from giornata.domain.accounting import Run
 from giornata.domain.budget import Payer, ProjectLimits, Spent
-from giornata.domain.costs import Billed
-from giornata.domain.sharing import Interval
+from giornata.domain.costs import Billed, Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
-"""Nodes rented from SaladCloud: one container group for each fleet, or several, whose replicas are the nodes.
+"""Nodes rented from SaladCloud: one or more container groups for each fleet, whose replicas are the nodes.
 
-`driver` is the fleet: read it first. `container_group` finds and changes one group, `spread` shares nodes out among
-groups, `group_names` names them, `quota` says what the organization has left. `client` speaks HTTP within the
-provider's limits, `calls` names its verbs, `translation` turns its documents into our words, and `identity` reads the
-tokens that the provider gives to its containers.
+Read `driver` first: the class is the fleet. `container_groups` names the groups, finds them, changes them and spreads
+nodes over them. `shortage` says why instances are missing. `client` keeps to the provider's request limits, `calls`
+has its routes, `translation` converts its documents, and `identity` verifies the tokens of its containers.
 """
 
 from giornata.fleets.salad.opening import open_fleet, open_identities

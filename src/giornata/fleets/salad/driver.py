@@ -11,14 +11,19 @@ from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdat
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
-from giornata.fleets.node_work import NodeWork
+from giornata.fleets.opening import NodeWork
 from giornata.fleets.salad.calls import Document, GroupCalls, SaladCalls
-from giornata.fleets.salad.container_group import ContainerGroup, find_groups, is_marked, remove_empty
-from giornata.fleets.salad.group_names import most_groups
+from giornata.fleets.salad.container_groups import (
+    ContainerGroup,
+    find_groups,
+    grown,
+    is_marked,
+    most_groups,
+    remove_empty,
+    shrunk,
+)
 from giornata.fleets.salad.options import MOST_REPLICAS, Options
-from giornata.fleets.salad.quota import Quota, quota_of
-from giornata.fleets.salad.shortage import availability_asked, why_missing
-from giornata.fleets.salad.spread import grown, shrunk
+from giornata.fleets.salad.shortage import Quota, availability_asked, quota_of, why_missing
 from giornata.fleets.salad.translation import (
     DRAINED_COST,
     EXCLUDED_AFTER_REALLOCATION_S,

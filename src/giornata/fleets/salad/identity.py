@@ -14,7 +14,7 @@ import jwt
 
 from giornata.control.ports.identities import Workload
 from giornata.domain.errors import Unauthenticated, Unavailable
-from giornata.fleets.salad.group_names import group_number
+from giornata.fleets.salad.container_groups import group_number
 
 # Signatures that need the provider's secret. With HS256 its public key would do.
 ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"})

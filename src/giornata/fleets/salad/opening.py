@@ -1,4 +1,4 @@
-"""From options and this process's surroundings to a fleet, and to what reads its nodes' tokens."""
+"""From options and this process's dependencies to a fleet, and to what reads its nodes' tokens."""
 
 import functools
 import re
@@ -11,15 +11,13 @@ import httpx
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import Fault, FleetRefused, GiornataError, InvalidInput
 from giornata.domain.money import MICRO_USD
-from giornata.fleets.node_work import faults_of_environment
-from giornata.fleets.opening import Surroundings
+from giornata.fleets.opening import FleetDependencies, faults_of_environment
 from giornata.fleets.salad.calls import SaladCalls
-from giornata.fleets.salad.client import SaladClient, Waiting
+from giornata.fleets.salad.client import RateLimiter, RetryPauses, SaladClient, rate_limiter_of
+from giornata.fleets.salad.container_groups import MOST_GROUPS, SUFFIX, is_kept
 from giornata.fleets.salad.driver import SaladFleet
-from giornata.fleets.salad.group_names import MOST_GROUPS, SUFFIX, is_kept
 from giornata.fleets.salad.identity import KeySet, SaladGroup, SaladIdentities
 from giornata.fleets.salad.options import LONGEST_VALUE, NAME, Options
-from giornata.fleets.salad.pace import Pace, pace_of
 from giornata.fleets.salad.translation import container_of
 
 NAME_HINT = "2 to 63 small letters, digits and hyphens, beginning with a letter"
@@ -30,31 +28,31 @@ NOWHERE = frozenset({"localhost", "0.0.0.0", "::1", "::", ""})  # noqa: S104, no
 def open_fleet(
     name: str,
     options: Options,
-    surroundings: Surroundings,
+    dependencies: FleetDependencies,
     *,
     transport: httpx.BaseTransport | None = None,
-    waiting: Waiting | None = None,
-    pace: Pace | None = None,
+    pauses: RetryPauses | None = None,
+    rate_limiter: RateLimiter | None = None,
 ) -> SaladFleet:
     """A fleet by this name. Asks the provider nothing yet. Raises InvalidInput with every fault."""
-    faults = _faults(name, options, surroundings)
+    faults = _faults(name, options, dependencies)
     if faults:
         raise InvalidInput(faults)
-    api_key = surroundings.environment[options.api_key_variable]
+    api_key = dependencies.environment[options.api_key_variable]
     http = httpx.Client(base_url=options.api_url, transport=transport)
     client = SaladClient(
         http=http,
         api_key=api_key,
-        pace=pace or pace_of(api_key, per_minute=options.requests_per_minute),
-        waiting=waiting or Waiting(),
+        rate_limiter=rate_limiter or rate_limiter_of(api_key, per_minute=options.requests_per_minute),
+        pauses=pauses or RetryPauses(),
     )
     calls = SaladCalls(client, organization=options.organization, project=options.project)
     stable = functools.partial(
-        _container, options, surroundings.environment, lambda: _env(name, options, surroundings)
+        _container, options, dependencies.environment, lambda: _env(name, options, dependencies)
     )
     identities = None
     if options.organization_id is not None:
-        identities = open_identities({name: options}, now_ms=surroundings.now_ms, transport=transport)
+        identities = open_identities({name: options}, now_ms=dependencies.now_ms, transport=transport)
     fleet = SaladFleet(
         name=name,
         group=first_group(name, options),
@@ -62,14 +60,14 @@ def open_fleet(
         calls=calls,
         fresh_container=stable,
         stable_container=stable,
-        work=surroundings.work,
+        work=dependencies.work,
         identities=identities,
         let_go=http.close,
     )
 
     def fresh(gpu_classes: Sequence[str]) -> dict[str, Any]:
-        env = _env(name, options, surroundings) | _fresh_env(options, surroundings, fleet)
-        return _container(options, surroundings.environment, lambda: env, gpu_classes)
+        env = _env(name, options, dependencies) | _fresh_env(options, dependencies, fleet)
+        return _container(options, dependencies.environment, lambda: env, gpu_classes)
 
     fleet.fresh_container = fresh
     return fleet
@@ -101,10 +99,10 @@ def first_group(name: str, options: Options) -> str:
     return options.group or name
 
 
-def _faults(name: str, options: Options, surroundings: Surroundings) -> list[Fault]:
+def _faults(name: str, options: Options, dependencies: FleetDependencies) -> list[Fault]:
     where = f"fleets.{name}.options"
     faults = faults_of_environment(options.env, where=f"{where}.env")
-    if any(len(value) > LONGEST_VALUE for value in surroundings.work.environment(name).values()):
+    if any(len(value) > LONGEST_VALUE for value in dependencies.work.environment(name).values()):
         message = f"are more than the {LONGEST_VALUE} characters that the provider takes, with their commands"
         faults.append(Fault(where=f"fleets.{name}.kinds", message=message, hint="put the commands into scripts"))
     if re.fullmatch(NAME, first_group(name, options)) is None:
@@ -120,22 +118,22 @@ def _faults(name: str, options: Options, surroundings: Surroundings) -> list[Fau
     faults += [
         Fault(where=f"{where}.{field}", message=f"{variable} is not set", hint="set it where the server runs")
         for field, variable in variables.items()
-        if not surroundings.environment.get(variable)
+        if not dependencies.environment.get(variable)
     ]
     return faults
 
 
-def _env(name: str, options: Options, surroundings: Surroundings) -> dict[str, str]:
+def _env(name: str, options: Options, dependencies: FleetDependencies) -> dict[str, str]:
     """What every node is told, and what stays the same; the operator's own variables win. Raises FleetRefused for a
     server that no node could reach: it would be paid for and never heard of."""
-    env = {"GIORNATA_URL": surroundings.server_url()} | surroundings.work.environment(name) | dict(options.env)
+    env = {"GIORNATA_URL": dependencies.server_url()} | dependencies.work.environment(name) | dict(options.env)
     host = httpx.URL(env["GIORNATA_URL"]).host
     if host in NOWHERE or host.startswith("127."):
         raise FleetRefused(f"nodes on SaladCloud cannot reach {env['GIORNATA_URL']}: set public_url")
     return env
 
 
-def _fresh_env(options: Options, surroundings: Surroundings, fleet: SaladFleet) -> dict[str, str]:
+def _fresh_env(options: Options, dependencies: FleetDependencies, fleet: SaladFleet) -> dict[str, str]:
     """What a node is told when its container is made: its price, and a key if it cannot do without."""
     env = {}
     if "GIORNATA_PRICE_USD_PER_HOUR" not in options.env:
@@ -143,7 +141,7 @@ def _fresh_env(options: Options, surroundings: Surroundings, fleet: SaladFleet) 
         with suppress(GiornataError):
             env["GIORNATA_PRICE_USD_PER_HOUR"] = str(fleet.price().micro_usd_per_hour / MICRO_USD)
     if options.organization_id is None and "GIORNATA_NODE_KEY" not in options.env:
-        env["GIORNATA_NODE_KEY"] = surroundings.node_key()
+        env["GIORNATA_NODE_KEY"] = dependencies.node_key()
     return env
 
 

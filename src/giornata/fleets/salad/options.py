@@ -28,49 +28,85 @@ class Registry(FleetOptions):
 
     kind: Literal["basic", "docker_hub"] = "basic"
     username: str = Field(min_length=1)
-    password_variable: Variable = Field("SALAD_REGISTRY_PASSWORD", description="Which variable holds the password.")
+    password_variable: Variable = Field(
+        "SALAD_REGISTRY_PASSWORD", description="Environment variable of the server with the registry's password."
+    )
 
 
 class Options(FleetOptions):
     """The container groups of a fleet on SaladCloud, and how to reach them."""
 
-    organization: Name = Field(description="The organisation's name.")
-    project: Name = Field(description="The project's name.")
+    organization: Name = Field(description="Name of the organization.")
+    project: Name = Field(description="Name of the project.")
     group: Name | None = Field(
         None,
-        description="The first container group; a fleet of more than 500 nodes has further ones, of this name and a "
-        "number. Default: the fleet's name.",
+        description="Name of the first container group. A fleet of more than 500 nodes has further groups with "
+        "this name and a number. Default: the name of the fleet.",
     )
-    image: str = Field(min_length=1, max_length=2048, description="The node's image, with its tag or digest.")
-    command: tuple[str, ...] = Field((), max_length=100, description="Default: the image's own.")
+    image: str = Field(
+        min_length=1, max_length=2048, description="Container image of the node, with its tag or digest."
+    )
+    command: tuple[str, ...] = Field(
+        (), max_length=100, description="Command of the container. Default: the command of the image."
+    )
     gpu_classes: tuple[str, ...] = Field(
-        min_length=1, max_length=100, description="Names or ids of GPU classes; the provider takes any of them."
+        min_length=1, max_length=100, description="Names or ids of GPU classes. The provider may use any of them."
     )
-    cpu: int = Field(4, ge=1, le=1024, description="Virtual cores.")
-    memory_mb: int = Field(16_384, ge=1024, description="Main memory, in MiB.")
-    shm_mb: int = Field(64, ge=64, description="Shared memory, in MiB.")
-    storage_bytes: int = Field(50 * GIB, ge=GIB, description="Disk.")
-    priority: Priority = Field("batch", description="Dearer ones are interrupted less.")
+    cpu: int = Field(4, ge=1, le=1024, description="Number of virtual CPU cores.")
+    memory_mb: int = Field(16_384, ge=1024, description="Main memory in MiB.")
+    shm_mb: int = Field(64, ge=64, description="Shared memory in MiB.")
+    storage_bytes: int = Field(50 * GIB, ge=GIB, description="Disk space in bytes.")
+    priority: Priority = Field(
+        "batch",
+        description="Priority of the container group. Higher priorities cost more and are interrupted less often.",
+    )
     country_codes: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z]{2}$")], ...] = Field(
-        (), description="Where machines may stand, such as us or no. Default: anywhere."
+        (), description="Countries in which machines may be, such as us or no. Default: all countries."
     )
-    env: dict[Variable, Value] = Field(default_factory=dict, description="Further variables of the container.")
-    registry: Registry | None = Field(None, description="For a private image.")
-    image_caching: bool = Field(True, description="Let the provider keep the image near its machines.")
-    restart_policy: Literal["always", "on_failure", "never"] = Field("always", description="When a container exits.")
+    env: dict[Variable, Value] = Field(
+        default_factory=dict, description="Additional environment variables of the container."
+    )
+    registry: Registry | None = Field(
+        None, description="Credentials for a private image registry. Default: the image is public."
+    )
+    image_caching: bool = Field(True, description="Whether the provider caches the image near its machines.")
+    restart_policy: Literal["always", "on_failure", "never"] = Field(
+        "always", description="When the provider restarts a container that exited."
+    )
     organization_id: Uuid | None = Field(
-        None, description="With it nodes prove who they are by the provider's token and carry no key."
+        None,
+        description="Id of the organization. With the id, nodes authenticate by the provider's token and carry no "
+        "key.",
     )
     group_id: Uuid | None = Field(
         None,
-        description="Take tokens of the group with this id only. The fleet then has one group: 500 nodes at most.",
+        description="Id of the only container group whose tokens are accepted. The fleet then has one group, with "
+        "at most 500 nodes.",
     )
-    issuer: str | None = Field(None, description="What tokens have to name as their issuer, if they name any.")
-    price_usd_per_hour: float | None = Field(None, gt=0, le=1000, description="Instead of the provider's list.")
+    issuer: str | None = Field(
+        None, description="Expected issuer of tokens that name an issuer. Default: any issuer."
+    )
+    price_usd_per_hour: float | None = Field(
+        None,
+        gt=0,
+        le=1000,
+        description="Price of one node in US dollars per hour. Default: the provider's price list.",
+    )
     price_beside_gpu_usd_per_hour: float = Field(
-        0.0, ge=0, le=1000, description="Cores and memory, which the provider's price list does not name."
+        0.0,
+        ge=0,
+        le=1000,
+        description="Price of CPU cores and memory in US dollars per hour, which the provider's price list does "
+        "not contain.",
     )
-    api_key_variable: Variable = Field("SALAD_API_KEY", description="Which variable of the server holds the API key.")
+    api_key_variable: Variable = Field(
+        "SALAD_API_KEY", description="Environment variable of the server with the API key."
+    )
     api_url: str = Field(API_URL, pattern=r"^https?://")
     keys_url: str = Field(KEYS_URL, pattern=r"^https?://")
-    requests_per_minute: int = Field(200, ge=1, le=240, description="The provider allows 240 for each API key.")
+    requests_per_minute: int = Field(
+        200,
+        ge=1,
+        le=240,
+        description="Maximum number of API requests per minute. The provider allows 240 for each API key.",
+    )

@@ -1,13 +1,13 @@
 """Why fewer instances run than were asked for: what the provider's log and its count of free machines say."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from giornata.fleets.salad.calls import Document
 from giornata.fleets.salad.options import Options
 from giornata.fleets.salad.translation import replicas_of
-
-Document = Mapping[str, Any]
 
 USUAL = frozenset({"Instance Allocated", "Instance Downloading", "Instance Creating", "Instance Starting"})
 MOST_KINDS = 4
@@ -54,3 +54,41 @@ def _lately(logs: Sequence[Document]) -> str:
     names = Counter(str(each.get("event_name")) for each in logs)
     unusual = [(name, count) for name, count in names.most_common() if name not in USUAL]
     return "lately: " + ", ".join(f"{name} ({count})" for name, count in unusual[:MOST_KINDS]) if unusual else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """`replicas` the organization may have, and `used` are in use; `own` of those are this fleet's.
+
+    The three were read at about the same time. None: the provider does not say.
+    """
+
+    replicas: int | None
+    used: int | None
+    own: int
+
+    @property
+    def others(self) -> int:
+        """Replicas in use that are not this fleet's. The provider may count a change of ours late."""
+        return max(0, (self.used or 0) - self.own)
+
+    @property
+    def most(self) -> int | None:
+        """How many replicas this fleet may have in all. Never fewer than it has: a quota ends nobody."""
+        return None if self.replicas is None else max(self.own, self.replicas - self.others)
+
+    def __str__(self) -> str:
+        return (
+            f"the organization's quota is {self.replicas} replicas, and others use {self.others} of them: "
+            f"at most {self.most} are for this fleet"
+        )
+
+
+def quota_of(document: Document, *, own: int) -> Quota:
+    """From the provider's document."""
+    replicas, used = document.get("container_replicas_quota"), document.get("container_replicas_used")
+    return Quota(
+        replicas=replicas if isinstance(replicas, int) else None,
+        used=used if isinstance(used, int) else None,
+        own=own,
+    )

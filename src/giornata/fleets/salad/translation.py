@@ -8,9 +8,8 @@ from typing import Any
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
 from giornata.domain.errors import FleetRefused, FleetUnavailable
 from giornata.domain.money import MICRO_USD
+from giornata.fleets.salad.calls import Document
 from giornata.fleets.salad.options import Options
-
-Document = Mapping[str, Any]
 
 # What is not named here is none that we know, and none that is billed.
 STATES: Mapping[str, InstanceState] = {

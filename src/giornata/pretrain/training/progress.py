@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pretraining import PretrainConfig, PretrainOptimizer
-from giornata.protocol.training.optimisation import LrScheduler
+from giornata.protocol.training.optimization import LrScheduler
 
 VERSION = 1
 FREE_OF_TRAIN = frozenset(

@@ -1,1 +1,1 @@
-"""The sections of a train spec, and what in them contradicts itself. Field names are those of diffusers' scripts."""
+"""The sections of a train spec, by the field names of diffusers' scripts. Read `train_fields` first."""

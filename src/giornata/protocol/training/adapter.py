@@ -2,15 +2,11 @@
 
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints
 
 from giornata.protocol.model import Message, Sha256
-from giornata.protocol.training.meaning import meaningless
-
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
 
 
 class AdapterType(StrEnum):
@@ -54,14 +50,6 @@ Alpha = Annotated[float, Field(gt=0, le=4096)]
 Abstraction = Annotated[str, StringConstraints(pattern=r"^[^\s,;.<>]{1,32}$")]
 
 
-TOKEN_FIELDS = (
-    "train_text_encoder_ti_frac",
-    "num_new_tokens_per_abstraction",
-    "token_abstraction",
-    "initializer_concept",
-)
-
-
 def _listed(words: Any) -> Any:
     return [word.strip() for word in words.split(",")] if isinstance(words, str) else words
 
@@ -71,140 +59,107 @@ class AdapterFields(Message):
 
     adapter_type: Annotated[AdapterType, BeforeValidator(_adapter_type)] = Field(
         AdapterType.LORA,
-        description="LoRA, or LyCORIS's Kronecker products.",
+        description="Type of the adapter: LoRA, or LyCORIS LoKr (Kronecker products).",
         validation_alias=AliasChoices("adapter_type", "network_module", "algo"),
     )
     rank: int = Field(
         16,
         ge=1,
         le=512,
-        description="Of the adapter's matrices: its room and its size.",
+        description="Rank of the adapter's matrices, which decides its capacity and its size.",
         validation_alias=AliasChoices("rank", "network_dim"),
     )
     alpha: float | None = Field(
         None,
         gt=0,
         le=4096,
-        description="The adapter is scaled by alpha / rank. Default: as rank, so by 1.",
+        description="The adapter is scaled by alpha / rank. Default: the rank, which scales by 1.",
         validation_alias=AliasChoices("alpha", "network_alpha"),
     )
     target_modules: tuple[str, ...] = Field(
         ("to_k", "to_q", "to_v", "to_out.0"),
         min_length=1,
         max_length=64,
-        description="Suffixes of UNet modules.",
+        description="Suffixes of the names of UNet modules that get an adapter.",
     )
     lora_unet_blocks: Annotated[tuple[Block, ...] | None, BeforeValidator(_parts)] = Field(
         None,
         min_length=1,
         max_length=256,
-        description="Only in these blocks of the UNet, such as up_blocks.0.attentions.1.",
+        description="Blocks of the UNet that get adapters, such as up_blocks.0.attentions.1. Default: all blocks.",
     )
     rank_pattern: dict[Pattern, Rank] = Field(
         {},
         max_length=256,
-        description="Other ranks for layers whose names end so, or match so: {'attn2.to_k': 4}.",
+        description="Ranks for layers whose name ends with or matches the key, such as {'attn2.to_k': 4}. Other "
+        "layers have rank.",
     )
     alpha_pattern: dict[Pattern, Alpha] = Field(
-        {}, max_length=256, description="Other alphas, likewise; elsewhere alpha holds."
+        {},
+        max_length=256,
+        description="Alphas for layers whose name ends with or matches the key. Other layers have alpha.",
     )
     use_rslora: bool = Field(False, description="Scale the adapter by alpha / sqrt(rank) instead of alpha / rank.")
     use_dora: bool = Field(
         False,
-        description="DoRA: the length of each output's weights is learned beside their direction.",
+        description="DoRA: learn the magnitude of each output's weights separately from their direction.",
         validation_alias=AliasChoices("use_dora", "dora_wd"),
     )
-    decompose_both: bool = Field(False, description="LoKr: also make the first factor of two thin matrices.")
+    decompose_both: bool = Field(
+        False, description="With LoKr: also factor the first factor into two low-rank matrices."
+    )
     decompose_factor: int = Field(
         -1,
         ge=-1,
         le=4096,
-        description="LoKr: size of the first factor; -1 for one near the square root.",
+        description="With LoKr: size of the first factor. -1 chooses one near the square root.",
         validation_alias=AliasChoices("decompose_factor", "factor"),
     )
     init_lora: Sha256 | None = Field(
         None,
-        description="Start from an uploaded file (sha256): kohya's names, diffusers' names, or a checkpoint of ours.",
+        description="sha256 of an uploaded file to start from, with kohya's or diffusers' key names, or a "
+        "checkpoint of Giornata.",
         validation_alias=AliasChoices("init_lora", "network_weights"),
     )
     train_text_encoder: bool = Field(False, description="Also train adapters on the text encoders.")
     text_encoder_target_modules: tuple[str, ...] = Field(
-        TEXT_TARGETS, min_length=1, max_length=64, description="Suffixes of the text encoders' modules."
+        TEXT_TARGETS,
+        min_length=1,
+        max_length=64,
+        description="Suffixes of the names of text encoder modules that get an adapter.",
     )
     stop_text_encoder_training: int | None = Field(
-        None, ge=1, description="Optimizer steps after which the text encoders' adapters stay as they are."
+        None, ge=1, description="Number of optimizer steps after which the text encoders' adapters are frozen."
     )
     train_text_encoder_ti: bool = Field(
-        False, description="Also train new tokens of the text encoders: textual inversion, pivotal tuning."
+        False, description="Also train new tokens of the text encoders (textual inversion, pivotal tuning)."
     )
     train_text_encoder_ti_frac: float = Field(
-        0.5, gt=0, le=1, description="Part of the steps in which the new tokens learn, at text_encoder_lr."
+        0.5, gt=0, le=1, description="Share of the steps in which the new tokens are trained, at text_encoder_lr."
     )
     num_new_tokens_per_abstraction: int = Field(
         2,
         ge=1,
         le=16,
-        description="New tokens for each word of token_abstraction.",
+        description="Number of new tokens for each word of token_abstraction.",
         validation_alias=AliasChoices("num_new_tokens_per_abstraction", "num_vectors_per_token"),
     )
     token_abstraction: Annotated[tuple[Abstraction, ...], BeforeValidator(_listed)] = Field(
         ("TOK",),
         min_length=1,
         max_length=8,
-        description="What captions say for the new tokens.",
+        description="Words in captions that stand for the new tokens.",
         validation_alias=AliasChoices("token_abstraction", "token_string"),
     )
     initializer_concept: str | None = Field(
         None,
         min_length=1,
         max_length=128,
-        description="Words that the new tokens start as; by default they start as noise.",
+        description="Words whose embeddings the new tokens start with. Default: random numbers.",
         validation_alias=AliasChoices("initializer_concept", "init_word", "initializer_token"),
     )
-    use_ema: bool = Field(False, description="The result is a running average of the weights.")
-    ema_decay: float = Field(0.999, gt=0, lt=1, description="The average's inertia, once it has warmed up.")
-
-
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
-    lokr = spec.adapter_type is AdapterType.LOKR
-    return [
-        *meaningless(
-            spec,
-            "stop_text_encoder_training",
-            "text_encoder_target_modules",
-            because="without train_text_encoder",
-            unless=spec.train_text_encoder,
-        ),
-        *_token_contradictions(spec),
-        *meaningless(spec, "ema_decay", because="without use_ema", unless=spec.use_ema),
-        (lokr and spec.use_dora, "use_dora goes with adapter_type lora only"),
-        (lokr and spec.use_rslora, "use_rslora goes with adapter_type lora only"),
-        *meaningless(spec, "decompose_both", "decompose_factor", because="without adapter_type lokr", unless=lokr),
-        (spec.decompose_factor == 0, "decompose_factor is at least 1, or -1"),
-        (
-            lokr and "diffusers" in spec.output_formats,
-            "output_formats cannot be diffusers with adapter_type lokr, for diffusers loads no LoKr into SDXL; "
-            'use ["kohya"]',
-        ),
-    ]
-
-
-def _token_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    wanted, words = spec.train_text_encoder_ti, spec.token_abstraction
-    within = any(one in other for place, one in enumerate(words) for other in words[:place] + words[place + 1 :])
-    return [
-        *meaningless(spec, *TOKEN_FIELDS, because="without train_text_encoder_ti", unless=wanted),
-        (wanted and within, "token_abstraction has a word that is part of another"),
-        (
-            wanted and any(word in (spec.class_prompt or "") for word in words),
-            "class_prompt says a token_abstraction, but class pictures show what is known already",
-        ),
-        (
-            wanted and spec.shuffle_caption and any(spec.caption_separator in word for word in words),
-            "token_abstraction has the caption_separator in it",
-        ),
-    ]
+    use_ema: bool = Field(False, description="Export an exponential moving average of the weights.")
+    ema_decay: float = Field(0.999, gt=0, lt=1, description="With use_ema: decay of the average after its warm-up.")
 
 
 def what_would_be_lost(old: AdapterFields, new: AdapterFields) -> list[tuple[str, str]]:

@@ -2,23 +2,12 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import AliasChoices, Field, model_validator
 
-from giornata.protocol.model import Message, Sha256
+from giornata.protocol.model import Message, ModelName, Sha256
 from giornata.protocol.secrets import SecretName
-from giornata.protocol.training.model_names import (
-    hub_file,
-    is_hub_id,
-    is_single_file,
-    is_url,
-    looks_like_path,
-)
-from giornata.protocol.training.text import ModelName
-
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
 
 
 class BaseQuantization(StrEnum):
@@ -36,32 +25,36 @@ class BaseModelFields(Message):
     """The model that is fine-tuned."""
 
     pretrained_model_name_or_path: ModelName = Field(
-        description="Hub id, or a folder in diffusers layout on the node; or a single .safetensors checkpoint: a "
-        "path on the node, owner/name/file.safetensors, or the file's URL on the hub.",
+        description="Base model: a hub id, a folder in diffusers layout on the node, or a single .safetensors "
+        "checkpoint (a path on the node, owner/name/file.safetensors, or the file's URL on the hub).",
         validation_alias=AliasChoices("pretrained_model_name_or_path", "model"),
     )
     pretrained_model_sha256: Sha256 | None = Field(
-        None, description="Of a single checkpoint's bytes, which are hashed before they are used."
+        None, description="sha256 of a single checkpoint file. The node verifies the file before it uses it."
     )
-    revision: str | None = Field(None, max_length=128, description="Branch, tag or commit on the hub.")
-    variant: str | None = Field(None, max_length=32, description="Weight files' variant, such as fp16.")
+    revision: str | None = Field(
+        None, max_length=128, description="Branch, tag or commit of the base model on the hub."
+    )
+    variant: str | None = Field(None, max_length=32, description="Variant of the weight files, such as fp16.")
     pretrained_vae_model_name_or_path: ModelName | None = Field(
         None,
-        description="Another VAE, such as madebyollin/sdxl-vae-fp16-fix.",
+        description="VAE that replaces the base model's, such as madebyollin/sdxl-vae-fp16-fix.",
         validation_alias=AliasChoices("pretrained_vae_model_name_or_path", "vae"),
     )
     hub_token_secret: SecretName | None = Field(
-        None, description="Name of the project's secret that opens a gated model; its value is not in the spec."
+        None,
+        description="Name of the project's secret with a hub token, for gated models. The spec does not contain "
+        "the value.",
     )
     base_quantization: BaseQuantization = Field(
         BaseQuantization.NONE,
-        description="Hold the frozen UNet's weights in 8 bits, a scale for each output; products are made in the "
-        "precision of mixed_precision all the same.",
+        description="Hold the weights of the frozen UNet in 8 bits, with one scale for each output. Products are "
+        "still computed in the precision of mixed_precision.",
     )
     fp8_base: bool = Field(
         False,
         exclude=True,
-        description="kohya's way to say base_quantization fp8, which is how it is kept.",
+        description="kohya's spelling of base_quantization fp8. The spec is stored with base_quantization.",
         validation_alias=AliasChoices(*FP8_NAMES),
     )
 
@@ -71,38 +64,3 @@ class BaseModelFields(Message):
         if not isinstance(given, Mapping) or not any(given.get(name) is True for name in FP8_NAMES):
             return given
         return {"base_quantization": BaseQuantization.FP8, **given}
-
-
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
-    name, vae = spec.pretrained_model_name_or_path, spec.pretrained_vae_model_name_or_path
-    single, named = is_single_file(name), hub_file(name)
-    return [
-        (
-            spec.fp8_base and spec.base_quantization is not BaseQuantization.FP8,
-            f"fp8_base does not go with base_quantization {spec.base_quantization}; choose one",
-        ),
-        (
-            is_url(name) and named is None,
-            "pretrained_model_name_or_path is a URL, and no https://huggingface.co/OWNER/NAME/resolve/REVISION/"
-            "FILE.safetensors; put the file on the hub or on the nodes",
-        ),
-        (
-            not (is_url(name) or single or looks_like_path(name) or is_hub_id(name)),
-            f"pretrained_model_name_or_path {name!r} is neither a path nor a hub id; hub ids are OWNER/NAME, of "
-            "letters, digits, dots, dashes and underscores",
-        ),
-        (
-            spec.pretrained_model_sha256 is not None and not single,
-            "pretrained_model_sha256 is that of a single .safetensors file, and the model is none",
-        ),
-        (spec.variant is not None and single, "variant means nothing with a single .safetensors file"),
-        (
-            spec.revision is not None and named is not None and named.revision is not None,
-            "revision is in the model's URL already; leave it out",
-        ),
-        (
-            vae is not None and (is_url(vae) or is_single_file(vae)),
-            "pretrained_vae_model_name_or_path is a hub id or a folder with a VAE in diffusers layout",
-        ),
-    ]

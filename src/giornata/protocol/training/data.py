@@ -1,15 +1,10 @@
-"""The pictures and what is said of them."""
+"""The pictures of a training job: the subject's, those of its class, and those held out."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from giornata.protocol.model import Message
-from giornata.protocol.training.meaning import meaningless
-from giornata.protocol.training.text import Prompt
-
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
+from giornata.protocol.model import Message, Prompt
 
 CAPTION_EXTENSION = ".txt"
 
@@ -33,94 +28,125 @@ class DataFields(Message):
     """The pictures and what is said of them."""
 
     dataset: str = Field(pattern=r"^ds_[0-9a-z]+$", description="Id of the dataset with the subject's pictures.")
-    instance_prompt: Prompt | None = Field(None, description="Caption of every picture that has none of its own.")
-    shuffle_caption: bool = Field(
-        False, description="Put the parts of a caption into another order each time. Text encoders run at every step."
+    instance_prompt: Prompt | None = Field(
+        None, description="Caption of every picture that has no caption of its own."
     )
-    keep_tokens: int = Field(0, ge=0, le=64, description="First parts of a caption that stay where they are.")
-    caption_separator: str = Field(",", min_length=1, max_length=8, description="What stands between the parts.")
+    shuffle_caption: bool = Field(
+        False, description="Shuffle the parts of a caption in each step. The text encoders then run in every step."
+    )
+    keep_tokens: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="With shuffle_caption: number of parts at the start of a caption that keep their place.",
+    )
+    caption_separator: str = Field(
+        ",", min_length=1, max_length=8, description="With shuffle_caption: text between the parts of a caption."
+    )
     caption_dropout_rate: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="How often a subject's picture goes without its caption.",
+        description="Probability that a step trains a subject's picture without its caption.",
         validation_alias=AliasChoices("caption_dropout_rate", "proportion_empty_prompts"),
     )
     max_token_length: Literal[75, 150, 225] = Field(
         75,
-        description="Most tokens of a caption or prompt. Beyond 75 each 75 are read apart and joined, as kohya does.",
+        description="Maximum tokens of a caption or prompt. Longer ones than 75 tokens are encoded in chunks of "
+        "75, as kohya does.",
     )
     truncate_captions: bool = Field(
         False,
-        description="Cut captions and prompts after max_token_length tokens; if false, longer ones are refused.",
+        description="Truncate captions and prompts after max_token_length tokens. If false, longer ones are refused.",
     )
     resolution: Annotated[int, BeforeValidator(_side)] = Field(
-        1024, ge=64, le=2048, multiple_of=8, description="Side of the square, in pixels."
+        1024, ge=64, le=2048, multiple_of=8, description="Side of the training square, in pixels."
     )
     caption_extension: Annotated[str, BeforeValidator(with_dot)] = Field(
         CAPTION_EXTENSION,
         pattern=r"^\.[A-Za-z0-9_-]{1,15}$",
-        description="Ending of the caption files beside pictures, such as .caption. `giornata train` reads these "
-        "files. A job sent over HTTP has its captions in the dataset, and the server reads no such file.",
+        description="File extension of the caption files beside the pictures, such as .caption. Only `giornata "
+        "train` reads these files. A job that is sent over HTTP has its captions in the dataset.",
         validation_alias=AliasChoices("caption_extension", "caption_extention"),
     )
-    center_crop: bool = Field(False, description="Crop in the middle; otherwise where the seed says.")
+    center_crop: bool = Field(
+        False, description="Crop pictures in the middle. If false, the seed decides the place of the crop."
+    )
     random_flip: bool = Field(
         False,
-        description="Mirror a picture half of the time.",
+        description="Mirror each picture with a probability of one half.",
         validation_alias=AliasChoices("random_flip", "flip_aug"),
     )
     enable_bucket: bool = Field(
-        False, description="Train each picture near its own proportions, in about as many pixels as the square has."
+        False,
+        description="Train each picture near its own aspect ratio, with about as many pixels as the training square.",
     )
     bucket_reso_steps: int = Field(
-        64, ge=8, le=512, multiple_of=8, description="Sides of the buckets are multiples of this, in pixels."
+        64, ge=8, le=512, multiple_of=8, description="Sides of the buckets are multiples of this number of pixels."
     )
-    min_bucket_reso: int = Field(256, ge=32, le=2048, description="Least side of a bucket, in pixels.")
-    max_bucket_reso: int = Field(2048, ge=64, le=4096, description="Greatest side of a bucket, in pixels.")
+    min_bucket_reso: int = Field(256, ge=32, le=2048, description="Minimum side of a bucket, in pixels.")
+    max_bucket_reso: int = Field(2048, ge=64, le=4096, description="Maximum side of a bucket, in pixels.")
     bucket_no_upscale: bool = Field(
         False,
-        description="With enable_bucket: enlarge no picture. Its bucket is its own size, or what it is scaled down "
-        "to, rounded down to bucket_reso_steps; min_bucket_reso and max_bucket_reso do not count then.",
+        description="With enable_bucket: never enlarge a picture. Its bucket is its own or its scaled-down size, "
+        "rounded down to bucket_reso_steps. min_bucket_reso and max_bucket_reso then have no effect.",
     )
     masked_loss: bool = Field(
         False,
-        description="Learn only what the mask of a picture shows; its alpha channel is the mask.",
+        description="Compute the loss only where the mask of a picture is set. The alpha channel of the picture is "
+        "its mask.",
         validation_alias=AliasChoices("masked_loss", "alpha_mask"),
     )
     latent_memory_bytes: int = Field(
         2**31,
         ge=0,
-        description="Bytes of encoded pictures that are kept in memory. Those beyond lie in a file of the job's "
-        "folder, which is removed at the end of the attempt. Changes no result.",
+        description="Maximum bytes of encoded pictures in memory. The rest is kept in a file in the job's folder "
+        "until the attempt ends. Changes no result.",
     )
 
 
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
-    return [
-        *meaningless(
-            spec,
-            "keep_tokens",
-            "caption_separator",
-            because="without shuffle_caption",
-            unless=spec.shuffle_caption,
-        ),
-        *_bucket_contradictions(spec),
-    ]
+class PriorFields(Message):
+    """What is to be kept: prior preservation."""
+
+    with_prior_preservation: bool = Field(
+        False,
+        description="Preserve what the base model draws for class_prompt, by training on class pictures; see "
+        "prior_prediction for the alternative.",
+    )
+    class_prompt: Prompt | None = Field(None, description="Prompt of the class, such as: a photo of a dog.")
+    class_dataset: str | None = Field(
+        None,
+        pattern=r"^ds_[0-9a-z]+$",
+        description="Id of a dataset with your own class pictures. Default: the base model draws class pictures "
+        "once.",
+    )
+    num_class_images: int = Field(
+        100, ge=1, le=5000, description="Number of class pictures that the base model draws without class_dataset."
+    )
+    prior_loss_weight: float = Field(
+        1.0, ge=0, le=100, description="Weight of the loss on the class, relative to the loss on the subject."
+    )
+    prior_prediction: bool = Field(
+        False,
+        description="Use no class pictures. The subject's pictures under class_prompt are trained towards the base "
+        "model's own predictions.",
+    )
 
 
-def _bucket_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    if not spec.enable_bucket:
-        names = ("bucket_reso_steps", "min_bucket_reso", "max_bucket_reso", "bucket_no_upscale")
-        return meaningless(spec, *names, because="without enable_bucket", unless=False)
-    steps = spec.bucket_reso_steps
-    if spec.bucket_no_upscale:
-        return [(spec.resolution % steps != 0, "resolution is not a multiple of bucket_reso_steps")]
-    sides = ("resolution", "min_bucket_reso", "max_bucket_reso")
-    odd = [(getattr(spec, name) % steps != 0, f"{name} is not a multiple of bucket_reso_steps") for name in sides]
-    return [
-        *odd,
-        (spec.min_bucket_reso > spec.resolution, "min_bucket_reso is above resolution"),
-        (spec.max_bucket_reso < spec.resolution, "max_bucket_reso is below resolution"),
-    ]
+class HeldOutFields(Message):
+    """Pictures that are held out of training, and the loss on them."""
+
+    validation_split: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="Pictures that are held out of training, drawn by the seed: below 1 a share of all pictures, "
+        "from 1 on their number. The metric validation_loss is the loss on them. The job shares no "
+        "batch.",
+    )
+    validate_every_n_steps: int = Field(
+        100,
+        ge=1,
+        description="Steps between two measurements of the loss on held-out pictures. It is also measured after "
+        "the last step.",
+    )

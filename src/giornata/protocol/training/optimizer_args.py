@@ -1,15 +1,12 @@
 """What `optimizer_args` may say to each optimizer: the names of its package, with bounds."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from giornata.protocol.training.optimisation import Optimizer
-
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimization import OptimizationFields, Optimizer
 
 Value = bool | int | float | tuple[float, ...]
 
@@ -147,7 +144,7 @@ ARGS: Mapping[Optimizer, Mapping[str, Arg]] = MappingProxyType(
 the spec, that field's value is the default."""
 
 
-def argument(spec: "TrainSpec", name: str) -> Any:
+def argument(spec: OptimizationFields, name: str) -> Any:
     """What the job's optimizer is told under this name: of `optimizer_args`, of the field that says the same, or by
     default."""
     if name in spec.optimizer_args:
@@ -160,23 +157,20 @@ def argument(spec: "TrainSpec", name: str) -> Any:
     return said if len(said) > 1 else said[0]
 
 
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
+def args_contradictions(spec: OptimizationFields) -> Iterator[str]:
+    """A sentence for each argument that the job's optimizer does not take, or that a field of the spec says too."""
     known, given = ARGS[spec.optimizer], spec.optimizer_args
-    unknown = sorted(given.keys() - known.keys())
-    said = f"optimizer_args of {spec.optimizer} has no {', '.join(unknown)}; there are {', '.join(known)}"
-    flat = spec.optimizer is Optimizer.SCHEDULE_FREE and _first(given.get("betas")) == 0.0
-    found = [
-        (bool(unknown), said),
-        (flat, "optimizer_args betas has to begin above 0 with adamw_schedule_free, which averages by it"),
-    ]
+    if unknown := sorted(given.keys() - known.keys()):
+        yield f"optimizer_args of {spec.optimizer} has no {', '.join(unknown)}; expected: {', '.join(known)}"
+    if spec.optimizer is Optimizer.SCHEDULE_FREE and _first(given.get("betas")) == 0.0:
+        yield "optimizer_args betas must begin above 0 with adamw_schedule_free, which averages by it"
+    fields = type(spec).model_fields
     for name in sorted(given.keys() & known.keys()):
         arg, value = known[name], given[name]
-        found.append((not arg.takes(value), f"optimizer_args {name} is {value!r}, and has to be {arg.values}"))
-        fields = type(spec).model_fields
-        double = [field for field in arg.field if getattr(spec, field) != fields[field].default]
-        found.append((bool(double), f"optimizer_args {name} says the same as {', '.join(double)}; give one of them"))
-    return found
+        if not arg.takes(value):
+            yield f"optimizer_args {name} is {value!r}, but must be {arg.values}"
+        if double := [field for field in arg.field if getattr(spec, field) != fields[field].default]:
+            yield f"optimizer_args {name} says the same as {', '.join(double)}; give one of them"
 
 
 def _first(value: Any) -> Any:

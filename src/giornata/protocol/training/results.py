@@ -1,14 +1,13 @@
-"""What is kept of it."""
+"""What a training job leaves: checkpoints, files, sample images and curves."""
 
-from typing import TYPE_CHECKING, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
-from giornata.protocol.model import Message
+from giornata.protocol.model import Message, Prompt
+from giornata.protocol.secrets import SecretName
 from giornata.protocol.training.file_names import OutputName
-
-if TYPE_CHECKING:
-    from giornata.protocol.specs import TrainSpec
 
 
 class ResultFields(Message):
@@ -16,34 +15,135 @@ class ResultFields(Message):
 
     checkpointing_steps: int | Literal["auto"] = Field(
         "auto",
-        description="Steps between checkpoints; auto weighs their cost against the fleet's interruptions.",
+        description="Steps between checkpoints. auto balances the cost of checkpoints against the fleet's rate of "
+        "interruptions.",
         validation_alias=AliasChoices("checkpointing_steps", "save_every_n_steps"),
     )
     checkpoints_keep_latest: int = Field(
         2,
         ge=1,
         le=100,
-        description="How many of the newest checkpoints are kept.",
+        description="Number of latest checkpoints that are kept.",
         validation_alias=AliasChoices("checkpoints_keep_latest", "checkpoints_total_limit"),
     )
-    checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")
+    checkpoints_keep_every: int | None = Field(
+        None, ge=1, description="Also keep the checkpoints of steps that are multiples of this number."
+    )
     output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(
-        ("kohya", "diffusers"), min_length=1, description="Whose key names the files have."
+        ("kohya", "diffusers"),
+        min_length=1,
+        description="Key names of the exported files: kohya, diffusers, or both. The files are always safetensors.",
     )
     output_name: OutputName | None = Field(
         None,
-        description="What the names of the files begin with: my-dog makes my-dog.safetensors. "
-        "Default: the job's name.",
+        description="Start of the names of the exported files: my-dog makes my-dog.safetensors. Default: the job's "
+        "name.",
     )
-    model_card: bool = Field(True, description="Also write README.md, the page that model hubs show.")
+    model_card: bool = Field(True, description="Also write README.md, the model card that hubs show.")
     output_dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float16", description="Of the weights in the files."
+        "float16", description="Data type of the weights in the exported files."
     )
 
 
-def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
-    """(whether it is one, what to say of it)."""
-    every = spec.checkpointing_steps
-    return [
-        (isinstance(every, int) and every < 1, "checkpointing_steps is at least 1, or auto"),
-    ]
+MOST_PROMPTS = 8
+MOST_SHEETS = 100
+MOST_COLUMNS = 14
+COMMENT = "#"
+KOHYAS_OPTION = re.compile(r"\s--(?:[a-z]{1,2}|ss)\s")
+FILE_NAME = re.compile(r"\S+\.(?:txt|toml|json)")
+
+
+def _lines(prompts: Any) -> Any:
+    """Text is read as kohya's file of prompts is: one a line, without comments."""
+    if not isinstance(prompts, str):
+        return prompts
+    lines = [line.strip() for line in prompts.splitlines()]
+    return [line for line in lines if line and not line.startswith(COMMENT)]
+
+
+def is_prompt_alone(prompt: str) -> bool:
+    """Whether it is neither a file's name nor a line of kohya's with options in it."""
+    return bool(prompt) and not FILE_NAME.fullmatch(prompt) and not KOHYAS_OPTION.search(f"{prompt} ")
+
+
+class SampleFields(Message):
+    """Pictures that show what the job has learned."""
+
+    sample_prompts: Annotated[tuple[Prompt, ...], BeforeValidator(_lines)] = Field(
+        (),
+        max_length=MOST_PROMPTS,
+        description="Prompts of sample images. When the job is done, each is drawn by the base model and with the "
+        "LoRA, into NAME-samples.png.",
+    )
+    validation_steps: int | None = Field(
+        None,
+        ge=1,
+        validation_alias=AliasChoices("validation_steps", "sample_every_n_steps"),
+        description="Also draw the sample images after every this many steps, each time into a file of its own "
+        "(NAME-samples-00000100.png), and at the end into one file of all steps "
+        "(NAME-samples-by-step.png). Training waits meanwhile, and the job shares no batch.",
+    )
+    sample_steps: int = Field(25, ge=1, le=50, description="Number of denoising steps of the sample images.")
+    sample_guidance_scale: float | None = Field(
+        None,
+        ge=0,
+        le=30,
+        description="Guidance scale of the sample images. Default: the usual scale of the base model.",
+    )
+
+
+def steps_with_sheets(validation_steps: int | None, max_train_steps: int) -> range:
+    """After which pictures are drawn while the job goes on. Not after the last: then all are drawn."""
+    return range(0) if validation_steps is None else range(validation_steps, max_train_steps, validation_steps)
+
+
+def steps_beside_each_other(validation_steps: int | None, max_train_steps: int) -> tuple[int, ...]:
+    """Those of these steps that the sheet of all steps has a column for: all, or every so manieth."""
+    steps = steps_with_sheets(validation_steps, max_train_steps)
+    stride = max(1, -(-len(steps) // MOST_COLUMNS))
+    return tuple(steps[stride - 1 :: stride])
+
+
+WANDB = "wandb"
+WANDB_FIELDS = ("wandb_project", "wandb_entity", "wandb_run_name", "wandb_api_key_secret")
+
+TrackerName = Literal["tensorboard", "wandb"]
+WandbName = Annotated[str, StringConstraints(pattern=r"^[^/\\#?%:\s][^/\\#?%:]*$", max_length=128)]
+"""What W&B takes as the name of a project or an entity."""
+
+
+def _listed(names: object) -> object:
+    """diffusers' scripts take one name, or `all`."""
+    if names == "all":
+        return ["tensorboard", WANDB]
+    return [names] if isinstance(names, str) else names
+
+
+class TrackingFields(Message):
+    """Trackers of experiments."""
+
+    report_to: Annotated[tuple[TrackerName, ...], BeforeValidator(_listed)] = Field(
+        (),
+        description="Trackers whose files with the curves of the whole job are among the results.",
+        validation_alias=AliasChoices("report_to", "log_with"),
+    )
+    wandb_project: WandbName = Field(
+        "giornata",
+        description="W&B: project of the run.",
+        validation_alias=AliasChoices("wandb_project", "log_tracker_name", "tracker_project_name"),
+    )
+    wandb_entity: WandbName | None = Field(
+        None, description="W&B: user or team of the project. Default: the owner of the API key."
+    )
+    wandb_run_name: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="W&B: name of the run. Default: the id of the job.",
+        validation_alias=AliasChoices("wandb_run_name", "tracker_run_name"),
+    )
+    wandb_api_key_secret: SecretName | None = Field(
+        None,
+        description="W&B: name of the project's secret with the API key. Default: the run is only a file among the "
+        "results.",
+    )

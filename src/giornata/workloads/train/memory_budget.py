@@ -27,7 +27,7 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
-from giornata.protocol.training.regularisation import has_dropout
+from giornata.protocol.training.objective import has_dropout
 
 # ---- How a step is laid out in the device's memory, and how it can be made smaller
 #

@@ -23,8 +23,8 @@ from giornata.diffusion.model_card import MODEL_NAMES
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.held_out import validated_steps
-from giornata.protocol.training.tracking import WANDB
+from giornata.protocol.training.results import WANDB
+from giornata.protocol.training.train_fields import validated_steps
 from giornata.tracking.event_file import NAME, EventFile
 from giornata.tracking.wandb_run import Row, TrackerFailed, WandbRun, WandbStream, deliver, upload, waiting
 from giornata.workloads.interface import Reporter, Stopped

@@ -1,0 +1,322 @@
+"""`giornata train`: submit a training job, or train on this machine."""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from giornata.cli.jobs.base_models import sent_name
+from giornata.cli.jobs.download import folder_faults
+from giornata.cli.jobs.estimate import estimate_job
+from giornata.cli.jobs.follow import finish
+from giornata.cli.jobs.foreign import (
+    Sources,
+    beside_file,
+    end_of_look,
+    read_foreign,
+    tell,
+    with_file,
+    with_options,
+    without_file,
+)
+from giornata.cli.jobs.spec_options import parse_assignments
+from giornata.cli.jobs.submission import Submission, check, send
+from giornata.cli.options import JsonFlag, misplaced, settings_of
+from giornata.cli.settings import Settings
+from giornata.cli.settings.connection import connect
+from giornata.cli.settings.hints import giornata
+from giornata.cli.standalone import train_alone
+from giornata.cli.standalone_input import StandaloneOptions
+from giornata.cli.tools.presets import known
+from giornata.cli.ui.output import Output, reporting
+from giornata.cli.ui.text import count
+from giornata.cli.ui.watch import watch
+from giornata.domain.errors import Fault
+from giornata.protocol.presets import PRESETS, started_from
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(train)
+
+
+def train(
+    context: typer.Context,
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder with the subject's pictures.", show_default=False)
+    ] = None,
+    instance_prompt: Annotated[
+        str | None, typer.Option(help="Caption of every picture that has no caption of its own.", show_default=False)
+    ] = None,
+    class_directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--class-data-dir",
+            "--reg-data-dir",
+            metavar="DIR",
+            help="Folder with your own class pictures, for prior preservation; needs --set class_prompt or captions.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Base model: a hub id, a folder, or a .safetensors file.", show_default=False)
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Number of optimizer steps. Default: 500, or as the preset says.", show_default=False),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"One of: {', '.join(PRESETS)}.",
+            show_default=False,
+            autocompletion=lambda: list(PRESETS),
+        ),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any field of the spec, as docs/training.md describes it. Write lists with commas or as JSON. "
+            "May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    continued: Annotated[
+        str | None,
+        typer.Option(
+            "--continue",
+            metavar="JOB",
+            help="Continue the training of this job. Its spec and pictures apply unless you give others.",
+            show_default=False,
+        ),
+    ] = None,
+    init_lora: Annotated[
+        Path | None,
+        typer.Option(
+            "--init-lora", "--network-weights", metavar="FILE", help="Start from this LoRA file.", show_default=False
+        ),
+    ] = None,
+    configs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Configuration file of sd-scripts (TOML, JSON), OneTrainer (JSON) or ai-toolkit (YAML), which is "
+            "translated. May be repeated, as for sd-scripts' options and datasets. Other options override the "
+            "file.",
+            show_default=False,
+        ),
+    ] = None,
+    ignored: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="KEY",
+            help="With --from: train without this key, which has no equivalent here. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    shown: Annotated[
+        bool, typer.Option("--show", help="With --from: print the translation of every key, and submit nothing.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job. Default: the name of the folder.", show_default=False)
+    ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=-100,
+            max=100,
+            help="Priority of the job, from -100 to 100. Jobs with a higher priority start first.",
+            show_default=False,
+        ),
+    ] = None,
+    max_cost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD",
+            help="Budget of the job in US dollars, such as 0.50. The job pauses when the budget is spent.",
+            show_default=False,
+        ),
+    ] = None,
+    min_vram: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Run only on nodes with at least this much GPU memory, such as 20GB.",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the job has ended.")] = False,
+    estimated: Annotated[
+        bool,
+        typer.Option("--estimate", help="Estimate the time and the cost of the job, and submit nothing."),
+    ] = False,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Train on this machine now, without a server.")
+    ] = False,
+    checkpoint_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="s3://BUCKET/PREFIX|DIR", help="With --standalone: storage for checkpoints.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="With --follow or --standalone: folder for the results.",
+            show_default=False,
+        ),
+    ] = None,
+    webhook: Annotated[
+        str | None,
+        typer.Option(
+            help="With --standalone: URL that is notified of checkpoints and of the end.", show_default=False
+        ),
+    ] = None,
+    webhook_secret: Annotated[
+        str | None,
+        typer.Option(
+            help="With --standalone: secret that signs the webhooks (GIORNATA_WEBHOOK_SECRET).", show_default=False
+        ),
+    ] = None,
+    model_cache_bytes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="With --standalone: maximum disk space for models from the hub, in bytes.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a LoRA on the pictures in DIR.
+
+    Captions come from NAME.txt beside each picture, or from metadata.jsonl. The command checks every picture before
+    it sends anything. With --continue you may leave DIR out: the job uses the old pictures again.
+
+    With --standalone the command needs no server. A killed run resumes from its last checkpoint in storage when you
+    start the same command again, and its result has the same bytes.
+
+    With --from, every key of the file is taken, refused or said to mean nothing here. A key that is refused stops the
+    command unless --ignore names it. Paths in the file hold from the working directory.
+    """
+    with reporting(as_json) as out:
+        settings = settings_of(context, webhook_secret=webhook_secret, model_cache_bytes=model_cache_bytes)
+        reading = read_foreign(configs, ignored or ()) if configs else None
+        named = Sources(directory=directory, class_directory=class_directory, init_lora=init_lora)
+        sources = with_file(reading, named)
+        alone = StandaloneOptions(
+            directory=sources.directory,
+            class_directory=sources.class_directory,
+            subsets=sources.subsets,
+            class_subsets=sources.class_subsets,
+            checkpoint_to=checkpoint_to,
+            output=output,
+            webhook=webhook,
+            model_cache_bytes=model_cache_bytes,
+        )
+        queued = Submission(
+            directory=sources.directory,
+            class_directory=sources.class_directory,
+            subsets=sources.subsets,
+            class_subsets=sources.class_subsets,
+            continued=continued,
+            init_lora=sources.init_lora,
+            name=name,
+            priority=priority,
+            max_cost=max_cost,
+            min_vram=min_vram,
+        )
+        fields = partial(
+            _spec, preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments
+        )
+        others = []
+        if reading is None:
+            others += without_file({"--ignore": ignored or None, "--show": shown or None})
+        else:
+            others += beside_file(reading, {"--preset": preset, "--continue": continued})
+            fields = partial(with_options, reading, fields())
+            tell(reading, fields(), sources, out)
+            if shown:
+                raise typer.Exit(end_of_look(reading, fields(), sources, others, out))
+        if estimated:
+            others += [*alone.misplaced(), *_misplaced(standalone, follow)]
+            estimate_job(queued, settings, fields, out, others=others)
+            return
+        if standalone:
+            others += queued.misplaced()
+            raise typer.Exit(train_alone(alone, settings=settings, fields=fields, others=others, out=out))
+        others += alone.misplaced()
+        status = _queue(queued, settings, fields, out, others=others, follow=follow, output=output)
+        if status:
+            raise typer.Exit(status)
+
+
+def _misplaced(standalone: bool, follow: bool) -> list[Fault]:
+    options = {"--standalone": standalone or None, "--follow": follow or None}
+    return misplaced(options, "cannot be combined with --estimate", hint="leave one of them out")
+
+
+def _queue(
+    asked: Submission,
+    settings: Settings,
+    fields: Callable[[], dict[str, Any]],
+    out: Output,
+    *,
+    others: Iterable[Fault],
+    follow: bool,
+    output: Path | None,
+) -> int:
+    """Check, send, and stay if that is wanted. Returns the exit status."""
+    others = [*others, *_output_faults(output, follow=follow)]
+    with tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
+        job_sent = check(asked, settings, fields, copies=Path(copies), others=others)
+        folder = job_sent.folder
+        with connect(settings) as client:
+            job = send(client, job_sent, out)
+            pictures = "" if folder is None else f"{count(len(folder.items), 'picture')}, "
+            out.say(f"{job.id} is in the queue: {pictures}{job.total_steps} steps")
+            if follow:
+                return finish(client, watch(client, job.id, out, output=output), output, out)
+            out.hint(f"  follow        {giornata('follow', job.id)}")
+            out.hint(f"  download      {giornata('download', job.id, '-o', f'{job.name}-lora')}")
+            out.result(job)
+            return 0
+
+
+def _output_faults(output: Path | None, *, follow: bool) -> list[Fault]:
+    if output is not None and not follow:
+        hint = f"add --follow, or fetch the results later: {giornata('download', 'JOB', '-o', 'DIR')}"
+        return [Fault(where="--output", message="the job has no results yet", hint=hint)]
+    return folder_faults(output)
+
+
+def _spec(
+    preset: str | None,
+    *,
+    model: str | None,
+    instance_prompt: str | None,
+    steps: int | None,
+    assignments: list[str] | None,
+) -> dict[str, Any]:
+    """The preset, then the options, then --set. Raises InvalidInput for what is not an assignment."""
+    options = {
+        "pretrained_model_name_or_path": None if model is None else sent_name(model),
+        "instance_prompt": instance_prompt,
+        "max_train_steps": steps,
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    given |= parse_assignments(assignments or [])
+    return given if preset is None else started_from(known(preset), given)

@@ -1,0 +1,227 @@
+"""Puts a control plane together from settings."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from giornata.api.settings import ApiSettings
+from giornata.blobs import open_blobs
+from giornata.blobs.opening import folder_of
+from giornata.cli.settings import Settings, admin_key_of, s3_credentials_of
+from giornata.cli.settings.connection import SERVER_FILE
+from giornata.cli.settings.private_files import BLOBS, DATA, private_folder, write_private
+from giornata.cli.system import RandomNames, SandboxedPictures, SystemClock
+from giornata.control.context import Context, Foundations
+from giornata.control.install import install, put_admin_key, renew_signing_key, seal_signing_key, signing_key
+from giornata.control.policy import Policy
+from giornata.control.ports.sealing import Sealer
+from giornata.domain.backoff import BackoffPolicy
+from giornata.domain.errors import Fault, InvalidInput, Unavailable
+from giornata.domain.health import HealthPolicy
+from giornata.domain.money import MICRO_USD
+from giornata.domain.replacement import ReapPolicy
+from giornata.pictures.inspection import PictureLimits
+from giornata.store.database import Database, open_store
+from giornata.store.migrate import is_current, migrate
+
+NODE_KEY_FILE = "node.key"
+POSTGRESQL_PORT = 5432
+SECRETS_KEY_FILE = "secrets.key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """A control plane over its storage.
+
+    `first_admin_key` is given once, at the very first start. `check_schema` raises Unavailable when another server
+    has brought the database to a schema that is not this one's.
+    """
+
+    context: Context
+    first_admin_key: str | None
+    check_schema: Callable[[], None]
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The operator's numbers."""
+    return Policy(
+        lease_s=settings.lease_s,
+        max_at_risk_s=settings.max_at_risk_s,
+        min_pictures=settings.min_pictures,
+        max_pictures=settings.max_pictures,
+        upload_url_s=settings.upload_url_ttl_s,
+        garbage_after_s=settings.orphan_ttl_s,
+        backoff=BackoffPolicy(first_s=settings.retry_pause_s, longest_s=settings.longest_retry_pause_s),
+        # What this server says that its own nodes cost is no lie of theirs.
+        max_node_price_micro_usd_per_hour=round(
+            max(settings.max_node_price_usd_per_hour, settings.price_usd_per_hour) * MICRO_USD
+        ),
+        health=HealthPolicy(
+            burst_failures=settings.quarantine_failures,
+            burst_s=settings.quarantine_within_s,
+            cool_down_s=settings.quarantine_s,
+            new_on_probation=settings.new_machines == "probation",
+        ),
+        reap=ReapPolicy(hourly_share=settings.max_reallocated_share_per_hour),
+    )
+
+
+def api_settings_of(settings: Settings) -> ApiSettings:
+    """How the HTTP layer behaves."""
+    return ApiSettings(
+        base_url=settings.public_url,
+        allowed_origins=settings.cors_origins,
+        streams_per_key=settings.streams_per_key,
+        waiting_claims_per_key=settings.max_pending_claims_per_key,
+    )
+
+
+@contextmanager
+def open_house(settings: Settings, *, base_url: Callable[[], str], new_signing_key: bool = False) -> Iterator[House]:
+    """Open (and migrate, and at the first start install) the storage that `settings` name.
+
+    `base_url` tells where this server is reached; only signed URLs of the filesystem need it. With `new_signing_key`
+    leases and signed URLs from before are refused. Raises Unavailable when another server has the database, and
+    InvalidInput for settings that cannot be used and for folders that other users may read.
+    """
+    data = private_folder(settings.data, named="data", holds=DATA)
+    database = settings.database or f"sqlite:///{data / 'giornata.db'}"
+    blobs_url = settings.blobs or f"file://{(data / 'blobs').resolve()}"
+    sealer, admin_key = _sealer(settings, database), admin_key_of(settings)
+    if (folder := folder_of(blobs_url)) is not None:
+        private_folder(folder, named="blobs", holds=BLOBS)
+    with _explaining(database):
+        migrate(database)
+    store = open_store(database)
+    try:
+        clock, names, pictures = SystemClock(), RandomNames(), _pictures(settings)
+        # The signing key lies in the database, and signed URLs need it: installing comes before blobs are opened.
+        foundations = Foundations(store=store, clock=clock, names=names, sealer=sealer)
+        first_admin_key = _installed(foundations, admin_key, new_signing_key=new_signing_key)
+        blobs = open_blobs(
+            blobs_url,
+            signing_key=signing_key(foundations),
+            base_url=base_url,
+            clock=clock,
+            s3_credentials=s3_credentials_of(settings),
+        )
+        context = Context(
+            store=store,
+            blobs=blobs,
+            clock=clock,
+            names=names,
+            pictures=pictures,
+            policy=policy_of(settings),
+            sealer=sealer,
+        )
+        check_schema = partial(_check_schema, store)
+        yield House(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
+    finally:
+        store.close()
+
+
+@contextmanager
+def _explaining(database: str) -> Iterator[None]:
+    """Say of a database server that does not answer which one it is, and what to do."""
+    try:
+        yield
+    except Unavailable as error:
+        if error.hint or not database.startswith("postgres"):
+            raise
+        url = urlsplit(database)
+        where = f"{url.hostname or 'localhost'}:{url.port or POSTGRESQL_PORT}{url.path}"
+        hint = "Start PostgreSQL, or check host, port, name and password in --database or GIORNATA_DATABASE."
+        why = " ".join(str(error.__cause__ or error).splitlines()[0].split())
+        raise Unavailable(f"PostgreSQL at {where} cannot be used: {why}", hint=hint) from error
+
+
+def _installed(foundations: Foundations, admin_key: str | None, *, new_signing_key: bool) -> str | None:
+    """Install at the first start, seal what an earlier version left in the clear, and take the operator's key."""
+    first_admin_key = install(foundations, admin_key=admin_key)
+    if new_signing_key:
+        renew_signing_key(foundations)
+    seal_signing_key(foundations)
+    if admin_key is not None:
+        put_admin_key(foundations, admin_key)
+    return first_admin_key
+
+
+def _sealer(settings: Settings, database: str) -> Sealer:
+    """By the setting; an installation on SQLite makes itself a key. Raises InvalidInput for another one without."""
+    file = settings.data / SECRETS_KEY_FILE
+    key = settings.secrets_key or key_in(file)
+    if key is None and not database.startswith("sqlite"):
+        message = "is not set: it encrypts the key that signs leases and URLs, and projects' secrets, in the database"
+        hint = f"give every server of this database the same GIORNATA_SECRETS_KEY; {SECRETS_KEY_HINT}"
+        raise InvalidInput([Fault(where="secrets_key", message=message, hint=hint)])
+    if key is None:
+        key = new_key()
+        write_private(file, key + "\n")
+    return FernetSealer(key)
+
+
+def _check_schema(store: Database) -> None:
+    with store.read() as tx:
+        if not is_current(tx.connection):
+            raise Unavailable("the database's schema is not the one that this version was made for")
+
+
+def _pictures(settings: Settings) -> SandboxedPictures:
+    policy = policy_of(settings)
+    limits = PictureLimits(
+        max_pixels=policy.max_picture_pixels,
+        min_side_px=policy.min_picture_side_px,
+        max_file_bytes=policy.max_picture_bytes,
+    )
+    return SandboxedPictures(limits=limits)
+
+
+def write_server_file(data: Path, url: str) -> None:
+    """Say where the server on this data directory listens, so that other commands find it."""
+    write_private(data / SERVER_FILE, json.dumps({"url": url, "pid": os.getpid()}) + "\n")
+
+
+SECRETS_KEY_HINT = (
+    "make one with: python -c 'from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())'"
+)
+
+
+class FernetSealer:
+    """Implements `giornata.control.ports.sealing.Sealer`. Raises InvalidInput for what is not a key."""
+
+    seals = True
+
+    def __init__(self, key: str) -> None:
+        try:
+            self._fernet = Fernet(key)
+        except ValueError:
+            message = "is not 32 bytes in URL-safe base64"
+            raise InvalidInput([Fault(where="secrets_key", message=message, hint=SECRETS_KEY_HINT)]) from None
+
+    def seal(self, text: str) -> str:
+        """As the protocol says."""
+        return self._fernet.encrypt(text.encode()).decode()
+
+    def unseal(self, sealed: str) -> str:
+        """As the protocol says."""
+        try:
+            return self._fernet.decrypt(sealed).decode()
+        except InvalidToken:
+            raise Unavailable("a secret was sealed with another key than the setting secrets_key") from None
+
+
+def key_in(file: Path) -> str | None:
+    """The key that an embedded installation has made for itself, if it has."""
+    return file.read_text().strip() if file.is_file() else None
+
+
+def new_key() -> str:
+    """A fresh one."""
+    return Fernet.generate_key().decode()

@@ -1,0 +1,175 @@
+"""`giornata key …` and `giornata project …`."""
+
+from typing import Annotated
+
+import typer
+
+from giornata.cli.jobs.budget import NEGATIVE, find_project, micro_usd, money, monthly_money, project_budget
+from giornata.cli.options import JsonFlag, check_message, settings_of
+from giornata.cli.settings.connection import Invitation, connect, target_of
+from giornata.cli.settings.hints import giornata
+from giornata.cli.ui.output import reporting
+from giornata.cli.ui.text import ago
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.admin import CreateKey, CreateProject, Scope, SetLimits
+
+ProjectOption = Annotated[
+    str | None, typer.Option("--project", help="Project of the key. Default: your own project.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the groups."""
+    key = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
+    key.command("create")(create_key)
+    key.command("list")(list_keys)
+    key.command("revoke")(revoke_key)
+    app.add_typer(key, name="key")
+    project = typer.Typer(no_args_is_help=True, help="Create projects (tenants), and set their limits and budgets.")
+    project.command("create")(create_project)
+    project.command("list")(list_projects)
+    project.command("limits")(project_limits)
+    project.command("budget", context_settings=NEGATIVE)(project_budget)
+    app.add_typer(project, name="project")
+
+
+def create_key(
+    context: typer.Context,
+    scope: Annotated[Scope, typer.Option(help="Scope of the key: what it may do.")] = Scope.MEMBER,
+    name: Annotated[str, typer.Option(help="Name of the key.")] = "key",
+    project: ProjectOption = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            help="With --scope node: only nodes of this fleet on your own machines may use the key.",
+            show_default=False,
+        ),
+    ] = None,
+    max_price: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD",
+            help="With --scope node: maximum price in US dollars per hour that a node may report. Default: the "
+            "server's setting.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Create a key. The command shows its secret once."""
+    with reporting(as_json, see=("project", "list")) as out:
+        price = None if max_price is None else micro_usd(max_price, where="--max-price")
+        check_message(CreateKey, name=("--name", name), max_price_micro_usd_per_hour=("--max-price", price))
+        with connect(settings := settings_of(context)) as client:
+            made = client.create_key(
+                scope=scope, name=name, project_id=project, fleet=fleet, max_price_micro_usd_per_hour=price
+            )
+            out.say(made.secret)
+            out.hint("Store the key now: it is not shown again.")
+            if scope is Scope.NODE:
+                invitation = Invitation(url=settings.public_url or target_of(settings).url, key=made.secret)
+                joined = "" if fleet is None else f" --fleet {fleet}"
+                out.hint(f"On each machine that is to join as a node:\n  giornata node --join '{invitation}'{joined}")
+            out.result(made)
+
+
+def list_keys(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """List the keys without their secrets."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        keys = list(client.keys())
+        rows = [
+            (
+                key.prefix,
+                key.name,
+                key.scope,
+                key.project_id,
+                ago(key.created_at),
+                ago(key.last_used_at) if key.last_used_at else "never used",
+                "revoked" if key.revoked_at else "",
+                key.id,
+            )
+            for key in keys
+        ]
+        out.table(("prefix", "name", "scope", "project", "made", "used", "", "id"), rows, spare=(3, 4, 5))
+        out.result({"items": [key.model_dump(mode="json") for key in keys]})
+
+
+def revoke_key(
+    context: typer.Context,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Revoke a key: the server refuses it from now on."""
+    with reporting(as_json, see=("key", "list")) as out, connect(settings_of(context)) as client:
+        key = client.revoke_key(key_id)
+        out.say(f"{key.prefix}… is revoked")
+        out.result(key)
+
+
+def create_project(
+    context: typer.Context,
+    project_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of the project: lower-case letters, digits and dashes.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the project for people. Default: its id.", show_default=False)
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Create a project."""
+    with reporting(as_json) as out:
+        check_message(CreateProject, id=("ID", project_id), name=("--name", name))
+        with connect(settings_of(context)) as client:
+            project = client.create_project(project_id, name=name)
+            out.say(f"{project.id} is made")
+            out.hint(f"  its first key   {giornata('key', 'create', '--project', project.id, '--scope', 'admin')}")
+            out.result(project)
+
+
+def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """List the projects."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        projects = list(client.projects())
+        rows = [(each.id, each.name, ago(each.created_at), *money(each), *monthly_money(each)) for each in projects]
+        headers = ("id", "name", "made", "budget", "spent", "set aside", "a month", "spent in it")
+        out.table(headers, rows, right=(2, 3, 4, 5, 6, 7), spare=(2, 1))
+        out.result({"items": [each.model_dump(mode="json") for each in projects]})
+
+
+def project_limits(
+    context: typer.Context,
+    project_id: Annotated[str, typer.Argument(metavar="ID", help="The project's id.", show_default=False)],
+    max_pictures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|default",
+            help="Maximum number of pictures in a dataset; default: the server's setting max_pictures.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show or set the limits of a project, apart from its budgets.
+
+    Existing datasets stay as they are. Without an option the command shows the limits.
+    """
+    with reporting(as_json, see=("project", "list")) as out:
+        most = None if max_pictures is None else _most_pictures(max_pictures)
+        with connect(settings_of(context)) as client:
+            if max_pictures is None:
+                project = find_project(client, project_id)
+            else:
+                project = client.set_project_limits(project_id, max_pictures=most)
+        shown = "unknown: the server is older" if project.max_pictures is None else str(project.max_pictures)
+        out.say(f"{project.id}: most pictures of a dataset: {shown}")
+        out.result(project)
+
+
+def _most_pictures(text: str) -> int | None:
+    if text == "default":
+        return None
+    if not text.isascii() or not text.isdigit():
+        message, hint = f"{text!r} is not a number of pictures", "give a number such as 5000, or: default"
+        raise InvalidInput([Fault(where="--max-pictures", message=message, hint=hint)])
+    check_message(SetLimits, max_pictures=("--max-pictures", int(text)))
+    return int(text)

@@ -1,0 +1,73 @@
+"""Where a server's log goes: to a file when a person is looking at the terminal, else to standard error."""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from giornata.domain.telemetry import log_fields
+
+LogFormat = Literal["text", "json"]
+FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+ACCESS = "giornata.access"
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: ts, level, logger, message, and what the line is about where that is known.
+
+    `always` is in every line, such as the node. A line of the access log has the fields of its request.
+    """
+
+    def __init__(self, always: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._always = dict(always or {})
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        message = record.getMessage()
+        line: dict[str, Any] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": message,
+            **self._always,
+            **log_fields(),
+        }
+        if record.name == ACCESS:
+            line |= json.loads(message)
+            line["message"] = f"{line['method']} {line['route']} {line['status']}"
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def log_to_stderr(level: str, form: LogFormat = "text", *, always: Mapping[str, str] | None = None) -> None:
+    """Everything to standard error, for whoever collects it."""
+    everything = logging.StreamHandler(sys.stderr)
+    everything.setFormatter(_formatter(form, always))
+    logging.basicConfig(level=level.upper(), handlers=[everything])
+    _quieten()
+
+
+def log_to_file(level: str, file: Path, form: LogFormat = "text") -> None:
+    """Everything to `file`, and what needs somebody's attention to standard error as well."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    attention = logging.StreamHandler(sys.stderr)
+    attention.setLevel(logging.WARNING)
+    attention.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    everything = logging.FileHandler(file)
+    everything.setFormatter(_formatter(form))
+    logging.basicConfig(level=level.upper(), handlers=[everything, attention])
+    _quieten()
+
+
+def _formatter(form: LogFormat, always: Mapping[str, str] | None = None) -> logging.Formatter:
+    return JsonLines(always) if form == "json" else logging.Formatter(FORMAT)
+
+
+def _quieten() -> None:
+    # It reports each migration that was already there.
+    logging.getLogger("alembic").setLevel(logging.WARNING)

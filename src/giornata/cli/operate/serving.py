@@ -1,0 +1,104 @@
+"""`giornata up` and `giornata server`: a server in this process, with its loops and perhaps a local fleet."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from giornata.api.app import create_app
+from giornata.api.server import serve
+from giornata.cli.operate.composition import (
+    House,
+    api_settings_of,
+    open_house,
+    write_server_file,
+)
+from giornata.cli.operate.open_fleets import open_fleets
+from giornata.cli.settings import Settings
+from giornata.cli.settings.connection import ADMIN_KEY_FILE, SERVER_FILE
+from giornata.cli.settings.private_files import write_private
+from giornata.control.context import Context
+from giornata.control.fleet_loops import fleet_loops
+from giornata.control.loops import DEFAULT_SCHEDULE, Loops
+
+
+@dataclass(slots=True)
+class _Address:
+    """Where the server is reached: known once its socket is bound."""
+
+    url: str = ""
+
+    def __call__(self) -> str:
+        return self.url
+
+
+def run_server(
+    settings: Settings,
+    *,
+    on_started: Callable[[str], None],
+    own_nodes: range | None = None,
+    new_signing_key: bool = False,
+) -> None:
+    """Serve until SIGTERM or SIGINT. With `own_nodes`, also run so many nodes on this machine.
+
+    `on_started` is called with the URL. With `new_signing_key` leases and URLs from before are refused. Raises
+    GiornataError when the server cannot start.
+    """
+    address = _Address(settings.public_url or "")
+    with open_house(settings, base_url=address, new_signing_key=new_signing_key) as house:
+        if house.first_admin_key is not None:
+            write_private(settings.data / ADMIN_KEY_FILE, house.first_admin_key + "\n")
+        fleets = open_fleets(settings, house.context, address, own=own_nodes)
+        app, loops = _app_with_loops(settings, house, fleets.context)
+
+        def bound(url: str) -> None:
+            address.url = settings.public_url or url
+
+        def started(_url: str) -> None:
+            write_server_file(settings.data, address.url)
+            loops.start()
+            fleets.start()
+            on_started(address.url)
+
+        def leave() -> None:
+            # Nobody asks for further nodes; those that drain need the server to take their last checkpoints.
+            loops.stop()
+            fleets.close()
+
+        try:
+            with _server_file_removed(settings.data):
+                serve(
+                    app,
+                    settings.host,
+                    settings.port,
+                    on_bound=bound,
+                    on_started=started,
+                    before_stop=leave,
+                )
+        finally:
+            leave()
+
+
+def _app_with_loops(settings: Settings, house: House, context: Context) -> tuple[FastAPI, Loops]:
+    # A loop that gave jobs back wakes the claims that wait in the app, and the app shows how the loops fare.
+    def wake() -> None:
+        app.state.wakeup.notify()
+
+    loops = Loops(context, (*DEFAULT_SCHEDULE, *fleet_loops(context.fleets)), after_work=wake)
+    app = create_app(
+        context,
+        settings=api_settings_of(settings),
+        loops_status=loops.status,
+        checks={"migrations": house.check_schema},
+    )
+    return app, loops
+
+
+@contextmanager
+def _server_file_removed(data: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        (data / SERVER_FILE).unlink(missing_ok=True)

@@ -1,0 +1,183 @@
+"""The tables `[fleets.NAME]` of the settings. `docs/settings.md` lists them, and a test compares the two."""
+
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
+
+from giornata.domain.fleet_plan import ScalingPolicy
+from giornata.domain.money import MICRO_USD
+from giornata.domain.node_checks import NodeThresholds
+from giornata.domain.scaling_windows import parse_window
+
+FleetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+DEFAULT = ScalingPolicy()
+
+
+class _Table(BaseModel):
+    """Nothing unknown is passed over."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ScalingTable(_Table):
+    """`[fleets.NAME.scaling]`."""
+
+    min_nodes: int = Field(
+        DEFAULT.min_nodes, ge=0, le=10_000, description="Minimum number of nodes, even with an empty queue."
+    )
+    max_nodes: int = Field(DEFAULT.max_nodes, ge=0, le=10_000, description="Maximum number of nodes.")
+    warm_spares: int = Field(
+        DEFAULT.warm_spares,
+        ge=0,
+        le=1000,
+        description="Number of idle nodes that are kept ready while any job is queued or running.",
+    )
+    idle_timeout_s: float = Field(
+        DEFAULT.idle_timeout_s,
+        validation_alias=AliasChoices("idle_timeout_s", "idle_to_zero_s"),
+        ge=0,
+        description="Seconds after which an idle node is stopped. The same holds for a node that has not started "
+        "yet.",
+    )
+    surplus_idle_s: float = Field(
+        DEFAULT.surplus_idle_s,
+        ge=0,
+        description="Seconds after which idle nodes are stopped while no job is queued. One of them is kept for "
+        "idle_timeout_s.",
+    )
+    max_scale_up: int = Field(
+        DEFAULT.max_scale_up,
+        validation_alias=AliasChoices("max_scale_up", "most_up"),
+        ge=1,
+        description="Maximum number of nodes that one scaling step adds.",
+    )
+    max_scale_down: int = Field(
+        DEFAULT.max_scale_down,
+        validation_alias=AliasChoices("max_scale_down", "most_down"),
+        ge=1,
+        description="Maximum number of nodes that one scaling step removes.",
+    )
+    cooldown_s: float = Field(
+        DEFAULT.cooldown_s,
+        validation_alias=AliasChoices("cooldown_s", "pause_after_change_s"),
+        ge=0,
+        description="Minimum seconds between two scaling steps.",
+    )
+    max_price_usd_per_hour: float | None = Field(
+        None,
+        ge=0,
+        description="Maximum price of a node in US dollars per hour. No node is added while the price is higher. "
+        "Default: no maximum.",
+    )
+    startup_timeout_s: float = Field(
+        DEFAULT.startup_timeout_s,
+        validation_alias=AliasChoices("startup_timeout_s", "start_within_s"),
+        ge=1,
+        description="Seconds after which an instance that is not billed yet and has no node is replaced.",
+    )
+    billed_startup_timeout_s: float = Field(
+        DEFAULT.billed_startup_timeout_s,
+        validation_alias=AliasChoices("billed_startup_timeout_s", "start_billed_within_s"),
+        ge=1,
+        description="Seconds after which a running, billed instance without a node is replaced.",
+    )
+    expected_startup_s: float = Field(
+        DEFAULT.expected_startup_s,
+        validation_alias=AliasChoices("expected_startup_s", "usual_start_s"),
+        ge=0,
+        description="Expected seconds from the request of a node to its first job. The scaler picks fleets for "
+        "deadlines by it.",
+    )
+    drain_timeout_s: float = Field(
+        DEFAULT.drain_timeout_s,
+        validation_alias=AliasChoices("drain_timeout_s", "drain_within_s"),
+        ge=1,
+        description="Seconds in which a busy node that is to stop must give its job back. After that the instance "
+        "is stopped.",
+    )
+    schedules: tuple[str, ...] = Field(
+        (),
+        validation_alias=AliasChoices("schedules", "windows"),
+        description="Hours of the week with other limits, such as `mon-fri 08:00-20:00 Europe/Berlin min=2 max=9`.",
+    )
+
+    @field_validator("max_nodes")
+    @classmethod
+    def _at_least_the_fewest(cls, most: int, info: ValidationInfo) -> int:
+        fewest = info.data.get("min_nodes", 0)
+        if most < fewest:
+            raise ValueError(f"is less than min_nodes, {fewest}")
+        return most
+
+    @field_validator("schedules")
+    @classmethod
+    def _are_windows(cls, schedules: tuple[str, ...]) -> tuple[str, ...]:
+        for schedule in schedules:
+            parse_window(schedule)
+        return schedules
+
+    def policy(self) -> ScalingPolicy:
+        """As the rules want it."""
+        price = self.max_price_usd_per_hour
+        same = self.model_dump(exclude={"max_price_usd_per_hour", "schedules"})
+        return ScalingPolicy(
+            **same,
+            max_price_micro_usd_per_hour=None if price is None else round(price * MICRO_USD),
+            windows=tuple(parse_window(each) for each in self.schedules),
+        )
+
+
+class ChecksTable(_Table):
+    """`[fleets.NAME.checks]`: what a node has to find out about itself before it gets work."""
+
+    min_driver: str | None = Field(
+        None, pattern=r"^\d+(\.\d+)*$", description="Minimum version of the graphics driver, such as 550.54."
+    )
+    min_vram_bytes: int | None = Field(None, ge=0, description="Minimum free GPU memory, in bytes.")
+    min_disk_bytes: int | None = Field(
+        None, ge=0, description="Minimum free disk space in the work directory, in bytes."
+    )
+    min_download_bytes_per_s: float | None = Field(
+        None, gt=0, description="Minimum speed of a download from storage, in bytes per second."
+    )
+    min_upload_bytes_per_s: float | None = Field(
+        None, gt=0, description="Minimum speed of an upload to storage, in bytes per second."
+    )
+    max_clock_skew_s: float | None = Field(
+        None, gt=0, description="Maximum difference between the node's clock and the server's, in seconds."
+    )
+
+    def thresholds(self) -> NodeThresholds:
+        """As the rules want them."""
+        return NodeThresholds(**self.model_dump())
+
+
+class FleetTable(_Table):
+    """`[fleets.NAME]`."""
+
+    driver: str = Field(description="Driver of the fleet: local, static, salad, kubernetes or skypilot.")
+    kinds: tuple[str, ...] = Field(("train",), min_length=1, description="Kinds of job that the fleet's nodes take.")
+    places: int = Field(1, ge=1, le=64, description="Number of jobs that one node may train in one batch.")
+    vram_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="GPU memory of one node in bytes. Jobs that need more are not counted for this fleet. Default: "
+        "the fleet counts every job.",
+    )
+    scaling: ScalingTable = Field(
+        default_factory=ScalingTable, description="Limits and times of scaling. The table is described below."
+    )
+    checks: ChecksTable = Field(
+        default_factory=ChecksTable,
+        description="Requirements that a node must meet before it gets jobs. The table is described below.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Options of the driver, as its page in docs/fleets describes them."
+    )
+
+
+TABLES: dict[str, type[_Table]] = {
+    "fleets.NAME": FleetTable,
+    "fleets.NAME.scaling": ScalingTable,
+    "fleets.NAME.checks": ChecksTable,
+}

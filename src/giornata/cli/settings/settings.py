@@ -1,0 +1,369 @@
+"""The one place where configuration comes from: defaults < file < GIORNATA_* < flags."""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from giornata.cli.settings.fleet_settings import FleetName, FleetTable
+from giornata.domain.datasets import MAX_DATASET_ITEMS
+from giornata.domain.errors import Fault, InvalidInput
+
+if TYPE_CHECKING:
+    from giornata.blobs.s3 import S3Credentials
+
+
+def default_data_directory() -> Path:
+    """`$XDG_DATA_HOME/giornata`, or `~/.local/share/giornata`."""
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "giornata"
+
+
+OLD_NAMES = {
+    "upload_url_s": "upload_url_ttl_s",
+    "garbage_after_s": "orphan_ttl_s",
+    "waiting_claims_per_key": "max_pending_claims_per_key",
+    "reallocations_share": "max_reallocated_share_per_hour",
+    "join_for_s": "batch_join_window_s",
+    "grace_s": "shutdown_grace_s",
+    "stall_s": "stall_timeout_s",
+}
+"""Earlier names of settings, which files, variables and arguments may still use. The new name wins over the old."""
+
+
+class Settings(BaseSettings):
+    """Every setting there is. `docs/settings.md` lists them, and a test compares the two."""
+
+    model_config = SettingsConfigDict(env_prefix="GIORNATA_", frozen=True, extra="forbid")
+
+    # everybody
+    url: str | None = Field(
+        None, description="URL of the server. Default: the server that runs on the data directory."
+    )
+    api_key: str | None = Field(
+        None, description="Your API key. Default: the key of the installation on this machine."
+    )
+    data: Path = Field(
+        default_factory=default_data_directory,
+        description="Directory in which `up` keeps its database, blobs, logs and keys.",
+    )
+
+    # server
+    host: str = Field("127.0.0.1", description="Address that the server listens on.")
+    port: int = Field(8470, ge=0, le=65535, description="TCP port that the server listens on. 0 takes a free port.")
+    public_url: str | None = Field(
+        None, description="URL by which nodes and users reach the server. Default: the host and port above."
+    )
+    database: str | None = Field(
+        None,
+        description="Database of the server: sqlite:///FILE or postgresql://USER@HOST/NAME. Default: SQLite in the "
+        "data directory.",
+    )
+    blobs: str | None = Field(
+        None,
+        description="Storage of the server for files: file:///DIR or s3://BUCKET/PREFIX?endpoint=…&region=…. "
+        "Default: a folder in the data directory.",
+    )
+    s3_access_key_id: str | None = Field(
+        None, description="Access key id for S3. Default: the credentials that boto3 finds."
+    )
+    s3_secret_access_key: str | None = Field(
+        None, description="Secret access key for S3. Default: the credentials that boto3 finds."
+    )
+    secrets_key: str | None = Field(
+        None,
+        description="Fernet key that encrypts the server's signing key and the projects' secrets in the database. "
+        "All servers of a database need the same key. Default: with SQLite, the server makes a key in "
+        "the data directory; PostgreSQL needs the setting.",
+    )
+    admin_key: str | None = Field(
+        None,
+        description="Admin key of the operator's project, such as one from a Secret. The server installs the key "
+        "at its start and revokes the key that this setting named before. Default: the first start "
+        "draws a key and writes it to admin.key in the data directory.",
+    )
+    admin_key_file: Path | None = Field(
+        None,
+        description="File with the admin key, in place of admin_key. The server reads the file at its start.",
+    )
+    cors_origins: tuple[str, ...] = Field(
+        (), description="Web origins whose pages may call the API from a browser. Default: none."
+    )
+    lease_s: float = Field(
+        90.0,
+        ge=1,
+        le=3600,
+        description="Lease duration in seconds. A node that sends no heartbeat for this long loses its job, which "
+        "is requeued.",
+    )
+    max_at_risk_s: float = Field(
+        60.0,
+        ge=1,
+        description="Maximum seconds of work between two checkpoints, for jobs with checkpointing_steps auto.",
+    )
+    min_pictures: int = Field(1, ge=1, description="Minimum number of pictures in a dataset.")
+    max_pictures: int = Field(
+        1000,
+        ge=1,
+        le=MAX_DATASET_ITEMS,
+        description="Maximum number of pictures in a dataset, for projects without a limit of their own (`giornata "
+        "project limits`). A run without a server (--standalone) has no such limit.",
+    )
+    upload_url_ttl_s: float = Field(
+        900.0, ge=1, le=604_800, description="Seconds for which a signed URL for an upload is valid."
+    )
+    orphan_ttl_s: float = Field(
+        86_400.0, ge=0, description="Seconds after which the server deletes uploads that were never committed."
+    )
+    streams_per_key: int = Field(
+        1000, ge=1, description="Maximum number of event streams that one key may have open on one server."
+    )
+    max_pending_claims_per_key: int = Field(
+        10_000, ge=1, description="Maximum number of claims of one node key that may wait on one server."
+    )
+    max_node_price_usd_per_hour: float = Field(
+        100.0,
+        ge=0,
+        le=100_000,
+        description="Maximum price of a node in US dollars per hour, for node keys without a maximum of their own. "
+        "A node that reports a higher price gets no jobs. In a fleet with its own price the reported "
+        "price is ignored.",
+    )
+    new_machines: Literal["trusted", "probation"] = Field(
+        "trusted",
+        description="How a machine without a history starts: trusted gets jobs at once; probation gets a short "
+        "trial job (canary) first.",
+    )
+    quarantine_failures: int = Field(
+        3, ge=1, le=100, description="Number of failures within quarantine_within_s that quarantine a machine."
+    )
+    quarantine_within_s: float = Field(600.0, ge=1, description="Window for quarantine_failures, in seconds.")
+    quarantine_s: float = Field(
+        900.0,
+        ge=1,
+        description="Duration of the first quarantine of a machine, in seconds. Each further quarantine in a row "
+        "lasts twice as long.",
+    )
+    retry_pause_s: float = Field(
+        10.0,
+        ge=0.1,
+        description="Seconds before a job returns to a machine that failed it, if no other machine can take the "
+        "job. Each further attempt without progress triples the pause.",
+    )
+    longest_retry_pause_s: float = Field(
+        900.0,
+        ge=0.1,
+        description="Maximum of the pause that starts at retry_pause_s, in seconds. After the same time, a job "
+        "fails that needs more GPU memory than every connected node has.",
+    )
+    max_reallocated_share_per_hour: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Maximum share of a fleet's nodes that are replaced for bad health within an hour: 0.1 is a "
+        "tenth.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Minimum level of the messages in the logs."
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text",
+        description="Format of the logs of servers and nodes. text: one readable line per message. json: one "
+        "object per line with ts, level, logger, message and, if known, request_id, job, attempt and "
+        "node.",
+    )
+
+    # fleet and node
+    nodes: int = Field(
+        1,
+        ge=0,
+        le=256,
+        description="Number of nodes that `up` runs on this machine. With max_nodes, the minimum, 0 by default. "
+        "With fleets in the settings, 0 by default.",
+    )
+    max_nodes: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="Maximum number of nodes that `up` runs on this machine: it starts and stops nodes as the "
+        "queue needs them. Default: always as many as nodes.",
+    )
+    fleets: dict[FleetName, FleetTable] = Field(
+        default_factory=dict, description="Fleets that the server manages, by name. The tables are described below."
+    )
+    node_key: str | None = Field(None, description="API key of scope node, with which this node connects.")
+    machine_id: str | None = Field(
+        None,
+        description="Identifier of the node's hardware. Bans apply to it. Default: an identifier that is drawn "
+        "once and kept in the data directory.",
+    )
+    node_name: str | None = Field(None, description="Name of the node in tables and logs. Default: the machine's id.")
+    fleet: str = Field("static", description="Name of the fleet that this node joins.")
+    instance_id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._:/-]{1,128}$",
+        description="The provider's id of the container or process that this node runs in.",
+    )
+    provider: Literal["auto", "none", "salad"] = Field(
+        "auto",
+        description="Provider of the machine that this node runs on. auto: detect the provider from the environment.",
+    )
+    price_usd_per_hour: float = Field(
+        0.0,
+        ge=0,
+        le=100_000,
+        description="Price of this node in US dollars per hour, including a Ray cluster behind it. Jobs on the "
+        "node are charged this price.",
+    )
+    kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that this node takes.")
+    workloads: dict[str, str] = Field(
+        default_factory=dict,
+        description="Your own kinds of job: x-NAME = command line of a program that speaks the pipe protocol.",
+    )
+    work_directory: Path | None = Field(
+        None, description="Scratch directory of the node. Default: a folder in the data directory."
+    )
+    cache_bytes: int = Field(
+        20 * 2**30, ge=0, description="Maximum size of the node's cache of input files, in bytes."
+    )
+    model_cache_bytes: int = Field(
+        100 * 2**30,
+        ge=0,
+        description="Maximum size of the base models that the node has downloaded from the hub, in bytes.",
+    )
+    shared_compile_cache: bool = Field(
+        False,
+        description="Download compiled kernels from other nodes and share the own ones. Needs compile_cache_key.",
+    )
+    compile_cache_key: str | None = Field(
+        None, description="Key that signs shared kernels, which are code. Give the key only to nodes that you trust."
+    )
+    threads: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="Number of CPU threads of the engine. The number is part of a result's fingerprint.",
+    )
+    device: str = Field("auto", description="Device of the engine: auto, cpu or cuda.")
+    places: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Number of jobs that the node may train in one batch, as far as its GPU memory allows; see "
+        "training.md.",
+    )
+    batch_join_window_s: float = Field(
+        3600.0,
+        ge=0,
+        description="Seconds after the start of a batch during which further jobs may join it. After that the "
+        "batch runs until it is empty.",
+    )
+    shutdown_grace_s: float = Field(
+        30.0, ge=0, description="Seconds for the last checkpoint after SIGTERM. After that the node stops the engine."
+    )
+    stall_timeout_s: float = Field(
+        600.0,
+        ge=1,
+        description="Maximum seconds without a training step. After that the node stops the engine.",
+    )
+
+    # standalone
+    webhook_secret: str | None = Field(
+        None,
+        description="Secret that signs the requests of `train --standalone --webhook URL`: whsec_BASE64, or any "
+        "text.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_new_names(cls, given: dict[str, Any]) -> dict[str, Any]:
+        current = {name: value for name, value in given.items() if name not in OLD_NAMES}
+        return {OLD_NAMES[name]: value for name, value in given.items() if name in OLD_NAMES} | current
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags win over the environment, and the environment over the file."""
+        del dotenv_settings, file_secret_settings
+        file = TomlConfigSettingsSource(settings_cls)
+        earlier = InitSettingsSource(settings_cls, init_kwargs=_old_variables())
+        return init_settings, env_settings, earlier, file
+
+
+def _old_variables() -> dict[str, Any]:
+    """The settings that the environment gives under their earlier names."""
+    variables = {name: f"GIORNATA_{old.upper()}" for old, name in OLD_NAMES.items()}
+    return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
+
+
+def load_settings(config: Path | None = None, **flags: Any) -> Settings:
+    """Settings from all sources; a flag that is None was not given. Raises InvalidInput with every fault."""
+    if config is not None and not config.is_file():
+        raise InvalidInput([Fault(where="--config", message=f"no such file: {config}")])
+
+    class _WithFile(Settings):
+        model_config = SettingsConfigDict(toml_file=config or Path("giornata.toml"))
+
+    try:
+        return _WithFile(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise InvalidInput(
+            Fault(where=".".join(map(str, fault["loc"])), message=fault["msg"]) for fault in error.errors()
+        ) from None
+
+
+# As `giornata key create` makes them: nobody guesses 32 random characters.
+ADMIN_KEY = re.compile(r"gk_[0-9a-f]{8}_[A-Za-z0-9_-]{32,200}", re.ASCII)
+ADMIN_KEY_HINT = (
+    "make one with: python -c 'import secrets; print(f\"gk_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}\")'"
+)
+
+
+def admin_key_of(settings: Settings) -> str | None:
+    """The key of `admin_key`, or the one in `admin_key_file`. Raises InvalidInput, which does not repeat the key."""
+    key, file = settings.admin_key, settings.admin_key_file
+    if key and file:
+        raise InvalidInput([Fault(where="admin_key", message="admin_key_file is set as well", hint="leave one out")])
+    where = "admin_key_file" if file else "admin_key"
+    if file:
+        try:
+            key = file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            hint = "mount the Secret there, or leave the setting out"
+            raise InvalidInput([Fault(where=where, message=f"{file} cannot be read: {error}", hint=hint)]) from None
+    if not key and not file:
+        return None
+    if ADMIN_KEY.fullmatch(key or "") is None:
+        message = "is not gk_, 8 hexadecimal digits, _ and 32 to 200 letters, digits, - or _"
+        raise InvalidInput([Fault(where=where, message=message, hint=ADMIN_KEY_HINT)])
+    return key
+
+
+def s3_credentials_of(settings: Settings) -> "S3Credentials | None":
+    """The keys that the settings hold; None leaves it to what boto3 finds by itself."""
+    key_id, secret = settings.s3_access_key_id, settings.s3_secret_access_key
+    if key_id is None or secret is None:
+        return None
+    from giornata.blobs.s3 import S3Credentials
+
+    return S3Credentials(access_key_id=key_id, secret_access_key=secret)
+
+
+def storage_url(place: str) -> str:
+    """A URL as it is, a folder as a `file:` URL."""
+    return place if "://" in place else Path(place).expanduser().resolve().as_uri()
