@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from giornata.control.authenticate import attempt_token
 from giornata.cli.operate.composition import FernetSealer
+from giornata.control.authenticate import attempt_token
 from rig.backlog import KIND
 from rig.databases import engine_of
 from rig.server import SECRETS_KEY

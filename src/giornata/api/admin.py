@@ -11,6 +11,7 @@ from giornata.api.openapi import USER, USER_ITEM, refusals
 from giornata.control import keep_secrets, keys, nodes, projects, read_costs
 from giornata.control import set_budget as budgeting
 from giornata.protocol.admin import (
+    Costs,
     CreatedKey,
     CreateKey,
     CreateProject,
@@ -22,7 +23,6 @@ from giornata.protocol.admin import (
     SetBudget,
     SetLimits,
 )
-from giornata.protocol.costs import Costs
 from giornata.protocol.secrets import NAME_PATTERN, Secret, SecretPage, SetSecret
 from giornata.protocol.strict_json import Json
 

@@ -10,8 +10,7 @@ from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.control import nodes, operator_actions, read_fleets, roll
 from giornata.domain.health import MachineState
 from giornata.protocol.admin import Node
-from giornata.protocol.fleets import Fleet, FleetPage, ScaleFleet
-from giornata.protocol.machines import MachinePage, QuarantineMachine
+from giornata.protocol.fleets import Fleet, FleetPage, MachinePage, QuarantineMachine, ScaleFleet
 from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["administration"])

@@ -19,8 +19,8 @@ from giornata.control.loops import LoopStatus
 from giornata.control.ports.gauges import Gauges
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
-from giornata.domain.log_fields import request_id as log_request_id
 from giornata.domain.money import MICRO_USD
+from giornata.domain.telemetry import request_id as log_request_id
 from giornata.protocol.admin import NodeState
 
 LoopsStatus = Callable[[], Sequence[LoopStatus]]

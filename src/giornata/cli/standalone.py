@@ -26,8 +26,8 @@ from giornata.agent.settings import AttemptSettings, engine_command
 from giornata.agent.work_dir import KERNEL_DIRECTORY, WorkDir
 from giornata.cli.jobs.picture_folders import folder_notes
 from giornata.cli.settings import Settings
-from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input, request_of
 from giornata.cli.settings.private_files import NODE, keep_private, private_folder
+from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input, request_of
 from giornata.cli.standalone_words import RunView
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import duration, size
@@ -121,14 +121,18 @@ def _attempt(
         return _never_began(lost)
     except InvalidInput as error:
         raise _without_extra(error) from None
-    times = AttemptSettings(grace_s=settings.shutdown_grace_s, stall_s=settings.stall_timeout_s, fail_drain_s=math.inf)
+    times = AttemptSettings(
+        grace_s=settings.shutdown_grace_s, stall_s=settings.stall_timeout_s, fail_drain_s=math.inf
+    )
     outbox = platform.deps.job_dir.outbox
     return AttemptRunner(platform, state=state, outbox=outbox, settings=times, engines=engines).run()
 
 
 def _commands(settings: Settings, shutdown: ShutdownSignal) -> ServerCommands:
     """Return the commands of a run that has no server: a signal is the only one."""
-    return ServerCommands(shutdown=shutdown, monotonic_s=monotonic_s, grace_s=settings.shutdown_grace_s, release_s=0.0)
+    return ServerCommands(
+        shutdown=shutdown, monotonic_s=monotonic_s, grace_s=settings.shutdown_grace_s, release_s=0.0
+    )
 
 
 def _never_began(lost: EngineLost) -> AttemptFailed:

@@ -5,10 +5,10 @@ from types import TracebackType
 
 from rich.progress import TaskID
 
-from giornata.standalone.storage import CheckpointManifest
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import size
 from giornata.cli.ui.watch import progress_bar
+from giornata.standalone.storage import CheckpointManifest
 
 LINES = 10
 """In a pipe, this many lines tell of the steps of a whole run."""

@@ -14,10 +14,9 @@ from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
 from giornata.control.projects import max_pictures_of
 from giornata.control.text_limits import is_id, label_faults
 from giornata.control.timestamps import instant
-from giornata.domain.errors import InvalidInput, NotFound
-from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
 from giornata.domain.datasets import usage_words
-from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem
+from giornata.domain.errors import InvalidInput, NotFound
+from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem, DatasetPage
 
 
 def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Dataset:

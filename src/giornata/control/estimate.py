@@ -15,8 +15,8 @@ from giornata.control.ports.store import Transaction
 from giornata.control.prepare_job import prepare_job
 from giornata.control.submit import turn_of
 from giornata.control.timestamps import instant
+from giornata.domain.estimates import COLLECTED, PUBLISHED_PACES, PublishedPace, published_pace
 from giornata.domain.money import cost_micro_usd
-from giornata.domain.published_paces import COLLECTED, PUBLISHED_PACES, PublishedPace, published_pace
 from giornata.protocol.jobs import Estimate, SubmitJob
 
 UNKNOWN = "no finished job of this project is like it: same kind, base model and size of a step"

@@ -7,7 +7,7 @@ from statistics import median
 from giornata.control.context import Context
 from giornata.control.ports.records import FinishedRecord, JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.domain.cadence import mean_time_between_interruptions_s
+from giornata.domain.attempt import mean_time_between_interruptions_s
 from giornata.domain.money import cost_micro_usd
 
 LOOKED_AT = 50

@@ -11,8 +11,8 @@ from giornata.control.fleet_views import NodesOn
 from giornata.control.ports.fleet import InstanceState, PricesOffers
 from giornata.control.ports.fleet_store import BilledRow, FleetNode, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.errors import FleetUnavailable
 from giornata.domain.costs import ended_about_ms
+from giornata.domain.errors import FleetUnavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,12 @@ from giornata.control.ports.store import Transaction
 from giornata.control.read_fleets import read_fleet
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound, Unavailable
-from giornata.domain.fleet_limits import FleetLimits, limited
+from giornata.domain.fleet_plan import FleetLimits, limited
 from giornata.domain.health import Failure as HeldFailure
 from giornata.domain.health import Health, MachineState, cool_down_ends_ms, let_go, newcomer, shut_out, strikes_at
 from giornata.domain.job import JobState
-from giornata.protocol.fleets import Fleet, ScaleFleet
+from giornata.protocol.fleets import Fleet, Machine, MachinePage, ScaleFleet
 from giornata.protocol.fleets import HeldFailure as ShownFailure
-from giornata.protocol.fleets import Machine, MachinePage
 
 
 def list_machines(

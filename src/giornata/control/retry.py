@@ -15,9 +15,8 @@ from giornata.control.submit import enqueue, submit
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
-from giornata.protocol.specs import TrainSpec, canonical_names
+from giornata.protocol.specs import TrainSpec, canonical_names, shape_key_of
 from giornata.protocol.training.adapter import what_would_be_lost
-from giornata.protocol.specs import shape_key_of
 
 CONTINUED_FROM = "continued-from"
 """The label under which the new job names the old one."""

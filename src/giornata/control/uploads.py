@@ -17,7 +17,7 @@ from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
 from giornata.control.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, Fault, InvalidInput, LeaseLost, NotFound
-from giornata.domain.parts import plan_parts
+from giornata.domain.transfers import plan_parts
 from giornata.protocol.uploads import (
     Blob,
     CompleteUpload,

@@ -25,7 +25,7 @@ from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.protocol import pipe
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import step_artifacts
-from giornata.protocol.training.tracking import WANDB
+from giornata.protocol.training.results import WANDB
 from giornata.standalone.run_request import RunRequest
 from giornata.standalone.storage import CheckpointManifest, RunStorage
 from giornata.standalone.webhooks import WebhookSender

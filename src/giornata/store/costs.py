@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from giornata.control.ports import money_store
 from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
 from giornata.domain.accounting import run_of
+from giornata.domain.costs import Billed, Interval
 from giornata.store.ledger import BESIDE, OTHER, shares
 from giornata.store.rows import Queries
-from giornata.domain.costs import Billed, Interval
 from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, ledger, nodes
 
 _RUN = ("started_at_ms", "first_step_at_ms", "renewed_at_ms", "ended_at_ms", "lapsed", "reason")

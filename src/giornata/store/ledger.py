@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from giornata.control.ports import work_store
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.budget import Spent
+from giornata.domain.costs import Interval, shared_cost_micro_usd
 from giornata.domain.money import MS_PER_HOUR
-from giornata.domain.sharing import Interval, shared_cost_micro_usd
 from giornata.store.rows import Queries, among
 from giornata.store.schema import attempts, jobs, ledger
 

@@ -14,7 +14,8 @@ with absent(*SELDOM):
 print("peft" in sys.modules, "bitsandbytes" in sys.modules)
 
 import torch
-from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.optimizer import AdapterOptimizer
+from giornata.diffusion.grid_layout import Group
 from giornata.protocol.specs import TrainSpec
 
 spec = TrainSpec.model_validate({"model": "m", "dataset": "ds_1", "seed": 1, "optimizer": "adamw8bit"})

@@ -6,8 +6,8 @@ import stat
 import pytest
 
 from giornata.blobs import open_blobs
-from giornata.standalone.platform import deliver
 from giornata.cli.system import SystemClock
+from giornata.standalone.platform import deliver
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600])

@@ -7,8 +7,8 @@ import pytest
 from giornata.client.training_folder import TrainingFolder
 from giornata.client.uploads import LocalFile
 from giornata.domain.errors import InvalidInput
-from giornata.standalone.run_request import make_request, spec_faults
 from giornata.protocol.uploads import DatasetItem
+from giornata.standalone.run_request import make_request, spec_faults
 
 FIELDS = {"model": "some/model", "instance_prompt": "a photo of sks dog", "rank": 8}
 ONE, TWO, THREE = "1" * 64, "2" * 64, "3" * 64

@@ -14,6 +14,7 @@ from giornata.diffusion.regional import compiler_of, kinds_of_region, regions
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import RETRY, STRIKE, Reason
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimization import Compile
 from giornata.workloads.train.compiling import (
     COMPILER_FAILED,
     KERNELS,
@@ -25,7 +26,6 @@ from giornata.workloads.train.compiling import (
     KernelTrial,
     Speeds,
 )
-from giornata.protocol.training.optimization import Compile
 from giornata.workloads.train.graphs import Pass
 from giornata.workloads.train.kernel_cache import READY, KernelCache, kernel_key, sealed
 from giornata.workloads.train.memory_budget import MemoryPlan

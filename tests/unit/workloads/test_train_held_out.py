@@ -9,9 +9,9 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.joint import why_solo
-from giornata.workloads.interface import Wish
 from giornata.protocol.specs import TrainSpec, shape_key_of
 from giornata.protocol.training.train_fields import held_count, validated_steps
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.held_out import split
 from giornata.workloads.train.sample_set import from_files
 from giornata.workloads.train.tracking import rows_of

@@ -22,9 +22,9 @@ from giornata.diffusion.tokens import add_tokens, taught
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimization import Optimizer
 from giornata.workloads.train.attach_adapter import BOTH, LEAN, PEFT, attach_adapter, layer_entries, lora_layer
 from giornata.workloads.train.checkpoint_writer import JobOptimizer, state_of
-from giornata.protocol.training.optimization import Optimizer
 from giornata.workloads.train.steps import optimizer_of
 
 

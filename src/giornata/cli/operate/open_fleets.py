@@ -11,9 +11,9 @@ from giornata.agent.settings import faults_of_kinds, faults_of_workloads
 from giornata.cli.operate.composition import NODE_KEY_FILE
 from giornata.cli.options import workload_commands
 from giornata.cli.settings import Settings
-from giornata.control.context import Caller, Context, GovernedFleet
 from giornata.cli.settings.fleet_settings import FleetTable
 from giornata.cli.settings.private_files import write_private
+from giornata.control.context import Caller, Context, GovernedFleet
 from giornata.control.fleet_loops import forget_asked
 from giornata.control.keys import create_key
 from giornata.control.nodes import seen_nodes

@@ -32,13 +32,13 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.joint import rank_ceiling
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.objective import has_dropout
+from giornata.protocol.training.optimization import CudaGraphs
 from giornata.workloads.interface import Crew, Outcome, Reporter
 from giornata.workloads.train.attach_adapter import LAYER, LEAN, load_init_lora, starts_from_file
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.batch_member import BatchMember, MemberBatch, side_by_side
 from giornata.workloads.train.exporting import JOINT
-from giornata.protocol.training.objective import has_dropout
-from giornata.protocol.training.optimization import CudaGraphs
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.graph_conditions import GRAPHS_OFF, Capturing, off, together_bytes
 from giornata.workloads.train.graphs import Graphs, Pass, Watched, named_tensors, part_of

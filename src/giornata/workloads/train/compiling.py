@@ -25,11 +25,11 @@ from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, 
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.objective import has_dropout
+from giornata.protocol.training.optimization import Compile
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer
 from giornata.workloads.train.graphs import Pass, copies_of, put_back
-from giornata.protocol.training.objective import has_dropout
-from giornata.protocol.training.optimization import Compile
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
 from giornata.workloads.train.memory_budget import MemoryPlan
 

@@ -20,7 +20,7 @@ from giornata.diffusion.randomness import Multires
 from giornata.diffusion.sample_order import Sample
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.regularisation import has_dropout
+from giornata.protocol.training.objective import has_dropout
 from giornata.workloads.train.encoding_cache import (
     PORTION_PIXELS,
     CacheWriter,

@@ -11,8 +11,8 @@ from giornata.diffusion.cuda_graphs import Recorder
 from giornata.diffusion.memory import in_gib
 from giornata.diffusion.models import BaseModel
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Reporter
 from giornata.protocol.training.optimization import CudaGraphs
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.graphs import RULES, Graphs, Rules, Watched
 from giornata.workloads.train.layout import MemoryLayout, needed_bytes
 from giornata.workloads.train.memory_budget import GRAPH_BYTES, MemoryBudget, MemoryPlan, MemorySizes

@@ -20,13 +20,13 @@ from giornata.diffusion.samples import showing
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.train_fields import held_count, validated_steps
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer
 from giornata.workloads.train.encoding import CachedInputs, Tick, cache_inputs
 from giornata.workloads.train.sample_set import SampleSet, refuse_if
 from giornata.workloads.train.sampling_plan import assemble
 from giornata.workloads.train.step_metrics import Clock, StepMeter, diverged
-from giornata.protocol.training.train_fields import held_count, validated_steps
 from giornata.workloads.train.steps import encoded
 
 LOOKS = 4

@@ -14,12 +14,12 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.train_fields import longest_spoken, spoken
 from giornata.workloads.train.attach_adapter import check_init_lora, starts_from_file
 from giornata.workloads.train.encoding import CachedInputs
 from giornata.workloads.train.held_out import HeldOut
 from giornata.workloads.train.layout import MemoryLayout
 from giornata.workloads.train.sample_set import SampleSet, refuse_if
-from giornata.protocol.training.train_fields import longest_spoken, spoken
 
 
 def check(base: BaseModel, spec: TrainSpec, start: Start, instances: SampleSet, classes: SampleSet | None) -> None:

@@ -20,9 +20,8 @@ from giornata.diffusion.samples import PromptImages, by_step_sheet, draw_learned
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import by_step_file, samples_file, sheet_file
-from giornata.protocol.training.samples import steps_beside_each_other, steps_with_sheets
+from giornata.protocol.training.results import steps_beside_each_other, steps_with_sheets
 from giornata.workloads.interface import Reporter, Stopped, Wish
-from giornata.protocol.training.results import steps_with_sheets
 from giornata.workloads.train.faults import reason_of
 
 # ---- The small pictures of the steps so far, for the sheet on which all steps stand beside each other

@@ -8,8 +8,8 @@ import torch
 
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.unet_layers import layers_of, matmul_flops_per_s, training_flops
-from giornata.domain.errors import WorkloadFailed
 from giornata.domain.attempt import checkpoint_interval_s
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter

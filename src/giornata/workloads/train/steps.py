@@ -25,9 +25,9 @@ from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup, norm_
 from giornata.diffusion.sample_order import Role
 from giornata.diffusion.tokens import NewTokens, learning_steps
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.train_fields import spoken
 from giornata.workloads.train.checkpoint_writer import JobOptimizer
 from giornata.workloads.train.encoding import CachedInputs
-from giornata.protocol.training.train_fields import spoken
 from giornata.workloads.train.graphs import Pass, named_tensors, part_of
 from giornata.workloads.train.sampling_plan import assemble
 from giornata.workloads.train.step_metrics import Clock
