@@ -33,7 +33,7 @@ def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     import httpx
 
     from giornata.cli.settings.connection import connect
-    from giornata.client.connection import Backoff
+    from giornata.client.retry import Backoff
     from giornata.client.trust import trusted
     from giornata.domain.errors import GiornataError
 
