@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rig.figures import spread
 
+from benchmarks.gpu.base import Built, layout_of
+from benchmarks.gpu.settings import Settings
+from benchmarks.rig.figures import spread
 from giornata.engine.workload import Outcome, Wish
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.fit import sizes_of
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.workload import TrainWorkload
-from gpu.base import Built, layout_of
-from gpu.settings import Settings
 
 NAME = "random-sdxl"
 """No folder and no model of a hub: the base is built."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from benchmarks.rig.backlog import KIND
+from benchmarks.rig.databases import engine_of
+from benchmarks.rig.server import SECRETS_KEY
 from giornata.cli.sealing import FernetSealer
 from giornata.control.attempt_token import attempt_token
-from rig.backlog import KIND
-from rig.databases import engine_of
-from rig.server import SECRETS_KEY
 
 LEASE_MS = 90_000
 

@@ -9,7 +9,7 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDif
 from PIL import Image
 
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.shapes.shipped import WEIGHTS
+from giornata.diffusion.shapes.model import WEIGHTS
 from giornata.diffusion.tiny_model import tiny_pipeline
 from giornata.diffusion.tiny_parts import SCHEDULE
 from giornata.domain.errors import Fault, InvalidInput

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from giornata.diffusion import randomness
 from giornata.diffusion.flops import matmul_flops_per_s
-from giornata.diffusion.shapes.architecture import new_unet as shapes_unet
+from giornata.diffusion.shapes.model import new_unet as shapes_unet
 from giornata.diffusion.tiny_model import HIDDEN, UNET_SHAPE
 from giornata.diffusion.tiny_parts import SCHEDULE
 from giornata.pretrain.planning.measured import OTHER_BOARDS

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tools.tiny_shapes.scoring import Scorer
 
 from giornata.diffusion.drawings import SUBJECTS
 from giornata.diffusion.shapes.pictures import (
@@ -18,7 +19,6 @@ from giornata.diffusion.shapes.pictures import (
     draw_shape,
     grid,
 )
-from giornata.diffusion.shapes.scoring import Scorer
 
 
 def test_the_same_arguments_give_the_same_bytes_and_others_do_not() -> None:

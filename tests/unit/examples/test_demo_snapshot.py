@@ -1,9 +1,9 @@
 """Which node the demo kills, what counts as an interruption, and what is said to have happened."""
 
 import pytest
-from tests.unit.cli.demo_cast import attempt, ended, event, job, node
+from examples.demo.snapshot import Snapshot, changes, find_target, interruptions, present_nodes
+from tests.unit.examples.demo_rig import attempt, ended, event, job, node
 
-from giornata.cli.demo_scene import Scene, changes, find_victim, interruptions, live_nodes
 from giornata.domain.job import JobState
 from giornata.protocol.admin import NodeState
 from giornata.protocol.events import EventType
@@ -13,10 +13,10 @@ def halfway(name="heart", where="local-0", **fields):
     return job(name, attempt(node=where, committed_step=150, last_step=170), **({"step": 170} | fields))
 
 
-def test_a_node_in_the_middle_of_a_job_is_the_victim():
-    victim = find_victim(Scene(jobs=(halfway(),), nodes=(node(),)), ())
-    assert victim is not None
-    assert (victim.node.name, victim.job.name, victim.attempt.committed_step) == ("local-0", "heart", 150)
+def test_a_node_in_the_middle_of_a_job_is_the_target():
+    target = find_target(Snapshot(jobs=(halfway(),), nodes=(node(),)), ())
+    assert target is not None
+    assert (target.node.name, target.job.name, target.attempt.committed_step) == ("local-0", "heart", 150)
 
 
 @pytest.mark.parametrize(
@@ -43,42 +43,42 @@ def test_a_node_in_the_middle_of_a_job_is_the_victim():
     ],
 )
 def test_a_job_that_is_not_in_the_middle_is_spared(spared):
-    assert find_victim(Scene(jobs=(spared,), nodes=(node(),)), ()) is None
+    assert find_target(Snapshot(jobs=(spared,), nodes=(node(),)), ()) is None
 
 
 def test_from_the_middle_on_nothing_more_is_waited_for():
     late = job("heart", attempt(committed_step=200, last_step=190), step=190, committed_step=200)
-    assert find_victim(Scene(jobs=(late,), nodes=(node(),)), ()) is not None
+    assert find_target(Snapshot(jobs=(late,), nodes=(node(),)), ()) is not None
 
 
 @pytest.mark.parametrize("unknown", [node(pid=None), node(engine_pid=None), node("local-1")])
 def test_a_node_that_cannot_be_killed_whole_is_spared(unknown):
-    assert find_victim(Scene(jobs=(halfway(),), nodes=(unknown,)), ()) is None
+    assert find_target(Snapshot(jobs=(halfway(),), nodes=(unknown,)), ()) is None
 
 
-def test_the_second_victim_has_another_job_and_waits_for_the_first_job_to_go_on():
+def test_the_second_target_has_another_job_and_waits_for_the_first_job_to_go_on():
     nodes = (node("local-0"), node("local-1"))
     first, second, third = halfway("heart"), halfway("fish", "local-1"), job("cactus", state=JobState.QUEUED)
-    assert find_victim(Scene(jobs=(first, second, third), nodes=nodes), {first.id}) is None
+    assert find_target(Snapshot(jobs=(first, second, third), nodes=nodes), {first.id}) is None
     resumed = job("heart", ended(), attempt(2, start_step=150, committed_step=180, last_step=190), step=190)
-    victim = find_victim(Scene(jobs=(resumed, second, third), nodes=nodes), {resumed.id})
-    assert victim is not None
-    assert victim.job.name == "fish"
+    target = find_target(Snapshot(jobs=(resumed, second, third), nodes=nodes), {resumed.id})
+    assert target is not None
+    assert target.job.name == "fish"
 
 
-def test_the_second_victim_does_not_wait_when_it_is_the_last_chance():
+def test_the_second_target_does_not_wait_when_it_is_the_last_chance():
     nodes = (node("local-0"), node("local-1"))
     first, second = halfway("heart"), halfway("fish", "local-1")
-    victim = find_victim(Scene(jobs=(first, second), nodes=nodes), {first.id})
-    assert victim is not None
-    assert victim.job.name == "fish"
+    target = find_target(Snapshot(jobs=(first, second), nodes=nodes), {first.id})
+    assert target is not None
+    assert target.job.name == "fish"
 
 
 def test_a_killed_node_is_shown_no_more_and_a_new_process_takes_its_place():
     old, new = node(id="old"), node(id="new")
     gone = node("local-2", state=NodeState.GONE)
-    assert live_nodes([node("local-1"), new, gone]) == (new, node("local-1"))
-    assert live_nodes([old, gone], {"old"}) == ()
+    assert present_nodes([node("local-1"), new, gone]) == (new, node("local-1"))
+    assert present_nodes([old, gone], {"old"}) == ()
 
 
 def test_an_interruption_is_an_attempt_that_ended_without_blame_on_the_job():
@@ -111,7 +111,7 @@ def test_what_happened_is_told_once():
     failed = job("heart", attempt(), state=JobState.FAILED, error="out of luck")
 
     def told(before, after):
-        return list(changes(Scene(jobs=(before,) if before else ()), Scene(jobs=(after,))))
+        return list(changes(Snapshot(jobs=(before,) if before else ()), Snapshot(jobs=(after,))))
 
     assert told(None, job("heart", state=JobState.QUEUED)) == []
     assert told(None, job("heart", attempt())) == ["heart: taken by local-0"]

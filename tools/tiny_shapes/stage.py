@@ -6,20 +6,23 @@ with the step, the plan and the fingerprint of the machine.
 """
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from safetensors import safe_open
+from torch import distributed
 
 from giornata.diffusion.checkpoint import METADATA_KEY, canonical_json
 from giornata.diffusion.determinism import fingerprint
 from giornata.diffusion.ema import WeightAverage
 from giornata.diffusion.safefile import safetensors_bytes, write_durably
-from giornata.diffusion.shapes.peers import Peers
-from giornata.diffusion.shapes.plan import Plan, Ramp
 from giornata.domain.errors import Fault, InvalidInput
 
 BETAS = (0.9, 0.99)
@@ -27,6 +30,82 @@ WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
 MOMENTS = ("exp_avg", "exp_avg_sq")
 SAY_STEPS = 50
+PATIENCE = timedelta(minutes=30)  # one process may wait while another writes or is stopped by hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The numbers of one pre-training. Batches are those of one process."""
+
+    seed: int = 0
+    processes: int = 2
+    pictures: int = 24_000
+    vae_steps: int = 4_000
+    vae_batch: int = 12
+    vae_lr: float = 1.5e-3
+    unet_steps: int = 7_000
+    unet_batch: int = 24
+    unet_lr: float = 1.5e-3
+    checkpoint_steps: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """A learning rate's course: a linear warm-up, then constant, then half a cosine down to 0."""
+
+    steps: int
+    warmup_steps: int
+    constant_share: float  # of all steps, the warm-up's too
+
+    def factor(self, step: int) -> float:
+        """What the learning rate is multiplied by in `step`, counted from 0."""
+        falls_from = self.constant_share * self.steps
+        fall = max(0.0, (step - falls_from) / max(1.0, self.steps - falls_from))
+        return min(1.0, (step + 1) / max(1, self.warmup_steps)) * 0.5 * (1 + math.cos(math.pi * fall))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers(AbstractContextManager["Peers"]):
+    """This process (`rank`, from 0) among `count`. They meet at `meeting`, a file that must not be there before.
+
+    A single process needs no meeting and never waits.
+    """
+
+    rank: int = 0
+    count: int = 1
+    meeting: Path | None = None
+
+    def __enter__(self) -> Self:
+        if self.count > 1:
+            distributed.init_process_group(
+                "gloo", init_method=f"file://{self.meeting}", rank=self.rank, world_size=self.count, timeout=PATIENCE
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.count > 1:
+            distributed.destroy_process_group()
+
+    def average(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Replace every gradient by its mean over all processes."""
+        if self.count == 1:
+            return
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        together = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        distributed.all_reduce(together)
+        parts = together.div_(self.count).split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def interleave(self, mine: torch.Tensor) -> torch.Tensor:
+        """Rows 0, 1, 2 … of which this process has every `count`-th, from its rank on. All have as many."""
+        if self.count == 1:
+            return mine
+        parts = [torch.empty_like(mine) for _ in range(self.count)]
+        distributed.all_gather(parts, mine.contiguous())
+        return torch.stack(parts, dim=1).flatten(0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Pre-trains the drawing model from nothing: `python -m giornata.diffusion.shapes.pretrain OUT`.
+"""Pre-trains the drawing model from nothing: `python -m tools.tiny_shapes.pretrain OUT`.
 
 VAE, then latents, then UNet; then the files as float16, their scores and the model card. Checkpoints lie in
 `OUT.work`: a run that was killed goes on where it was when it is started again in the same way, to the same bytes.
@@ -21,16 +21,14 @@ from torch import multiprocessing
 
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.safefile import write_durably
-from giornata.diffusion.shapes.architecture import new_unet, new_vae, pipeline, text_parts
-from giornata.diffusion.shapes.card import model_card
-from giornata.diffusion.shapes.courses import Words, encode_pictures, unet_course, vae_course
-from giornata.diffusion.shapes.evaluate import SEEDS, evaluate
-from giornata.diffusion.shapes.peers import Peers
-from giornata.diffusion.shapes.plan import Plan
-from giornata.diffusion.shapes.stage import Stage, Surroundings
+from giornata.diffusion.shapes.model import new_unet, new_vae, pipeline, text_parts
 from giornata.diffusion.tiny_parts import place_model
 from giornata.domain.errors import InvalidInput
 from giornata.engine.parentage import die_with_parent
+from tools.tiny_shapes.card import model_card
+from tools.tiny_shapes.courses import Words, encode_pictures, unet_course, vae_course
+from tools.tiny_shapes.evaluate import SEEDS, evaluate
+from tools.tiny_shapes.stage import Peers, Plan, Stage, Surroundings
 
 SCORES = "scores.json"
 CARD = "README.md"
@@ -69,7 +67,7 @@ def weights_bytes(directory: Path) -> int:
 
 def say(line: str) -> None:
     """Progress, with the time of day."""
-    print(time.strftime("%H:%M:%S"), line, flush=True)  # noqa: T201  (a command's progress)
+    print(time.strftime("%H:%M:%S"), line, flush=True)
 
 
 def _train(rank: int, out: Path, plan: Plan, meeting: Path | None) -> None:
@@ -116,7 +114,7 @@ def _load_as_float32(config: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line: an option for every number of the plan."""
-    parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.shapes.pretrain", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.tiny_shapes.pretrain", description=__doc__)
     parser.add_argument("out", metavar="OUT", type=Path)
     for field in fields(Plan):
         default = getattr(Plan(), field.name)

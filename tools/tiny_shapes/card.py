@@ -4,12 +4,12 @@ from statistics import fmean
 from typing import Any
 
 from giornata.diffusion.shapes.pictures import FORMS, HELD_OUT, PALETTE
-from giornata.diffusion.shapes.plan import Plan
-from giornata.diffusion.shapes.scoring import LEAST_IOU
+from tools.tiny_shapes.scoring import LEAST_IOU
+from tools.tiny_shapes.stage import Plan
 
 
 def model_card(plan: Plan, scores: dict[str, Any], *, weights_bytes: int) -> str:
-    """README.md of the model's folder. `scores` are those of giornata.diffusion.shapes.evaluate."""
+    """README.md of the model's folder. `scores` are those of tools.tiny_shapes.evaluate."""
     return "\n".join([*_head(plan, weights_bytes), *_score_lines(scores), *_form_lines(scores), *_limits()]) + "\n"
 
 
@@ -33,7 +33,7 @@ def _head(plan: Plan, weights_bytes: int) -> list[str]:
         "",
         "## How it was made",
         "",
-        "By `make tiny-shapes` (`python -m giornata.diffusion.shapes.pretrain`) on two cores of a CPU, from pictures",
+        "By `make tiny-shapes` (`python -m tools.tiny_shapes.pretrain`) on two cores of a CPU, from pictures",
         "that the code draws itself; there is no other data. No weights of another model were used. The result is a",
         "function of the numbers below, on one kind of processor and with one set of library versions.",
         "",

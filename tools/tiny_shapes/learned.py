@@ -1,6 +1,6 @@
 """What a LoRA of the drawing model has learned and what it has kept, by the scorer without learned parts.
 
-    python -m giornata.diffusion.shapes.learned --model DIR --out FILE --row teal-heart=LORA:"a sks shape"
+    python -m tools.tiny_shapes.learned --model DIR --out FILE --row teal-heart=LORA:"a sks shape"
 
 Three figures, each with its control, the base model on the same prompts from the same noise:
 
@@ -29,10 +29,10 @@ from giornata.diffusion.drawings import BACKGROUNDS
 from giornata.diffusion.drawings import SUBJECTS as DRAWN
 from giornata.diffusion.grid import Row, parse_row, wearing
 from giornata.diffusion.lora_file import diffusers_faults
-from giornata.diffusion.shapes.evaluate import draw_prompts, load
 from giornata.diffusion.shapes.pictures import TRAINED
-from giornata.diffusion.shapes.scoring import LEAST_IOU, Reading, Scorer, tally
 from giornata.domain.errors import Fault, InvalidInput
+from tools.tiny_shapes.evaluate import draw_prompts, load
+from tools.tiny_shapes.scoring import LEAST_IOU, Reading, Scorer, tally
 
 SUBJECT_SEED, OLD_SEED = 1, 2
 PICTURES = 32  # one batch
@@ -147,7 +147,7 @@ def _faults(row: Row) -> list[Fault]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; 0 when the marks were written, 2 when the input was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.shapes.learned", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.tiny_shapes.learned", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="folder of the drawing model")
     parser.add_argument("--out", type=Path, required=True, help="JSON to write: subject to marks of base and LoRA")
     parser.add_argument("--row", action="append", default=[], metavar="SUBJECT=PATH:PROMPT")

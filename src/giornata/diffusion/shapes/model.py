@@ -1,4 +1,6 @@
-"""The parts of the drawing model before it has learned anything. Every weight is a function of its name.
+"""The small SDXL that draws shapes: its untrained parts, and a copy of the trained model that the package ships.
+
+`python -m giornata.diffusion.shapes.model DIR` copies that model. Untrained weights depend on their names alone.
 
 A VAE from 64 x 64 pixels to 8 x 8 latents, two CLIP text encoders that stay as random as they are, and a UNet with
 attention at both of its levels. 4 million parameters, under 8 MB as float16.
@@ -8,19 +10,25 @@ first (their last layer is 0), so that signals pass at unit size; and the text e
 far apart as CLIP's, because they are never trained.
 """
 
+import argparse
 import math
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
 from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
+from giornata.diffusion.model_folder import check_model_folder
 from giornata.diffusion.shapes.pictures import SIZE_PX
 from giornata.diffusion.tiny_model import WORDS
-from giornata.diffusion.tiny_parts import PAD_TOKENS, scheduler, text_config, tokenizer
+from giornata.diffusion.tiny_parts import PAD_TOKENS, place_model, scheduler, text_config, tokenizer
 from giornata.diffusion.tiny_weights import draw_weights
+from giornata.domain.errors import Fault, InvalidInput
 
+WEIGHTS = Path(__file__).parent / "weights"
 PURPOSE = "drawing-model"
 HIDDEN = 64
 TOKEN_DEVIATION, POSITION_DEVIATION = 1.0, 0.5
@@ -130,3 +138,31 @@ def pipeline(text: TextParts, vae: AutoencoderKL, unet: UNet2DConditionModel) ->
         scheduler=scheduler(PREDICTION_TYPE),
         add_watermarker=False,
     )
+
+
+def copy_drawing_model(directory: Path, *, weights: Path = WEIGHTS) -> Path:
+    """Copy the model to `directory` and return that. A complete model that is there already is kept.
+
+    Raises InvalidInput when something else is at `directory`, or when this installation came without the weights.
+    """
+    if faults := check_model_folder(weights):
+        message = f"the drawing model is not part of this installation: {faults[0].message}"
+        hint = "make it in a checkout of the repository: make tiny-shapes (under an hour on two cores)"
+        raise InvalidInput([Fault(where="--shapes", message=message, hint=hint)])
+    return place_model(directory, lambda built: shutil.copytree(weights, built))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m giornata.diffusion.shapes.model", description=copy_drawing_model.__doc__
+    )
+    parser.add_argument("directory", type=Path, help="where to put the model")
+    try:
+        copy_drawing_model(parser.parse_args(arguments).directory)
+    except InvalidInput as error:
+        parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,20 +3,21 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.cli.demo_cast import attempt, ended, job
+from examples.demo.report import JOB_HEADERS, SCORE_HEADERS, Outcome, checks, job_rows, score_rows, summary
+from examples.demo.snapshot import Interruption
+from tests.unit.examples.demo_rig import attempt, ended, job
 
-from giornata.cli.demo_learned import Learned, Marks, learned_rows, read_learned
-from giornata.cli.demo_report import HEADERS, Outcome, checks, rows, summary
-from giornata.cli.demo_scene import Interruption
 from giornata.domain.job import JobState
 
 DONE = JobState.SUCCEEDED
 HASHES = {"lora-kohya.safetensors": "aa", "pytorch_lora_weights.safetensors": "bb"}
 
 
-def learned(subject=0.9, old=0.9, before=0.0):
-    base = Marks(subject=before, subject_iou=0.5, old=0.97)
-    return Learned(base=base, lora=Marks(subject=subject, subject_iou=0.85, old=old))
+def scores(subject=0.9, old=0.9, before=0.0):
+    """As tools.tiny_shapes.learned writes them: more than the report uses."""
+    more = {"count": 16, "background": 1.0, "unmoved": 1.0}
+    base = more | {"subject": before, "subject_iou": 0.5, "old": 0.97}
+    return {"base": base, "lora": more | {"subject": subject, "subject_iou": 0.85, "old": old}}
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def outcome(tmp_path):
         hashes=HASHES,
         reference_hashes=dict(HASHES),
         grid=grid,
-        learned={"heart": learned(), "fish": learned(0.75, 0.8)},
+        scores={"heart": scores(), "fish": scores(0.75, 0.8)},
         seconds=61.04,
     )
 
@@ -71,16 +72,16 @@ FAULTS = {
         2,
         lambda o: {"reference": o.reference.model_copy(update={"attempts": (ended(), attempt(2))})},
     ),
-    "LoRAs have learned too little": (3, lambda _: {"learned": {"heart": learned(0.5), "fish": learned(0.2)}}),
-    "the base knew it already": (3, lambda _: {"learned": {"heart": learned(), "fish": learned(before=0.1)}}),
-    "LoRAs have forgotten": (4, lambda _: {"learned": {"heart": learned(old=0.8), "fish": learned(old=0.75)}}),
+    "LoRAs have learned too little": (3, lambda _: {"scores": {"heart": scores(0.5), "fish": scores(0.2)}}),
+    "the base knew it already": (3, lambda _: {"scores": {"heart": scores(), "fish": scores(before=0.1)}}),
+    "LoRAs have forgotten": (4, lambda _: {"scores": {"heart": scores(old=0.8), "fish": scores(old=0.75)}}),
     "no grid": (3, lambda o: {"grid": o.grid.with_name("elsewhere.png")}),
 }
 
 
 def test_a_lora_that_was_not_examined_proves_nothing(outcome):
-    for found in ({}, {"heart": learned()}):
-        broken = replace(outcome, learned=found)
+    for found in ({}, {"heart": scores()}):
+        broken = replace(outcome, scores=found)
         assert [check.held for check in checks(broken)] == [True] * 3 + [False] * 2
         assert summary(broken)["ok"] is False
 
@@ -103,7 +104,8 @@ def test_what_was_learned_is_told_in_figures(outcome):
     figures = "0 % before, 75 to 90 % with LoRA, 82 % on average (at least 40 %)"
     assert taught == f"LoRAs draw their subjects: {figures}"
     assert kept == "LoRAs keep the old forms: 97 % before, 80 to 90 % with LoRA, 85 % on average (at least 80 %)"
-    assert learned_rows(outcome.learned)[0] == ("heart", "0 %", "90 %", "0.50", "0.85", "97 %", "90 %")
+    assert all(len(row) == len(SCORE_HEADERS) for row in score_rows(outcome.scores))
+    assert score_rows(outcome.scores)[0] == ("heart", "0 %", "90 %", "0.50", "0.85", "97 %", "90 %")
     assert summary(outcome)["learned"]["fish"] == {
         "subject_base": 0.0,
         "subject": 0.75,
@@ -114,15 +116,8 @@ def test_what_was_learned_is_told_in_figures(outcome):
     }
 
 
-def test_the_examiners_file_is_understood(outcome):
-    """It says more than is told."""
-    base = {"count": 16, "subject": 0.0, "subject_iou": 0.5, "background": 1.0, "old": 0.97, "unmoved": 1.0}
-    found = read_learned({"heart": {"base": base, "lora": base | {"subject": 0.9, "subject_iou": 0.85, "old": 0.9}}})
-    assert found == {"heart": outcome.learned["heart"]}
-
-
 def test_the_table_says_what_each_job_took_and_cost(outcome):
-    table = rows(outcome)
-    assert all(len(row) == len(HEADERS) for row in table)
-    assert table[0] == ("heart", "2 ⚡", "400", "12 s", "1.5 s", "$0.00085", "$0.00000213")
+    table = job_rows(outcome)
+    assert all(len(row) == len(JOB_HEADERS) for row in table)
+    assert table[0] == ("heart", "2 ⚡", "400", "12.5 s", "1.5 s", "$0.00085", "$0.00000213")
     assert table[-1][:2] == ("heart-again", "1")

@@ -1,7 +1,7 @@
-"""How well a drawing model follows its prompts: `python -m giornata.diffusion.shapes.evaluate DIR`.
+"""How well a drawing model follows its prompts: `python -m tools.tiny_shapes.evaluate DIR`.
 
 The model is read from its files, draws the whole grid of forms, colours and backgrounds once per seed, and is scored
-by giornata.diffusion.shapes.scoring. Two controls: the same pictures against shuffled prompts, and drawn pictures
+by tools.tiny_shapes.scoring. Two controls: the same pictures against shuffled prompts, and drawn pictures
 that only went through the VAE, which is the most that can be reached.
 """
 
@@ -20,9 +20,9 @@ from PIL import Image
 
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.shapes.courses import tensor_of
 from giornata.diffusion.shapes.pictures import FORMS, SIZE_PX, Shape, draw_shape, grid
-from giornata.diffusion.shapes.scoring import Reading, Scorer, Tally, tally
+from tools.tiny_shapes.courses import tensor_of
+from tools.tiny_shapes.scoring import Reading, Scorer, Tally, tally
 
 STEPS, GUIDANCE, AT_ONCE = 25, 4.0, 32
 SEEDS = (0, 1, 2)
@@ -142,12 +142,12 @@ def evaluate(
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line: prints the scores as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.shapes.evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.tiny_shapes.evaluate", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     options = parser.parse_args(arguments)
     fix_determinism(threads=1)
-    print(json.dumps(evaluate(options.directory, seeds=options.seeds), indent=1))  # noqa: T201  (what it is for)
+    print(json.dumps(evaluate(options.directory, seeds=options.seeds), indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Jobs, attempts and nodes as the server would describe them, for the tests of the demo."""
+"""Jobs, attempts and nodes in the form of the server's answers, for the tests of the demo."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

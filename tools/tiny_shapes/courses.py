@@ -13,11 +13,9 @@ from giornata.diffusion.captions import Embedding, encode
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.randomness import normal, uniform
 from giornata.diffusion.shapes import pictures
-from giornata.diffusion.shapes.architecture import PREDICTION_TYPE, TextParts
-from giornata.diffusion.shapes.peers import Peers
-from giornata.diffusion.shapes.plan import Plan, Ramp
-from giornata.diffusion.shapes.stage import Course
+from giornata.diffusion.shapes.model import PREDICTION_TYPE, TextParts
 from giornata.diffusion.tiny_parts import scheduler
+from tools.tiny_shapes.stage import Course, Peers, Plan, Ramp
 
 L1_WEIGHT, EDGE_WEIGHT, KL_WEIGHT = 0.3, 0.2, 2e-5
 # How often a picture is shown without its caption: as the pipeline does it without a negative prompt (all zeros),
