@@ -1,4 +1,4 @@
-"""Pictures of a run, as PNG and SVG. Needs matplotlib: the extra `simulate`."""
+"""Pictures of a run, as PNG and SVG. Needs matplotlib."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from benchmarks.simulate.comparison import PolicyRun
 from giornata.domain.money import MICRO_USD
 from giornata.simulate.story import BeatSeen
-from giornata.simulate.world import Ran
 
 SIZE = (9.0, 4.5)
 DPI = 144
@@ -18,7 +18,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 INK, QUIET = "#222222", "#8a8a8a"
 
 
-def draw_all(ran: Ran, folder: Path) -> list[Path]:
+def draw_all(ran: PolicyRun, folder: Path) -> list[Path]:
     """Draw everything there is to be drawn of a run; the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
@@ -37,7 +37,7 @@ def draw_all(ran: Ran, folder: Path) -> list[Path]:
     return files
 
 
-def _life(ran: Ran, axes: Axes) -> bool:
+def _life(ran: PolicyRun, axes: Axes) -> bool:
     """One job's life: the one with the most attempts."""
     job = max(ran.world.chronicle.jobs.values(), key=lambda story: (len(story.attempts), story.id), default=None)
     beats = [] if job is None else [beat for beat in ran.world.chronicle.beats if beat.job_id == job.id]
@@ -81,7 +81,7 @@ def _beats(
     )
 
 
-def _fleet(ran: Ran, axes: Axes) -> bool:
+def _fleet(ran: PolicyRun, axes: Axes) -> bool:
     """How large the fleet was, and how long the queue."""
     samples = ran.world.chronicle.samples
     if not samples:
@@ -121,7 +121,7 @@ def _fleet(ran: Ran, axes: Axes) -> bool:
     return True
 
 
-def _cost(ran: Ran, axes: Axes) -> bool:
+def _cost(ran: PolicyRun, axes: Axes) -> bool:
     """What a useful step cost on each machine."""
     price = ran.scenario.offers[0].price_micro_usd_per_hour / MICRO_USD / 3_600_000
     costs = sorted(
@@ -149,7 +149,7 @@ def _cost(ran: Ran, axes: Axes) -> bool:
     return True
 
 
-def _times(ran: Ran, axes: Axes) -> bool:
+def _times(ran: PolicyRun, axes: Axes) -> bool:
     """How long jobs took."""
     minutes = sorted(m for story in ran.world.chronicle.jobs.values() if (m := story.minutes) is not None)
     if not minutes:
@@ -174,7 +174,7 @@ def _times(ran: Ran, axes: Axes) -> bool:
     return True
 
 
-PICTURES: dict[str, Callable[[Ran, Axes], bool]] = {
+PICTURES: dict[str, Callable[[PolicyRun, Axes], bool]] = {
     "job-life": _life,
     "fleet-and-queue": _fleet,
     "cost-by-machine": _cost,

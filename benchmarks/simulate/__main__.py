@@ -1,23 +1,22 @@
-"""Every scenario of the simulator, ancestor beside ours: `python benchmarks/simulate.py`.
+"""Every scenario of the simulator, ancestor beside ours: `python -m benchmarks.simulate`.
 
 Plays `ancestor-1000` under the ancestor's policy, then the same with ours and the same trainer (what differs is
 policy), then ours with the estimated speed-up of the trainer; then the other scenarios under both policies. Prints
 what policy alone and the trainer alone gain, the table for docs/benchmarks.md, how well the model fits what was
-published, and one JSON line.
+published, how far each run is from what the offer allows, and one JSON line.
 """
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
-from rig.figures import conclude, machine
-
-from giornata.cli.simulate_words import gain_rows
-from giornata.simulate.calibration import fit, misfits
-from giornata.simulate.gains import comparable, gains_of
-from giornata.simulate.report import summary
+from benchmarks.rig.figures import conclude, machine
+from benchmarks.simulate.calibration import fit, misfits
+from benchmarks.simulate.comparison import comparable, gain_rows, gains_of, played, summary
+from benchmarks.simulate.plots import draw_all
+from benchmarks.simulate.regret import regret_words
 from giornata.simulate.scenarios import SCENARIOS, sized
-from giornata.simulate.world import played
 
 COLUMNS = (
     ("scenario", "scenario"),
@@ -44,6 +43,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--scenarios", nargs="+", default=list(SCENARIOS), choices=list(SCENARIOS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--full", action="store_true", help="flood with its 100,000 jobs on 2,000 nodes")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw every run into this folder")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the jobs; the figures mean little")
     return parser.parse_args(arguments)
 
@@ -55,8 +55,10 @@ def play(name: str, policy: Any, options: argparse.Namespace) -> dict[str, Any]:
     elif name in SMALLER and not options.full:
         jobs, nodes = SMALLER[name]
         scenario = sized(scenario, jobs=jobs, nodes=nodes)
-    with played(scenario, seed=options.seed, policy=policy) as ran:
+    with played(scenario, seed=options.seed, policy=policy, keep_beats=options.plots is not None) as ran:
         told = summary(ran)
+        if options.plots is not None:
+            draw_all(ran, options.plots)
     if policy == "giornata" and comparable(scenario):
         told["gained"] = gains_of(scenario, told)
     print(f"{name} ({policy}): {ran.wall_s:.1f} s, {ran.cpu_s:.1f} s of computing", file=sys.stderr)
@@ -71,6 +73,7 @@ def main(arguments: list[str]) -> int:
     for run in runs:
         for row in gain_rows(run):
             print(f"{run['scenario']}: {row}")
+        print(f"{run['scenario']} ({run['policy']}): {regret_words(run)}")
     print("| " + " | ".join(title for title, _ in COLUMNS) + " |")
     print("|" + "---|" * len(COLUMNS))
     for run in runs:

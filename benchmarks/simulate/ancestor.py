@@ -7,16 +7,12 @@ the latter as its successor's example has it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from giornata.domain.reasons import Reason
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import rng
-from giornata.simulate.plane import Answer, Grant, Nothing, Progress, ServerAway
-from giornata.simulate.queue_view import Counts
-
-if TYPE_CHECKING:
-    from giornata.simulate.node import ModelledNode
+from giornata.simulate.installation import Counts
+from giornata.simulate.plane import Answer, ClaimRequest, Grant, Nothing, Progress, ServerAway
 
 MAX_HEARTBEAT_AGE_MS = 60_000
 FAILURES_PER_WORKER = 5
@@ -40,7 +36,7 @@ class _Row:
 
 @dataclass(slots=True)
 class AncestorPlane:
-    """Implements `Plane`. Nobody holds a lease: whoever says it works on a job is believed (D2)."""
+    """Answers the calls of `giornata.simulate.plane.ControlPlane`. It has no leases: it believes nodes (D2)."""
 
     agenda: Agenda
     seed: int
@@ -65,19 +61,18 @@ class AncestorPlane:
 
     # ---- the plane ----
 
-    def claim(self, nodes: "Sequence[ModelledNode]") -> list[Grant | Nothing]:
+    def claim(self, requests: Sequence[ClaimRequest]) -> list[Grant | Nothing]:
         self._present()
         # Polls of one instant are spread over its second.
         at_ms = {
-            node.number: self.agenda.now_ms()
-            + 1000 * rng(self.seed, "poll", f"{node.number} {node.request}").random()
-            for node in nodes
+            each.number: self.agenda.now_ms()
+            + 1000 * rng(self.seed, "poll", f"{each.number} {each.request}").random()
+            for each in requests
         }
         answers: dict[int, Grant | Nothing] = {}
-        for node in sorted(nodes, key=lambda each: at_ms[each.number]):
-            node.request += 1
-            answers[node.number] = self._claim(node.machine.id, at_ms[node.number])
-        return [answers[node.number] for node in nodes]
+        for each in sorted(requests, key=lambda each: at_ms[each.number]):
+            answers[each.number] = self._claim(each.machine_id, at_ms[each.number])
+        return [answers[each.number] for each in requests]
 
     def _claim(self, machine_id: str, at_ms: float) -> Grant | Nothing:
         stalled, pending = self._stalled(at_ms), self._waiting(at_ms)

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable
 
+from benchmarks.simulate.ancestor import FAILURES_PER_WORKER, AncestorPlane
 from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.simulate.agenda import Agenda
-from giornata.simulate.ancestor import FAILURES_PER_WORKER, AncestorPlane
 from giornata.simulate.provider import ModelledFleet
 
 CRON_S = 300.0

@@ -5,14 +5,15 @@ nothing of the run, so that too few nodes, nodes that came late and slow machine
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from giornata.domain.money import MICRO_USD
 from giornata.simulate.draws import by_curve
 from giornata.simulate.provider import Offer
+from giornata.simulate.run import Ran
 from giornata.simulate.scenario import Scenario
-from giornata.simulate.world import Ran
 
 HOUR_S = 3600.0
 
@@ -86,3 +87,13 @@ def _fluid_end_s(starts: list[tuple[float, float]], steps: float) -> float:
             return start_s + steps / speed
         steps -= speed * (until_s - start_s)
     raise ValueError("a fleet without machines does no steps")
+
+
+def regret_words(told: Mapping[str, Any]) -> str:
+    """Against the bound of the offer."""
+    regret = told["regret"]
+    return (
+        f"regret against what the offer allows (its fastest machines at the start curve, its lowest price, no loss, "
+        f"steps divisible at will): makespan {regret['makespan']:+.1%} of {regret['bound_h']:.2f} h, "
+        f"cost {regret['cost']:+.1%} of ${regret['bound_usd']:.2f}"
+    )
