@@ -184,7 +184,7 @@ class DemoRun:
         run_modules(
             [
                 ("tools.tiny_shapes.learned", *model, *rows, *score),
-                ("giornata.diffusion.grid", *model, *rows, *pictures, *also, *sheet),
+                ("tools.lora_grid", *model, *rows, *pictures, *also, *sheet),
             ]
         )
         scores: Scores = json.loads(settings.scores.read_text())

@@ -4,12 +4,28 @@ Shapes: B pictures of one process, C = 3 colours or 4 latent channels, H, W pixe
 K captions, L tokens, D and P widths as in giornata.diffusion.captions. Pixels are in [-1, 1], all is float32.
 """
 
+import math
+import random
+
 import numpy as np
 import torch
 from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from PIL import Image
 
 from giornata.diffusion.captions import Embedding, encode
+from giornata.diffusion.drawings import (
+    BACKGROUNDS,
+    CENTRE,
+    JITTER,
+    RGB,
+    Pen,
+    Placing,
+    Point,
+    capsule,
+    ellipse,
+    paint,
+    shifted,
+)
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.randomness import normal, uniform
 from giornata.diffusion.shapes import pictures
@@ -52,8 +68,40 @@ def vae_course(vae: AutoencoderKL, plan: Plan, peers: Peers) -> Course:
 
 def _any_picture(plan: Plan, index: int) -> Image.Image:
     if index % 2:
-        return pictures.composition(index // 2, seed=plan.seed)
+        return composition(index // 2, seed=plan.seed)
     return pictures.captioned(index // 2, seed=plan.seed)
+
+
+def composition(index: int, *, seed: int = 0) -> Image.Image:
+    """The `index`-th picture of no shape in particular, for the VAE: up to four patches of any colour anywhere."""
+    chance = random.Random(f"{seed}:composition:{index}")
+
+    def any_colour() -> RGB:
+        return chance.randint(0, 255), chance.randint(0, 255), chance.randint(0, 255)
+
+    def draw(pen: Pen) -> None:
+        for _ in range(chance.randint(1, 4)):
+            pen.polygon(_patch(chance), any_colour())
+
+    known = shifted(chance.choice(list(BACKGROUNDS.values())), [chance.randint(-JITTER, JITTER) for _ in range(3)])
+    ground = known if chance.random() < 0.6 else any_colour()
+    placing = Placing(
+        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)),
+        radius=chance.uniform(*pictures.RADIUS),
+        tilt_radians=chance.uniform(0, 2 * math.pi),
+    )
+    return paint(draw, ground=ground, placing=placing, size_px=pictures.SIZE_PX)
+
+
+def _patch(chance: random.Random) -> list[Point]:
+    x, y, kind = chance.uniform(-0.6, 0.6), chance.uniform(-0.6, 0.6), chance.randrange(3)
+    if kind == 0:
+        return ellipse((x, y), chance.uniform(0.1, 0.9), chance.uniform(0.1, 0.9))
+    if kind == 1:
+        return capsule((x, y), (chance.uniform(-1, 1), chance.uniform(-1, 1)), chance.uniform(0.08, 0.35))
+    angles = sorted(chance.uniform(0, 2 * math.pi) for _ in range(chance.randint(3, 7)))
+    reach = [chance.uniform(0.4, 1.1) for _ in angles]
+    return [(x + r * math.cos(a), y + r * math.sin(a)) for r, a in zip(reach, angles, strict=True)]
 
 
 def reconstruction_loss(decoded_BCHW: torch.Tensor, pixels_BCHW: torch.Tensor) -> torch.Tensor:

@@ -27,10 +27,10 @@ from transformers.utils import logging as transformers_logging
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.drawings import BACKGROUNDS
 from giornata.diffusion.drawings import SUBJECTS as DRAWN
-from giornata.diffusion.grid import Row, parse_row, wearing
 from giornata.diffusion.lora_file import diffusers_faults
 from giornata.diffusion.shapes.pictures import TRAINED
 from giornata.domain.errors import Fault, InvalidInput
+from tools.lora_grid import Row, parse_row, wearing
 from tools.tiny_shapes.evaluate import draw_prompts, load
 from tools.tiny_shapes.scoring import LEAST_IOU, Reading, Scorer, tally
 

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tools.tiny_shapes.courses import composition
 from tools.tiny_shapes.scoring import Scorer
 
 from giornata.diffusion.drawings import SUBJECTS
@@ -15,7 +16,6 @@ from giornata.diffusion.shapes.pictures import (
     caption_of,
     captioned,
     captions,
-    composition,
     draw_shape,
     grid,
 )

@@ -1,6 +1,6 @@
 """Pictures of several LoRAs beside those of their base model, from the same seeds, on one sheet.
 
-    python -m giornata.diffusion.grid --model DIR --out grid.png \
+    python -m tools.lora_grid --model DIR --out grid.png \
         --row "teal heart=heart.safetensors:a photo of sks toy" --pictures "teal heart=heart/" --seeds 0 1 2 \
         --also "a red circle on a white background"
 
@@ -211,7 +211,7 @@ def _readable(path: Path) -> bool:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.grid", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.lora_grid", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="folder of the base model")
     parser.add_argument("--out", type=Path, required=True, help="PNG to write")
     parser.add_argument("--row", action="append", default=[], metavar="LABEL=PATH:PROMPT", help="- for no LoRA")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from diffusers import StableDiffusionXLPipeline
 from PIL import Image, ImageChops
+from tools.lora_grid import Row, Sampling, main, make_grid, paint, paint_row, parse_row
 
 from giornata.diffusion.formats import write_kohya
-from giornata.diffusion.grid import Row, Sampling, main, make_grid, paint, paint_row, parse_row
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet, fitted
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import facts_of
