@@ -44,7 +44,7 @@ pretrain-demo: $(STAMP)
 	@$(BIN)/giornata pretrain demo --json $(DEMO_FLAGS)
 
 demo: $(STAMP)
-	@$(BIN)/giornata demo $(DEMO_FLAGS)
+	@$(BIN)/python -m examples.demo $(DEMO_FLAGS)
 
 test: lint types contracts unit contract sim system
 
@@ -132,11 +132,11 @@ mutants: $(STAMP)
 DEVICE ?= cuda
 SCRIPT ?= fetch
 gpu: $(STAMP)
-	@PYTHONPATH=benchmarks $(BIN)/python -m gpu --device $(DEVICE) --script $(SCRIPT) $(GPU_FLAGS)
+	@$(BIN)/python -m benchmarks.gpu --device $(DEVICE) --script $(SCRIPT) $(GPU_FLAGS)
 
 OUT ?= build/tiny-shapes
 tiny-shapes: $(STAMP)
-	@$(BIN)/python -m giornata.diffusion.shapes.pretrain $(OUT) $(PRETRAIN_FLAGS)
+	@$(BIN)/python -m tools.tiny_shapes.pretrain $(OUT) $(PRETRAIN_FLAGS)
 
 clean:
 	rm -rf $(VENV) demo-output pretrain-demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""What the platform costs while nobody wants anything of it: `python benchmarks/at_rest.py`.
+"""What the platform costs while nobody wants anything of it: `python -m benchmarks.at_rest`.
 
 Starts `giornata up` on an empty database, with a local fleet that may grow to four nodes and has none, and looks at
 every process that there is: how many, their resident memory, and the CPU seconds that they use over `--seconds`.
@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rig.figures import conclude, machine, spread, spread_words
-from rig.processes import Usage, usage_of
+from benchmarks.rig.figures import conclude, machine, spread, spread_words
+from benchmarks.rig.processes import Usage, usage_of
 
 MEMORY_MARK_BYTES = 150e6
 CORE_MARK = 0.01

@@ -1,4 +1,4 @@
-"""Claims and heartbeats through HTTP, at queues of very different length: `python benchmarks/claim.py`.
+"""Claims and heartbeats through HTTP, at queues of very different length: `python -m benchmarks.claim`.
 
 Starts a real server process for each cell (database × depth of the queue), fills the queue by SQL, and sends bursts
 of claims, then of heartbeats, over sockets of 127.0.0.1. A repetition goes through all depths before the next
@@ -8,7 +8,7 @@ nothing (enqueue, fetch, finish) on the same PostgreSQL: ours through HTTP, ours
 from the package index when --peers-python names an interpreter that has them:
 
     python -m venv /tmp/peers && /tmp/peers/bin/pip install procrastinate pgqueuer asyncpg 'psycopg[binary,pool]'
-    python benchmarks/claim.py --peers-python /tmp/peers/bin/python
+    python -m benchmarks.claim --peers-python /tmp/peers/bin/python
 
 With `--against COMMIT` it plays this version and that one by turns instead, at a queue of 1,000 with 16 and with 64
 clients unless told otherwise, and whole lives over HTTP; it prints the ratio of the rates, pair by pair,
@@ -26,13 +26,13 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rig.against import against
-from rig.backlog import Queue
-from rig.bursts import Burst, beat_burst, claim_burst
-from rig.databases import Postgres, postgres
-from rig.figures import conclude, latencies_ms, machine, percentile, spread, spread_words
-from rig.lives import PEERS, Life, by_use_cases, of_peer, over_http
-from rig.server import Server, server
+from benchmarks.rig.against import against
+from benchmarks.rig.backlog import Queue
+from benchmarks.rig.bursts import Burst, beat_burst, claim_burst
+from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.figures import conclude, latencies_ms, machine, percentile, spread, spread_words
+from benchmarks.rig.lives import PEERS, Life, by_use_cases, of_peer, over_http
+from benchmarks.rig.server import Server, server
 
 LEASE_S = 3600.0
 CLAIMS_PER_S_MARK = 1000.0

@@ -1,4 +1,4 @@
-"""How long the command line takes to say something, against a bare Python: `python benchmarks/command_line.py`.
+"""How long the command line takes to say something, against a bare Python: `python -m benchmarks.command_line`.
 
 Each round runs all commands by turns, each in a process of its own. CPU time (user and system) of the process, the
 median of the rounds with the least and the most; the ratio is each round's own. Prints a table, then one JSON line.
@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 
-from rig.figures import conclude, machine, spread, spread_words
+from benchmarks.rig.figures import conclude, machine, spread, spread_words
 
 BARE = "python -c pass"
 MAIN = [sys.executable, "-c", "from giornata.cli import main; main()"]

@@ -1,4 +1,4 @@
-"""What compiled kernels take, and what they save: `python benchmarks/compiled.py`.
+"""What compiled kernels take, and what they save: `python -m benchmarks.compiled`.
 
 Five ways of the same steps (one adapter of rank 16, random latents, float32), each in a process of its own: plain;
 kernels into an empty directory; once more with that directory; with the artifacts that torch saved of it, into
@@ -92,7 +92,8 @@ def measure(
 
 def _run(way: str, size: str, directory: Path, options: Sequence[str]) -> dict[str, Any]:
     directory.mkdir(exist_ok=True)
-    command = [sys.executable, __file__, "--child", way, "--sizes", size, "--directory", str(directory), *options]
+    command = [sys.executable, "-m", "benchmarks.compiled", "--child", way, "--sizes", size]
+    command += ["--directory", str(directory), *options]
     environment = os.environ | {
         "TORCHINDUCTOR_CACHE_DIR": str(directory),
         "OMP_NUM_THREADS": "1",

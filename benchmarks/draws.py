@@ -1,4 +1,4 @@
-"""What the thread that makes a trainer's examples pays for a row: `python benchmarks/draws.py [--against SRC]`.
+"""What the thread that makes a trainer's examples pays for a row: `python -m benchmarks.draws [--against SRC]`.
 
 Rows as Stable Diffusion 2 has them (77 x 1024 of text, a tenth of the captions dropped) in batches of 64, 256 and 512
 pixels. `SRC` is the src folder of another checkout: both are measured by turns, each round in processes of their own.
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rig.figures import conclude, machine, spread, spread_words
+from benchmarks.rig.figures import conclude, machine, spread, spread_words
 
 ROWS, TIMES = 64, 8
 RESOLUTIONS = (256, 512)
@@ -60,7 +60,7 @@ def work() -> dict[str, Any]:
 def measured(source: str) -> dict[str, Any]:
     """By a process of its own."""
     environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, __file__, "--one"]
+    words = [sys.executable, "-m", "benchmarks.draws", "--one"]
     said = subprocess.run(words, check=True, stdout=subprocess.PIPE, env=environment).stdout
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found

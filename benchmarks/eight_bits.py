@@ -1,4 +1,4 @@
-"""A base in 8 bits against the same base as it was loaded: `python benchmarks/eight_bits.py`.
+"""A base in 8 bits against the same base as it was loaded: `python -m benchmarks.eight_bits`.
 
 For the drawing model, the tiny and the medium model, with LoRA of rank 16 on the attention: what the UNet's weights
 take; what autograd holds between forward and backward pass, in all and without the base's weights; how far the UNet's
@@ -17,14 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from rig import medium_model
 
+from benchmarks.rig import medium_model
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.eight_bits import held_base
 from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.shapes.shipped import copy_drawing_model
+from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.tiny_model import build_tiny_model
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization

@@ -1,4 +1,4 @@
-"""One server process under the calls of a large fleet: `python benchmarks/fleet_load.py`.
+"""One server process under the calls of a large fleet: `python -m benchmarks.fleet_load`.
 
 A real `giornata server` with its defaults on a PostgreSQL, all on this machine. Nodes, each with a running job, are
 put into the database by SQL; from then on everything is HTTP over 127.0.0.1, on a new connection for each call as an
@@ -17,13 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from rig.agents import Agents, Pace
-from rig.backlog import Queue
-from rig.databases import Postgres, postgres
-from rig.figures import conclude, latencies_ms, machine
-from rig.processes import Usage, busy_s, usage_of
-from rig.running_fleet import begin_fleet
-from rig.server import Server, server
+from benchmarks.rig.agents import Agents, Pace
+from benchmarks.rig.backlog import Queue
+from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.figures import conclude, latencies_ms, machine
+from benchmarks.rig.processes import Usage, busy_s, usage_of
+from benchmarks.rig.running_fleet import begin_fleet
+from benchmarks.rig.server import Server, server
 
 LEASE_S = 90.0
 BEAT_S = 30.0

@@ -1,4 +1,4 @@
-"""What deciding over many rows takes, and what reading one picture takes: `python benchmarks/ingest.py`.
+"""What deciding over many rows takes, and what reading one picture takes: `python -m benchmarks.ingest`.
 
 *Deciding*: rows as an ingest examines them, without pictures, are written to Parquet files; then a process of its own
 finds duplicates, sorts what is kept and lists what is refused, within a limit of memory. Of every 100 rows one has
@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 from PIL import Image
-from rig.figures import conclude, machine, spread, spread_words
 
+from benchmarks.rig.figures import conclude, machine, spread, spread_words
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.decision import Decision, Keep
 from giornata.pretrain.data.examination import EXAMINED, examine
@@ -124,7 +124,8 @@ def most_bytes(folder: Path) -> Iterator[list[int]]:
 
 def measured(folder: Path, rows: int, distance: int | None, memory_mib: int) -> dict[str, float]:
     """By a process of its own."""
-    words = [sys.executable, __file__, "--decide", str(folder / str(rows)), "--memory-mib", str(memory_mib)]
+    words = [sys.executable, "-m", "benchmarks.ingest", "--decide", str(folder / str(rows))]
+    words += ["--memory-mib", str(memory_mib)]
     words += [] if distance is None else ["--distance", str(distance)]
     answer = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ}).stdout
     found: dict[str, float] = json.loads(answer)

@@ -1,4 +1,4 @@
-"""What interruptions cost: useful over billed seconds of real jobs: `python benchmarks/interruption.py`.
+"""What interruptions cost: useful over billed seconds of real jobs: `python -m benchmarks.interruption`.
 
 Starts `giornata up` with real nodes and kills them (SIGKILL, no warning) at random, each at the given rate, while
 they work on jobs of a known pace. *Useful* is each step once, at what a step takes: the engine that counts sleeps
@@ -29,8 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rig.figures import conclude, machine
-
+from benchmarks.rig.figures import conclude, machine
 from giornata.client import Client
 from giornata.protocol.jobs import Job
 

@@ -1,4 +1,4 @@
-"""Jobs in one batch against one job at the same batch: `python benchmarks/joint.py`.
+"""Jobs in one batch against one job at the same batch: `python -m benchmarks.joint`.
 
 For K = 1, 2, 4, 8: K jobs of batch 1 jointly, each with its own adapter, clipping and optimizer, and as the control
 one adapter at batch K. What the control gains over K = 1 is the gain of batching; what the joint run loses against

@@ -1,7 +1,7 @@
-"""What the trainer teaches the drawing model, option by option: `python benchmarks/learning.py`.
+"""What the trainer teaches the drawing model, option by option: `python -m benchmarks.learning`.
 
 Every lesson (rig/lessons.py) is a whole job on 8 pictures of a subject that the model has never seen. What it has
-learned and kept is marked by giornata.diffusion.shapes.learned, a scorer without learned parts. Prints a line for
+learned and kept is marked by tools.tiny_shapes.learned, a scorer without learned parts. Prints a line for
 each job, then a table (mean, least and greatest over the seeds), then one JSON line. With --results each job's marks
 are added to a file of JSON lines, and those that stand there already are not done again.
 """
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from diffusers.utils import logging as diffusers_logging
-from rig.lessons import LESSONS, PROMPT
-from rig.school import School
+from tools.tiny_shapes.evaluate import load
+from tools.tiny_shapes.learned import PICTURES, Examination
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.rig.lessons import LESSONS, PROMPT
+from benchmarks.rig.school import School
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.drawings import SUBJECTS
-from giornata.diffusion.shapes.evaluate import load
-from giornata.diffusion.shapes.learned import PICTURES, Examination
-from giornata.diffusion.shapes.shipped import copy_drawing_model
+from giornata.diffusion.shapes.model import copy_drawing_model
 
 COLUMNS = ("subject", "subject_iou", "old", "unmoved")
 BASE = "base"

@@ -1,4 +1,4 @@
-"""What methods that save work cost in quality: `python benchmarks/less_work.py`.
+"""What methods that save work cost in quality: `python -m benchmarks.less_work`.
 
 The recipe `shapes` on drawn pictures, once plain and once in each of --ways, for every seed:
 
@@ -27,12 +27,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rig import less_work_run
-from rig.curves import compared
-from rig.figures import conclude, machine, spread, spread_words
-from rig.less_work_run import PLAIN, SMALL_FIRST
-from rig.pretraining_data import drawn, encoded
-
+from benchmarks.rig import less_work_run
+from benchmarks.rig.curves import compared
+from benchmarks.rig.figures import conclude, machine, spread, spread_words
+from benchmarks.rig.less_work_run import PLAIN, SMALL_FIRST
+from benchmarks.rig.pretraining_data import drawn, encoded
 from giornata.protocol.pretraining import Architecture
 
 SIDE_PX = 64
@@ -101,8 +100,8 @@ def _trained(options: argparse.Namespace, missing: Mapping[int, Sequence[str]], 
 
 
 def run_in_a_process(work: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The curve of one run (rig.less_work_run)."""
-    command = [sys.executable, less_work_run.__file__, json.dumps(work)]
+    """The curve of one run (benchmarks.rig.less_work_run)."""
+    command = [sys.executable, "-m", less_work_run.__name__, json.dumps(work)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if ran.returncode:

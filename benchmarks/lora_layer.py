@@ -1,4 +1,4 @@
-"""A job that trains alone by the lean layer against the same by peft's: `python benchmarks/lora_layer.py`.
+"""A job that trains alone by the lean layer against the same by peft's: `python -m benchmarks.lora_layer`.
 
 For each option, CPU milliseconds of a step (forward, backward, optimizer) on random latents and embeddings, with LoRA
 of rank 16 on the attention. Both layers are on one and the same base by turns, a repetition through all options
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rig import medium_model
-from rig.figures import conclude, machine, spread, spread_words
 
 from giornata.diffusion.batched_lora import adapters_off
+from benchmarks.rig import medium_model
+from benchmarks.rig.figures import conclude, machine, spread, spread_words
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.lora import Adapters, add_adapters

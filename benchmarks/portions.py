@@ -1,4 +1,4 @@
-"""What very many shards cost whoever trains them, before the first row is read: `python benchmarks/portions.py`.
+"""What very many shards cost whoever trains them, before the first row is read: `python -m benchmarks.portions`.
 
 A manifest of so many shards without any pictures; a phase that takes every row once, with rows held back for
 validation. For each size a process of its own reads the manifest, makes the phases, a ledger, what remains of it when
@@ -29,8 +29,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rig.figures import conclude, machine
 
+from benchmarks.rig.figures import conclude, machine
 from giornata.pretrain.data.columns import LATENTS
 from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
 from giornata.pretrain.data.storage import Storage
@@ -197,7 +197,7 @@ def main() -> None:
     about, found = machine(), list[dict[str, float]]()
     what = "tasks" if given.tasks else "shards"
     for number in given.tasks or given.shards:
-        words = [sys.executable, __file__, "--one", str(number), *(["--ray"] if given.ray else [])]
+        words = [sys.executable, "-m", "benchmarks.portions", "--one", str(number), *(["--ray"] if given.ray else [])]
         words += ["--tasks", str(number)] if given.tasks else []
         words += ["--encode"] if given.encode else []
         found.append(json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1]))

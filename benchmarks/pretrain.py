@@ -1,4 +1,4 @@
-"""What pre-training costs, and where: `python benchmarks/pretrain.py`.
+"""What pre-training costs, and where: `python -m benchmarks.pretrain`.
 
 Three parts (--parts), each way a process of its own, one way after the other and all again in every round, so that
 ratios are of runs under like conditions:
@@ -30,12 +30,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rig import pretraining_steps, pretraining_way
-from rig.figures import conclude, machine, spread
-from rig.pretraining_plan import gpu_of, planned
-from rig.pretraining_sizes import SIZES, config_of, encoder_flops, heavy_encoders
-from rig.pretraining_table import modes_summary, modes_table, plan_table, steps_summary, steps_table
-
+from benchmarks.rig import pretraining_steps, pretraining_way
+from benchmarks.rig.figures import conclude, machine, spread
+from benchmarks.rig.pretraining_plan import gpu_of, planned
+from benchmarks.rig.pretraining_sizes import SIZES, config_of, encoder_flops, heavy_encoders
+from benchmarks.rig.pretraining_table import modes_summary, modes_table, plan_table, steps_summary, steps_table
 from giornata.pretrain.training.models import flops_per_picture
 
 MODES = ("loader", "colocated", "offline", "hybrid", "online")
@@ -79,7 +78,7 @@ def child(script: Any, work: Mapping[str, Any], cache: Path) -> dict[str, Any]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
         "PYTHONHASHSEED": "0",
     }
-    command = [sys.executable, script.__file__, json.dumps(work)]
+    command = [sys.executable, "-m", script.__name__, json.dumps(work)]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if ran.returncode:
         sys.exit(f"{work.get('way') or work.get('what')} ended with {ran.returncode}:\n{ran.stderr[-3000:]}")
@@ -137,7 +136,7 @@ class Bench:
         return {"flops": flops, "failed": failed, **modes_summary(found, over=next(iter(found)))}
 
     def _data(self, resolution: int) -> None:
-        from rig.pretraining_data import drawn, encoded
+        from benchmarks.rig.pretraining_data import drawn, encoded
 
         size = SIZES[self._options.size]
         config = config_of(self.work("modes", resolution, mode="offline", samples=1))

@@ -1,4 +1,4 @@
-"""Learning rates, schedules and optimizers for the recipe `shapes`: `python benchmarks/rates.py`.
+"""Learning rates, schedules and optimizers for the recipe `shapes`: `python -m benchmarks.rates`.
 
 Every way trains for the same CPU seconds, --cpu-s, for each of --seeds. A way is OPTIMIZER:SCHEDULE:RATE. What a
 sample costs depends on the optimizer alone and is measured first, by a short run of each. That gives the number of
@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from less_work import SIDE_PX, run_in_a_process
-from rig import less_work_run
-from rig.figures import conclude, machine
-from rig.pretraining_data import drawn, encoded
+
+from benchmarks.rig import less_work_run
+from benchmarks.rig.figures import conclude, machine
+from benchmarks.rig.pretraining_data import drawn, encoded
 
 GLOBAL_BATCH = 64
 WAYS = (

@@ -1,4 +1,4 @@
-"""What training costs, against the example script of diffusers: `python benchmarks/train.py`.
+"""What training costs, against the example script of diffusers: `python -m benchmarks.train`.
 
 Jobs of batch 1 are done in several ways, as whole processes, one way after the other and all of them again in each
 repetition, so that ratios are of runs under like conditions:
@@ -39,10 +39,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rig.device_rate import device_rate
-from rig.training_runs import Run, Work, cold, joint, one_batch, script, side_by_side, warm
-from rig.training_table import facts_of, flops_per_image, ratios, table
-
+from benchmarks.rig.device_rate import device_rate
+from benchmarks.rig.training_runs import Run, Work, cold, joint, one_batch, script, side_by_side, warm
+from benchmarks.rig.training_table import facts_of, flops_per_image, ratios, table
 from giornata.protocol.pipe import InputFile
 
 PICTURES = 6
@@ -101,11 +100,11 @@ def work_of(options: argparse.Namespace, home: Path) -> Work:
 def _model(size: str, home: Path) -> str:
     folder = home / size
     if size == "medium":
-        from rig.medium_model import build as build_medium
+        from benchmarks.rig.medium_model import build as build_medium
 
         return str(build_medium(folder))
     if size == "full":
-        from rig.full_model import build as build_full
+        from benchmarks.rig.full_model import build as build_full
 
         return str(build_full(folder))
     subprocess.run(

@@ -1,4 +1,4 @@
-"""How much sooner a second job on the same base begins than a first one: `python benchmarks/warm_start.py`.
+"""How much sooner a second job on the same base begins than a first one: `python -m benchmarks.warm_start`.
 
 Drives a real engine through its pipe, as an agent does. *Cold* is the time from the start of the process to the first
 step of its first job; *warm* is the time from the start message of the second job, on other pictures and with another

@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu import tables
-from gpu.parts import PARTS, limit_s
-from gpu.record import DONE, FAILED, ROOT, Record, about
-from gpu.settings import Settings, settings_for
+from benchmarks.gpu import tables
+from benchmarks.gpu.parts import PARTS, limit_s
+from benchmarks.gpu.record import DONE, FAILED, ROOT, Record, about
+from benchmarks.gpu.settings import Settings, settings_for
 
 LEFT = 3
 """The exit status when parts are left."""
@@ -56,9 +56,9 @@ def carried_out(part: str, settings: Settings, limit_s: float) -> dict[str, Any]
         tempfile.TemporaryFile("w+") as said,
         tempfile.TemporaryFile("w+") as warned,
     ):
-        command = [sys.executable, "-m", "gpu.child", part, json.dumps(settings.told()), home]
+        command = [sys.executable, "-m", "benchmarks.gpu.child", part, json.dumps(settings.told()), home]
         process = subprocess.Popen(
-            command, stdout=said, stderr=warned, env=_environment(home), start_new_session=True
+            command, cwd=ROOT, stdout=said, stderr=warned, env=_environment(home), start_new_session=True
         )
         try:
             process.wait(limit_s)
@@ -99,9 +99,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment(home: str) -> dict[str, str]:
-    """The parts import this package and the benchmarks' other one. Temporary files lie in `home`."""
-    path = os.pathsep.join(filter(None, [str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TMPDIR": home}
+    """Temporary files of a part lie in `home`."""
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": home}
 
 
 CarryOut = Callable[[str, Settings, float], dict[str, Any]]

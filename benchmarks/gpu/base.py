@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, DDPMScheduler
-from rig.full_model import LAYOUT, PARTS, filled, without_weights
 from transformers import CLIPTokenizer
 
+from benchmarks.rig.full_model import LAYOUT, PARTS, filled, without_weights
 from giornata.diffusion.families import SDXL
 from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.models import BaseModel, vae_dtype

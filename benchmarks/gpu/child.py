@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.gpu.record import ROOT
+from benchmarks.gpu.settings import Settings, settings_from
 from giornata.diffusion.determinism import let_libraries_repeat
-from gpu.record import ROOT
-from gpu.settings import Settings, settings_from
 
 
 def tests(_: Settings, home: Path) -> dict[str, Any]:
@@ -32,14 +32,14 @@ def pretrain(settings: Settings, home: Path) -> dict[str, Any]:
     """Steps and encoders by benchmarks/pretrain.py. Raises SystemExit with its last words."""
     out = home / "pretrain.json"
     command = [
-        *(sys.executable, str(ROOT / "benchmarks" / "pretrain.py"), "--device", settings.device),
+        *(sys.executable, "-m", "benchmarks.pretrain", "--device", settings.device),
         *("--size", settings.pretrain_size, "--parts", "steps", "encoders", "--methods", "all but FSDP2"),
         *("--resolutions", *map(str, settings.resolutions), "--rounds", str(settings.rounds), "--json", str(out)),
     ]
     if settings.device == "cpu":
         command[command.index("all but FSDP2")] = "baseline"  # which compiles nothing
         command.append("--quick")
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(f"benchmarks/pretrain.py ended with {ran.returncode}:\n{ran.stderr[-3000:]}")
     told = json.loads(out.read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ def pretrain(settings: Settings, home: Path) -> dict[str, Any]:
 
 def _training(name: str) -> Callable[[Settings, Path], dict[str, Any]]:
     def part(settings: Settings, home: Path) -> dict[str, Any]:
-        from gpu import training
+        from benchmarks.gpu import training
 
         made: dict[str, Any] = getattr(training, name)(settings, home)
         return made
@@ -57,7 +57,7 @@ def _training(name: str) -> Callable[[Settings, Path], dict[str, Any]]:
 
 
 def _encoders(settings: Settings, home: Path) -> dict[str, Any]:
-    from gpu.encoders import encoders
+    from benchmarks.gpu.encoders import encoders
 
     return encoders(settings, home)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rig.figures import spread
 
+from benchmarks.gpu.base import Built, layout_of
+from benchmarks.gpu.plain import seconds
+from benchmarks.gpu.settings import Settings
+from benchmarks.rig.figures import spread
 from giornata.diffusion import captions, latent_batches
 from giornata.protocol.specs import TrainSpec
-from gpu.base import Built, layout_of
-from gpu.plain import seconds
-from gpu.settings import Settings
 
 
 @torch.no_grad()

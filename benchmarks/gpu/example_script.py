@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
-from rig.full_model import build
-from rig.training_runs import Work, script
 
+from benchmarks.gpu.settings import Settings
+from benchmarks.rig.full_model import build
+from benchmarks.rig.training_runs import Work, script
 from giornata.protocol.pipe import InputFile
-from gpu.settings import Settings
 
 NAME = "train_dreambooth_lora_sdxl.py"
 PLACE = "https://raw.githubusercontent.com/huggingface/diffusers/v{version}/examples/dreambooth/" + NAME

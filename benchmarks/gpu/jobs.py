@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rig.figures import spread
 
+from benchmarks.gpu.base import Built, layout_of
+from benchmarks.gpu.settings import Settings
+from benchmarks.rig.figures import spread
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.memory_budget import MemoryPlan, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
-from gpu.base import Built, layout_of
-from gpu.settings import Settings
 
 NAME = "random-sdxl"
 """No folder and no model of a hub: the base is built."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
+from benchmarks.gpu.settings import Settings
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.protocol.specs import TrainSpec
-from gpu.settings import Settings
 
 
 def plain_ms(base: BaseModel, spec: TrainSpec, settings: Settings) -> float:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rig.figures import machine
+from benchmarks.rig.figures import machine
 
 ROOT = Path(__file__).parents[2]
 DONE, FAILED = "done", "failed"

@@ -6,10 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rig.figures import spread_words
-
-from gpu.parts import PARTS
-from gpu.record import DONE
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.record import DONE
+from benchmarks.rig.figures import spread_words
 
 SECTION = re.compile(r"(<!-- gpu:begin -->\n).*?(<!-- gpu:end -->)", re.DOTALL)
 Found = Mapping[str, Any]

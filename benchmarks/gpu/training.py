@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from rig.figures import spread
 
+from benchmarks.gpu.example_script import NoScript, script_of, script_told
+from benchmarks.gpu.jobs import Hall, pictures, spreads
+from benchmarks.gpu.plain import plain_ms
+from benchmarks.gpu.settings import Settings
+from benchmarks.rig.figures import spread
 from giornata.protocol.specs import TrainSpec
-from gpu.example_script import NoScript, script_of, script_told
-from gpu.jobs import Hall, pictures, spreads
-from gpu.plain import plain_ms
-from gpu.settings import Settings
 
 Way = Callable[[], dict[str, Any]]
 GRAPHS = "cuda_graphs"

@@ -1,4 +1,4 @@
-"""This version and another one by turns, in one run: `python benchmarks/claim.py --against COMMIT`."""
+"""This version and another one by turns, in one run: `python -m benchmarks.claim --against COMMIT`."""
 
 import argparse
 import contextlib
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from rig.backlog import Queue
-from rig.bursts import Burst, claim_burst
-from rig.databases import Postgres, postgres
-from rig.figures import conclude, spread, spread_words
-from rig.lives import over_http
-from rig.server import Server, server
+from benchmarks.rig.backlog import Queue
+from benchmarks.rig.bursts import Burst, claim_burst
+from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.figures import conclude, spread, spread_words
+from benchmarks.rig.lives import over_http
+from benchmarks.rig.server import Server, server
 
 T = TypeVar("T")
 LEASE_S = 3600.0

@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from rig.backlog import KIND
-from rig.running_fleet import Held, node_id
-from rig.server import Server
-from rig.wire import call_once, request
+from benchmarks.rig.backlog import KIND
+from benchmarks.rig.running_fleet import Held, node_id
+from benchmarks.rig.server import Server
+from benchmarks.rig.wire import call_once, request
 
 TIMEOUT_S = 30.0
 WAIT_S = 20.0

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from rig.databases import engine_of
+from benchmarks.rig.databases import engine_of
 
 KIND = "x-load"
 MODELS = 10

@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rig.backlog import KIND
-from rig.server import Server
-from rig.wire import Wire
+from benchmarks.rig.backlog import KIND
+from benchmarks.rig.server import Server
+from benchmarks.rig.wire import Wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

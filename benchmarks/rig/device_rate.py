@@ -1,6 +1,6 @@
 """What a device does of matrix products: one MFU is measured against. A process of its own, which lets the device go.
 
-`python device_rate.py DEVICE DTYPE THREADS` prints FLOP/s.
+`python -m benchmarks.rig.device_rate DEVICE DTYPE THREADS` prints FLOP/s.
 """
 
 import subprocess
@@ -13,7 +13,8 @@ SIDES = {"cpu": 1024, "cuda": 8192}
 def device_rate(device: str, precision: str, threads: int) -> float:
     """FLOP/s. `device` is auto, cpu or cuda; `precision` as in a spec."""
     dtype = "bfloat16" if precision == "bf16" else "float32"
-    told = subprocess.run([sys.executable, __file__, device, dtype, str(threads)], check=True, capture_output=True)
+    command = [sys.executable, "-m", "benchmarks.rig.device_rate", device, dtype, str(threads)]
+    told = subprocess.run(command, check=True, capture_output=True)
     return float(told.stdout)
 
 

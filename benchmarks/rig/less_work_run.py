@@ -92,9 +92,9 @@ def _measured(
 def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train. Of each validation at full size: samples and CPU seconds of all steps so far (without validations), the
     validation loss of the averaged weights, and that by level of noise."""
+    from benchmarks.rig.pretraining_data import read_here
+    from benchmarks.rig.pretraining_run import given_by, run_of
     from giornata.pretrain.feeding.held import held_batches
-    from rig.pretraining_data import read_here
-    from rig.pretraining_run import given_by, run_of
 
     config = config_of(work)
     given = given_by(config, torch.device("cpu"))
@@ -144,7 +144,6 @@ def _routed(routing: TokenRouting | None) -> Any:
 
 def main(arguments: Sequence[str]) -> None:
     """The process."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # for rig, whose folder is not a package that is installed
     torch.set_num_threads(1)
     print(json.dumps(curve(json.loads(arguments[0]))))
 

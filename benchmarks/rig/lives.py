@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from giornata.cli.operate.composition import open_house
+from benchmarks.rig.backlog import KIND
+from benchmarks.rig.bursts import node_claim, run_clients
+from benchmarks.rig.server import SECRETS_KEY, Server
+from benchmarks.rig.wire import Wire
 from giornata.cli.settings import Settings
 from giornata.control.claim import claim_once
 from giornata.control.complete import complete
@@ -16,10 +20,6 @@ from giornata.control.submit import submit
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.work import Claim, CompleteAttempt
-from rig.backlog import KIND
-from rig.bursts import node_claim, run_clients
-from rig.server import SECRETS_KEY, Server
-from rig.wire import Wire
 
 Life = dict[str, float]
 PEERS = ("procrastinate", "pgqueuer")

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,7 +137,7 @@ def encoders_told(work: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(work: Mapping[str, Any]) -> PretrainConfig:
-    from rig.pretraining_sizes import config_of
+    from benchmarks.rig.pretraining_sizes import config_of
 
     return config_of({**work, "mode": "offline", "samples": work["rows"]})
 
@@ -169,7 +168,6 @@ def _used_s() -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """The process."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # for rig, which is not installed
     work = json.loads(arguments[0])
     torch.set_num_threads(work["threads"])
     print(json.dumps(encoders_told(work) if work["what"] == ENCODERS else steps_told(work)))

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,10 +49,10 @@ class Laps:
 
 def measured(work: Mapping[str, Any]) -> dict[str, Any]:
     """Train as many steps; what an image takes, in milliseconds of CPU and images/s."""
+    from benchmarks.rig.pretraining_run import given_by, run_of
+    from benchmarks.rig.pretraining_sizes import config_of
+    from benchmarks.rig.processes import children_cpu_s, usage_of
     from giornata.pretrain.training.models import peak_flops_per_s
-    from rig.pretraining_run import given_by, run_of
-    from rig.pretraining_sizes import config_of
-    from rig.processes import children_cpu_s, usage_of
 
     mode = "colocated" if work["way"] == LOADER else work["way"]
     config = config_of({**work, "mode": mode, "samples": work["rows"] * (work["warm"] + work["steps"] + TAIL)})
@@ -88,7 +87,7 @@ def _waited_s(row: Mapping[str, float], rows: int) -> float:
 
 def _train(run: Any, work: Mapping[str, Any]) -> None:
     if work["way"] == LOADER:
-        from rig.pretraining_loader import train_with_loader
+        from benchmarks.rig.pretraining_loader import train_with_loader
 
         train_with_loader(run, workers=work["workers"])
         return
@@ -126,7 +125,6 @@ def _streamed(config: Any, phases: Sequence[Any], encoder: Any) -> Callable[[int
 
 def main(arguments: Sequence[str]) -> None:
     """The process."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # for rig, which is not installed
     work = json.loads(arguments[0])
     torch.set_num_threads(work["threads"])
     print(json.dumps(measured(work)))

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 
 from giornata.cli.operate.composition import FernetSealer
 from giornata.control.authenticate import attempt_token
-from rig.backlog import KIND
-from rig.databases import engine_of
-from rig.server import SECRETS_KEY
+from benchmarks.rig.backlog import KIND
+from benchmarks.rig.databases import engine_of
+from benchmarks.rig.server import SECRETS_KEY
 
 LEASE_MS = 90_000
 

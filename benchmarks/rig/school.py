@@ -15,13 +15,14 @@ import torch
 from diffusers import StableDiffusionXLPipeline
 from PIL import Image, ImageOps
 from safetensors.torch import load_file
+from tools.tiny_shapes.evaluate import draw_prompts, load
 
+from benchmarks.rig.lessons import COMMON, LESSONS, PROMPT, Lesson
 from giornata.diffusion.drawings import SUBJECTS, background, draw_picture
 from giornata.diffusion.export import read_adapter
 from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import load_base
-from giornata.diffusion.shapes.evaluate import draw_prompts, load
 from giornata.diffusion.shapes.pictures import TRAINED, caption_of, captioned
 from giornata.diffusion.tokens import words_of
 from giornata.protocol.pipe import InputFile, Start
@@ -29,7 +30,6 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
 from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.workload import TrainWorkload
-from rig.lessons import COMMON, LESSONS, PROMPT, Lesson
 
 PICTURES, CLASS_PICTURES = 8, 64
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rig.processes import Usage, usage_of
-from rig.wire import Wire
+from benchmarks.rig.processes import Usage, usage_of
+from benchmarks.rig.wire import Wire
 
 PATIENCE_S = 60.0
 SECRETS_KEY = "c2VjcmV0cyBvZiBiZW5jaG1hcmtzLCB3aGljaCBhcmU="

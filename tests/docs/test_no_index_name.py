@@ -49,7 +49,7 @@ def test_no_hint_names_a_package_of_an_index():
         "`pip install giornata`",
         "python -m pip install -U giornata",
         "uv pip install --system giornata[server]",
-        "needs giornata[simulate]",
+        "needs giornata[kubernetes]",
         "pipx install giornata",
     ],
 )

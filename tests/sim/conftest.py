@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.simulate.comparison import played, summary
 
-from giornata.simulate.report import summary
 from giornata.simulate.scenarios import SCENARIOS, sized
-from giornata.simulate.world import played
 
 
 def told(name: str, *, jobs: int, nodes: int, policy: str, seed: int) -> dict[str, Any]:

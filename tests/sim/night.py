@@ -15,8 +15,8 @@ from typing import Any
 
 from giornata.cli.tools.simulate_words import broken_words
 from giornata.simulate.report import summary
+from giornata.simulate.run import played
 from giornata.simulate.scenarios import SCENARIOS, sized
-from giornata.simulate.world import played
 
 # Jobs and nodes: several jobs for each node, and enough nodes for cohorts.
 SIZES = {

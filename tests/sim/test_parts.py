@@ -6,6 +6,7 @@ import statistics
 from types import SimpleNamespace
 
 import pytest
+from benchmarks.simulate.regret import bound_of
 
 from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.domain.reasons import Reason
@@ -16,12 +17,11 @@ from giornata.simulate.machines import HOUR_NOISE, STEP_NOISE, Machine, Park
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import Grant
 from giornata.simulate.provider import Container, ModelledFleet, Offer, Resident
-from giornata.simulate.regret import bound_of
 from giornata.simulate.scenario import Trouble
 from giornata.simulate.scenarios import SCENARIOS
 from giornata.simulate.story import JobStory
 from giornata.simulate.tally import IDLE, TRAIN, Account, Tally
-from giornata.simulate.trainers import ANCESTOR_TRAINER
+from giornata.simulate.trainer import ANCESTOR_TRAINER
 from giornata.simulate.troubles import plan
 from giornata.simulate.work import Work
 from giornata.simulate.world import World
@@ -198,11 +198,11 @@ def test_a_job_takes_what_its_parts_take():
 
 
 def test_an_attempt_that_outlives_its_container_is_counted_once():
-    world = World(SCENARIOS["zombies"], seed=0, policy="giornata")
+    world = World(SCENARIOS["zombies"], seed=0, new_node=ModelledNode)
     (fleet,) = world.manual
     fleet.desired(1)
     (container,) = fleet.present.values()
-    node, start_ms = ModelledNode(world, container, number=1), world.agenda.now_ms()
+    machine, start_ms = container.machine, world.agenda.now_ms()
     world.chronicle.jobs["job_1"] = JobStory(id="job_1", project_id="p", steps=1000)
     grant = Grant(
         job_id="job_1",
@@ -220,7 +220,7 @@ def test_an_attempt_that_outlives_its_container_is_counted_once():
     course = Course(Machine(id="plain"), start_ms=start_ms, step_ms=1000, steps=1000)
     work = Work(grant=grant, began_ms=start_ms, renewed_ms=start_ms, step_ms=1000, course=course)
     for at_s in (100.0, 150.0):
-        world.agenda.at(start_ms + round(at_s * 1000), lambda: world.note_ended(node, work))
+        world.agenda.at(start_ms + round(at_s * 1000), lambda: world.note_ended(work, machine))
     world.agenda.run(until=lambda: world.agenda.elapsed_s() >= 150.0, latest_ms=start_ms + 200_000)
     assert world.tally.attempt_ms == 150_000
     assert world.tally.steps == 150

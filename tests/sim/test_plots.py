@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
+from benchmarks.simulate.comparison import played
 
 from giornata.simulate.scenarios import SCENARIOS, sized
-from giornata.simulate.world import played
 
 PICTURES = ("cost-by-machine", "fleet-and-queue", "job-life", "job-times")
 
 
 def test_every_picture_is_drawn_twice(tmp_path: Path):
-    plots = pytest.importorskip("giornata.simulate.plots")
+    plots = pytest.importorskip("benchmarks.simulate.plots")
     scenario = sized(SCENARIOS["black-hole"], jobs=12, nodes=4)
     with played(scenario, policy="ancestor", keep_beats=True) as ran:
         files = plots.draw_all(ran, tmp_path / "new")
@@ -24,7 +24,7 @@ def test_every_picture_is_drawn_twice(tmp_path: Path):
 
 
 def test_what_was_not_noted_is_not_drawn(tmp_path: Path):
-    plots = pytest.importorskip("giornata.simulate.plots")
+    plots = pytest.importorskip("benchmarks.simulate.plots")
     with played(sized(SCENARIOS["black-hole"], jobs=4, nodes=2), policy="ancestor") as ran:
         files = plots.draw_all(ran, tmp_path)
     assert not [file for file in files if "job-life" in file.name]

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 import typer
+from benchmarks.simulate.calibration import PUBLISHED, fit, misfits
+from benchmarks.simulate.comparison import gain_rows, gains_of
 from tests.sim import night
 
 from giornata.cli.tools.simulate import conclude, naming
 from giornata.cli.tools.simulate_words import gain_rows
 from giornata.cli.ui.output import Output
-from giornata.simulate.calibration import PUBLISHED, fit, misfits
 from giornata.simulate.report import summary
+from giornata.simulate.run import played
 from giornata.simulate.scenarios import SCENARIOS, sized
-from giornata.simulate.world import played
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,9 +92,7 @@ def test_the_last_line_of_a_broken_run_names_seed_and_invariant(
     assert left.value.exit_code == 1
     said = capsys.readouterr()
     last = (said.err if as_json else said.out).splitlines()[-1]
-    assert last.startswith(
-        "broken: region-loss with --policy giornata --jobs 6 --nodes 2 --seed 11: every job succeeds:"
-    )
+    assert last.startswith("broken: region-loss with --jobs 6 --nodes 2 --seed 11: every job succeeds:")
     if as_json:
         assert json.loads(said.out)["broken"] == ["every job succeeds: 6 of 6 did not"]
 
@@ -104,13 +103,14 @@ def test_a_run_that_stops_with_an_error_names_its_seed():
     assert stopped.value.__notes__ == ["stopped: churn with --seed 5: ValueError: no such thing"]
 
 
-def test_the_command_leads_with_what_policy_and_trainer_gain():
-    run = _in_a_process("1", *BLACK_HOLE)
-    policy, trainer = run["gained"]["policy"], run["gained"]["trainer"]
+def test_gains_compare_a_run_with_the_ancestor_by_policy_and_by_trainer(run_of: Any):
+    run = run_of("black-hole", jobs=12, nodes=4, seed=3)
+    gained = gains_of(sized(SCENARIOS["black-hole"], jobs=12, nodes=4), run)
+    policy, trainer = gained["policy"], gained["trainer"]
     assert (policy["usd_per_job"][1], policy["worst_job_min"][1]) == (run["usd_per_job"], run["worst_job_min"])
     assert policy["usd_per_job"][0] == trainer["usd_per_job"][1] < trainer["usd_per_job"][0]
     assert policy["cost_change"] == pytest.approx(run["usd_per_job"] / policy["usd_per_job"][0] - 1, abs=1e-3)
-    first, second = gain_rows(run)
+    first, second = gain_rows({**run, "gained": gained})
     assert first.startswith("policy alone") and second.startswith("trainer alone")
     assert f"→ ${run['usd_per_job']:.4f} a job ({policy['cost_change']:+.1%})" in first
 

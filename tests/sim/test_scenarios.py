@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from benchmarks.simulate.regret import bound_of, regret_of
 
 from giornata.control.read_costs import read_costs
 from giornata.control.timestamps import instant
@@ -12,10 +13,9 @@ from giornata.simulate.installation import ADMIN
 from giornata.simulate.invariants import findings
 from giornata.simulate.machines import Park
 from giornata.simulate.provider import Offer
-from giornata.simulate.regret import bound_of, regret_of
 from giornata.simulate.report import summary
+from giornata.simulate.run import played
 from giornata.simulate.scenarios import SCENARIOS, sized
-from giornata.simulate.world import played
 from giornata.store.schema import billed_intervals
 
 # Enough nodes for cohorts, few enough jobs for seconds.

@@ -7,15 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
 
 
 def quick(name: str, *arguments: str) -> tuple[dict[str, Any], str]:
     """The last line, and everything before it."""
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", *arguments]
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIORNATA_")}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean, check=False)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean, cwd=ROOT, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     *said, last = ran.stdout.splitlines()
     result: dict[str, Any] = json.loads(last)

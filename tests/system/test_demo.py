@@ -1,4 +1,4 @@
-"""How `giornata demo` ends when it cannot come to its own end: nothing stays behind. (`make demo` runs all of it.)"""
+"""How the demo ends when it cannot come to its own end: nothing stays behind. (`make demo` runs all of it.)"""
 
 import json
 import os
@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.system.conftest import MARK, PATIENCE_S, marked, until
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def mark() -> Iterator[str]:
@@ -26,10 +28,10 @@ def mark() -> Iterator[str]:
 @pytest.fixture
 def demo(tmp_path: Path, mark: str) -> Iterator[subprocess.Popen[str]]:
     """A demo whose installation is up."""
-    command = [sys.executable, "-m", "giornata", "demo", "--json", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "examples.demo", "--json", "--out", str(tmp_path / "out")]
     environment = {**os.environ, MARK: mark}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
         until((tmp_path / "out" / "data" / "server.json").exists, "the demo's server")
         yield process
         process.kill()

@@ -18,7 +18,6 @@ COMMANDS = (
     _section(
         "Start here",
         ("up", "operate.serve", "Run everything on this machine: server, storage and nodes."),
-        ("demo", "demo", "Train LoRAs, kill nodes meanwhile, and compare the bytes."),
         ("tiny-model", "tools.model", "Make a tiny base model to try things on, without a download."),
     ),
     _section(

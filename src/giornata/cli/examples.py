@@ -15,7 +15,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "giornata node --join https://giornata.example.com#KEY --price 0.35 --places 4",
         "giornata node --kind x-count --workload x-count='python count.py'",
     ),
-    "demo": ("giornata demo", "giornata demo --jobs 3 --steps 100 --out ./demo-output"),
     "tiny-model": ("giornata tiny-model ./tiny --shapes", "giornata tiny-model ./tiny-sd15 --family sd15"),
     "train": (
         f"giornata train ./my-dog {_PROMPT} \\\n    --model stabilityai/stable-diffusion-xl-base-1.0 --follow",
@@ -89,7 +88,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "simulate": (
         "giornata simulate --list",
         "giornata simulate churn --seed 7",
-        "giornata simulate black-hole --jobs 60 --plots ./plots",
+        "giornata simulate black-hole --jobs 60 --json",
     ),
     "pretrain plan": (
         "giornata pretrain plan sd2_base",

@@ -1,1 +1,1 @@
-"""The real control plane on a virtual clock, with a modelled fleet."""
+"""The real control plane on a virtual clock, with a modelled fleet. Read `run` first, then `node` and `plane`."""

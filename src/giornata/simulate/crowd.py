@@ -4,18 +4,45 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import rng
-from giornata.simulate.plane import Nothing, Plane, ServerAway
-
-if TYPE_CHECKING:
-    from giornata.simulate.agenda import Agenda
-    from giornata.simulate.node import ModelledNode
+from giornata.simulate.plane import Answer, ClaimRequest, ControlPlane, Grant, Nothing, Progress, ServerAway
+from giornata.simulate.work import Work
 
 LATE = 10  # after everything else of the instant
 MOST_AT_ONCE = 500
 MOST_BACKOFF_S = 60.0  # of claims, as the agent has it
+
+
+class CrowdNode(Protocol):
+    """The calls that the crowd makes to a node."""
+
+    id: str
+    number: int
+    alive: bool
+    reachable: bool
+    work: Work | None
+    request: int
+
+    def asked(self) -> ClaimRequest:
+        """Return its request for work."""
+
+    def granted(self, grant: Grant) -> None:
+        """Begin an attempt."""
+
+    def refused(self, nothing: Nothing) -> None:
+        """Learn that no work is there."""
+
+    def progress(self) -> Progress:
+        """Return what it reports in a heartbeat."""
+
+    def heard(self, answer: Answer) -> None:
+        """Obey the answer to a heartbeat."""
+
+    def unheard(self) -> None:
+        """Learn that a heartbeat had no answer."""
 
 
 class Crowd:
@@ -28,21 +55,21 @@ class Crowd:
 
     def __init__(
         self,
-        agenda: "Agenda",
-        plane: Plane,
+        agenda: Agenda,
+        plane: ControlPlane,
         *,
         beat_s: float,
         poll_s: float,
         phases: int,
         seed: int,
-        note_beat: "Callable[[ModelledNode], None]",
+        note_beat: Callable[[CrowdNode], None],
     ) -> None:
         self._agenda, self._plane, self._seed = agenda, plane, seed
         self._beat_ms, self._poll_s, self._phases = round(beat_s * 1000), poll_s, phases
         self._note_beat = note_beat
-        self._beating: list[dict[int, ModelledNode]] = [{} for _ in range(phases)]
-        self._asking: dict[int, ModelledNode] = {}
-        self._waiting: dict[int, ModelledNode] = {}
+        self._beating: list[dict[int, CrowdNode]] = [{} for _ in range(phases)]
+        self._asking: dict[int, CrowdNode] = {}
+        self._waiting: dict[int, CrowdNode] = {}
         self._flush_due = self._poll_due = False
         self._backoff: dict[int, Iterator[float]] = {}
         self.requests: Counter[int] = Counter()  # by second
@@ -52,11 +79,11 @@ class Crowd:
 
     # ---- beats ----
 
-    def keep_beating(self, node: "ModelledNode") -> None:
+    def keep_beating(self, node: CrowdNode) -> None:
         """From now on it beats."""
         self._beating[node.number % self._phases][node.number] = node
 
-    def hush(self, node: "ModelledNode") -> None:
+    def hush(self, node: CrowdNode) -> None:
         """It has nothing to beat for."""
         self._beating[node.number % self._phases].pop(node.number, None)
 
@@ -69,7 +96,7 @@ class Crowd:
 
         return beat
 
-    def _beat(self, nodes: "list[ModelledNode]") -> None:
+    def _beat(self, nodes: list[CrowdNode]) -> None:
         silent = [node for node in nodes if not node.reachable]
         nodes = [node for node in nodes if node.reachable and node.work is not None]
         self.count(len(nodes))
@@ -86,12 +113,12 @@ class Crowd:
 
     # ---- claims ----
 
-    def ask(self, node: "ModelledNode") -> None:
+    def ask(self, node: CrowdNode) -> None:
         """It wants work; asked at the end of this instant."""
         self._asking[node.number] = node
         self._flush_soon()
 
-    def forget(self, node: "ModelledNode") -> None:
+    def forget(self, node: CrowdNode) -> None:
         """It is no more."""
         self.hush(node)
         for each in (self._asking, self._waiting, self._backoff):
@@ -125,16 +152,17 @@ class Crowd:
         for batch in _batches([node for node in asking if node.alive and node.work is None]):
             self._claim(batch)
 
-    def _claim(self, nodes: "list[ModelledNode]") -> None:
+    def _claim(self, nodes: list[CrowdNode]) -> None:
         self.count(len(nodes))
         try:
-            answers = self._plane.claim(nodes)
+            answers = self._plane.claim([node.asked() for node in nodes])
         except ServerAway:
             for node in nodes:
                 self._ask_later(node)
             return
         for node, answer in zip(nodes, answers, strict=True):
             self._backoff.pop(node.number, None)
+            node.request += 1
             if isinstance(answer, Nothing):
                 self.refusals[answer.reason] += 1
                 if not answer.leave:
@@ -144,7 +172,7 @@ class Crowd:
             else:
                 node.granted(answer)
 
-    def _ask_later(self, node: "ModelledNode") -> None:
+    def _ask_later(self, node: CrowdNode) -> None:
         delays = self._backoff.setdefault(node.number, _delays_s(rng(self._seed, "backoff", node.id)))
         self._agenda.after(next(delays), lambda: self.ask(node) if node.alive and node.work is None else None)
 
@@ -166,7 +194,7 @@ def _delays_s(draw: random.Random) -> Iterator[float]:
         bound_s = min(MOST_BACKOFF_S, bound_s * 2)
 
 
-def _batches(nodes: "list[ModelledNode]") -> "Iterator[list[ModelledNode]]":
+def _batches(nodes: list[CrowdNode]) -> Iterator[list[CrowdNode]]:
     rest = iter(nodes)
     while batch := list(itertools.islice(rest, MOST_AT_ONCE)):
         yield batch

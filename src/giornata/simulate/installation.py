@@ -19,12 +19,15 @@ from giornata.control.ports.pictures import Inspection
 from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
 from giornata.control.projects import create_project
 from giornata.control.submit import submit
+from giornata.domain.job import TERMINAL
 from giornata.protocol.admin import ROOT_PROJECT, CreateProject, Scope
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.specs import CANARY_KIND
 from giornata.simulate.blobs import ModelledBlobs
 from giornata.store.database import Database
 from giornata.store.dialects import parse_url, sqlite_reader, sqlite_writer
 from giornata.store.migrate import migrate
+from giornata.store.schema import jobs
 
 NODE_CALLER = Caller(project_id=ROOT_PROJECT, scope=Scope.NODE, key_id="key_simulated_node")
 ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_simulated_admin")
@@ -166,3 +169,26 @@ def _fast_store(url: str) -> Database:
             connection.execute(f"PRAGMA {statement}")
 
     return Database(writer=writer, reader=sqlite_reader(parsed))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The jobs that wait, and the jobs that are being worked on."""
+
+    queued: int
+    at_work: int
+
+
+# Only those that are not done: there may be a hundred thousand that are.
+_OPEN = (
+    sa.select(jobs.c.state, sa.func.count())
+    .where(jobs.c.state.not_in(sorted(TERMINAL)), jobs.c.kind != CANARY_KIND)
+    .group_by(jobs.c.state)
+)
+
+
+def counts_of(installation: Installation) -> Counts:
+    """Count the open jobs in the store."""
+    by_state = dict(installation.rows(_OPEN))
+    running = by_state.pop("running", 0)
+    return Counts(queued=sum(by_state.values()), at_work=running)

@@ -10,8 +10,8 @@ from giornata.control.timestamps import instant
 from giornata.domain.money import MICRO_USD, MS_PER_HOUR
 from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.simulate.installation import ADMIN, Installation
-from giornata.simulate.shipped import LARGE
-from giornata.simulate.world import Ran
+from giornata.simulate.plane import LARGE
+from giornata.simulate.run import Ran
 from giornata.store.schema import bans, jobs, ledger, machines
 
 MOST_OFF = 0.005  # of the provider's bill
@@ -53,7 +53,7 @@ def _of_jobs(ran: Ran) -> Iterator[Finding]:
     stories = ran.world.chronicle.jobs.values()
     undone = sum(story.completions == 0 for story in stories)
     yield Finding(name="every job succeeds", held=undone == 0, seen=f"{undone} of {len(stories)} did not")
-    if ran.policy != "giornata":
+    if ran.installation is None:
         return
     twice = sum(story.completions > 1 for story in stories)
     yield Finding(name="no job is completed twice", held=twice == 0, seen=f"{twice} were")

@@ -2,17 +2,14 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from giornata.domain.attempt import checkpoint_interval_s
 from giornata.simulate.course import Course
-from giornata.simulate.plane import Answer, Grant, Nothing, Progress, ServerAway
+from giornata.simulate.plane import Answer, ClaimRequest, Grant, Nothing, Progress, ServerAway
 from giornata.simulate.provider import Container, Resident
 from giornata.simulate.tally import IDLE, TRAIN
 from giornata.simulate.work import Work
-
-if TYPE_CHECKING:
-    from giornata.simulate.world import World
+from giornata.simulate.world import World
 
 RETRY_S = 5.0
 ENGINE_FAILS_S = 20.0  # three tries to start an engine that ends at once; 23 s from start to start were seen
@@ -23,7 +20,9 @@ TRIAL_S = 20.0  # of a small training, its model loaded: a guess
 class ModelledNode(Resident):
     """One process in a container. `reachable` is false while its network is gone."""
 
-    def __init__(self, world: "World", container: Container, *, number: int) -> None:
+    checks_s = 4.0  # from its start to the first claim
+
+    def __init__(self, world: World, container: Container, number: int) -> None:
         self.world, self.container, self.machine = world, container, container.machine
         self.id = f"node_{number:08d}"
         self.number = number
@@ -40,7 +39,7 @@ class ModelledNode(Resident):
         """The process starts."""
         self._turn("checks")
         if self.machine.starts:
-            self._after(self.world.manners.checks_s, self._ask)
+            self._after(self.checks_s, self._ask)
         else:
             self._after(ENGINE_FAILS_S, self._end_before_asking)
 
@@ -91,6 +90,20 @@ class ModelledNode(Resident):
             self._settle(None)
             self.world.crowd.ask(self)
 
+    def asked(self) -> ClaimRequest:
+        """Return its request for work."""
+        fleet = self.world.fleet_of(self.container)
+        return ClaimRequest(
+            number=self.number,
+            request=self.request,
+            node_id=self.id,
+            machine_id=self.machine.id,
+            container_id=self.container.id,
+            fleet=fleet.offer.name,
+            price_micro_usd_per_hour=fleet.price_now(),
+            warm=self.warm,
+        )
+
     def refused(self, nothing: Nothing) -> None:
         """There is no work."""
         if nothing.leave:
@@ -110,7 +123,7 @@ class ModelledNode(Resident):
             committed=grant.start_step,
             mtbi_s=grant.mtbi_s,
         )
-        world.note_began(self, work)
+        world.note_began(work, self.machine)
         world.crowd.keep_beating(self)
         if self.machine.breaks is not None:
             self._turn("model")
@@ -185,7 +198,7 @@ class ModelledNode(Resident):
             self._lose(work)
             return
         work.committed = max(work.committed, step)
-        self.world.note_commit(work.grant, step)
+        self.world.note_commit(work.grant)
         if then:
             self._give_back(work, leaves=then == "leave")
 
@@ -199,14 +212,14 @@ class ModelledNode(Resident):
     def _complete(self, work: Work) -> None:
         def complete() -> bool:
             accepted = self.world.plane.complete(work.grant)
-            self.world.note_end_of_training(self, work)
+            self.world.note_end_of_training(work, polite=self.polite)
             return accepted
 
         self._report(work, complete, self._completed)
 
     def _completed(self, work: Work) -> None:
         work.committed = work.grant.total_steps
-        self.world.note_success(self, work)
+        self.world.note_success(work)
         self._end(work)
 
     def _break(self, work: Work) -> None:
@@ -250,7 +263,7 @@ class ModelledNode(Resident):
     def _lose(self, work: Work) -> None:
         """The lease is lost: drop everything."""
         if self.work is work:
-            self.world.note_lost(self, work)
+            self.world.note_lost()
             self._end(work)
 
     def _close(self, work: Work) -> None:
@@ -260,7 +273,7 @@ class ModelledNode(Resident):
 
     def _book(self, work: Work) -> None:
         """The attempt's time, by what was kept of its steps."""
-        share = self.world.note_ended(self, work)
+        share = self.world.note_ended(work, self.machine)
         self._settle(share)
 
     # ---- beats ----
@@ -282,7 +295,7 @@ class ModelledNode(Resident):
     def unheard(self) -> None:
         """A beat had no answer."""
         work, now_ms = self.work, self.world.agenda.now_ms()
-        if work is None or not self.polite or not self.world.manners.stops_by_own_clock:
+        if work is None or not self.polite:
             return
         if now_ms - work.renewed_ms >= work.grant.lease_s * 1000:
             self._lose(work)

@@ -2,17 +2,14 @@
 
 import statistics
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
 
 from giornata.domain.money import MICRO_USD
 from giornata.domain.reasons import Reason
-from giornata.simulate.ancestor_operator import Operator
 from giornata.simulate.invariants import findings, peak_requests
-from giornata.simulate.regret import regret_of
-from giornata.simulate.world import Ran
+from giornata.simulate.run import Ran
 from giornata.store.schema import attempts
 
 
@@ -22,16 +19,15 @@ def summary(ran: Ran) -> dict[str, Any]:
     stories = list(world.chronicle.jobs.values())
     succeeded = sum(story.completions > 0 for story in stories)
     found = findings(ran)
-    regret = regret_of(ran)
     return {
         "scenario": ran.scenario.name,
-        "policy": ran.policy,
+        "policy": "giornata",
         "seed": ran.seed,
         "trainer": ran.scenario.trainer.name,
         "jobs": len(stories),
         "nodes": ran.scenario.nodes,
         "succeeded": succeeded,
-        "by_hand": _by_hand(ran, succeeded),
+        "by_hand": len(stories) - succeeded,  # jobs that would need a person
         "makespan_h": round(ran.makespan_s / 3600, 3),
         **_seconds(ran),
         **_money(ran, succeeded),
@@ -44,7 +40,6 @@ def summary(ran: Ran) -> dict[str, Any]:
         "given_up_before_they_ran": sum(len(fleet.given_up) for fleet in world.fleets.values()),
         "trials": world.chronicle.trials,
         "peak_requests_per_s": peak_requests(ran)[0],
-        "regret": {name: round(value, 4) for name, value in asdict(regret).items()},
         "refused": dict(sorted(world.crowd.refusals.items())),
         "projects": _projects(ran),
         "steps": round(tally.steps),
@@ -126,10 +121,3 @@ def _moved(ran: Ran) -> int:
     query = sa.select(sa.func.count()).where(attempts.c.reason == Reason.TOO_SLOW)
     ((moved,),) = ran.installation.rows(query)
     return int(moved)
-
-
-def _by_hand(ran: Ran, succeeded: int) -> int:
-    """What a person had to do: under our policy nobody is there, so whatever is left undone would need one."""
-    operator: Operator | None = ran.world.operator
-    done = 0 if operator is None else operator.by_hand
-    return done + len(ran.world.chronicle.jobs) - succeeded

@@ -9,8 +9,6 @@ from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.simulate.provider import Offer
 from giornata.simulate.trainer import Trainer
 
-PolicyName = Literal["giornata", "ancestor"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:

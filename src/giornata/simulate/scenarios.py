@@ -10,9 +10,9 @@ from giornata.domain.reasons import Reason
 from giornata.simulate.machines import Park
 from giornata.simulate.provider import Offer
 from giornata.simulate.scenario import Goals, Scenario, Trouble
-from giornata.simulate.trainers import ANCESTOR_TRAINER, OUR_TRAINER
+from giornata.simulate.trainer import ANCESTOR_TRAINER, OUR_TRAINER
 
-# Calibrated on what was published of the ancestor's 1000 jobs: see `giornata.simulate.calibration`.
+# Calibrated on what was published of the ancestor's 1000 jobs: see benchmarks/simulate/calibration.py.
 CALIBRATED_PARK = Park(
     fastest=0.827, spread=1.028, throttled=0.0875, throttled_by=1.556, notable={17: {"slowness": 14.2}}
 )

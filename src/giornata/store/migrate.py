@@ -9,6 +9,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Engine
 
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.store.database import busy_is_unavailable
 from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_writer
 from giornata.store.sqlite_file import ProcessLock, private_database
@@ -20,8 +21,8 @@ _MIGRATION_LOCK = 0x6769_6F72
 def migrate(url: str) -> None:
     """Run the migrations that the database has not seen yet. May be repeated, and run by several servers at once.
 
-    Raises InvalidInput for a URL that is of no use, and Unavailable when another process has the SQLite file
-    or the server cannot be reached.
+    Raises InvalidInput for a URL that is of no use and for a database that is too old. Raises Unavailable when
+    another process has the SQLite file, or the server cannot be reached.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
@@ -48,10 +49,23 @@ def _upgrade(engine: Engine) -> None:
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             config = _config()
+            _check_revision(connection, config)
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     finally:
         engine.dispose()
+
+
+def _check_revision(connection: sa.Connection, config: Config) -> None:
+    """Raise InvalidInput for a database from before the first migration that is still here."""
+    found = MigrationContext.configure(connection).get_current_revision()
+    (first,) = ScriptDirectory.from_config(config).get_bases()
+    if found is not None and found < first:
+        message = (
+            f"the database has revision {found}; this version of Giornata upgrades revision {first} and later ones"
+        )
+        hint = "back it up, start the last release of Giornata 0.1 on it once, and then this version"
+        raise InvalidInput([Fault(where="database", message=message, hint=hint)])
 
 
 def _config() -> Config:

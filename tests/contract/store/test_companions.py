@@ -1,11 +1,6 @@
 """Claims for jobs that may join those which the node is training, and what it is to have several leases at once."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-import sqlalchemy as sa
-from alembic import command
 from tests.fixtures.users import ANN, move_in, new_dataset, new_job, train
 from tests.fixtures.work import Workshop
 
@@ -26,8 +21,6 @@ from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.work import Claim, FailAttempt, Heartbeat, HeartbeatReply, Order
 from giornata.store import schema
-from giornata.store.dialects import parse_url, postgres, sqlite_writer
-from giornata.store.migrate import _config, migrate
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_root")
 
@@ -162,36 +155,3 @@ def test_a_retry_may_share_a_batch_as_far_as_the_old_job_might(shop: Workshop, a
 def move_in_beside(shop: Workshop) -> None:
     """ANN's project."""
     shop.add_project("ann")
-
-
-def test_jobs_from_before_the_key_run_alone(
-    request: pytest.FixtureRequest, tmp_path: Path, database_kind: str
-) -> None:
-    if database_kind == "postgresql":
-        make: Callable[[], str] = request.getfixturevalue("empty_postgres")
-        url = make()
-        engine = postgres(parse_url(url))
-    else:
-        url = f"sqlite:///{tmp_path}/old.db"
-        engine = sqlite_writer(parse_url(url))
-    with engine.begin() as connection:
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0005")
-        connection.exec_driver_sql("INSERT INTO projects (id, name, created_at_ms) VALUES ('p', 'p', 1)")
-        connection.exec_driver_sql(
-            "INSERT INTO jobs (id, project_id, kind, name, state, spec, priority, labels, faults, result,"
-            " created_at_ms) VALUES ('job_1', 'p', 'train', 'n', 'queued', '{}', 0, '{}', '[]', '{}', 1)"
-        )
-    engine.dispose()
-    migrate(url)
-    engine = postgres(parse_url(url)) if database_kind == "postgresql" else sqlite_writer(parse_url(url))
-    with engine.begin() as connection:
-        assert connection.execute(sa.select(schema.jobs.c.id, schema.jobs.c.joint_key)).all() == [("job_1", None)]
-    engine.dispose()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_kind(request: pytest.FixtureRequest) -> str:
-    kind: str = request.param
-    return kind

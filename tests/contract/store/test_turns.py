@@ -2,13 +2,9 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
-from alembic import command
 from tests.fixtures.users import ANN, BOB
 from tests.fixtures.work import Workshop
 
@@ -24,8 +20,6 @@ from giornata.domain.routing import Turns
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.work import Lease, ReleaseAttempt
 from giornata.store import schema
-from giornata.store.dialects import parse_url, postgres, sqlite_writer
-from giornata.store.migrate import _config, migrate
 
 
 @pytest.fixture
@@ -157,43 +151,3 @@ def test_only_submissions_of_the_same_project_wait(town: Workshop) -> None:
         tx.submission.hold_project("ann")
         assert turns(town, *send(town, BOB)) == [1]
         town.add_job(project_id="ann")  # what only names the project does not wait either
-
-
-def test_jobs_from_before_the_turns_get_them_by_age_and_project(empty_database: str) -> None:
-    url = empty_database
-    engine = postgres(parse_url(url)) if url.startswith("postgresql") else sqlite_writer(parse_url(url))
-    rows = [("ann", age) for age in (3, 1, 2)] + [("bob", 9)]
-    with engine.begin() as connection:
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0006")
-        connection.exec_driver_sql("INSERT INTO projects (id, name, created_at_ms) VALUES ('ann', 'ann', 1)")
-        connection.exec_driver_sql("INSERT INTO projects (id, name, created_at_ms) VALUES ('bob', 'bob', 1)")
-        insert = sa.text(
-            "INSERT INTO jobs (id, project_id, kind, name, state, spec, priority, labels, faults, result,"
-            " created_at_ms) VALUES (:id, :project, 'train', 'n', :state, '{}', 0, '{}', '[]', '{}', :age)"
-        )
-        for project, age in rows:
-            for state in ("queued", "succeeded"):
-                values = {"id": f"{project}-{age}-{state}", "project": project, "state": state, "age": age}
-                connection.execute(insert, values)
-    engine.dispose()
-    migrate(url)
-    engine = postgres(parse_url(url)) if url.startswith("postgresql") else sqlite_writer(parse_url(url))
-    with engine.begin() as connection:
-        found = connection.execute(sa.select(schema.jobs.c.id, schema.jobs.c.turn)).all()
-    engine.dispose()
-    assert {job_id: turn for job_id, turn in found if turn} == {
-        "ann-1-queued": 1,
-        "ann-2-queued": 2,
-        "ann-3-queued": 3,
-        "bob-9-queued": 1,
-    }
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
-        make: Callable[[], str] = request.getfixturevalue("empty_postgres")
-        return make()
-    return f"sqlite:///{tmp_path}/old.db"

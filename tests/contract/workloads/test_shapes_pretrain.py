@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from diffusers import StableDiffusionXLPipeline
-from torch import nn
-
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.shapes import pretrain as program
-from giornata.diffusion.shapes.architecture import new_vae, text_parts
-from giornata.diffusion.shapes.courses import (
+from tools.tiny_shapes import pretrain as program
+from tools.tiny_shapes.courses import (
     EMPTY_SHARE,
     ZERO_SHARE,
     Words,
@@ -23,11 +19,13 @@ from giornata.diffusion.shapes.courses import (
     tensor_of,
     time_ids,
 )
-from giornata.diffusion.shapes.evaluate import ceiling, load
-from giornata.diffusion.shapes.peers import Peers
+from tools.tiny_shapes.evaluate import ceiling, load
+from tools.tiny_shapes.stage import Course, Peers, Plan, Ramp, Stage, Surroundings
+from torch import nn
+
+from giornata.diffusion.randomness import normal
+from giornata.diffusion.shapes.model import new_vae, text_parts
 from giornata.diffusion.shapes.pictures import captioned, captions
-from giornata.diffusion.shapes.plan import Plan, Ramp
-from giornata.diffusion.shapes.stage import Course, Stage, Surroundings
 from giornata.domain.errors import InvalidInput
 
 SMALL = Plan(

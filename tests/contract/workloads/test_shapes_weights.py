@@ -4,11 +4,11 @@ import random
 from pathlib import Path
 
 import pytest
+from tools.tiny_shapes.evaluate import draw_prompts, load
+from tools.tiny_shapes.scoring import Reading, Scorer, tally
 
-from giornata.diffusion.shapes.evaluate import draw_prompts, load
+from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.shapes.pictures import grid
-from giornata.diffusion.shapes.scoring import Reading, Scorer, tally
-from giornata.diffusion.shapes.shipped import copy_drawing_model
 
 ASKED = grid()[::4]
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from safetensors.torch import load
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
+from tools.tiny_shapes.evaluate import draw_prompts
+from tools.tiny_shapes.evaluate import load as load_pipeline
+from tools.tiny_shapes.scoring import LEAST_IOU, Scorer
 
 from giornata.diffusion.drawings import BACKGROUNDS, draw_subject
 from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.shapes.evaluate import draw_prompts
-from giornata.diffusion.shapes.evaluate import load as load_pipeline
-from giornata.diffusion.shapes.scoring import LEAST_IOU, Scorer
-from giornata.diffusion.shapes.shipped import copy_drawing_model
+from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.protocol.specs import model_key
 from giornata.workloads.interface import Outcome
 from giornata.workloads.train.workload import TrainWorkload

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu.child import RUN
-from gpu.parts import PARTS
-from gpu.record import DONE, FAILED, Record
-from gpu.settings import Settings, settings_for, settings_from
-
-from gpu import __main__ as command
-from gpu import tables
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import tables
+from benchmarks.gpu.child import RUN
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.record import DONE, FAILED, Record
+from benchmarks.gpu.settings import Settings, settings_for, settings_from
 
 CPU = {"device": "a CPU", "torch": "2", "diffusers": "1"}
 GPU = {"device": "NVIDIA H200", "memory_gib": 139.8, "driver": "570", "cuda": "12.8", "torch": "2", "diffusers": "1"}

@@ -1,7 +1,6 @@
 """Parts of `make gpu DEVICE=cpu`, so that the first minutes on a GPU are not spent on what a CPU can tell."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,21 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from gpu.base import Built, layout_of
-from gpu.settings import settings_for
+from benchmarks.gpu import tables, training
+from benchmarks.gpu.base import Built, layout_of
+from benchmarks.gpu.settings import settings_for
 from safetensors.torch import load_file
 
 from giornata.protocol.specs import TrainSpec
-from gpu import tables, training
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_one_part_by_the_command(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
-    command = [sys.executable, "-m", "gpu", "--device", "cpu", "--json", str(path), "--parts", "encoders"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--json", str(path), "--parts", "encoders"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     part = json.loads(path.read_text())["parts"]["encoders"]
     assert part["state"] == "done"

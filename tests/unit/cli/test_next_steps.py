@@ -129,7 +129,7 @@ app(["simulate", "--list"])
     assert done.returncode == 2
     assert "sqlalchemy is not installed" in done.stderr
     assert "in a clone of Giornata" in done.stderr
-    assert ".[server,simulate]" in done.stderr
+    assert ".[server]" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,13 +11,6 @@ from giornata.cli.options import JsonFlag
 from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput, install_hint
-
-
-class PolicyChoice(StrEnum):
-    """Whose decisions are played."""
-
-    GIORNATA = "giornata"
-    ANCESTOR = "ancestor"
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +22,6 @@ def simulate(
     scenario: Annotated[
         str | None, typer.Argument(metavar="SCENARIO", help="The scenario; --list names them.", show_default=False)
     ] = None,
-    policy: Annotated[PolicyChoice, typer.Option(help="Whose decisions are played.")] = PolicyChoice.GIORNATA,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -43,9 +33,6 @@ def simulate(
         typer.Option(metavar="N", min=1, help="Most nodes. Default: in proportion to the jobs.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Equal seeds give equal runs.")] = 0,
-    plots: Annotated[
-        Path | None, typer.Option(help="Draw into this folder (needs the extra simulate).", show_default=False)
-    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -57,9 +44,9 @@ def simulate(
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
         _check_extra()
-        from giornata.simulate.gains import comparable, gains_of
+        from giornata.simulate.report import summary
+        from giornata.simulate.run import played
         from giornata.simulate.scenarios import SCENARIOS, sized
-        from giornata.simulate.world import played
 
         if listed or scenario is None:
             _list(out)
@@ -67,23 +54,12 @@ def simulate(
         if scenario not in SCENARIOS:
             hint = f"one of {', '.join(SCENARIOS)}"
             raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
-        draw = _drawer(plots)
         with (
-            naming(f"{scenario} with --policy {policy.value} --seed {seed}"),
-            played(
-                sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes),
-                seed=seed,
-                policy=policy.value,
-                keep_beats=plots is not None,
-            ) as ran,
+            naming(f"{scenario} with --seed {seed}"),
+            played(sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes), seed=seed) as ran,
         ):
-            from giornata.simulate.report import summary
-
             told = summary(ran)
-            files = draw(ran)
-            if policy is PolicyChoice.GIORNATA and comparable(ran.scenario):
-                told["gained"] = gains_of(ran.scenario, told)
-        _tell(out, told, files, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
+        _tell(out, told, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
         conclude(out, told)
 
 
@@ -103,9 +79,9 @@ def conclude(out: Output, told: dict[str, Any]) -> None:
 def _check_extra() -> None:
     """Raises InvalidInput when the server's libraries, which the simulator plays with, are not installed."""
     try:
-        import giornata.simulate.world  # noqa: F401
+        import giornata.simulate.run  # noqa: F401
     except ModuleNotFoundError as error:
-        message, hint = f"{error.name} is not installed", install_hint("server", "simulate")
+        message, hint = f"{error.name} is not installed", install_hint("server")
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
 
 
@@ -117,18 +93,6 @@ def naming(run: str) -> Iterator[None]:
     except Exception as error:  # any: it goes on as it came, with a last line more
         error.add_note(f"stopped: {run}: {type(error).__name__}: {error}")
         raise
-
-
-def _drawer(folder: Path | None) -> Any:
-    """What draws; found out before an hour is simulated that nothing can be drawn."""
-    if folder is None:
-        return lambda _ran: []
-    try:
-        from giornata.simulate.plots import draw_all
-    except ImportError as error:
-        fault = Fault(where="--plots", message=f"cannot draw: {error}", hint=install_hint("server", "simulate"))
-        raise InvalidInput([fault]) from None
-    return lambda ran: draw_all(ran, folder)
 
 
 def _list(out: Output) -> None:
@@ -143,21 +107,14 @@ def _list(out: Output) -> None:
     out.result({"scenarios": listed})
 
 
-def _tell(out: Output, told: dict[str, Any], files: list[Path], *, wall_s: float, cpu_s: float) -> None:
-    from giornata.cli.tools.simulate_words import finding_rows, gain_rows, regret_words, rows
+def _tell(out: Output, told: dict[str, Any], *, wall_s: float, cpu_s: float) -> None:
+    from giornata.cli.tools.simulate_words import finding_rows, rows
 
-    out.say(
-        f"{told['scenario']} under the policy of {told['policy']}, seed {told['seed']}; trainer: {told['trainer']}"
-    )
+    out.say(f"{told['scenario']}, seed {told['seed']}; trainer: {told['trainer']}")
     out.say("")
-    for row in gain_rows(told):
-        out.say(row)
     out.table(("", "", ""), rows(told), right=(1,), prose=(2,))
     out.say("")
     for row in finding_rows(told):
         out.say(row)
     out.say("")
-    out.hint(regret_words(told))
-    for file in files:
-        out.say(f"plot      {file}")
     out.hint(f"played in {duration(wall_s)}, {cpu_s:.1f} s of computing")

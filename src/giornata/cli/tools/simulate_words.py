@@ -6,23 +6,6 @@ from typing import Any
 Row = tuple[str, str, str]
 
 
-def gain_rows(told: Mapping[str, Any]) -> Sequence[str]:
-    """What is gained over the ancestor's policy, and by the trainer, each alone; empty when nothing was compared."""
-    names = {
-        "policy": "policy alone (the ancestor's policy, same trainer)",
-        "trainer": "trainer alone (the ancestor's trainer, both under its policy)",
-    }
-    return [f"{names[what]}: {_gain(gain)}" for what, gain in told.get("gained", {}).items()]
-
-
-def _gain(gain: Mapping[str, Any]) -> str:
-    usd, worst, lost = gain["usd_per_job"], gain["worst_job_min"], gain["lost_and_idle_share"]
-    return (
-        f"${usd[0]:.4f} → ${usd[1]:.4f} a job ({gain['cost_change']:+.1%}), "
-        f"worst job {worst[0]:.0f} → {worst[1]:.0f} min, lost and idle {lost[0]:.1%} → {lost[1]:.1%}"
-    )
-
-
 def rows(told: Mapping[str, Any]) -> Sequence[Row]:
     """Figures, and what they are shares of."""
     billed_s = max(1, told["billed_s"])
@@ -54,20 +37,10 @@ def finding_rows(told: Mapping[str, Any]) -> Sequence[str]:
     return [f"{'✓' if held else '✗'} {name}: {told['seen'][name]}" for name, held in told["invariants"].items()]
 
 
-def regret_words(told: Mapping[str, Any]) -> str:
-    """Against the bound of the offer."""
-    regret = told["regret"]
-    return (
-        f"regret against what the offer allows (its fastest machines at the start curve, its lowest price, no loss, "
-        f"steps divisible at will): makespan {regret['makespan']:+.1%} of {regret['bound_h']:.2f} h, "
-        f"cost {regret['cost']:+.1%} of ${regret['bound_usd']:.2f}"
-    )
-
-
 def broken_words(told: Mapping[str, Any]) -> str:
     """The last line of a run in which an invariant did not hold: how to repeat the run, and what broke."""
     return (
-        f"broken: {told['scenario']} with --policy {told['policy']} --jobs {told['jobs']} --nodes {told['nodes']} "
+        f"broken: {told['scenario']} with --jobs {told['jobs']} --nodes {told['nodes']} "
         f"--seed {told['seed']}: {'; '.join(told['broken'])}"
     )
 

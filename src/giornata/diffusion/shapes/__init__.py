@@ -1,1 +1,1 @@
-"""A small SDXL that really draws: pictures of plain shapes, a score without learned parts, and its pre-training."""
+"""The small SDXL that draws plain shapes, and its pictures. Read `model` first, then `pictures`."""

@@ -26,7 +26,6 @@ from giornata.diffusion.drawings import (
     Pen,
     Placing,
     Point,
-    capsule,
     ellipse,
     paint,
     shifted,
@@ -174,38 +173,6 @@ def caption_of(index: int, *, seed: int = 0) -> str:
     wordings = _wordings(TRAINED[index % len(TRAINED)])
     told = wordings[0] if chance.random() < FULL_CAPTIONS else chance.choice(wordings[1:])
     return told.caption
-
-
-def composition(index: int, *, seed: int = 0) -> Image.Image:
-    """The `index`-th picture of no shape in particular, for the VAE: up to four patches of any colour anywhere."""
-    chance = random.Random(f"{seed}:composition:{index}")
-
-    def any_colour() -> RGB:
-        return chance.randint(0, 255), chance.randint(0, 255), chance.randint(0, 255)
-
-    def draw(pen: Pen) -> None:
-        for _ in range(chance.randint(1, 4)):
-            pen.polygon(_patch(chance), any_colour())
-
-    known = shifted(chance.choice(list(BACKGROUNDS.values())), [chance.randint(-JITTER, JITTER) for _ in range(3)])
-    ground = known if chance.random() < 0.6 else any_colour()
-    placing = Placing(
-        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)),
-        radius=chance.uniform(*RADIUS),
-        tilt_radians=chance.uniform(0, 2 * math.pi),
-    )
-    return paint(draw, ground=ground, placing=placing, size_px=SIZE_PX)
-
-
-def _patch(chance: random.Random) -> list[Point]:
-    x, y, kind = chance.uniform(-0.6, 0.6), chance.uniform(-0.6, 0.6), chance.randrange(3)
-    if kind == 0:
-        return ellipse((x, y), chance.uniform(0.1, 0.9), chance.uniform(0.1, 0.9))
-    if kind == 1:
-        return capsule((x, y), (chance.uniform(-1, 1), chance.uniform(-1, 1)), chance.uniform(0.08, 0.35))
-    angles = sorted(chance.uniform(0, 2 * math.pi) for _ in range(chance.randint(3, 7)))
-    reach = [chance.uniform(0.4, 1.1) for _ in angles]
-    return [(x + r * math.cos(a), y + r * math.sin(a)) for r, a in zip(reach, angles, strict=True)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -21,8 +21,7 @@ from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.hub import download_failed
 from giornata.diffusion.model_folder import VAE_STEM, component_faults
 from giornata.diffusion.models import vae_dtype
-from giornata.diffusion.shapes.architecture import new_vae, text_parts
-from giornata.diffusion.shapes.shipped import WEIGHTS
+from giornata.diffusion.shapes.model import WEIGHTS, new_vae, text_parts
 from giornata.diffusion.single_file import LAYOUTS
 from giornata.diffusion.tiny_model import tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput, Unavailable

@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from tools.tiny_shapes.courses import composition
+from tools.tiny_shapes.scoring import Scorer
 
 from giornata.diffusion.drawings import SUBJECTS
 from giornata.diffusion.shapes.pictures import (
@@ -14,11 +16,9 @@ from giornata.diffusion.shapes.pictures import (
     caption_of,
     captioned,
     captions,
-    composition,
     draw_shape,
     grid,
 )
-from giornata.diffusion.shapes.scoring import Scorer
 
 
 def test_the_same_arguments_give_the_same_bytes_and_others_do_not() -> None:

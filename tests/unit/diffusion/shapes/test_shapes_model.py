@@ -6,7 +6,7 @@ import torch
 from giornata.diffusion.captions import encode
 from giornata.diffusion.drawings import SUBJECTS
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.shapes.architecture import new_unet, new_vae, text_parts
+from giornata.diffusion.shapes.model import new_unet, new_vae, text_parts
 from giornata.diffusion.shapes.pictures import FORMS, PALETTE, captions
 
 

@@ -1,0 +1,119 @@
+"""A run of one scenario, from the submission of the first job until the last machine is gone."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from giornata.control.governed_fleet import GovernedFleet
+from giornata.simulate.crowd import Crowd
+from giornata.simulate.installation import Installation, counts_of, installed
+from giornata.simulate.node import ModelledNode
+from giornata.simulate.plane import VRAM_BYTES, ControlPlane
+from giornata.simulate.provider import ModelledFleet
+from giornata.simulate.scenario import Scenario
+from giornata.simulate.story import JobStory
+from giornata.simulate.troubles import plan
+from giornata.simulate.world import World
+
+WIND_DOWN_S = 2 * 3600.0
+POLL_S = 30.0  # between the claims of a node, while there is no work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """The results of a run, for the report. A run against another control plane has no installation."""
+
+    scenario: Scenario
+    seed: int
+    world: World
+    installation: Installation | None
+    makespan_s: float
+    wall_s: float
+    cpu_s: float
+
+
+@contextmanager
+def played(scenario: Scenario, *, seed: int = 0, keep_beats: bool = False) -> Iterator[Ran]:
+    """Play a scenario to its end. The installation can be looked at until the context ends."""
+    world = World(scenario, seed=seed, new_node=ModelledNode)
+    world.chronicle.keep_beats = keep_beats
+    with _installed(world) as installation:
+        yield run(world, installation)
+
+
+def run(world: World, installation: Installation | None) -> Ran:
+    """Let the events of a world happen until its jobs are done, and the last instance is gone."""
+    scenario, began_s, cpu_s = world.scenario, time.monotonic(), time.process_time()
+    for trouble in scenario.troubles:
+        plan(world, trouble)
+    world.sample()
+    latest_ms = world.agenda.start_ms + round(scenario.latest_h * 3_600_000)
+    if world.agenda.run(until=lambda: world.done_at_s is not None, latest_ms=latest_ms):
+        _wind_down(world)
+    for fleet in world.manual:
+        fleet.stop_all()
+    ends = [story.done_ms for story in world.chronicle.jobs.values() if story.done_ms is not None]
+    makespan_s = (max(ends, default=world.agenda.now_ms()) - world.agenda.start_ms) / 1000
+    return Ran(
+        scenario=scenario,
+        seed=world.seed,
+        world=world,
+        installation=installation,
+        makespan_s=makespan_s,
+        wall_s=time.monotonic() - began_s,
+        cpu_s=time.process_time() - cpu_s,
+    )
+
+
+@contextmanager
+def _installed(world: World) -> Iterator[Installation]:
+    scenario = world.scenario
+    scaling = {name: _governed(fleet, scenario) for name, fleet in world.fleets.items()}
+    with installed(world.agenda, policy=scenario.policy, fleets=scaling, projects=scenario.projects) as installation:
+        plane = ControlPlane(
+            installation.ctx,
+            world.agenda,
+            slowest_loop_s=scenario.slowest_loop_s,
+            after_work=lambda: world.crowd.wake(),  # noqa: PLW0108 - the crowd comes after the plane
+        )
+        world.plane = plane
+        world.crowd = Crowd(
+            world.agenda,
+            plane,
+            beat_s=scenario.beat_s,
+            poll_s=POLL_S,
+            phases=scenario.phases,
+            seed=world.seed,
+            note_beat=world.note_beat,
+        )
+        world.counts = lambda: counts_of(installation)
+        _submit(world, installation, plane)
+        yield installation
+
+
+def _governed(fleet: ModelledFleet, scenario: Scenario) -> GovernedFleet:
+    return GovernedFleet(
+        name=fleet.offer.name, driver="modelled", fleet=fleet, vram_bytes=VRAM_BYTES, scaling=scenario.scaling
+    )
+
+
+def _submit(world: World, installation: Installation, plane: ControlPlane) -> None:
+    scenario = world.scenario
+    weights = scenario.weights or (1,) * scenario.projects
+    spec = {"max_train_steps": scenario.steps, "checkpointing_steps": scenario.every, **scenario.spec}
+    # The first project's come first: whoever is fair must not serve them one after the other.
+    counts = [scenario.jobs * weight // sum(weights) for weight in weights]
+    counts[0] += scenario.jobs - sum(counts)
+    for project, count in zip(installation.projects, counts, strict=True):
+        for number in range(count):
+            job_id = installation.submit(project, spec, name=f"{project} job {number + 1}")
+            plane.project_of[job_id] = project
+            world.chronicle.jobs[job_id] = JobStory(id=job_id, project_id=project, steps=scenario.steps)
+
+
+def _wind_down(world: World) -> None:
+    """Until nobody is billed any more: what is left over costs money too."""
+    latest_ms = world.agenda.now_ms() + round(WIND_DOWN_S * 1000)
+    if any(fleet.present for fleet in world.manual):
+        world.agenda.run(until=lambda: not any(fleet.present for fleet in world.manual), latest_ms=latest_ms)

@@ -1,0 +1,1 @@
+"""Programs for the development of Giornata. Start one from the repository's root: `python -m tools.NAME`."""
