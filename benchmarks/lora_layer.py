@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion.batched_lora import adapters_off
 from benchmarks.rig import medium_model
 from benchmarks.rig.figures import conclude, machine, spread, spread_words
+from giornata.diffusion.batched_lora import adapters_off
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.lora import Adapters, add_adapters

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from giornata.cli.operate.composition import open_house
 from benchmarks.rig.backlog import KIND
 from benchmarks.rig.bursts import node_claim, run_clients
 from benchmarks.rig.server import SECRETS_KEY, Server
 from benchmarks.rig.wire import Wire
+from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
 from giornata.control.claim import claim_once
 from giornata.control.complete import complete

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from giornata.cli.operate.composition import FernetSealer
-from giornata.control.authenticate import attempt_token
 from benchmarks.rig.backlog import KIND
 from benchmarks.rig.databases import engine_of
 from benchmarks.rig.server import SECRETS_KEY
+from giornata.cli.operate.composition import FernetSealer
+from giornata.control.authenticate import attempt_token
 
 LEASE_MS = 90_000
 

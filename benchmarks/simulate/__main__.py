@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.tools.simulate_words import gain_rows
+from simulate.comparison import gain_rows
+
 from benchmarks.rig.figures import conclude, machine
 from benchmarks.simulate.calibration import fit, misfits
 from benchmarks.simulate.comparison import comparable, gain_rows, gains_of, played, summary

@@ -13,10 +13,10 @@ import pytest
 import typer
 from benchmarks.simulate.calibration import PUBLISHED, fit, misfits
 from benchmarks.simulate.comparison import gain_rows, gains_of
+from simulate.comparison import gain_rows
 from tests.sim import night
 
 from giornata.cli.tools.simulate import conclude, naming
-from giornata.cli.tools.simulate_words import gain_rows
 from giornata.cli.ui.output import Output
 from giornata.simulate.report import summary
 from giornata.simulate.run import played

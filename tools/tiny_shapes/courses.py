@@ -29,8 +29,8 @@ from giornata.diffusion.drawings import (
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.randomness import normal, uniform
 from giornata.diffusion.shapes import pictures
-from giornata.diffusion.tiny_model import scheduler
 from giornata.diffusion.shapes.model import PREDICTION_TYPE, TextParts
+from giornata.diffusion.tiny_model import scheduler
 from tools.tiny_shapes.stage import Course, Peers, Plan, Ramp
 
 L1_WEIGHT, EDGE_WEIGHT, KL_WEIGHT = 0.3, 0.2, 2e-5

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from giornata.control.claim import Asked, claim_each
-from giornata.control.commit_artifact import commit_artifact
-from giornata.control.commit_checkpoint import commit_checkpoint
+from giornata.control.commit import commit_artifact, commit_checkpoint
 from giornata.control.complete import complete
 from giornata.control.context import Context
-from giornata.control.fail import fail
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.heartbeat import Beat, heartbeat_each
 from giornata.control.loops import DEFAULT_SCHEDULE, Loop, Loops
-from giornata.control.release import release
+from giornata.control.reported_ends import fail, release
 from giornata.domain.errors import Conflict, Forbidden, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import CANARY_KIND, model_key

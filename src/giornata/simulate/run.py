@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import GovernedFleet
 from giornata.simulate.crowd import Crowd
 from giornata.simulate.installation import Installation, counts_of, installed
 from giornata.simulate.node import ModelledNode

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable
 
-from giornata.control.context import GovernedFleet
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.crowd import Crowd, CrowdNode
 from giornata.simulate.installation import Counts

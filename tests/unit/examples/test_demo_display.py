@@ -8,7 +8,6 @@ from examples.demo.snapshot import Snapshot
 from rich.console import Console
 from tests.unit.examples.demo_rig import attempt, ended, job, node
 
-from giornata.cli.ui.output import Output
 from giornata.domain.job import JobState
 from giornata.protocol.admin import NodeState
 

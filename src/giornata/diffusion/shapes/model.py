@@ -23,8 +23,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 
 from giornata.diffusion.model_folder import check_model_folder
 from giornata.diffusion.shapes.pictures import SIZE_PX
-from giornata.diffusion.tiny_model import PAD_TOKENS, WORDS, scheduler, text_config, tokenizer
-from giornata.diffusion.tiny_parts import PAD_TOKENS, place_model, scheduler, text_config, tokenizer
+from giornata.diffusion.tiny_model import PAD_TOKENS, WORDS, place_model, scheduler, text_config, tokenizer
 from giornata.diffusion.tiny_weights import draw_weights
 from giornata.domain.errors import Fault, InvalidInput
 

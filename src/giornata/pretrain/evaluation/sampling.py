@@ -9,8 +9,8 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDif
 from PIL import Image
 
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.tiny_model import SCHEDULE, tiny_pipeline
 from giornata.diffusion.shapes.model import WEIGHTS
+from giornata.diffusion.tiny_model import SCHEDULE, tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.encoding.frozen import FIELD
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model

@@ -15,9 +15,9 @@ from diffusers import DDPMScheduler, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 
 from giornata.diffusion import randomness
+from giornata.diffusion.shapes.model import new_unet as shapes_unet
 from giornata.diffusion.tiny_model import HIDDEN, SCHEDULE, UNET_SHAPE
 from giornata.diffusion.unet_layers import matmul_flops_per_s
-from giornata.diffusion.shapes.model import new_unet as shapes_unet
 from giornata.pretrain.planning.measured import OTHER_BOARDS
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture
 
