@@ -92,7 +92,7 @@ def _measured(
 def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train. Of each validation at full size: samples and CPU seconds of all steps so far (without validations), the
     validation loss of the averaged weights, and that by level of noise."""
-    from giornata.pretrain.feeding.held import held_batches
+    from giornata.pretrain.feeding.validation_rows import validation_batches
     from rig.pretraining_data import read_here
     from rig.pretraining_run import given_by, run_of
 
@@ -109,7 +109,7 @@ def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     own = {
         "feeds": read_here(config, phases),
-        "held": lambda phase: held_batches(config, phase, phases[phase], given.source, None, rank=0, world=1),
+        "held": lambda phase: validation_batches(config, phase, phases[phase], given.source, None, rank=0, world=1),
     }
     # In CPU seconds, so that a step's length is of this process, all its threads.
     with run_of(given, work["folder"], clock_s=time.process_time, report=report, **own) as run:

@@ -13,7 +13,7 @@ from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_co
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, committed, newest
 from giornata.pretrain.training.guard import TooManyBadSteps

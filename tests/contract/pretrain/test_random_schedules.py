@@ -16,7 +16,7 @@ from tests.fixtures.pretrain_feeds import SHARD_ROWS, pinned_feeds, rows_of, run
 from tests.fixtures.pretrain_trainers import die, run_trainers
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, newest
 from giornata.pretrain.training.loop import train

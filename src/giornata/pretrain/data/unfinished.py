@@ -1,10 +1,10 @@
-"""What an ingest has done so far, beside the shards, until all is done: the same command goes on from there.
+"""The work of an unfinished ingest, beside the shards: the same command continues it.
 
-    unfinished/examined-<digest>/part-00000.parquet    what was found out of a part's rows
-    unfinished/written-<digest>/stretch-00000.json     the shards of a stretch that is whole
+    unfinished/examined-<digest>/part-00000.parquet    the examined rows of a part
+    unfinished/written-<digest>/stretch-00000.json     the shards of a whole stretch
 
-Digests are of the source and of the options that matter there: with others nothing of it is used. After a refusal for
-too many bad rows, the share may be raised without examining anything again.
+Digests are of the source and of the options that matter. After a refusal for too many bad rows, a larger share may be
+allowed without another examination.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from giornata.pretrain.data import quarantine
+from giornata.pretrain.data.decision import QUARANTINE_FOLDER
 from giornata.pretrain.data.manifest import Shard
 from giornata.pretrain.data.storage import Storage
 
 FOLDER = "unfinished"
 EXAMINATION = 2
-"""Raised when the same row may be judged otherwise than before: what an older version left is examined again."""
-# Options that do not change what is found out of a row
+"""The version of the examination. It is raised when a row may be judged in another way than before."""
+# Options that do not change the examination of a row
 _NOT_EXAMINED = {
     *("rows_per_shard", "shuffle_bytes", "max_captions"),
     *("max_quarantined_share", "dedupe_hash_distance"),
@@ -29,7 +29,7 @@ _NOT_EXAMINED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
-    """Of one source with one set of options. `examined` and `written` are folders below `out`."""
+    """The work for one source with one set of options. `examined` and `written` are folders below `out`."""
 
     out: Storage
     examined: Storage
@@ -37,7 +37,7 @@ class Unfinished:
 
     @classmethod
     def of(cls, out: Storage, about: dict[str, Any], *, examination: int = EXAMINATION) -> "Unfinished":
-        """`about` as in the manifest."""
+        """The work for an ingest that the manifest describes as `about`."""
         options = about["ingest"]
         perceptual = options["dedupe_hash_distance"] is not None
         asked = {name: each for name, each in options.items() if name not in _NOT_EXAMINED}
@@ -48,27 +48,27 @@ class Unfinished:
         )
 
     def clear(self) -> None:
-        """Remove what is of another ingest, and shards that no note names."""
+        """Remove the work of other ingests, and shards of no whole stretch."""
         ours = {each.below for each in (self.examined, self.written)}
         for folder in {name.split("/")[1] for name in self.out.names(FOLDER)}:
             if (self.out / FOLDER / folder).below not in ours:
                 self.out.remove_all(f"{FOLDER}/{folder}")
-        noted = {shard.name for name in self.written.names() for shard in self._noted(name) or ()}
+        whole = {shard.name for name in self.written.names() for shard in self._noted(name) or ()}
         for name in self.out.names():
-            if name.startswith("shard-") and name.endswith(".parquet") and name not in noted:
+            if name.startswith("shard-") and name.endswith(".parquet") and name not in whole:
                 self.out.remove(name)
-        self.out.remove_all(quarantine.FOLDER)
+        self.out.remove_all(QUARANTINE_FOLDER)
 
     def shards_of(self, stretch: int) -> list[Shard] | None:
-        """None when it is not whole."""
+        """The shards of a stretch, or None when it is not whole."""
         return self._noted(_note_name(stretch))
 
     def note(self, stretch: int, shards: Sequence[Shard]) -> None:
-        """It is whole."""
+        """Record that a stretch is whole."""
         self.written.write(_note_name(stretch), json.dumps([asdict(shard) for shard in shards]).encode())
 
     def remove(self) -> None:
-        """All is done."""
+        """Remove all of it, after the manifest was written."""
         self.out.remove_all(FOLDER)
 
     def _noted(self, name: str) -> list[Shard] | None:

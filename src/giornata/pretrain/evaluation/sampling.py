@@ -13,7 +13,7 @@ from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.diffusion.tiny_model import tiny_pipeline
 from giornata.diffusion.tiny_parts import SCHEDULE
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.encoding.frozen import FIELD
+from giornata.pretrain.encoding.frozen_encoder import FIELD
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model
 
 STEPS, GUIDANCE, AT_ONCE = 25, 4.0, 16

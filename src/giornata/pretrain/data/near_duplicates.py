@@ -1,53 +1,100 @@
-"""Which of many pictures look alike by their perceptual hashes, and which of them stay.
+"""Near duplicates: pictures whose perceptual hashes differ in few bits, and the one of them that stays.
 
-Pictures are asked in an order: the most pixels first, among equals the least key. A picture is left out when its hash
-is within the distance of one that is kept. Every picture that goes is like one that stays, and no picture goes for
-being like one that went.
+Pictures are visited in an order: the most pixels first, among equals the least key. A picture goes when its hash is
+within the distance of a kept one. Every picture that goes is like one that stays.
 
-Not every hash is compared with every other. The 64 bits are cut into distance + k bands. Two hashes that differ in at
-most `distance` bits agree in k bands: only those that share k bands are compared (Manku, Jain and Das Sarma,
-"Detecting near-duplicates for web crawling", WWW 2007). Where more than CROWD hashes share these bits, they are
-divided again by bits in which they still differ. Bits that differ often are dealt out evenly to the bands.
+The 64 bits are cut into distance + k bands. Two hashes that differ in at most `distance` bits agree in k bands, so
+only hashes that share k bands are compared (Manku, Jain and Das Sarma, "Detecting near-duplicates for web crawling",
+WWW 2007). More than CROWD hashes with equal bands are divided again by bits in which they still differ. Bits that
+differ often are dealt out evenly to the bands.
 """
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 from math import comb
+from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 
-from giornata.pretrain.data.partitions import ROW, Partitions
-
+ROW = np.dtype([("key", "S32"), ("number", "<i8"), ("pixels", "<i8"), ("hash", "<u8")])
+"""A picture: the sha256 of its bytes, its number in the source, its size in pixels and its perceptual hash."""
+WORKING_BYTES = 4 * ROW.itemsize
+"""Memory for a row of a partition: the row, its place in an order, and copies."""
 BITS = 64
 CROWD = 1000
-"""So many hashes of one value are rather compared all with all than sorted once more for each choice of bands."""
+"""Up to this many hashes are compared all with all, which costs less than to sort them once more for each choice."""
 _AS_MUCH_AS_SORTING = 64
-"""Comparing a hash with so many others takes about as long as to sort it, roughly."""
-_MOST_SHARED = 4
+"""To compare a hash with this many others takes about as long as to sort it."""
+_MAX_SHARED = 4
+_MAX_PARTITIONS = 4096
 _AT_ONCE = 1 << 20
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
-Found = tuple[np.ndarray, np.ndarray]
+Pairs = tuple[np.ndarray, np.ndarray]
 """Two arrays of equal length: of pairs of rows, or of numbers."""
 
 
-def near_duplicates(by_hash: Partitions, distance: int) -> Found:
-    """The numbers of the rows that go, and for each the number of one that stays. The rows are partitioned by their
-    hashes."""
+class Partitions:
+    """Rows of ROW, divided by a value of each so that one partition fits into memory.
+
+    All rows of one value are in one partition. Rows that fit into memory together are not written to the disk.
+    """
+
+    def __init__(self, folder: Path, rows: int, memory_bytes: int) -> None:
+        """Partitions for this many `rows`. Files lie in a new folder in `folder`."""
+        self._count = min(_MAX_PARTITIONS, -(-rows * WORKING_BYTES // memory_bytes) or 1)
+        self._folder = Path(mkdtemp(dir=folder)) if self._count > 1 else None
+        self._in_memory: list[np.ndarray] = []
+        self._limits = folder, memory_bytes
+        self.rows = 0
+
+    def another(self) -> "Partitions":
+        """Empty partitions with the same limits, for as many rows."""
+        folder, memory_bytes = self._limits
+        return Partitions(folder, self.rows, memory_bytes)
+
+    def add(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Add each row to the partition of its value."""
+        self.rows += len(rows)
+        if self._folder is None:
+            self._in_memory.append(rows)
+            return
+        places = ((values.astype(np.uint64) * _ODD) >> np.uint64(32)) % np.uint64(self._count)
+        order = np.argsort(places, kind="stable")
+        numbers, starts = np.unique(places[order], return_index=True)
+        for number, part in zip(numbers, np.split(rows[order], starts[1:]), strict=True):
+            with (self._folder / str(number)).open("ab") as file:
+                part.tofile(file)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        if self._in_memory:
+            yield np.concatenate(self._in_memory)
+        for path in self._folder.iterdir() if self._folder else ():
+            yield np.fromfile(path, ROW)
+
+    def drop(self) -> None:
+        """Remove the rows."""
+        self._in_memory = []
+        for path in self._folder.iterdir() if self._folder else ():
+            path.unlink()
+
+
+def near_duplicates(by_hash: Partitions, distance: int) -> Pairs:
+    """The numbers of the rows that go, and for each the number of one that stays. Partitions are by hash."""
     firsts = by_hash.another()
-    copies: list[Found] = []
+    copies: list[Pairs] = []
     for rows in by_hash:
         ordered = rows[np.lexsort((rows["key"], -rows["pixels"], rows["hash"]))]
-        is_first = _starts(ordered["hash"])
-        first = ordered[is_first]
+        first, (copy, first_of) = split_firsts(ordered, ordered["hash"])
         firsts.add(first, first["hash"])
-        of_copies: np.ndarray = np.repeat(first["number"], np.diff(np.flatnonzero(is_first), append=len(ordered)))
-        copies.append((ordered["number"][~is_first], of_copies[~is_first]))
+        copies.append((copy, first_of))
     by_hash.drop()
     goes, kept = chosen(*near_pairs(firsts, distance)) if distance else (_none("<i8"), _none("<i8"))
     if not copies:
         return goes, kept
     copy, first_of = (np.concatenate(each) for each in zip(*copies, strict=True))
-    # A copy is like what its first is like, or like its first
+    # A copy is like its first, or like what its first is like
     order = np.argsort(goes)
     place = np.searchsorted(goes, first_of, sorter=order).clip(max=max(0, len(goes) - 1))
     if len(goes):
@@ -55,7 +102,7 @@ def near_duplicates(by_hash: Partitions, distance: int) -> Found:
     return np.concatenate([goes, copy]), np.concatenate([kept, first_of])
 
 
-def near_pairs(rows: Partitions, distance: int, *, crowd: int = CROWD) -> Found:
+def near_pairs(rows: Partitions, distance: int, *, crowd: int = CROWD) -> Pairs:
     """The rows of all pairs within the distance, each pair once. All hashes differ."""
     alike = _Alike()
     alike.add(each["hash"] for each in rows)
@@ -66,8 +113,8 @@ def near_pairs(rows: Partitions, distance: int, *, crowd: int = CROWD) -> Found:
     return np.concatenate(one), np.concatenate(other)
 
 
-def chosen(one: np.ndarray, other: np.ndarray) -> Found:
-    """Of the rows of all near pairs, the numbers of those that go, and for each that of the first that it is like."""
+def chosen(one: np.ndarray, other: np.ndarray) -> Pairs:
+    """Of the rows of all near pairs, the numbers of those that go, and for each the number of the first like it."""
     both = np.concatenate([one, other])
     numbers, places = np.unique(both["number"], return_index=True)
     ranked = np.lexsort((both["key"][places], -both["pixels"][places]))
@@ -77,7 +124,7 @@ def chosen(one: np.ndarray, other: np.ndarray) -> Found:
     before, after = np.minimum(*ends), np.maximum(*ends)
     goes: np.ndarray = np.zeros(len(ranked), bool)
     open_before, open_after = before, after
-    # Whoever is asked before all of its open neighbors stays, and they go; a pair is open until one of its ends goes.
+    # A row before all of its open neighbors stays, and they go; a pair is open until one of its rows goes.
     while len(open_before):
         waits: np.ndarray = np.zeros(len(ranked), bool)
         waits[open_after] = True
@@ -92,15 +139,17 @@ def chosen(one: np.ndarray, other: np.ndarray) -> Found:
 
 
 class _Alike:
-    """Hashes that share a value of the bits agreed on: `values` of these, `rows` of them together. `odd` has for each
-    bit how many have it otherwise than most with their value."""
+    """Groups of hashes that agree in some bits: the number of groups (`values`) and of `rows` in them.
+
+    `odd` counts, for each bit, the hashes that differ from the majority of their group.
+    """
 
     def __init__(self) -> None:
         self.values, self.rows = 0, 0
         self.odd: np.ndarray = np.zeros(BITS, np.int64)
 
     def add(self, parts: Iterable[np.ndarray]) -> None:
-        """All hashes of one value."""
+        """Add a group."""
         ones: np.ndarray = np.zeros(BITS, np.int64)
         rows = 0
         for hashes in parts:
@@ -114,9 +163,11 @@ class _Alike:
 
 def _search(
     source: Partitions, alike: _Alike, *, distance: int, crowd: int, agreed: int = 0, seen: tuple[int, ...] = ()
-) -> Iterator[Found]:
-    """Among rows that agree in the bits of `agreed`. Pairs that agree in all bits of one of `seen` are found
-    already."""
+) -> Iterator[Pairs]:
+    """Near pairs among rows that agree in the bits of `agreed`.
+
+    Pairs that agree in all bits of one of `seen` were found before.
+    """
     if not alike.rows:
         return
     choices = masks(alike.odd.tolist(), distance, rows=alike.rows, values=alike.values)
@@ -144,7 +195,7 @@ def _search(
         seen = (*seen, same)
 
 
-def compared(rows: np.ndarray, band: np.ndarray, distance: int, seen: tuple[int, ...]) -> Iterator[Found]:
+def compared(rows: np.ndarray, band: np.ndarray, distance: int, seen: tuple[int, ...]) -> Iterator[Pairs]:
     """Near pairs of rows sorted by their band: each with the next of its band, the next but one, and so on."""
     hashes, left, apart = rows["hash"], np.arange(len(rows)), 0
     while len(left):
@@ -160,25 +211,35 @@ def compared(rows: np.ndarray, band: np.ndarray, distance: int, seen: tuple[int,
 
 
 def masks(odd: list[int], distance: int, *, rows: int, values: int) -> list[int]:
-    """Choices of so many bits that hashes of one value which differ in at most `distance` agree in all bits of one
-    choice: as few choices as may be, and yet so many bits in each that few agree by chance. None where so few bits
-    differ at all that any two are within the distance."""
+    """Masks of bits such that two hashes of one group within `distance` agree in all bits of one mask.
+
+    There are as few masks as possible, each with enough bits that few hashes agree in them by chance. The list is
+    empty where so few bits differ that any two hashes are within the distance.
+    """
     bits = sorted((bit for bit in range(BITS) if odd[bit]), key=lambda bit: -odd[bit])
     if len(bits) <= distance:
         return []
-    told = 2 * sum(odd) / rows  # at most what they tell, in bits (Shannon's)
+    information = 2 * sum(odd) / rows  # an upper bound of the bits' entropy (Shannon's)
 
     def work(shared: int) -> float:
-        by_chance = rows / values / 2 ** (told * shared / (distance + shared))
+        by_chance = rows / values / 2 ** (information * shared / (distance + shared))
         return comb(distance + shared, shared) * (1 + by_chance / _AS_MUCH_AS_SORTING)
 
-    shared = min(range(1, min(_MOST_SHARED, len(bits) - distance) + 1), key=work)
+    shared = min(range(1, min(_MAX_SHARED, len(bits) - distance) + 1), key=work)
     bands = [sum(1 << bit for bit in bits[first :: distance + shared]) for first in range(distance + shared)]
     return [sum(chosen) for chosen in combinations(bands, shared)]
 
 
+def split_firsts(ordered: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, Pairs]:
+    """The first row of each value; the numbers of the other rows, each with the number of its value's first row."""
+    is_first = _starts(values)
+    first = ordered[is_first]
+    first_of: np.ndarray = np.repeat(first["number"], np.diff(np.flatnonzero(is_first), append=len(ordered)))
+    return first, (ordered["number"][~is_first], first_of[~is_first])
+
+
 def _starts(values: np.ndarray) -> np.ndarray:
-    """Of sorted values: where another one begins."""
+    """For each of the sorted values, whether it differs from the one before."""
     return np.append(np.ones(min(1, len(values)), bool), values[1:] != values[:-1])
 
 
