@@ -5,11 +5,10 @@ within the distance of a kept one. Every picture that goes is like one that stay
 
 The 64 bits are cut into distance + k bands. Two hashes that differ in at most `distance` bits agree in k bands, so
 only hashes that share k bands are compared (Manku, Jain and Das Sarma, "Detecting near-duplicates for web crawling",
-WWW 2007). More than CROWD hashes with equal bands are divided again by bits in which they still differ. Bits that
-differ often are dealt out evenly to the bands.
+WWW 2007). More than CROWD hashes with equal bands are divided again by bits in which they still differ.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 from math import comb
 from pathlib import Path
@@ -28,7 +27,6 @@ _AS_MUCH_AS_SORTING = 64
 """To compare a hash with this many others takes about as long as to sort it."""
 _MAX_SHARED = 4
 _MAX_PARTITIONS = 4096
-_AT_ONCE = 1 << 20
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 Pairs = tuple[np.ndarray, np.ndarray]
@@ -104,9 +102,7 @@ def near_duplicates(by_hash: Partitions, distance: int) -> Pairs:
 
 def near_pairs(rows: Partitions, distance: int, *, crowd: int = CROWD) -> Pairs:
     """The rows of all pairs within the distance, each pair once. All hashes differ."""
-    alike = _Alike()
-    alike.add(each["hash"] for each in rows)
-    found = list(_search(rows, alike, distance=distance, crowd=crowd))
+    found = list(_search(rows, (1 << BITS) - 1, distance=distance, crowd=crowd))
     if not found:
         return _none(ROW), _none(ROW)
     one, other = zip(*found, strict=True)
@@ -138,45 +134,29 @@ def chosen(one: np.ndarray, other: np.ndarray) -> Pairs:
     return by_rank[goes], by_rank[kept[goes]]
 
 
-class _Alike:
-    """Groups of hashes that agree in some bits: the number of groups (`values`) and of `rows` in them.
-
-    `odd` counts, for each bit, the hashes that differ from the majority of their group.
-    """
-
-    def __init__(self) -> None:
-        self.values, self.rows = 0, 0
-        self.odd: np.ndarray = np.zeros(BITS, np.int64)
-
-    def add(self, parts: Iterable[np.ndarray]) -> None:
-        """Add a group."""
-        ones: np.ndarray = np.zeros(BITS, np.int64)
-        rows = 0
-        for hashes in parts:
-            rows += len(hashes)
-            for first in range(0, len(hashes), _AT_ONCE):
-                octets: np.ndarray = hashes[first : first + _AT_ONCE].astype("<u8").view(np.uint8).reshape(-1, 8)
-                ones += np.unpackbits(octets, axis=1, bitorder="little").sum(axis=0, dtype=np.int64)
-        self.values, self.rows = self.values + 1, self.rows + rows
-        self.odd += np.minimum(ones, rows - ones)
-
-
 def _search(
-    source: Partitions, alike: _Alike, *, distance: int, crowd: int, agreed: int = 0, seen: tuple[int, ...] = ()
+    source: Partitions,
+    varying: int,
+    *,
+    distance: int,
+    crowd: int,
+    groups: int = 1,
+    agreed: int = 0,
+    seen: tuple[int, ...] = (),
 ) -> Iterator[Pairs]:
-    """Near pairs among rows that agree in the bits of `agreed`.
+    """Near pairs within each of the `groups` of rows that agree in the bits of `agreed`.
 
-    Pairs that agree in all bits of one of `seen` were found before.
+    Rows of a group differ in bits of `varying` only. Pairs that agree in all bits of one of `seen` were found before.
     """
-    if not alike.rows:
+    if not source.rows:
         return
-    choices = masks(alike.odd.tolist(), distance, rows=alike.rows, values=alike.values)
+    choices = masks(varying, distance, rows=source.rows // groups)
     for mask in choices or [0]:
         same = agreed | mask
         banded = source.another()
         for rows in source:
             banded.add(rows, rows["hash"] & np.uint64(same))
-        crowded, among = source.another(), _Alike()
+        crowded, crowds, still_varying = source.another(), 0, 0
         for rows in banded:
             ordered = rows[np.argsort(rows["hash"] & np.uint64(same), kind="stable")]
             band = ordered["hash"] & np.uint64(same)
@@ -185,12 +165,14 @@ def _search(
             many = sizes > (crowd if choices else len(band))
             for start, size in zip(starts[many], sizes[many], strict=True):
                 together = ordered[start : start + size]
-                among.add([together["hash"]])
+                still_varying |= _varying(together["hash"])
+                crowds += 1
                 crowded.add(together, together["hash"])
             few: np.ndarray = ~np.repeat(many, sizes)
             yield from compared(ordered[few], band[few], distance, seen)
         banded.drop()
-        yield from _search(crowded, among, distance=distance, crowd=crowd, agreed=same, seen=seen)
+        limits = {"distance": distance, "crowd": crowd, "groups": crowds}
+        yield from _search(crowded, still_varying, **limits, agreed=same, seen=seen)
         crowded.drop()
         seen = (*seen, same)
 
@@ -210,24 +192,28 @@ def compared(rows: np.ndarray, band: np.ndarray, distance: int, seen: tuple[int,
             yield rows[left[near]], rows[left[near] + apart]
 
 
-def masks(odd: list[int], distance: int, *, rows: int, values: int) -> list[int]:
-    """Masks of bits such that two hashes of one group within `distance` agree in all bits of one mask.
+def masks(varying: int, distance: int, *, rows: int) -> list[int]:
+    """Masks of varying bits such that two hashes within `distance` agree in all bits of one mask.
 
-    There are as few masks as possible, each with enough bits that few hashes agree in them by chance. The list is
-    empty where so few bits differ that any two hashes are within the distance.
+    There are as few masks as possible, each with enough bits that few of `rows` hashes agree in them by chance. The
+    list is empty where so few bits vary that any two hashes are within the distance.
     """
-    bits = sorted((bit for bit in range(BITS) if odd[bit]), key=lambda bit: -odd[bit])
+    bits = [bit for bit in range(BITS) if varying >> bit & 1]
     if len(bits) <= distance:
         return []
-    information = 2 * sum(odd) / rows  # an upper bound of the bits' entropy (Shannon's)
 
     def work(shared: int) -> float:
-        by_chance = rows / values / 2 ** (information * shared / (distance + shared))
+        by_chance = rows / 2 ** (len(bits) * shared / (distance + shared))
         return comb(distance + shared, shared) * (1 + by_chance / _AS_MUCH_AS_SORTING)
 
     shared = min(range(1, min(_MAX_SHARED, len(bits) - distance) + 1), key=work)
     bands = [sum(1 << bit for bit in bits[first :: distance + shared]) for first in range(distance + shared)]
     return [sum(chosen) for chosen in combinations(bands, shared)]
+
+
+def _varying(hashes: np.ndarray) -> int:
+    """The bits in which these hashes differ."""
+    return int(np.bitwise_or.reduce(hashes ^ hashes[:1])) if len(hashes) else 0
 
 
 def split_firsts(ordered: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, Pairs]:

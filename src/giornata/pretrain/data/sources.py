@@ -174,16 +174,15 @@ def _of_one_kind(storage: Storage, listed: Sequence[tuple[str, int]]) -> tuple[K
 
 def _of_the_data_set(storage: Storage, files: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """The files that state.json names, where there is one. `cache-….arrow` beside them is no data."""
-    kept: list[tuple[str, int]] = []
-    named: dict[str, set[str] | None] = {}
-    for name, size in files:
-        folder, slash, own = name.rpartition("/")
-        if folder not in named:
-            named[folder] = _named_in_state(storage, f"{folder}{slash}state.json")
+    folders = {name.rpartition("/")[0] for name, _ in files}
+    named = {folder: _named_in_state(storage, f"{folder}/state.json".lstrip("/")) for folder in folders}
+
+    def counts(name: str) -> bool:
+        folder, _, own = name.rpartition("/")
         wanted = named[folder]
-        if own in wanted if wanted is not None else not own.startswith("cache-"):
-            kept.append((name, size))
-    return kept or list(files)
+        return own in wanted if wanted is not None else not own.startswith("cache-")
+
+    return [each for each in files if counts(each[0])] or list(files)
 
 
 def _named_in_state(storage: Storage, name: str) -> set[str] | None:

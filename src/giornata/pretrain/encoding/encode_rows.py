@@ -42,9 +42,8 @@ def encode_captions(encoder: Encoder, latents: pa.Table, *, at_once: int) -> pa.
 def encode_text(encoder: Encoder, rows: pa.Table, *, at_once: int) -> pa.Table:
     """Rows of KEY and CAPTION with their embeddings."""
     captions = rows.column(columns.CAPTION).to_pylist()
-    texts = [encoder.encode_text(few) for few in _few(captions, at_once)]
-    prompts = [each for text in texts for each in text.prompt_NLD]
-    pooled = [each for text in texts for each in ([] if text.pooled_NP is None else text.pooled_NP)]
+    embedded = list(_embedded(encoder, captions, at_once))
+    prompts, pooled = [prompt for prompt, _ in embedded], [each for _, each in embedded if each is not None]
     for name, arrays in ((columns.PROMPT, prompts), (columns.POOLED, pooled)):
         shape = ",".join(map(str, arrays[0].shape)) if arrays else "0"
         content = [each.tobytes() for each in arrays] or [b""] * len(captions)
@@ -76,11 +75,17 @@ def _add_posteriors(encoder: Encoder, rows: list[dict[str, Any]], pixels: pa.Chu
 
 def _add_text(encoder: Encoder, rows: list[dict[str, Any]], at_once: int) -> None:
     readable = [row for row in rows if not row[columns.REASON]]
-    for few in _few(readable, at_once):
-        text = encoder.encode_text([row[columns.CAPTION] for row in few])
-        for place, row in enumerate(few):
-            row[columns.PROMPT] = text.prompt_NLD[place].tobytes()
-            row[columns.POOLED] = b"" if text.pooled_NP is None else text.pooled_NP[place].tobytes()
+    embedded = _embedded(encoder, [row[columns.CAPTION] for row in readable], at_once)
+    for row, (prompt_LD, pooled_P) in zip(readable, embedded, strict=True):
+        row |= {columns.PROMPT: prompt_LD.tobytes(), columns.POOLED: b"" if pooled_P is None else pooled_P.tobytes()}
+
+
+def _embedded(
+    encoder: Encoder, captions: Sequence[str], at_once: int
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    for few in _few(captions, at_once):
+        text = encoder.encode_text(few)
+        yield from zip(text.prompt_NLD, [None] * len(few) if text.pooled_NP is None else text.pooled_NP, strict=True)
 
 
 def _few(values: Sequence[Item], at_once: int) -> Iterator[Sequence[Item]]:

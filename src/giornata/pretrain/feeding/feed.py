@@ -98,11 +98,11 @@ class Feeder:
         encoder: Encoder | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream, self._encoder, self._clock_s = iter(stream), encoder, clock_s
-        self._rows: Iterator[Row] = iter(())
+        self._encoder, self._clock_s = encoder, clock_s
+        self._rows = self._arrivals(iter(stream))
         self._waiting: dict[Size, list[Row]] = {}
         self._unreadable: list[Use] = []
-        self._arrived, self._wait_s, self._ended = 0, 0.0, False
+        self._wait_s, self._ended = 0.0, False
 
     def take(self, rows: int, batch_rows: int | None = None) -> Feed:
         """The next `rows` rows; fewer, and at last none, when the stream ends.
@@ -164,39 +164,28 @@ class Feeder:
 
     def _arrive(self) -> bool:
         """Receive one row. Returns False at the end of the stream."""
-        while not self._ended:
-            row = next(self._rows, None)
-            if row is None:
-                self._next_table()
-            elif row.values[columns.REASON]:
-                self._unreadable.append(row.use)
-                return True
-            else:
-                self._waiting.setdefault(row.size, []).append(row)
-                return True
-        return False
-
-    def _next_table(self) -> None:
-        began_s = self._clock_s()
-        table = next(self._stream, None)
-        self._wait_s += self._clock_s() - began_s
-        if table is None:
+        row = next(self._rows, None)
+        if row is None:
             self._ended = True
-            return
-        self._rows = iter(self._rows_of(table))
+        elif row.values[columns.REASON]:
+            self._unreadable.append(row.use)
+        else:
+            self._waiting.setdefault(row.size, []).append(row)
+        return row is not None
 
-    def _rows_of(self, table: pa.Table) -> list[Row]:
-        values = table.select(VALUES).to_pylist()
-        arrays = {name: table.column(name) for name in ARRAYS if name in table.column_names}
-        first, self._arrived = self._arrived, self._arrived + len(values)
-        return [
-            Row(
-                number=first + place,
-                values=row,
-                arrays={name: column[place].as_buffer() for name, column in arrays.items()},
-            )
-            for place, row in enumerate(values)
-        ]
+    def _arrivals(self, stream: Iterator[pa.Table]) -> Iterator[Row]:
+        arrived = 0
+        while True:
+            began_s = self._clock_s()
+            table = next(stream, None)
+            self._wait_s += self._clock_s() - began_s
+            if table is None:
+                return
+            arrays = {name: table.column(name) for name in ARRAYS if name in table.column_names}
+            for place, values in enumerate(table.select(VALUES).to_pylist()):
+                buffers = {name: column[place].as_buffer() for name, column in arrays.items()}
+                yield Row(number=arrived + place, values=values, arrays=buffers)
+            arrived += len(table)
 
     # ---- tensors ----
 
