@@ -174,13 +174,11 @@ def _refuse_unreadable(folders: Iterable[PartFolder]) -> None:
 
 
 def here(config: PretrainConfig, source: Manifest, encoder: Encoder) -> Encoding:
-    """The encoding in this process, one shard after the other."""
     shards = ShardEncoder(config, source, encoder, threads=threads_of_one(1))
     return lambda works: ((work, shards.encode(work)) for work in works)
 
 
 def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
-    """The encoding in a pool of actors, one for each of the configuration's encoders."""
     import ray.data
 
     from giornata.pretrain.feeding.graph import actor_options

@@ -115,7 +115,6 @@ class Unfinished:
 
     @classmethod
     def of(cls, out: Storage, about: dict[str, Any], *, examination: int = EXAMINATION) -> "Unfinished":
-        """The work for an ingest that the manifest describes as `about`."""
         options = about["ingest"]
         perceptual = options["dedupe_hash_distance"] is not None
         asked = {name: each for name, each in options.items() if name not in _NOT_EXAMINED}
@@ -142,7 +141,6 @@ class Unfinished:
         return self._noted(_note_name(stretch))
 
     def note(self, stretch: int, shards: Sequence[Shard]) -> None:
-        """Record that a stretch is whole."""
         self.written.write(_note_name(stretch), json.dumps([asdict(shard) for shard in shards]).encode())
 
     def remove(self) -> None:

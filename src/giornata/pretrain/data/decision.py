@@ -75,8 +75,8 @@ class Decision:
         self, examined: pds.Dataset, folder: Path, *, hash_distance: int | None, memory_bytes: int = MEMORY_BYTES
     ) -> None:
         """Rows that do not fit into memory lie in `folder`. The fragments of `examined` are in the source's order."""
-        self._examined, self._rows = examined, examined.count_rows()
-        by_key = Partitions(folder, self._rows, memory_bytes)
+        self._examined, self.rows = examined, examined.count_rows()
+        by_key = Partitions(folder, self.rows, memory_bytes)
         found = [self._broken(by_key)]
         by_hash = by_key.another() if hash_distance is not None else None
         found.append(_equal(by_key, by_hash))
@@ -102,13 +102,7 @@ class Decision:
             by_key.add(rows, np.ascontiguousarray(rows["key"]).view("<u8")[::4])
         return pa.concat_tables([_refused(np.empty(0, np.int64), ""), *broken])
 
-    @property
-    def rows(self) -> int:
-        """The number of examined rows."""
-        return self._rows
-
     def counts(self) -> dict[str, int]:
-        """The number of refused rows by reason."""
         counts = np.bincount(self._refused["reason"].to_numpy(), minlength=len(_REASONS)).tolist()
         return {reason: count for reason, count in sorted(zip(_REASONS.to_pylist(), counts, strict=True)) if count}
 

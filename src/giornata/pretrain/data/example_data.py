@@ -69,7 +69,6 @@ class Example:
 
 
 def encoded(image: Image.Image, suffix: str, **options: Any) -> bytes:
-    """The picture as a file of that suffix."""
     file = io.BytesIO()
     image.save(file, {"jpg": "JPEG", "tif": "TIFF"}.get(suffix, suffix.upper()), **options)
     return file.getvalue()

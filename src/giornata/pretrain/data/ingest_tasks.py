@@ -96,12 +96,10 @@ def _parts(source: Source, pieces: range) -> ray.data.Dataset:
 
 
 def packed_part(number: int, numbers: Sequence[int], pieces: Sequence[Piece]) -> pa.Table:
-    """The part of this number, with the pieces of these numbers."""
     return pa.table({PART: [number], PIECES: [pickle.dumps([(each, pieces[each]) for each in numbers])]})
 
 
 def unpacked_pieces(part: pa.Table) -> list[tuple[int, Piece]]:
-    """The (number, piece) pairs of a part."""
     return [pair for packed in part[PIECES].to_pylist() for pair in pickle.loads(packed)]  # noqa: S301 - packed here
 
 

@@ -40,12 +40,10 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows of all shards."""
         return sum(shard.rows for shard in self.shards)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The files of all shards, in order."""
         return tuple(shard.name for shard in self.shards)
 
     @property
@@ -54,7 +52,6 @@ class Manifest:
         return hashlib.sha256("\n".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """The file."""
         return json_bytes({"version": VERSION, "rows": self.rows, **asdict(self)})
 
     @classmethod

@@ -53,7 +53,6 @@ class Partitions:
         return Partitions(folder, self.rows, memory_bytes)
 
     def add(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Add each row to the partition of its value."""
         self.rows += len(rows)
         if self._folder is None:
             self._in_memory.append(rows)
@@ -72,7 +71,6 @@ class Partitions:
             yield np.fromfile(path, ROW)
 
     def drop(self) -> None:
-        """Remove the rows."""
         self._in_memory = []
         for path in self._folder.iterdir() if self._folder else ():
             path.unlink()
@@ -212,7 +210,6 @@ def masks(varying: int, distance: int, *, rows: int) -> list[int]:
 
 
 def _varying(hashes: np.ndarray) -> int:
-    """The bits in which these hashes differ."""
     return int(np.bitwise_or.reduce(hashes ^ hashes[:1])) if len(hashes) else 0
 
 

@@ -19,7 +19,6 @@ _COMPRESSION[f"{columns.CAPTIONS}.list.element"] = "zstd"
 
 
 def shard_name(number: int) -> str:
-    """`shard-00000.parquet`."""
     return f"shard-{number:05}.parquet"
 
 

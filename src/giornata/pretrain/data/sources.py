@@ -83,7 +83,6 @@ class Source:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
         return sum(size for _, size in self.files)
 
 

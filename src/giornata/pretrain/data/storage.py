@@ -67,7 +67,6 @@ class Storage:
         return f"{place.rstrip('/')}/{self.below}" if self.below else place
 
     def __truediv__(self, name: str) -> "Storage":
-        """The storage below `name`."""
         return replace(self, below=self._joined(name))
 
     def beside(self, name: str) -> "Storage":
@@ -85,11 +84,9 @@ class Storage:
         return "/".join(part for part in (root, self._joined(name)) if part)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
         return bool(self.filesystem.get_file_info(self.path(name)).type == fs.FileType.File)
 
     def size_bytes(self, name: str) -> int:
-        """The size of a file."""
         info = self.filesystem.get_file_info(self.path(name))
         if info.type != fs.FileType.File:
             raise FileNotFoundError(f"there is no file {self / name}")
@@ -115,7 +112,6 @@ class Storage:
         return int(info.size if info.size is not None else self.filesystem.get_file_info(info.path).size)
 
     def read(self, name: str) -> bytes:
-        """A whole file."""
         with self.open(name) as stream:
             return stream.read()
 
@@ -126,7 +122,6 @@ class Storage:
             yield stream
 
     def write(self, name: str, content: bytes | memoryview) -> None:
-        """Write a whole file, over an older one."""
         with self._whole(name) as stream:
             stream.write(content)
 
@@ -203,7 +198,6 @@ def _whole_file(path: Path) -> Iterator[BinaryIO]:
 
 @lru_cache(maxsize=32)
 def _opened(address: str) -> tuple[fs.FileSystem, str]:
-    """The file system of an address, and the path in it."""
     if "://" not in address:
         return fs.LocalFileSystem(), address
     try:

@@ -40,7 +40,6 @@ def encode_captions(encoder: Encoder, latents: pa.Table, *, at_once: int) -> pa.
 
 
 def encode_text(encoder: Encoder, rows: pa.Table, *, at_once: int) -> pa.Table:
-    """Rows of KEY and CAPTION with their embeddings."""
     captions = rows.column(columns.CAPTION).to_pylist()
     embedded = list(_embedded(encoder, captions, at_once))
     prompts, pooled = [prompt for prompt, _ in embedded], [each for _, each in embedded if each is not None]

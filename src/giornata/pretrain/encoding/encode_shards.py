@@ -10,8 +10,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +45,6 @@ class Work:
 
     @property
     def resolutions(self) -> tuple[int, ...]:
-        """The resolutions among the parts."""
         return tuple(int(part) for part in self.parts if part != TEXT)
 
 
@@ -56,7 +57,6 @@ class Done:
 
 
 def note_name(number: int) -> str:
-    """The file of the note of an encoded shard."""
     return f"shard-{number:05d}.json"
 
 
@@ -117,21 +117,12 @@ class ShardEncoder:
         config, storage = self._config, Storage.at(self._config.data.shards)
         cuttings = [Cutting.of(config.data, seed=config.seed, resolution=each) for each in work.resolutions]
         names = [name for name in SOURCE_COLUMNS if name != columns.IMAGE or cuttings]
-        before: tuple[pa.Table, list[Future[list[pa.Table]]]] | None = None
+        cut = partial(cut_for_each, cuttings, epoch_in_draws=False)
         # Several encoder batches at a time, so that aspect buckets fill theirs.
-        for table in read_rows(storage, shard.name, range(shard.rows), columns=names, at_once=4 * self._at_once):
-            pieces = _pieces(table.to_pylist()) if cuttings else ()
-            now = [self._pool.submit(cut_for_each, cuttings, piece, epoch_in_draws=False) for piece in pieces]
-            if before is not None:
-                yield _collected(*before)
-            before = table, now
-        if before is not None:
-            yield _collected(*before)
-
-
-def _collected(rows: pa.Table, cut: list[Future[list[pa.Table]]]) -> tuple[pa.Table, list[pa.Table]]:
-    pieces = zip(*(future.result() for future in cut), strict=True)
-    return rows, [pa.concat_tables(each) for each in pieces]
+        tables = read_rows(storage, shard.name, range(shard.rows), columns=names, at_once=4 * self._at_once)
+        begun = ((rows, self._pool.map(cut, _pieces(rows.to_pylist()) if cuttings else ())) for rows in tables)
+        for (rows, pieces), _ in pairwise(chain(begun, [(pa.table({}), iter(()))])):
+            yield rows, [pa.concat_tables(each) for each in zip(*pieces, strict=True)]
 
 
 def _with_shapes(table: pa.Table) -> pa.Table:

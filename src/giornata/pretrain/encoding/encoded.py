@@ -32,7 +32,6 @@ AGAIN = "name another folder in encode.latents, or remove this one and run `gior
 
 
 def latents_top(config: PretrainConfig) -> Storage:
-    """The folder of all encoded shards."""
     own = config.encode.latents
     return Storage.at(config.storage) / "latents" if own is None else Storage.at(own)
 
@@ -52,12 +51,10 @@ def read_manifest(storage: Storage, *, hint: str = "") -> Manifest:
 
 
 def source_manifest(config: PretrainConfig) -> Manifest:
-    """The manifest of the normalized shards. Raises InvalidInput."""
     return read_manifest(Storage.at(config.data.shards), hint="make it with `giornata pretrain ingest`")
 
 
 def stores_text(config: PretrainConfig) -> bool:
-    """Whether text embeddings lie beside the latents."""
     return config.encode.store_text and config.encode.mode is not Mode.HYBRID
 
 

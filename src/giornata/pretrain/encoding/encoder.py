@@ -81,7 +81,6 @@ def open_encoder(
 
 
 def gpus_of_an_encoder(config: PretrainConfig) -> float:
-    """The GPUs that each encoder reserves."""
     if config.encode.gpus_per_encoder is not None:
         return config.encode.gpus_per_encoder
     return 1.0 if config.workers.use_gpu or config.encode.accelerator_type else 0.0

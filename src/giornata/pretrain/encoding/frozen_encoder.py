@@ -214,7 +214,6 @@ class FrozenEncoder:
 
     @property
     def scaling(self) -> tuple[float, float]:
-        """(shift, factor), from the VAE's configuration."""
         config = self._images().config
         return float(config.get("shift_factor") or 0.0), float(config.scaling_factor)
 

@@ -49,7 +49,6 @@ class Cutting:
         )
 
     def target(self, original: Size) -> Size:
-        """The size of the cut of a picture of this size."""
         return nearest(original, self.buckets) if self.buckets else (self.resolution, self.resolution)
 
     def cut(self, image: Image, key: str, epoch: int | None) -> dict[str, Any]:

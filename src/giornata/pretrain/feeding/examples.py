@@ -46,7 +46,6 @@ class Example:
     places: Sequence[tuple[int, int, str]] = ()
 
     def to(self, device: torch.device) -> "Example":
-        """The example on the device."""
         embedding = self._text(lambda text: text.to(device, non_blocking=True))
         return replace(self, noisy=self.noisy.to(device), embedding=embedding)
 
@@ -84,7 +83,6 @@ class Draws:
             raise ValueError("captions are dropped, and the embedding of an empty one was not given")
 
     def example(self, batch: Batch, phase: int) -> Example:
-        """The batch with its draws."""
         places = [(phase, epoch, key) for epoch, key in zip(batch.epochs, batch.keys, strict=True)]
         noisy = NoisyBatch(
             latents_BCHW=self._latents(batch, places),

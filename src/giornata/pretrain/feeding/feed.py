@@ -62,7 +62,6 @@ class Feed:
 
     @property
     def rows(self) -> int:
-        """The number of rows to train."""
         return sum(len(batch) for batch in self.batches)
 
 
@@ -80,7 +79,6 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """(height, width) of the cut."""
         return self.values[columns.TARGET_HEIGHT], self.values[columns.TARGET_WIDTH]
 
 

@@ -82,7 +82,6 @@ def reading(manifest: Manifest, nodes_bytes: Iterable[float]) -> dict[str, Any]:
 
 
 def _nodes_bytes() -> list[float]:
-    """The memory for tasks of each node."""
     return [node["Resources"].get("memory", 0.0) for node in ray.nodes() if node["Alive"]]
 
 

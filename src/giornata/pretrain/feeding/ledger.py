@@ -30,7 +30,6 @@ class UseBits:
 
     @classmethod
     def of(cls, uses: Iterable[Use]) -> Self:
-        """The bitmaps of uses in any order."""
         pairs = np.fromiter(chain.from_iterable(uses), np.int64).reshape(-1, 2)
         pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
         numbers, firsts = np.unique(pairs[:, 0], return_index=True)
@@ -45,7 +44,6 @@ class UseBits:
         return cls(packed=packed, repeated=tuple(repeated))
 
     def bits(self) -> dict[int, Bits]:
-        """The rows of each portion."""
         return {
             number: np.unpackbits(np.frombuffer(each, np.uint8)).view(bool) for number, each in self.packed.items()
         }
@@ -114,11 +112,9 @@ class Ledger:
 
     @property
     def complete(self) -> bool:
-        """Whether no row remains."""
         return self.done == self.rows_of.samples
 
     def to_json(self) -> dict[str, Any]:
-        """The ledger as a checkpoint keeps it."""
         return {
             "finished": self._finished.spans,
             "partial": {str(number): _intervals(bits).spans for number, bits in sorted(self._partial.items())},
@@ -127,7 +123,6 @@ class Ledger:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], rows_of: RowsOfPhase) -> Self:
-        """The ledger of a checkpoint."""
         ledger = cls(rows_of)
         ledger._finished = _spans(values["finished"])
         ledger._partial = {int(number): _bits(spans) for number, spans in values["partial"].items()}

@@ -105,7 +105,6 @@ class ReadPictures:
 
 
 def portions_of(groups: pa.Table) -> Iterator[Portion]:
-    """The portions of a table of GROUP."""
     for group in groups.column(GROUP).to_pylist():
         yield from pickle.loads(group)  # noqa: S301 - `packed` made it
 

@@ -32,7 +32,6 @@ class Intervals:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
-        """The set of these numbers, in any order."""
         return cls._joined((number, number + 1) for number in sorted(set(numbers)))
 
     @classmethod
