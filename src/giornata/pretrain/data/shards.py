@@ -1,4 +1,4 @@
-"""Parquet files of shards: normalised shards are written here, and rows of any shard are read by their numbers."""
+"""Parquet files of shards: normalized shards are written here, and rows of any shard are read by their numbers."""
 
 import hashlib
 from bisect import bisect_right
@@ -30,7 +30,7 @@ def write_shard(storage: Storage, number: int, content: bytes | memoryview, rows
 
 
 def shard_bytes(rows: pa.Table) -> memoryview:
-    """A normalised shard of rows of a columns.source_schema, sorted by their keys. Equal rows give equal bytes."""
+    """A normalized shard of rows of a columns.source_schema, sorted by their keys. Equal rows give equal bytes."""
     schema = columns.source_schema(several=columns.CAPTIONS in rows.column_names)
     order = pc.sort_indices(rows, sort_keys=[(columns.KEY, "ascending")])
     sink = pa.BufferOutputStream()

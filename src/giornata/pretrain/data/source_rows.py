@@ -10,7 +10,7 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, pairwise
+from itertools import chain, count, groupby, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -185,18 +185,13 @@ def _webdataset(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Fou
     (name,) = piece.names
     wanted = {*_PICTURE_MEMBERS, "txt", "json", options.image_column, *options.caption_columns}
     with storage.open(name) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
-        key, members = "", dict[str, bytes]()
-        for member in tar:
-            if not member.isfile() or member.name.rpartition("/")[2].startswith("."):
-                continue
-            if members and key_of(member.name) != key:
-                yield _sample(name, key, members, options)
-                members = {}
-            key = key_of(member.name)
-            suffix = suffix_of(member.name)
-            content = tar.extractfile(member) if suffix in wanted else None
-            members[suffix] = content.read() if content else b""
-        if members:
+        files = (each for each in tar if each.isfile() and not each.name.rpartition("/")[2].startswith("."))
+        for key, sample in groupby(files, key=lambda member: key_of(member.name)):
+            members = dict[str, bytes]()
+            for member in sample:
+                suffix = suffix_of(member.name)
+                content = tar.extractfile(member) if suffix in wanted else None
+                members[suffix] = content.read() if content else b""
             yield _sample(name, key, members, options)
 
 

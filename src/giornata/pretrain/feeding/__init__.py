@@ -1,1 +1,1 @@
-"""From shards to steps, each row once. Start with rows_of_phase; ledger, read_portions, graph, feed, examples."""
+"""From shards to steps, each row once. Read rows_of_phase, ledger, read_portions, graph, then feed and examples."""

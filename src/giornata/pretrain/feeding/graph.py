@@ -36,7 +36,6 @@ BATCHES_OF_A_BLOCK = 8
 the others are idle."""
 NAMES_BYTES = 256
 """The size of a row beside its arrays, roughly."""
-READING: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow", "zero_copy_batch": True}
 LEAST_READING_BYTES, READING_BYTES_PER_BYTE = 256 << 20, 2.56
 """The memory of a reading task: rows are shuffled, so all row groups of a shard are in memory at once. The second
 number was measured, in bytes for each byte of the shard's file."""
@@ -78,7 +77,8 @@ def reading(manifest: Manifest, nodes_bytes: Iterable[float]) -> dict[str, Any]:
     """
     largest = max((shard.bytes for shard in manifest.shards), default=0)
     wanted = max(LEAST_READING_BYTES, int(READING_BYTES_PER_BYTE * largest))
-    return READING | {"memory": int(min(wanted, max(nodes_bytes, default=wanted)))}
+    memory = int(min(wanted, max(nodes_bytes, default=wanted)))
+    return {"batch_size": None, "batch_format": "pyarrow", "zero_copy_batch": True, "memory": memory}
 
 
 def _nodes_bytes() -> list[float]:
