@@ -26,8 +26,8 @@ def work() -> dict[str, Any]:
     """In a process whose PYTHONPATH says which source is measured."""
     import torch
 
-    from giornata.pretrain.feeding.batch import Batch
     from giornata.pretrain.feeding.examples import Draws, EmptyPrompt
+    from giornata.pretrain.feeding.feed import Batch
 
     torch.set_num_threads(1)
     found: dict[str, Any] = {}

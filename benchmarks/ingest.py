@@ -36,8 +36,7 @@ from PIL import Image
 from benchmarks.rig.figures import conclude, machine, spread, spread_words
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.decision import Decision, Keep
-from giornata.pretrain.data.examination import EXAMINED, examine
-from giornata.pretrain.data.filters import filters_of
+from giornata.pretrain.data.examination import EXAMINED, examine, filters_of
 from giornata.pretrain.data.ingest_tasks import Stretch, _sharded
 from giornata.pretrain.data.source_rows import Raw
 from giornata.protocol.pretraining import Ingest

@@ -36,11 +36,11 @@ from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encode_shards import Done, Work
-from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.feeding.graph import ROWS_OF_A_TASK, grouped, reading
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
-from giornata.pretrain.feeding.schedule import rows_of_phases
+from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import sdxl_tiny
 
 ROWS_PER_SHARD = 10_000

@@ -94,7 +94,7 @@ def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
     validation loss of the averaged weights, and that by level of noise."""
     from benchmarks.rig.pretraining_data import read_here
     from benchmarks.rig.pretraining_run import given_by, run_of
-    from giornata.pretrain.feeding.held import held_batches
+    from giornata.pretrain.feeding.validation_rows import validation_batches
 
     config = config_of(work)
     given = given_by(config, torch.device("cpu"))
@@ -109,7 +109,7 @@ def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     own = {
         "feeds": read_here(config, phases),
-        "held": lambda phase: held_batches(config, phase, phases[phase], given.source, None, rank=0, world=1),
+        "held": lambda phase: validation_batches(config, phase, phases[phase], given.source, None, rank=0, world=1),
     }
     # In CPU seconds, so that a step's length is of this process, all its threads.
     with run_of(given, work["folder"], clock_s=time.process_time, report=report, **own) as run:

@@ -13,13 +13,12 @@ from PIL import Image
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.example_data import Row, write_example
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
-from giornata.pretrain.data.shards import write_shard
+from giornata.pretrain.data.shards import shard_bytes, write_shard
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
-from giornata.pretrain.encoding.encoders import device_of_an_encoder, open_encoder
-from giornata.pretrain.feeding.batch import Feed
-from giornata.pretrain.feeding.feed import Feeder
+from giornata.pretrain.encoding.encoder import device_of_an_encoder, open_encoder
+from giornata.pretrain.feeding.feed import Feed, Feeder
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
@@ -33,9 +32,10 @@ def drawn(config: PretrainConfig, folder: Path, *, rows: int, side_px: int) -> N
     example = write_example(folder / "source", rows=rows, oddities=0, side_px=side_px)
     made = [_source_row(row) for row in example.rows]
     storage = Storage.at(config.data.shards)
+    parts = [made[first : first + ROWS_OF_A_SHARD] for first in range(0, len(made), ROWS_OF_A_SHARD)]
     shards = [
-        write_shard(storage, number, pa.Table.from_pylist(made[first : first + ROWS_OF_A_SHARD], columns.SOURCE))
-        for number, first in enumerate(range(0, len(made), ROWS_OF_A_SHARD))
+        write_shard(storage, number, shard_bytes(pa.Table.from_pylist(part, columns.SOURCE)), len(part))
+        for number, part in enumerate(parts)
     ]
     storage.write(MANIFEST, Manifest(shards=tuple(shards), about={"made": "for a benchmark"}).to_bytes())
 

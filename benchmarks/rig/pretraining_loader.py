@@ -17,14 +17,15 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from giornata.diffusion.captions import encode
+from giornata.diffusion.decoding import decode
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.read_rows import read_rows
+from giornata.pretrain.data.shards import read_rows
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
-from giornata.pretrain.encoding.encoders import encoder_dtype
-from giornata.pretrain.encoding.frozen import Frozen, load_frozen
+from giornata.pretrain.encoding.encoder import encoder_dtype
+from giornata.pretrain.encoding.frozen_encoder import Frozen, load_frozen
 from giornata.pretrain.encoding.transforms import Cutting
-from giornata.pretrain.feeding.batch import Batch
+from giornata.pretrain.feeding.feed import Batch
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import Progress
@@ -61,7 +62,7 @@ class CutPictures(IterableDataset):
             tables = read_rows(Storage.at(config.data.shards), name, order, columns=wanted, at_once=64)
             rows = (row for table in tables for row in table.to_pylist())
             for number, row in zip(order, rows, strict=True):
-                cut = cutting.cut(row[columns.IMAGE], row[columns.KEY], portion.epoch)
+                cut = cutting.cut(decode(row[columns.IMAGE]), row[columns.KEY], portion.epoch)
                 yield {**row, **cut, columns.IMAGE: None, "use": (portion.number, number), "epoch": portion.epoch}
 
 

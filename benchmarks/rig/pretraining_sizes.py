@@ -17,7 +17,7 @@ from diffusers import AutoencoderKL
 from torch.utils.flop_counter import FlopCounterMode
 
 from giornata.diffusion.shapes.model import WEIGHTS
-from giornata.pretrain.encoding.frozen import load_frozen
+from giornata.pretrain.encoding.frozen_encoder import load_frozen
 from giornata.pretrain.recipes import sd2_base, shapes
 from giornata.pretrain.training.models import TOKENS
 from giornata.protocol.pretraining import (

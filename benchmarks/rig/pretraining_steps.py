@@ -23,7 +23,7 @@ from giornata.diffusion.captions import Embedding
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.regional import compiled
 from giornata.diffusion.unet_layers import matmul_flops_per_s
-from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.feeding.examples import Example
 from giornata.pretrain.training.models import (
     TOKENS,

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from simulate.comparison import gain_rows
 
 from benchmarks.rig.figures import conclude, machine
 from benchmarks.simulate.calibration import fit, misfits

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.fixtures.pretrain_feeds import batch, run_of, tiny_config
 
-from giornata.pretrain.feeding.batch import Feed
-from giornata.pretrain.feeding.feeding import portioner
+from giornata.pretrain.feeding.examples import portioner
+from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.training.parallel import alone
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import Progress

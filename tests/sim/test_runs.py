@@ -13,7 +13,6 @@ import pytest
 import typer
 from benchmarks.simulate.calibration import PUBLISHED, fit, misfits
 from benchmarks.simulate.comparison import gain_rows, gains_of
-from simulate.comparison import gain_rows
 from tests.sim import night
 
 from giornata.cli.tools.simulate import conclude, naming

@@ -78,7 +78,7 @@ def ingest(
 
                 report = run_program("giornata.pretrain.ingest", words, progress=tell)
         except KeyboardInterrupt:
-            out_words.hint(f"stopped: {out} has no manifest, and the same command begins again")
+            out_words.hint(f"stopped: {out} has no manifest, and the same command goes on")
             raise typer.Exit(EXIT_STOPPED) from None
         _say(out_words, report)
         out_words.result(report)
@@ -88,40 +88,35 @@ def ingest(
 
 
 def _configured(config: str | None) -> dict[str, Any]:
-    """The table [ingest], over the recipe's if one is named."""
+    """The table [ingest] of a file, over its recipe's options; or those of the recipe of that name."""
     if config is None:
         return {}
     from giornata.pretrain.recipes import RECIPES
 
-    if config in RECIPES:
-        return asdict(RECIPES[config]().ingest)
-    values = _document(Path(config), tuple(RECIPES))
+    values: dict[str, Any] = {"recipe": config} if config in RECIPES else _document(Path(config), ", ".join(RECIPES))
     recipe, table = values.get("recipe"), values.get("ingest", {})
     if recipe is not None and recipe not in RECIPES:
-        raise InvalidInput(
-            [Fault(where="recipe", message=f"there is no {recipe!r}", hint=f"one of {', '.join(RECIPES)}")]
-        )
+        hint = f"one of {', '.join(RECIPES)}"
+        raise InvalidInput([Fault(where="recipe", message=f"there is no {recipe!r}", hint=hint)])
     if not isinstance(table, dict):
         raise InvalidInput([Fault(where="ingest", message="is not a table", hint="[ingest]")])
     return (asdict(RECIPES[recipe]().ingest) if recipe else {}) | table
 
 
-def _document(path: Path, recipes: Sequence[str]) -> dict[str, Any]:
+def _document(path: Path, recipes: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        hint = f"recipes: {', '.join(recipes)}"
-        raise InvalidInput(
-            [Fault(where="--config", message=f"{path} is neither a recipe nor a file", hint=hint)]
-        ) from None
+        fault = Fault(where="--config", message=f"{path} is neither a recipe nor a file", hint=f"recipes: {recipes}")
     except OSError as error:
-        raise InvalidInput([Fault(where=str(path), message=f"cannot be read: {error.strerror}")]) from None
+        fault = Fault(where=str(path), message=f"cannot be read: {error.strerror}")
     except ValueError as error:
-        raise InvalidInput([Fault(where=str(path), message=f"is not TOML: {error}")]) from None
+        fault = Fault(where=str(path), message=f"is not TOML: {error}")
+    raise InvalidInput([fault])
 
 
 def _changes(words: Sequence[str]) -> dict[str, Any]:
-    """`min_side_px=128`, or `ingest.min_side_px=128`; values as in TOML, or plain text."""
+    """Options such as `min_side_px=128` or `ingest.min_side_px=128`. Values are TOML or plain text."""
     values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -147,7 +142,7 @@ def _progress(told: Mapping[str, Any]) -> str:
 
 
 def _line(told: Mapping[str, Any], paced: PacedLines) -> str | None:
-    """Progress, rate and time left; None where no line is due."""
+    """A line of progress, rate and time left, or None where no line is due."""
     unit = {"looking": "", "examined": "examples"}.get(told["what"], "shards")
     return paced.line(told["done"], told["total"], _progress(told), unit=unit)
 

@@ -18,7 +18,7 @@ import ray
 from giornata.domain.errors import GiornataError
 from giornata.pretrain.crashes import words_of
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encoders import gpus_of_an_encoder
+from giornata.pretrain.encoding.encoder import gpus_of_an_encoder
 from giornata.pretrain.evaluations import keep, kept, newest_kept, numbers_of
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import Committed, committed

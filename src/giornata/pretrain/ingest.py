@@ -1,18 +1,26 @@
-"""From a source of captioned pictures to normalised shards: `python -m giornata.pretrain.ingest SOURCE OUT`.
+"""From a source of captioned pictures to normalized shards: `python -m giornata.pretrain.ingest SOURCE OUT`.
 
-Every row is examined first, then what is kept is written, stretch by stretch, and the manifest last. Shards are a
-function of the source's content and the options: how many workers there were, or how often it was begun, does not
-show. What an ingest that was interrupted had done lies in `unfinished` until it is done.
+Every row is examined first, then the kept rows are written, stretch by stretch, and the manifest last. Shards are a
+function of the source's content and the options: they do not depend on the number of workers, or of restarts.
+
+Work of an unfinished ingest lies beside the shards, and the same command continues it:
+
+    unfinished/examined-<digest>/part-00000.parquet    the examined rows of a part
+    unfinished/written-<digest>/stretch-00000.json     the shards of a whole stretch
+
+Digests are of the source and of the options that matter. After a refusal for too many bad rows, a larger share may be
+allowed without another examination.
 """
 
 import argparse
+import hashlib
 import json
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +28,35 @@ import ray
 import ray.data
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.data import quarantine
-from giornata.pretrain.data.decision import MEMORY_BYTES, Decision
-from giornata.pretrain.data.ingest_tasks import Stretch, examine_parts, examined, written
+from giornata.pretrain.data.decision import MEMORY_BYTES, QUARANTINE_FOLDER, Decision, write_quarantine
+from giornata.pretrain.data.ingest_tasks import Stretch, examine_parts, examined_dataset, write_stretch
 from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
-from giornata.pretrain.data.quarantine import write_quarantine
-from giornata.pretrain.data.sources import Source, find
+from giornata.pretrain.data.sources import Source, find, stretches_of
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.data.stretches import stretches_of
-from giornata.pretrain.data.unfinished import Unfinished
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.protocol.pretraining import Ingest
 from giornata.protocol.pretraining_checks import parse_ingest
 
+UNFINISHED = "unfinished"
+EXAMINATION = 2
+"""The version of the examination. It is raised when a row may be judged in another way than before."""
+# Options that do not change the examination of a row
+_NOT_EXAMINED = {
+    *("rows_per_shard", "shuffle_bytes", "max_captions"),
+    *("max_quarantined_share", "dedupe_hash_distance"),
+}
 Progress = Callable[[str, int, int | None], None]
-"""Told (what is being done, how many rows or shards, of how many if that is known)."""
+"""Called with the stage, the number of rows or shards, and their total if it is known."""
 
 
 def ingest(
     address: str, out_address: str, options: Ingest, *, progress: Progress, memory_bytes: int = MEMORY_BYTES
 ) -> dict[str, Any]:
-    """Do it, and say what was found. Needs a running Ray. `memory_bytes` is for deciding what is kept.
+    """Write the shards and return a report. Needs a running Ray. The decision may take `memory_bytes`.
 
-    Raises InvalidInput when the source cannot be read, when `out_address` holds something else or is held by another
-    command, and, after all rows were counted and the quarantine was written, when more of them than may be were
-    refused.
+    Raises InvalidInput when the source cannot be read, when `out_address` holds something else or another command
+    holds it, and, after all rows were counted and the quarantine was written, when too many rows were refused.
     """
     progress("looking", 0, None)
     source = find(address, options)
@@ -56,39 +67,20 @@ def ingest(
         return _report(source, out, manifest, again=True)
     with holding(out, "ingest") as held:
 
-        def goes_on(what: str, done: int, total: int | None) -> None:
+        def fenced(what: str, done: int, total: int | None) -> None:
             check_owner(out, held.token)
             progress(what, done, total)
 
         unfinished = Unfinished.of(out, about)
-        manifest = _ingested(source, options, unfinished, goes_on, about=about, memory_bytes=memory_bytes)
+        unfinished.clear()
+        _examine(source, options, unfinished, fenced)
+        decision = _decide(source, options, unfinished, memory_bytes)
+        shards = _write(source, options, decision, unfinished, fenced)
+        manifest = Manifest(shards=shards, quarantined=decision.counts(), about=about)
+        fenced("written", len(shards), len(shards))
+        out.write(MANIFEST, manifest.to_bytes())
+        unfinished.remove()
     return _report(source, out, manifest, again=False)
-
-
-def _ingested(
-    source: Source,
-    options: Ingest,
-    unfinished: Unfinished,
-    progress: Progress,
-    *,
-    about: dict[str, Any],
-    memory_bytes: int,
-) -> Manifest:
-    out = unfinished.out
-    unfinished.clear()
-    _examine(source, options, unfinished, progress)
-    with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder:
-        rows, distance = examined(source, unfinished.examined), options.dedupe_hash_distance
-        decision = Decision(rows, Path(folder), hash_distance=distance, memory_bytes=memory_bytes)
-    write_quarantine(out, decision.refused())
-    counts = decision.counts()
-    _refuse_too_many(decision.rows(), counts, options, out)
-    shards = _written(source, options, decision, unfinished, progress)
-    manifest = Manifest(shards=shards, quarantined=counts, about=about)
-    progress("written", len(shards), len(shards))  # also asks whether this is still its folder
-    out.write(MANIFEST, manifest.to_bytes())
-    unfinished.remove()
-    return manifest
 
 
 def _about(source: Source) -> dict[str, Any]:
@@ -96,12 +88,11 @@ def _about(source: Source) -> dict[str, Any]:
 
 
 def _report(source: Source, out: Storage, manifest: Manifest, *, again: bool) -> dict[str, Any]:
-    refused = sum(manifest.quarantined.values())
     return {
         "source": str(source.storage),
         **_about(source),
         "out": str(out),
-        "rows": manifest.rows + refused,
+        "rows": manifest.rows + sum(manifest.quarantined.values()),
         "kept": manifest.rows,
         "quarantined": manifest.quarantined,
         "shards": len(manifest.shards),
@@ -109,6 +100,68 @@ def _report(source: Source, out: Storage, manifest: Manifest, *, again: bool) ->
         "manifest_digest": manifest.digest,
         "was_there": again,
     }
+
+
+# ---- what is done ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """The work for one source with one set of options. `examined` and `written` are folders below `out`."""
+
+    out: Storage
+    examined: Storage
+    written: Storage
+
+    @classmethod
+    def of(cls, out: Storage, about: dict[str, Any], *, examination: int = EXAMINATION) -> "Unfinished":
+        options = about["ingest"]
+        perceptual = options["dedupe_hash_distance"] is not None
+        asked = {name: each for name, each in options.items() if name not in _NOT_EXAMINED}
+        found = {"source": about["source"], "ingest": asked, "perceptual": perceptual, "version": examination}
+        below, wrote = out / UNFINISHED, {**about, "version": examination}
+        return cls(
+            out=out, examined=below / f"examined-{_digest(found)}", written=below / f"written-{_digest(wrote)}"
+        )
+
+    def clear(self) -> None:
+        """Remove the work of other ingests, and shards of no whole stretch."""
+        ours = {each.below for each in (self.examined, self.written)}
+        for folder in {name.split("/")[1] for name in self.out.names(UNFINISHED)}:
+            if (self.out / UNFINISHED / folder).below not in ours:
+                self.out.remove_all(f"{UNFINISHED}/{folder}")
+        whole = {shard.name for name in self.written.names() for shard in self._noted(name) or ()}
+        for name in self.out.names():
+            if name.startswith("shard-") and name.endswith(".parquet") and name not in whole:
+                self.out.remove(name)
+        self.out.remove_all(QUARANTINE_FOLDER)
+
+    def shards_of(self, stretch: int) -> list[Shard] | None:
+        """The shards of a stretch, or None when it is not whole."""
+        return self._noted(_note_name(stretch))
+
+    def note(self, stretch: int, shards: Sequence[Shard]) -> None:
+        self.written.write(_note_name(stretch), json.dumps([asdict(shard) for shard in shards]).encode())
+
+    def remove(self) -> None:
+        """Remove all of it, after the manifest was written."""
+        self.out.remove_all(UNFINISHED)
+
+    def _noted(self, name: str) -> list[Shard] | None:
+        try:
+            shards = [Shard(**each) for each in json.loads(self.written.read(name))]
+            whole = all(self.out.size_bytes(shard.name) == shard.bytes for shard in shards)
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+        return shards if whole else None
+
+
+def _note_name(stretch: int) -> str:
+    return f"stretch-{stretch:05}.json"
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 # ---- before ----
@@ -122,14 +175,14 @@ def _refuse_overlap(source: Source, out: Storage) -> None:
 
 
 def _earlier(out: Storage, about: dict[str, Any]) -> Manifest | None:
-    """The manifest of the same ingest. Raises InvalidInput when there is one of another."""
+    """The manifest of an earlier run of this ingest. Raises InvalidInput when there is one of another ingest."""
     if not out.exists(MANIFEST):
         return None
     manifest = Manifest.from_bytes(out.read(MANIFEST), where=f"{out}/{MANIFEST}")
     faults = []
     if manifest.about.get("source") != about["source"]:
         faults.append(Fault(where="out", message=f"{out} holds shards of another source", hint="name another folder"))
-    # Options that are younger than the manifest were as they are by default
+    # An option that is newer than the manifest had its default then
     there, asked = {**asdict(Ingest()), **manifest.about.get("ingest", {})}, about["ingest"]
     for name in sorted(name for name in {*there, *asked} if there.get(name) != asked.get(name)):
         message = f"{out} was made with {name} = {there.get(name)}, not {asked.get(name)}"
@@ -149,20 +202,26 @@ def _examine(source: Source, options: Ingest, unfinished: Unfinished, progress: 
         progress("examined", rows, None)
 
 
-def _refuse_too_many(rows: int, counts: dict[str, int], options: Ingest, out: Storage) -> None:
+def _decide(source: Source, options: Ingest, unfinished: Unfinished, memory_bytes: int) -> Decision:
+    """Decide which rows are kept, and write the quarantine. Raises InvalidInput when too few are kept."""
+    with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder:
+        rows, distance = examined_dataset(source, unfinished.examined), options.dedupe_hash_distance
+        decision = Decision(rows, Path(folder), hash_distance=distance, memory_bytes=memory_bytes)
+    write_quarantine(unfinished.out, decision.refused())
+    counts = decision.counts()
     refused = sum(counts.values())
-    if not rows - refused:
-        message = f"none of its {rows} rows can be kept"
-    elif refused > options.max_quarantined_share * rows:
-        message = f"{refused} of {rows} rows were refused, {refused / rows:.2%}"
-    else:
-        return
+    if decision.rows > refused <= options.max_quarantined_share * decision.rows:
+        return decision
+    message = f"{refused} of {decision.rows} rows were refused, {refused / max(1, decision.rows):.2%}"
+    if refused == decision.rows:
+        message = f"none of its {decision.rows} rows can be kept"
     found = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items(), key=lambda each: -each[1]))
-    hint = f"ingest.max_quarantined_share is {options.max_quarantined_share:g}; every row: {out}/{quarantine.FOLDER}"
+    share, folder = options.max_quarantined_share, f"{unfinished.out}/{QUARANTINE_FOLDER}"
+    hint = f"ingest.max_quarantined_share is {share:g}; every row: {folder}"
     raise InvalidInput([Fault(where="source", message=f"{message}: {found}", hint=hint)])
 
 
-def _written(
+def _write(
     source: Source, options: Ingest, decision: Decision, unfinished: Unfinished, progress: Progress
 ) -> tuple[Shard, ...]:
     shards = list[Shard]()
@@ -181,7 +240,7 @@ def _stretch(source: Source, options: Ingest, stretch: Stretch, out: Storage, pr
     first, rows, shards = stretch.first_shard, stretch.keep.rows, list[Shard]()
     total = first + len(stretch.keep.first_keys)
     progress("written", first, total)
-    for shard in written(source, options, stretch, out) if rows else ():
+    for shard in write_stretch(source, options, stretch, out) if rows else ():
         shards.append(shard)
         progress("written", first + len(shards), total)
     shards.sort(key=lambda shard: shard.name)
@@ -195,7 +254,7 @@ def _stretch(source: Source, options: Ingest, stretch: Stretch, out: Storage, pr
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Progress as JSON lines on standard output; the report, or the faults, in the file --report."""
+    """Write progress as JSON lines to standard output; the report, or the faults, to the file --report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source")
     parser.add_argument("out")
@@ -203,23 +262,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--address", default="local", help="of a Ray cluster (a Ray of its own)")
     parser.add_argument("--report", type=Path, required=True)
     chosen = parser.parse_args(arguments)
+    # The decision may take a quarter of the machine's memory: the more, the less has to wait on the disk
+    memory_bytes = max(MEMORY_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+    report: dict[str, Any]
     try:
         options = parse_ingest(json.loads(chosen.options))
         _start_ray(chosen.address)
-        report = ingest(chosen.source, chosen.out, options, progress=_say, memory_bytes=_memory_bytes())
+        report = ingest(chosen.source, chosen.out, options, progress=_say, memory_bytes=memory_bytes)
     except InvalidInput as error:
-        chosen.report.write_text(json.dumps({"faults": [asdict(fault) for fault in error.faults]}))
-        return 1
+        report = {"faults": [asdict(fault) for fault in error.faults]}
     except (GiornataError, OSError, MemoryError) as error:
-        chosen.report.write_text(json.dumps({"error": str(error)}))
-        return 1
+        report = {"error": str(error)}
     chosen.report.write_text(json.dumps(report))
-    return 0
-
-
-def _memory_bytes() -> int:
-    """A quarter of the machine's, for deciding: the more, the less has to wait on the disk."""
-    return max(MEMORY_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+    return int("faults" in report or "error" in report)
 
 
 def _start_ray(address: str) -> None:

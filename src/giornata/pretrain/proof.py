@@ -13,8 +13,7 @@ from typing import Any
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.ledger import Ledger
-from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.feeding.schedule import rows_of_phases
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.trace import FOLDER
 from giornata.pretrain.training.progress import Progress

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, collecting
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
-from giornata.pretrain.feeding.schedule import rows_of_phases
+from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.planning.measured import read_measured, with_measured_encoders

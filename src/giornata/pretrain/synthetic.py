@@ -19,8 +19,8 @@ import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
-from giornata.pretrain.encoding.encoders import device_of_an_encoder, gpus_of_an_encoder
+from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoding.encoder import device_of_an_encoder, gpus_of_an_encoder
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
 from giornata.pretrain.recipes import read_config

@@ -11,11 +11,10 @@ import pyarrow as pa
 import torch
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.encoding.transforms import CUT
-from giornata.pretrain.feeding.batch import Batch, Feed
 from giornata.pretrain.feeding.examples import EmptyPrompt
+from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import Ledger
-from giornata.pretrain.feeding.schedule import share
+from giornata.pretrain.feeding.rows_of_phase import share
 from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Mode, PretrainConfig
 
@@ -82,4 +81,4 @@ def to_encode(mode: Mode, resolution: int, rows: int) -> pa.Table:
         return pa.Table.from_pylist([{**row, columns.ROW: n, **arrays} for n in range(rows)], schema=columns.FED)
     drawn_BHWC = np.random.default_rng(0).integers(0, 256, (rows, resolution, resolution, 3), dtype=np.uint8)
     cut = [{**row, columns.ROW: n, columns.PIXELS: drawn_BHWC[n].tobytes()} for n in range(rows)]
-    return pa.Table.from_pylist(cut, schema=CUT)
+    return pa.Table.from_pylist(cut, schema=columns.CUT)

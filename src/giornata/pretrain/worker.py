@@ -22,14 +22,12 @@ from giornata.diffusion.determinism import let_libraries_repeat
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
-from giornata.pretrain.encoding.encoder import Encoder, Text
-from giornata.pretrain.encoding.encoders import open_encoder
-from giornata.pretrain.feeding.batch import Batch, Feed
+from giornata.pretrain.encoding.encoder import Encoder, Text, open_encoder
 from giornata.pretrain.feeding.examples import EmptyPrompt
-from giornata.pretrain.feeding.feed import Feeder
-from giornata.pretrain.feeding.held import held_batches
+from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
 from giornata.pretrain.feeding.ledger import Ledger, Use
-from giornata.pretrain.feeding.schedule import rows_of_phases, share
+from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
+from giornata.pretrain.feeding.validation_rows import validation_batches
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.trace import FOLDER, Trace
@@ -118,7 +116,7 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         encoder = frozen.encoder
         if encoder is None and config.encode.mode is not Mode.OFFLINE:
             encoder = open_encoder(config.model, seed=config.seed, device=device)
-        return held_batches(config, phase, phases[phase], source, encoder, rank=peers.rank, world=peers.world)
+        return validation_batches(config, phase, phases[phase], source, encoder, rank=peers.rank, world=peers.world)
 
     return Run(
         config=config,

@@ -13,8 +13,8 @@ from tests.fixtures.kernels import needs_compiler
 from tests.fixtures.pretrain_trainers import run_trainers
 from torch._dynamo.utils import counters
 
-from giornata.pretrain.feeding.batch import Feed
 from giornata.pretrain.feeding.examples import pieces
+from giornata.pretrain.feeding.feed import Feed
 from giornata.protocol.pretraining import Parallel
 
 pytestmark = [needs_compiler, pytest.mark.long, pytest.mark.timeout(1200)]

@@ -13,7 +13,7 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.background_evaluation import evaluated
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.evaluations import FOLDER
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import newest

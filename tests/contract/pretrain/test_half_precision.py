@@ -12,7 +12,7 @@ from tests.fixtures.pretrain_feeds import pinned_feeds, run_of, tiny_config
 from tests.fixtures.pretrain_trainers import run_trainers
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.training.committed import FOLDER, newest
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of

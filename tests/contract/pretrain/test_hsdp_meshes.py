@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.pretrain.test_loop_of_two import config_of, train_one
-from tests.fixtures.pretrain_feeds import rows_of
+from tests.fixtures.pretrain_feeds import rows_of, uses_of
 from torch import distributed, multiprocessing, set_num_threads
 
 from giornata.pretrain.data.storage import Storage
@@ -59,7 +59,7 @@ def test_every_row_once(runs: Path, kind: str) -> None:
     found = newest(run)
     assert found is not None
     for ledger, phase in zip(found.progress(run).ledgers, rows_of(config_of(runs, Parallel.DDP)), strict=True):
-        assert len(list(Ledger.from_json(ledger, phase).uses())) == phase.samples
+        assert len(list(uses_of(Ledger.from_json(ledger, phase)))) == phase.samples
 
 
 def test_replicas_are_written_once(runs: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
+from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config, uses_of
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, committed, newest
 from giornata.pretrain.training.guard import TooManyBadSteps
@@ -70,7 +70,7 @@ def test_every_row_is_trained_once_and_the_loss_falls(uninterrupted: Path) -> No
     progress = found.progress(run)
     assert (progress.phase, progress.samples, progress.step) == (2, 40, 6)
     for ledger, phase in zip(progress.ledgers, rows_of(config), strict=True):
-        uses = Counter(Ledger.from_json(ledger, phase).uses())
+        uses = Counter(uses_of(Ledger.from_json(ledger, phase)))
         assert uses.total() == phase.samples
         assert set(uses.values()) == {1}
     rows = list(metrics_of(run))

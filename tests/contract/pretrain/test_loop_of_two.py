@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
+from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config, uses_of
 from torch import distributed, multiprocessing
 
 from giornata.pretrain.data.storage import Storage
@@ -113,7 +113,7 @@ def test_every_row_once_whatever_the_number_of_trainers(runs: Path) -> None:
     progress = found.progress(run)
     assert progress.phase == 2
     for ledger, phase in zip(progress.ledgers, rows_of(config_of(runs, Parallel.DDP)), strict=True):
-        assert len(list(Ledger.from_json(ledger, phase).uses())) == phase.samples
+        assert len(list(uses_of(Ledger.from_json(ledger, phase)))) == phase.samples
 
 
 def test_shards_are_written_by_both(runs: Path) -> None:

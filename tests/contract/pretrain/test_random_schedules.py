@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.pretrain_feeds import SHARD_ROWS, pinned_feeds, rows_of, run_of, tiny_config
+from tests.fixtures.pretrain_feeds import SHARD_ROWS, pinned_feeds, rows_of, run_of, tiny_config, uses_of
 from tests.fixtures.pretrain_trainers import die, run_trainers
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, newest
 from giornata.pretrain.training.loop import train
@@ -198,4 +198,4 @@ def test_every_row_of_every_epoch_is_trained_once_but_those_in_quarantine(tmp_pa
             if n in portions and row in portions[n].rows
         ]
         assert trained == Counter(every - set(bad))
-        assert Counter(Ledger.from_json(ledgers[phase], rows).uses()) == trained
+        assert Counter(uses_of(Ledger.from_json(ledgers[phase], rows))) == trained

@@ -9,7 +9,7 @@ import pytest
 
 from giornata.diffusion.determinism import let_libraries_repeat
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.worker import work
 from giornata.protocol.pretraining import Architecture, Model
 

@@ -11,7 +11,7 @@ from tests.fixtures.pretrain_sources import write_example
 from tests.fixtures.seaweed import Seaweed
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.shards import write_shard
+from giornata.pretrain.data.shards import shard_bytes, write_shard
 from giornata.pretrain.data.source_rows import rows_of
 from giornata.pretrain.data.sources import Kind, find
 from giornata.protocol.pretraining import Ingest
@@ -37,6 +37,6 @@ def test_sources(kind: Kind, seaweed: Seaweed, tmp_path: Path) -> None:
 def test_a_shard(seaweed: Seaweed) -> None:
     row = {columns.KEY: "ab", columns.IMAGE: b"x", columns.CAPTION: "a cat", columns.WIDTH: 3, columns.HEIGHT: 4}
     storage = on_s3(seaweed)
-    shard = write_shard(storage, 3, pa.Table.from_pylist([row], columns.SOURCE))
+    shard = write_shard(storage, 3, shard_bytes(pa.Table.from_pylist([row], columns.SOURCE)), 1)
     assert storage.sizes() == [("shard-00003.parquet", shard.bytes)]
     assert pq.read_table(io.BytesIO(storage.read(shard.name))).to_pylist() == [row]

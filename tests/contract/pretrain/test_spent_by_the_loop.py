@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.pretrain_feeds import pinned_feeds, run_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.run_storage import progress_of
 from giornata.pretrain.training.committed import newest

@@ -18,7 +18,7 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.board import board_here
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.fit import fit
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run_storage import progress_of, run_storage

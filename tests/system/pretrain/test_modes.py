@@ -16,16 +16,13 @@ import torch
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.intervals import Intervals
 from giornata.pretrain.encode import encode, on_ray
 from giornata.pretrain.encoding.encoded import source_manifest
-from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.encoding.encoders import open_encoder
-from giornata.pretrain.feeding.batch import Batch
-from giornata.pretrain.feeding.feed import Feeder
+from giornata.pretrain.encoding.encoder import Encoder, open_encoder
+from giornata.pretrain.feeding.feed import Batch, Feeder
 from giornata.pretrain.feeding.graph import fed
 from giornata.pretrain.feeding.ledger import Ledger, Use
-from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
+from giornata.pretrain.feeding.rows_of_phase import Intervals, Portion, RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 

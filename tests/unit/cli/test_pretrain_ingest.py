@@ -15,7 +15,7 @@ from giornata.cli.pretrain_ingest import MEANINGS, _changes, _configured, _progr
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import Output
 from giornata.domain.errors import GiornataError, InvalidInput
-from giornata.pretrain.data.filters import Refusal
+from giornata.pretrain.data.examination import Refusal
 from giornata.protocol.pretraining import Ingest
 from giornata.protocol.pretraining_checks import parse_ingest
 

@@ -14,11 +14,9 @@ from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoding.caption_choice import CaptionChoice
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
-from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.encoding.encoders import open_encoder
-from giornata.pretrain.encoding.transforms import Cutting
+from giornata.pretrain.encoding.encoder import Encoder, open_encoder
+from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.read_portions import (
     GROUP,
@@ -28,8 +26,7 @@ from giornata.pretrain.feeding.read_portions import (
     ReadPictures,
     packed,
 )
-from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
-from giornata.pretrain.feeding.schedule import part_of
+from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase, part_of
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 

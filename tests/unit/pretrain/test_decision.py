@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.decision import Decision, Keep
+from giornata.pretrain.data.decision import QUARANTINE, Decision, Keep
 from giornata.pretrain.data.examination import EXAMINED
-from giornata.pretrain.data.quarantine import QUARANTINE
 
 
 def row(
@@ -104,7 +103,7 @@ def test_the_list_is_in_the_order_of_the_source_and_names_what_is_kept_instead()
 
 def test_all_rows_are_counted() -> None:
     with decided(GIVEN, 1) as decision:
-        assert (decision.rows(), decision.counts()) == (7, {"damaged": 1, "duplicate": 2, "near_duplicate": 1})
+        assert (decision.rows, decision.counts()) == (7, {"damaged": 1, "duplicate": 2, "near_duplicate": 1})
 
 
 def by_definition(hashes: list[int], pixels: list[int], keys: list[int], distance: int) -> dict[int, int]:
@@ -191,7 +190,7 @@ def test_a_stretch_has_its_own_rows_only() -> None:
 def test_of_nothing_nothing_is_kept() -> None:
     with decided([]) as decision:
         keep = decision.keep(range(10), 10)
-        assert (decision.rows(), decision.counts(), keep.rows, list(keep.first_keys)) == (0, {}, 0, [])
+        assert (decision.rows, decision.counts(), keep.rows, list(keep.first_keys)) == (0, {}, 0, [])
     with decided([row(0, 0, 1, reason="empty")]) as decision:
         assert (decision.counts(), decision.keep(range(1), 10).dropped_of(0)) == ({"empty": 1}, {0})
 

@@ -12,7 +12,7 @@ import webdataset
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.recipes import sdxl_tiny
 
 GUIDE = Path(__file__).parents[3] / "docs/guides/pretraining-modes.md"

@@ -13,9 +13,8 @@ from giornata.diffusion.families import SD15, Family
 from giornata.diffusion.shapes.model import WEIGHTS
 from giornata.diffusion.tiny_model import build_tiny_model, tiny_pipeline
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.encoding.encoders import open_encoder
-from giornata.pretrain.encoding.frozen import SD2_TEXT, load_frozen, sd2_vae_config
+from giornata.pretrain.encoding.encoder import Encoder, open_encoder
+from giornata.pretrain.encoding.frozen_encoder import SD2_TEXT, load_frozen, sd2_vae_config
 from giornata.protocol.pretraining import Architecture, Model
 
 CAPTIONS = ["a red circle on a white background", "", "ein grünes Spielzeug — 玩具"]

@@ -8,11 +8,21 @@ import numpy as np
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from tests.fixtures.pretrain_oddities import ODDITIES
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.examination import DETAIL, ORDINAL, PLACE, SOURCE, examine, examined_rows
-from giornata.pretrain.data.example_data import ODDITIES, Row, encoded
-from giornata.pretrain.data.filters import Record, Refusal, filters_of
+from giornata.pretrain.data.examination import (
+    DETAIL,
+    ORDINAL,
+    PLACE,
+    SOURCE,
+    Record,
+    Refusal,
+    examine,
+    examined_rows,
+    filters_of,
+)
+from giornata.pretrain.data.example_data import Row, encoded
 from giornata.pretrain.data.source_rows import Raw, SourceDamaged, captions_of
 from giornata.protocol.pretraining import Ingest
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tests.fixtures.pretrain_oddities import ODDITIES
 from tests.fixtures.pretrain_sources import write_example
 
 from giornata.diffusion.decoding import NotAPicture, Undecodable, decode
-from giornata.pretrain.data.example_data import ODDITIES
-from giornata.pretrain.data.filters import Refusal
+from giornata.pretrain.data.examination import Refusal
 from giornata.pretrain.data.source_rows import rows_of
 from giornata.pretrain.data.sources import Kind, find
 from giornata.protocol.pretraining import Ingest

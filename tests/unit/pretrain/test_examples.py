@@ -7,8 +7,8 @@ import torch
 from tests.fixtures.pretrain_feeds import SCALING, TOKENS, batch
 
 from giornata.diffusion import randomness
-from giornata.pretrain.feeding.batch import Batch
 from giornata.pretrain.feeding.examples import MOST_LOGVAR, Draws, EmptyPrompt, Example, pieces
+from giornata.pretrain.feeding.feed import Batch
 
 USES = [(0, 0, 1, row) for row in range(12)]
 EMPTY = EmptyPrompt(prompt_LD=torch.full((TOKENS, 64), 7.0).half(), pooled_P=torch.full((32,), 7.0).half())

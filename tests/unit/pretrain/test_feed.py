@@ -11,11 +11,9 @@ from tests.fixtures.pretrain_shards import picture
 
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encode_rows import encode_cut
-from giornata.pretrain.encoding.encoder import Posterior, Text
-from giornata.pretrain.encoding.encoders import open_encoder
-from giornata.pretrain.encoding.transforms import CUT, Cutting, cut_rows
-from giornata.pretrain.feeding.batch import Feed
-from giornata.pretrain.feeding.feed import Feeder
+from giornata.pretrain.encoding.encoder import Posterior, Text, open_encoder
+from giornata.pretrain.encoding.transforms import Cutting, cut_rows
+from giornata.pretrain.feeding.feed import Feed, Feeder
 from giornata.protocol.pretraining import Architecture, Data, Model
 
 SIZES = ((32, 32), (32, 48), (48, 32))
@@ -163,7 +161,7 @@ def cut_pictures(count: int) -> pa.Table:
 def test_pictures_are_encoded_here_as_they_are_elsewhere() -> None:
     encoder = open_encoder(Model(architecture=Architecture.SDXL_TINY), seed=0, device="cpu")
     cut = cut_pictures(5)
-    assert cut.schema == CUT
+    assert cut.schema == columns.CUT
     here = Feeder([cut], encoder=encoder).take(5).batches[0]
     elsewhere = Feeder([encode_cut(encoder, cut, at_once=2)]).take(5).batches[0]
     assert np.array_equal(here.mean_BCHW.numpy(), elsewhere.mean_BCHW.numpy())

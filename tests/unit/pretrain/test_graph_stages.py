@@ -15,12 +15,10 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoding.encode_rows import encode_cut
+from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures, encode_cut
 from giornata.pretrain.encoding.encoded import latents_storage, source_manifest
-from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
-from giornata.pretrain.encoding.encoders import open_encoder
-from giornata.pretrain.encoding.transforms import CUT, Cutting
+from giornata.pretrain.encoding.encoder import Encoder, open_encoder
+from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.feeding.graph import LEAST_READING_BYTES, grouped, reading
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
@@ -90,7 +88,7 @@ def test_pictures_come_cut(config: PretrainConfig) -> None:
     cutting = Cutting.of(config.data, seed=config.seed, resolution=32)
     reader = ReadPictures(Storage.at(Path(config.data.shards)), names, PHASE, cutting)
     tables = [table for group in groups() for table in reader(group)]
-    assert all(table.schema.equals(CUT) for table in tables)
+    assert all(table.schema.equals(columns.CUT) for table in tables)
     assert sum(len(table) for table in tables) == SAMPLES
 
 

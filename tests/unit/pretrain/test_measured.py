@@ -10,7 +10,6 @@ import torch
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
-from giornata.pretrain.encoding.transforms import CUT
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.measured import (
     Measured,
@@ -87,7 +86,7 @@ def test_an_encoder_is_measured_by_its_batches(tmp_path: Path, mode: Mode) -> No
 
 
 def test_what_an_encoder_is_given_is_what_a_run_gives_it() -> None:
-    assert to_encode(Mode.ONLINE, 32, 2).schema.equals(CUT)
+    assert to_encode(Mode.ONLINE, 32, 2).schema.equals(columns.CUT)
     assert to_encode(Mode.HYBRID, 32, 2).schema.equals(columns.FED)
 
 

@@ -1,5 +1,6 @@
 """Reading tasks take exactly the rows that are wanted, in the order of training, from few row groups."""
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -7,12 +8,11 @@ from hypothesis import strategies as st
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.intervals import Intervals
-from giornata.pretrain.data.read_rows import read_rows
+from giornata.pretrain.data.shards import read_rows
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.graph import grouped
-from giornata.pretrain.feeding.read_portions import OF_PICTURES, packed, unpacked
-from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
+from giornata.pretrain.feeding.read_portions import GROUP, OF_PICTURES, packed, portions_of
+from giornata.pretrain.feeding.rows_of_phase import Intervals, Portion, RowsOfPhase
 
 ROWS = 11
 
@@ -51,7 +51,7 @@ def test_groups_keep_portions_and_their_order(sizes: list[list[int]], rows_of_a_
     groups = list(grouped(portions, rows_of_a_task))
     assert [portion for group in groups for portion in group] == portions
     assert all(len(group) == 1 or sum(len(each.rows) for each in group) <= rows_of_a_task for group in groups)
-    assert [unpacked(packed(group)) for group in groups] == groups
+    assert [list(portions_of(pa.table({GROUP: [packed(group)]}))) for group in groups] == groups
 
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=60), most=st.integers(1, 9))

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.manifest import Manifest, Shard
-from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.feeding.schedule import part_of, rows_of_phases, share
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, part_of, rows_of_phases, share
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining_checks import parse
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from giornata.pretrain.data.sources import Kind, Piece
-from giornata.pretrain.data.stretches import MOST_PARTS, parts_of, pieces_of, stretches_of, table_of
+from giornata.pretrain.data.ingest_tasks import packed_part, unpacked_pieces
+from giornata.pretrain.data.sources import MAX_PARTS, Kind, Piece, parts_of, stretches_of
 
 
 def pieces(*sizes: int) -> list[Piece]:
@@ -30,16 +30,16 @@ def test_stretches_are_all_pieces_in_order_and_within_the_limit(seed: int) -> No
     assert all(sum(given[number].bytes for number in stretch) <= 100 for stretch in found)
 
 
-@pytest.mark.parametrize("count", [1, 7, MOST_PARTS, MOST_PARTS + 1, 3 * MOST_PARTS - 1])
+@pytest.mark.parametrize("count", [1, 7, MAX_PARTS, MAX_PARTS + 1, 3 * MAX_PARTS - 1])
 def test_parts_are_all_pieces_in_order_and_even(count: int) -> None:
-    found = parts_of(pieces(*[1] * count))
-    assert len(found) == min(count, MOST_PARTS)
+    found = parts_of(count)
+    assert len(found) == min(count, MAX_PARTS)
     assert [number for part in found for number in part] == list(range(count))
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
 def test_of_no_pieces_there_are_no_parts() -> None:
-    assert parts_of([]) == []
+    assert parts_of(0) == []
 
 
 def test_pieces_travel_as_they_are() -> None:
@@ -47,4 +47,4 @@ def test_pieces_travel_as_they_are() -> None:
         Piece(kind=Kind.PARQUET, names=("a.parquet",), row_group=3, first=70, bytes=9),
         Piece(kind=Kind.PICTURES, names=("a.png", "b.png")),
     ]
-    assert list(pieces_of(table_of(given, [1, 0]))) == [(1, given[1]), (0, given[0])]
+    assert unpacked_pieces(packed_part(7, [1, 0], given)) == [(1, given[1]), (0, given[0])]

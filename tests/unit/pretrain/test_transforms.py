@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 from tests.fixtures.pretrain_shards import picture
 
+from giornata.diffusion.decoding import decode
 from giornata.pretrain.data import columns
-from giornata.pretrain.encoding.transforms import CUT, Cutting, cut_for_each, cut_rows
+from giornata.pretrain.encoding.transforms import Cutting, cut_for_each, cut_rows
 from giornata.protocol.pretraining import Data
 
 
@@ -25,39 +26,45 @@ def ramp(width: int, height: int) -> bytes:
     return file.getvalue()
 
 
+def cut(by: Cutting, content: bytes, key: str, epoch: int) -> dict[str, object]:
+    return by.cut(decode(content), key, epoch)
+
+
 def pixels_of(row: dict[str, object]) -> np.ndarray:
     shape = (row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH], 3)
     return np.frombuffer(row[columns.PIXELS], np.uint8).reshape(shape)  # type: ignore[call-overload]
 
 
 def test_the_middle_is_cut_without_chance() -> None:
-    row = cutting(center_crop=True).cut(ramp(96, 32), "k", 0)
+    row = cut(cutting(center_crop=True), ramp(96, 32), "k", 0)
     assert (row[columns.HEIGHT], row[columns.WIDTH]) == (32, 96)
     assert (row[columns.CROP_TOP], row[columns.CROP_LEFT]) == (0, 32)
     found_HWC = pixels_of(row)
     assert found_HWC[0, 0].tolist() == [32, 0, 0]
     assert found_HWC[31, 31].tolist() == [63, 31, 0]
-    assert row == cutting(center_crop=True).cut(ramp(96, 32), "another", 7)
+    assert row == cut(cutting(center_crop=True), ramp(96, 32), "another", 7)
 
 
 def test_crops_are_functions_of_seed_key_and_epoch() -> None:
     drawn = cutting(center_crop=False)
     lefts = {
-        (key, epoch): drawn.cut(ramp(96, 32), key, epoch)[columns.CROP_LEFT] for key in "abcd" for epoch in range(4)
+        (key, epoch): cut(drawn, ramp(96, 32), key, epoch)[columns.CROP_LEFT] for key in "abcd" for epoch in range(4)
     }
-    assert lefts == {place: drawn.cut(ramp(96, 32), *place)[columns.CROP_LEFT] for place in lefts}
+    assert lefts == {place: cut(drawn, ramp(96, 32), *place)[columns.CROP_LEFT] for place in lefts}
     assert len({lefts["a", epoch] for epoch in range(4)}) > 1
     assert len({lefts[key, 0] for key in "abcd"}) > 1
     assert all(0 <= left <= 64 for left in lefts.values())
-    row = drawn.cut(ramp(96, 32), "a", 0)
+    row = cut(drawn, ramp(96, 32), "a", 0)
     assert pixels_of(row)[0, 0, 0] == row[columns.CROP_LEFT]  # where it says
 
 
 def test_flips_are_drawn_and_mirror_before_the_crop() -> None:
     drawn = cutting(center_crop=True, random_flip=True)
-    reds = {int(pixels_of(drawn.cut(ramp(32, 32), key, 0))[0, 0, 0]) for key in "abcdefgh"}
+    reds = {int(pixels_of(cut(drawn, ramp(32, 32), key, 0))[0, 0, 0]) for key in "abcdefgh"}
     assert reds == {0, 31}
-    assert {int(pixels_of(cutting(center_crop=True).cut(ramp(32, 32), key, 0))[0, 0, 0]) for key in "abcdefgh"} == {0}
+    assert {int(pixels_of(cut(cutting(center_crop=True), ramp(32, 32), key, 0))[0, 0, 0]) for key in "abcdefgh"} == {
+        0
+    }
 
 
 def test_stored_rows_are_cut_alike_in_every_epoch() -> None:
@@ -80,7 +87,7 @@ def test_stored_rows_are_cut_alike_in_every_epoch() -> None:
 def test_buckets_are_of_the_pictures_proportions(size: tuple[int, int], target: tuple[int, int]) -> None:
     bucketed = cutting(64, enable_bucket=True, bucket_reso_steps=8)
     width, height = size
-    row = bucketed.cut(ramp(width, height) if width < 256 else picture(1, size), "k", 0)
+    row = cut(bucketed, ramp(width, height) if width < 256 else picture(1, size), "k", 0)
     assert (row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]) == target
     assert len(row[columns.PIXELS]) == target[0] * target[1] * 3
     assert row[columns.TARGET_HEIGHT] * row[columns.TARGET_WIDTH] <= 64 * 64
@@ -92,9 +99,9 @@ def test_buckets_are_of_the_pictures_proportions(size: tuple[int, int], target: 
 def test_what_cannot_be_read_keeps_its_place_with_a_reason(content: bytes) -> None:
     use = {columns.PORTION: 5, columns.EPOCH: 1, columns.SHARD: 2, columns.ROW: 9, columns.KEY: "k"}
     row = {**use, columns.IMAGE: content, columns.CAPTION: "c", columns.WIDTH: 64, columns.HEIGHT: 64}
-    cut = cut_rows(cutting(), [row, {**row, columns.IMAGE: ramp(32, 32)}], epoch_in_draws=True)
-    assert cut.schema == CUT
-    bad, good = cut.to_pylist()
+    found = cut_rows(cutting(), [row, {**row, columns.IMAGE: ramp(32, 32)}], epoch_in_draws=True)
+    assert found.schema == columns.CUT
+    bad, good = found.to_pylist()
     assert bad[columns.REASON]
     assert bad[columns.PIXELS] == b""
     assert {name: bad[name] for name in use} == use
@@ -103,7 +110,7 @@ def test_what_cannot_be_read_keeps_its_place_with_a_reason(content: bytes) -> No
 
 
 def test_no_rows_are_a_table_too() -> None:
-    assert cut_rows(cutting(), [], epoch_in_draws=True).equals(pa.Table.from_pylist([], schema=CUT))
+    assert cut_rows(cutting(), [], epoch_in_draws=True).equals(pa.Table.from_pylist([], schema=columns.CUT))
 
 
 class Looked(dict[str, object]):

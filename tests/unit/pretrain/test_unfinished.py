@@ -7,7 +7,7 @@ import pytest
 
 from giornata.pretrain.data.manifest import Shard
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.data.unfinished import Unfinished
+from giornata.pretrain.ingest import Unfinished
 
 OPTIONS = {"min_side_px": 64, "rows_per_shard": 10, "max_quarantined_share": 0.05, "dedupe_hash_distance": None}
 

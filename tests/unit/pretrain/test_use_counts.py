@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from giornata.pretrain.data.intervals import Intervals
 from giornata.pretrain.feeding.ledger import Use
-from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.feeding.rows_of_phase import Intervals, RowsOfPhase
 from giornata.pretrain.trace import Trace
 from giornata.pretrain.use_counts import Counted, count_uses
 

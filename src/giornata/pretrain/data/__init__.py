@@ -1,1 +1,1 @@
-"""Captioned pictures: where they come from, what is kept of them, and how they lie in shards."""
+"""From captioned pictures to shards. Read sources, source_rows, examination, decision, ingest_tasks, then shards."""

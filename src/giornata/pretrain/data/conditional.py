@@ -1,4 +1,4 @@
-"""Writes that succeed only while a file is still what the writer has seen: the base of a fence.
+"""Conditional writes: a file is written only if it is still what the writer has read. A fence is built on them.
 
 pyarrow's file systems have no such write. On S3 it is a conditional put (If-None-Match, If-Match) by boto3. In a
 folder it is a comparison and a rename under a lock of the folder.
@@ -24,7 +24,7 @@ _UNMET = {"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "404"
 
 
 def read_tagged(storage: Storage, name: str) -> tuple[bytes, str] | None:
-    """A small file and the tag of this content; None when there is no such file. Raises OSError."""
+    """A small file and the tag of its content, or None when there is no such file. Raises OSError."""
     if "://" not in storage.address:
         with suppress(FileNotFoundError):
             content = storage.read(name)
@@ -37,8 +37,9 @@ def read_tagged(storage: Storage, name: str) -> tuple[bytes, str] | None:
 
 
 def write_if(storage: Storage, name: str, content: bytes, tag: str | None) -> str | None:
-    """Write the file if it still has this tag (None: if there is no such file). Returns the new tag, or None when the
-    file is another by now, and nothing was written. Raises OSError."""
+    """Write the file if it still has this tag (None: if there is no such file) and return the new tag.
+
+    Returns None, and writes nothing, when the file has another tag by now. Raises OSError."""
     if "://" not in storage.address:
         return _write_locally(storage, name, content, tag)
     condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
@@ -68,7 +69,7 @@ def _write_locally(storage: Storage, name: str, content: bytes, tag: str | None)
 
 @contextmanager
 def _asked(storage: Storage, name: str) -> Iterator[tuple[Any, dict[str, str]]]:
-    """The client, and the object's place for it. What fails within raises OSError."""
+    """The client, and the object's place for it. Failures within raise OSError."""
     bucket, key = storage.path(name).split("/", 1)
     try:
         yield _client(storage.address), {"Bucket": bucket, "Key": key}
@@ -78,7 +79,7 @@ def _asked(storage: Storage, name: str) -> Iterator[tuple[Any, dict[str, str]]]:
 
 @lru_cache(maxsize=8)
 def _client(address: str) -> Any:
-    """By the address's own options, as pyarrow understands them. Where it has no keys, by those of the AWS tools."""
+    """A client with the address's options, as pyarrow reads them, and its keys or else those of the AWS tools."""
     parts = urlsplit(address)
     options = dict(parse_qsl(parts.query))
     host = options.get("endpoint_override")

@@ -1,11 +1,11 @@
-"""Which examined rows are kept, and in which shard: a function of the rows alone, in whatever order they came.
+"""The decision which examined rows are kept, and in which shard: a function of the rows, in whatever order they came.
 
-Rows are cut into partitions by their keys, and then by their hashes; what does not fit into memory waits in files.
-Kept rows are sorted by key within their stretch of the source. As a key is a hash of the picture, every shard is a
-sample of the whole stretch.
+Rows are divided into partitions by their keys, and then by their hashes; partitions that do not fit into memory wait
+in files. Kept rows are sorted by key within their stretch of the source. As a key is a hash of the picture, every
+shard is a sample of the whole stretch. The quarantine lists the refused rows, without their pictures.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +13,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pds
+import pyarrow.parquet as pq
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.examination import DETAIL, EXAMINED, HASH, ORDINAL, PIECE, PIXELS, PLACE, SOURCE
-from giornata.pretrain.data.filters import Refusal
-from giornata.pretrain.data.near import near_duplicates
-from giornata.pretrain.data.partitions import ROW, Partitions
+from giornata.pretrain.data.examination import (
+    DETAIL,
+    EXAMINED,
+    HASH,
+    ORDINAL,
+    PIECE,
+    PIXELS,
+    PLACE,
+    SOURCE,
+    Refusal,
+)
+from giornata.pretrain.data.near_duplicates import ROW, Partitions, near_duplicates, split_firsts
+from giornata.pretrain.data.storage import Storage
 
+QUARANTINE_FOLDER = "quarantine"
+QUARANTINE = pa.schema({name: pa.string() for name in (SOURCE, PLACE, columns.REASON, DETAIL, columns.CAPTION)})
+QUARANTINE_ROWS_PER_FILE = 100_000
 MEMORY_BYTES = 4 << 30
 ORDINAL_BITS = 32
-"""A row's piece and its ordinal make one number: numbers sort as the source does."""
+"""A row's number has the piece above these bits and the ordinal in them, so that numbers sort as the source does."""
 _BATCH_ROWS = 1 << 16
 _REASONS = pa.array([str(each) for each in Refusal])
 _NUMBER = [PIECE, ORDINAL]
@@ -31,8 +44,10 @@ _READ = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """Which rows of a stretch are written where: those that are not dropped, by their keys. Arrays, so that tasks
-    share them. `rows` are kept."""
+    """The rows of a stretch that are written: those not dropped, in shards by their keys. `rows` is their number.
+
+    The values are arrays, so that Ray's tasks share them.
+    """
 
     rows: int
     dropped_pieces: np.ndarray
@@ -40,27 +55,28 @@ class Keep:
     first_keys: np.ndarray
 
     def dropped_of(self, piece: int) -> set[int]:
-        """Numbers of the rows of a piece that are not written."""
+        """Ordinals of the rows of a piece that are not written."""
         start = int(np.searchsorted(self.dropped_pieces, piece, side="left"))
         stop = int(np.searchsorted(self.dropped_pieces, piece, side="right"))
         return set(self.dropped_ordinals[start:stop].tolist())
 
     def shard_of(self, key: bytes) -> int:
-        """The place of the key's shard among those of the stretch."""
+        """The number of the key's shard within the stretch."""
         return int(np.searchsorted(self.first_keys, np.array(key, "S32"), side="right")) - 1
 
 
 class Decision:
-    """Of rows of EXAMINED. Leaves out what has the bytes of a row before it in the source and, if asked, what looks
-    like another; of pictures that look alike, the one with the most pixels stays."""
+    """The decision over rows of EXAMINED. A row with the bytes of an earlier one is refused.
+
+    With a hash distance, pictures that look like another are refused too: of these the largest stays.
+    """
 
     def __init__(
         self, examined: pds.Dataset, folder: Path, *, hash_distance: int | None, memory_bytes: int = MEMORY_BYTES
     ) -> None:
-        """`folder` is for what does not fit into memory. The fragments of `examined` follow one another in the order
-        of the source."""
-        self._examined, self._rows = examined, examined.count_rows()
-        by_key = Partitions(folder, self._rows, memory_bytes)
+        """Rows that do not fit into memory lie in `folder`. The fragments of `examined` are in the source's order."""
+        self._examined, self.rows = examined, examined.count_rows()
+        by_key = Partitions(folder, self.rows, memory_bytes)
         found = [self._broken(by_key)]
         by_hash = by_key.another() if hash_distance is not None else None
         found.append(_equal(by_key, by_hash))
@@ -72,7 +88,7 @@ class Decision:
         self._numbers = self._refused["number"].to_numpy()
 
     def _broken(self, by_key: Partitions) -> pa.Table:
-        """Rows that were refused when they were examined; the others are added to `by_key`."""
+        """The rows that the examination refused. The others are added to `by_key`."""
         broken = []
         names = [*_NUMBER, columns.KEY, PIXELS, HASH, columns.REASON]
         for batch in self._examined.to_batches(columns=names, **_READ):
@@ -86,12 +102,7 @@ class Decision:
             by_key.add(rows, np.ascontiguousarray(rows["key"]).view("<u8")[::4])
         return pa.concat_tables([_refused(np.empty(0, np.int64), ""), *broken])
 
-    def rows(self) -> int:
-        """All that were examined."""
-        return self._rows
-
     def counts(self) -> dict[str, int]:
-        """Reason to number of rows that were refused for it."""
         counts = np.bincount(self._refused["reason"].to_numpy(), minlength=len(_REASONS)).tolist()
         return {reason: count for reason, count in sorted(zip(_REASONS.to_pylist(), counts, strict=True)) if count}
 
@@ -106,18 +117,12 @@ class Decision:
             places = np.searchsorted(numbers, kept)
             like = names.take(pa.array(places, mask=kept < 0)).cast(pa.string()).fill_null("")
             detail = pc.if_else(pc.equal(table[DETAIL], ""), like, table[DETAIL])
-            values = [
-                table[SOURCE],
-                table[PLACE],
-                _REASONS.take(refused["reason"].combine_chunks()),
-                detail,
-                table[columns.CAPTION],
-            ]
-            names_of = [SOURCE, PLACE, columns.REASON, DETAIL, columns.CAPTION]
-            yield from pa.table(values, names=names_of).to_batches()
+            reasons = _REASONS.take(refused["reason"].combine_chunks())
+            values = [table[SOURCE], table[PLACE], reasons, detail, table[columns.CAPTION]]
+            yield from pa.table(values, names=QUARANTINE.names).to_batches()
 
     def _names(self) -> tuple[np.ndarray, pa.ChunkedArray]:
-        """Numbers of rows that are kept instead of others, sorted, and what the list calls them."""
+        """Sorted numbers of the rows that are kept instead of others, and their names in the quarantine."""
         wanted = np.unique(self._refused["kept"].drop_null().to_numpy())
         numbers: list[np.ndarray] = [np.empty(0, np.int64)]
         names = [pa.array([], pa.large_string())]
@@ -131,14 +136,13 @@ class Decision:
         return together[order], pa.chunked_array(names).take(pa.array(order))
 
     def keep(self, pieces: range, rows_per_shard: int) -> Keep:
-        """Of the stretch of these pieces."""
+        """The rows to write of the stretch of these pieces."""
         first = int(np.searchsorted(self._numbers, pieces.start << ORDINAL_BITS))
         dropped = self._numbers[first : int(np.searchsorted(self._numbers, pieces.stop << ORDINAL_BITS))]
         within = (pc.field(PIECE) >= pieces.start) & (pc.field(PIECE) < pieces.stop)
-        keys: list[np.ndarray] = [np.empty(0, "S32")]
-        for batch in self._examined.to_batches(columns=[*_NUMBER, columns.KEY], filter=within, **_READ):
-            keys.append(_keys(batch)[~np.isin(_numbers(batch), dropped, kind="sort")])
-        ordered = np.sort(np.concatenate(keys))
+        batches = self._examined.to_batches(columns=[*_NUMBER, columns.KEY], filter=within, **_READ)
+        keys = [_keys(batch)[~np.isin(_numbers(batch), dropped, kind="sort")] for batch in batches]
+        ordered = np.sort(np.concatenate([np.empty(0, "S32"), *keys]))
         return Keep(
             rows=len(ordered),
             dropped_pieces=dropped >> ORDINAL_BITS,
@@ -148,14 +152,12 @@ class Decision:
 
 
 def _equal(by_key: Partitions, sound: Partitions | None) -> pa.Table:
-    """Of rows of one key the first in the source stays, and is added to `sound`; the others are refused."""
+    """Refuse all rows of a key but the first in the source, which is added to `sound`."""
     found = [_refused(np.empty(0, np.int64), "")]
     for rows in by_key:
         ordered = rows[np.lexsort((rows["number"], rows["key"]))]
-        is_first: np.ndarray = np.append(True, ordered["key"][1:] != ordered["key"][:-1])[: len(ordered)]
-        first = ordered[is_first]
-        firsts: np.ndarray = np.repeat(first["number"], np.diff(np.flatnonzero(is_first), append=len(ordered)))
-        found.append(_refused(ordered["number"][~is_first], str(Refusal.DUPLICATE), firsts[~is_first]))
+        first, (others, first_of) = split_firsts(ordered, ordered["key"])
+        found.append(_refused(others, str(Refusal.DUPLICATE), first_of))
         if sound is not None:
             sound.add(first, first["hash"])
     return pa.concat_tables(found)
@@ -169,7 +171,7 @@ def _refused(numbers: np.ndarray, reasons: str | pa.Array, kept: np.ndarray | No
 
 
 def _chosen(fragment: pds.Fragment, names: list[str], wanted: np.ndarray) -> tuple[pa.Table, np.ndarray]:
-    """The fragment's rows that have one of these numbers, sorted by them, and the numbers."""
+    """The fragment's rows with one of these numbers, sorted by number, and the numbers."""
     table = fragment.to_table(schema=EXAMINED, columns=names)
     numbers = _numbers(table)
     places = np.flatnonzero(np.isin(numbers, wanted, kind="sort"))
@@ -186,3 +188,24 @@ def _keys(batch: pa.RecordBatch) -> np.ndarray:
     column = batch[columns.KEY]
     whole = np.frombuffer(column.buffers()[1] or b"", "S32")
     return whole[column.offset : column.offset + len(column)]
+
+
+def write_quarantine(
+    out: Storage, refused: Iterable[pa.RecordBatch], *, rows_per_file: int = QUARANTINE_ROWS_PER_FILE
+) -> None:
+    """Write rows of QUARANTINE below `out`. Every file is full but the last."""
+    for number, rows in enumerate(_filled(refused, rows_per_file)):
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows.combine_chunks(), sink, compression="zstd")
+        out.write(f"{QUARANTINE_FOLDER}/part-{number:05}.parquet", memoryview(sink.getvalue()))
+
+
+def _filled(batches: Iterable[pa.RecordBatch], rows_per_file: int) -> Iterator[pa.Table]:
+    waiting = QUARANTINE.empty_table()
+    for batch in batches:
+        waiting = pa.concat_tables([waiting, pa.table(batch).cast(QUARANTINE)])
+        while waiting.num_rows >= rows_per_file:
+            yield waiting.slice(0, rows_per_file)
+            waiting = waiting.slice(rows_per_file)
+    if waiting.num_rows:
+        yield waiting

@@ -1,11 +1,11 @@
-"""The two passes over a source that Ray Data spreads over a cluster: examine every row, then write what is kept.
+"""The two passes over a source that Ray Data spreads over a cluster: examine every row, then write the kept rows.
 
 Tasks read pieces of the source themselves, and not through Ray's readers: a row needs its place in the source for the
-quarantine, and a file that breaks off in the middle must cost no more than its own rest. A task that is lost is run
-again by Ray and gives the same.
+quarantine, and a damaged file must cost no more than its own rest. Ray runs a lost task again, with the same result.
 """
 
 import hashlib
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -20,56 +20,52 @@ from ray.data.context import DataContext, ShuffleStrategy
 from giornata.diffusion.decoding import upright_size
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.decision import Keep
-from giornata.pretrain.data.examination import EXAMINED, examined_rows
-from giornata.pretrain.data.filters import filters_of
+from giornata.pretrain.data.examination import EXAMINED, examined_rows, filters_of
 from giornata.pretrain.data.manifest import Shard
-from giornata.pretrain.data.shards import write_shard
+from giornata.pretrain.data.shards import shard_bytes, write_shard
 from giornata.pretrain.data.source_rows import Raw, SourceDamaged, rows_of
-from giornata.pretrain.data.sources import Piece, Source
+from giornata.pretrain.data.sources import Piece, Source, parts_of
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.data.stretches import parts_of, pieces_of, table_of
 from giornata.protocol.pretraining import Ingest
 
 EXAMINED_AT_ONCE = 8192
 PICTURE_BYTES_AT_ONCE = 16 << 20
+PART, PIECES = "part", "pieces"  # a part's number, and its (number, piece) pairs, pickled
+_SHARD = pa.field(columns.SHARD, pa.int32())
 
-_PART, _SHARD = pa.field("part", pa.int32()), pa.field(columns.SHARD, pa.int32())
 
+def examine_parts(source: Source, options: Ingest, examined: Storage) -> Iterator[int]:
+    """Examine the whole source, each part into a file of EXAMINED in `examined`. Files that are there are kept.
 
-def examine_parts(source: Source, options: Ingest, notes: Storage) -> Iterator[int]:
-    """Examine the whole source, each part of it into a file of EXAMINED in `notes`; what is there is not done again.
-    Tells of each part, in no order, how many rows it has."""
-    parts = parts_of(source.pieces)
-    tables = [_part(source.pieces, part, number) for number, part in enumerate(parts)]
-    found = ray.data.from_arrow(tables).map_batches(
-        _examine, batch_size=None, batch_format="pyarrow", fn_args=(source.storage, options, notes)
+    Yields the number of rows of each part, in any order.
+    """
+    found = _parts(source, range(len(source.pieces))).map_batches(
+        _examine, batch_size=None, batch_format="pyarrow", fn_args=(source.storage, options, examined)
     )
     for batch in found.iter_batches(batch_size=None, batch_format="pyarrow"):
         yield from batch["rows"].to_pylist()
 
 
-def examined(source: Source, notes: Storage) -> pds.Dataset:
-    """What `examine_parts` found."""
-    files = [notes.path(_part_name(number)) for number in range(len(parts_of(source.pieces)))]
-    return pds.dataset(files, schema=EXAMINED, format="parquet", filesystem=notes.filesystem)
+def examined_dataset(source: Source, examined: Storage) -> pds.Dataset:
+    """The files that `examine_parts` wrote, in the order of the source."""
+    files = [examined.path(_part_name(number)) for number in range(len(parts_of(len(source.pieces))))]
+    return pds.dataset(files, schema=EXAMINED, format="parquet", filesystem=examined.filesystem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What is mixed and written at a time: pieces by their numbers, their rows, the number of the first shard."""
+    """Neighboring pieces whose rows are written together, which rows are kept, and the number of the first shard."""
 
     pieces: range
     keep: Keep
     first_shard: int
 
 
-def written(source: Source, options: Ingest, stretch: Stretch, out: Storage) -> Iterator[Shard]:
-    """Write the shards of a stretch, and tell of each when it is there, in no order."""
-    pieces = source.pieces[stretch.pieces.start : stretch.pieces.stop]
-    tables = [table_of(source.pieces, stretch.pieces[part.start : part.stop]) for part in parts_of(pieces)]
+def write_stretch(source: Source, options: Ingest, stretch: Stretch, out: Storage) -> Iterator[Shard]:
+    """Write the shards of a stretch. Yields each when it is whole, in any order."""
     arguments = (source.storage, ray.put(stretch), options)
     with _sorted_shuffle():
-        rows = ray.data.from_arrow(tables).map_batches(
+        rows = _parts(source, stretch.pieces).map_batches(
             _pick, batch_size=None, batch_format="pyarrow", fn_args=arguments
         )
         shards = rows.groupby(columns.SHARD).map_groups(_write, batch_format="pyarrow", fn_args=(out,))
@@ -89,8 +85,22 @@ def _sorted_shuffle() -> Iterator[None]:
         context.shuffle_strategy = before
 
 
-def _part(pieces: Sequence[Piece], part: range, number: int) -> pa.Table:
-    return table_of(pieces, part).append_column(_PART, pa.array([number] * len(part), _PART.type))
+def _parts(source: Source, pieces: range) -> ray.data.Dataset:
+    """A block for each part of these pieces: a task receives its own pieces only."""
+    return ray.data.from_arrow(
+        [
+            packed_part(number, pieces[part.start : part.stop], source.pieces)
+            for number, part in enumerate(parts_of(len(pieces)))
+        ]
+    )
+
+
+def packed_part(number: int, numbers: Sequence[int], pieces: Sequence[Piece]) -> pa.Table:
+    return pa.table({PART: [number], PIECES: [pickle.dumps([(each, pieces[each]) for each in numbers])]})
+
+
+def unpacked_pieces(part: pa.Table) -> list[tuple[int, Piece]]:
+    return [pair for packed in part[PIECES].to_pylist() for pair in pickle.loads(packed)]  # noqa: S301 - packed here
 
 
 def _part_name(number: int) -> str:
@@ -100,24 +110,24 @@ def _part_name(number: int) -> str:
 # ---- in the tasks ----
 
 
-def _examine(part: pa.Table, storage: Storage, options: Ingest, notes: Storage) -> pa.Table:
-    name = _part_name(part[_PART.name][0].as_py())
-    if notes.exists(name):
-        with notes.open(name) as stream:
+def _examine(part: pa.Table, storage: Storage, options: Ingest, examined: Storage) -> pa.Table:
+    name = _part_name(part[PART][0].as_py())
+    if examined.exists(name):
+        with examined.open(name) as stream:
             return pa.table({"rows": [pq.ParquetFile(stream).metadata.num_rows]})
     sink, rows = pa.BufferOutputStream(), 0
     with pq.ParquetWriter(sink, EXAMINED, compression="zstd") as writer:
         for batch in _examined(part, storage, options):
             writer.write_table(batch)
             rows += batch.num_rows
-    notes.write(name, memoryview(sink.getvalue()))
+    examined.write(name, memoryview(sink.getvalue()))
     return pa.table({"rows": [rows]})
 
 
 def _examined(part: pa.Table, storage: Storage, options: Ingest) -> Iterator[pa.Table]:
     filters, perceptual = filters_of(options), options.dedupe_hash_distance is not None
     waiting: list[dict[str, object]] = []
-    for number, piece in pieces_of(part):
+    for number, piece in unpacked_pieces(part):
         rows = rows_of(storage, piece, options)
         for row in examined_rows(rows, filters, piece=number, name=piece.names[0], perceptual=perceptual):
             waiting.append(row)
@@ -132,7 +142,7 @@ def _pick(part: pa.Table, storage: Storage, stretch_ref: "ray.ObjectRef", option
     schema = pa.schema([_SHARD, *columns.source_schema(several=options.max_captions > 1)])
     waiting: list[dict[str, object]] = []
     size_bytes = 0
-    for number, piece in pieces_of(part):
+    for number, piece in unpacked_pieces(part):
         for raw in _kept(storage, piece, stretch.keep.dropped_of(number), options):
             waiting.append(_sharded(raw, stretch))
             size_bytes += len(raw.image or b"")
@@ -167,4 +177,5 @@ def _sharded(raw: Raw, stretch: Stretch) -> dict[str, object]:
 def _write(rows: pa.Table, out: Storage) -> pa.Table:
     if not rows.num_rows:
         return pa.Table.from_pylist([])
-    return pa.Table.from_pylist([asdict(write_shard(out, rows[columns.SHARD][0].as_py(), rows))])
+    number = rows[columns.SHARD][0].as_py()
+    return pa.Table.from_pylist([asdict(write_shard(out, number, shard_bytes(rows), rows.num_rows))])

@@ -1,10 +1,10 @@
-"""The list of a data set's shards: what there is to train, once and for all.
-
-`manifest.json` lies beside the shards and is written last: without it a folder of shards is not a data set.
+"""The list of a data set's shards. `manifest.json` lies beside them and is written last: a folder without one is no
+data set.
 """
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -12,6 +12,11 @@ from giornata.domain.errors import Fault, InvalidInput
 
 MANIFEST = "manifest.json"
 VERSION = 1
+
+
+def json_bytes(values: Mapping[str, Any]) -> bytes:
+    """An object as the JSON files of a storage have it."""
+    return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All shards, in the order of their numbers, and what was kept out: reason to number of rows."""
+    """All shards, in the order of their numbers, and the number of refused rows by reason."""
 
     shards: tuple[Shard, ...]
     quarantined: dict[str, int] = field(default_factory=dict)
@@ -35,8 +40,11 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows of all shards."""
         return sum(shard.rows for shard in self.shards)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(shard.name for shard in self.shards)
 
     @property
     def digest(self) -> str:
@@ -44,13 +52,11 @@ class Manifest:
         return hashlib.sha256("\n".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """As it is written."""
-        values = {"version": VERSION, "rows": self.rows, **asdict(self)}
-        return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()
+        return json_bytes({"version": VERSION, "rows": self.rows, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, content: bytes, *, where: str) -> Self:
-        """Raises InvalidInput when it is none; `where` is for the message."""
+        """Read the file. Raises InvalidInput; `where` names the file in its message."""
         try:
             values = json.loads(content)
             if values["version"] != VERSION:

@@ -1,6 +1,6 @@
-"""Rows of one piece of a source, whatever its form. A row that is strange is given on as it is: examination judges.
+"""The rows of one piece of a source, whatever its form. Broken rows are included: the examination judges them.
 
-Reading a piece twice gives the same rows in the same order.
+A piece read twice gives the same rows in the same order.
 """
 
 import json
@@ -10,7 +10,7 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, count, groupby, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -30,9 +30,12 @@ class SourceDamaged(Exception):
     """A file of the source cannot be read from here on. The message says why."""
 
 
+Found = tuple[str, str, bytes | None, Sequence[object]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """A row as the source has it. `source` is the file; `place` the row's name in it: number, key or nothing."""
+    """A row of the source. `source` is the file, `place` the row's number or key in it, or empty."""
 
     source: str
     place: str
@@ -41,21 +44,23 @@ class Raw:
 
     @property
     def caption(self) -> str:
-        """The first; empty where there is none."""
+        """The first caption, or an empty string."""
         return self.captions[0] if self.captions else ""
 
 
 def rows_of(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
     """All rows of a piece. Raises SourceDamaged after the last row that could be read."""
     try:
-        yield from _READERS[piece.kind](storage, piece, options)
+        for source, place, image, values in _READERS[piece.kind](storage, piece, options):
+            yield Raw(source=source, place=place, image=image, captions=captions_of(values, options))
     except (pa.ArrowException, OSError, EOFError, tarfile.TarError, zlib.error, UnicodeError) as error:
         raise SourceDamaged(" ".join(str(error).split())[:300] or type(error).__name__) from error
 
 
 def captions_of(values: Sequence[object], options: Ingest) -> tuple[str, ...]:
-    """Those of them, and of lists among them, that are text of min_caption_chars, without the space around it: each
-    once, max_captions at most. Where all are too short, the first that shows something: for the filter to refuse."""
+    """The different texts of min_caption_chars among the values and lists of values, stripped: at most max_captions.
+
+    Where all are too short, the first visible one is returned for the filter to refuse."""
     each_alone = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
     said = [text for value in each_alone if _is_visible(text := _text(value).strip())]
     long = [text for text in said if len(text) >= options.min_caption_chars]
@@ -63,7 +68,7 @@ def captions_of(values: Sequence[object], options: Ingest) -> tuple[str, ...]:
 
 
 def _is_visible(text: str) -> bool:
-    """Whether a reader sees any of it: spaces, control and zero-width characters and lone marks show nothing."""
+    """Whether the text has a visible character. Spaces, control and zero-width characters and lone marks are not."""
     return any(unicodedata.category(each) not in _UNSEEN and each not in _FILLERS for each in text)
 
 
@@ -76,10 +81,10 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-# ---- tables ----
+# ---- readers: (source, place, image, values that may be captions) of each row ----
 
 
-def _parquet(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
+def _parquet(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Found]:
     (name,) = piece.names
     with storage.open(name) as stream:
         file = pq.ParquetFile(stream)
@@ -89,7 +94,7 @@ def _parquet(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
         yield from _of_batches(batches, name, piece.first, options)
 
 
-def _arrow(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
+def _arrow(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Found]:
     (name,) = piece.names
     with storage.open(name) as stream, pa.ipc.open_stream(stream) as batches:
         wanted = _wanted(batches.schema.names, options)
@@ -107,23 +112,17 @@ def _wanted(there: Sequence[str], options: Ingest) -> list[str]:
     return [options.image_column, *(name for name in options.caption_columns if name in there)]
 
 
-def _of_batches(batches: Iterator[pa.RecordBatch], name: str, first: int, options: Ingest) -> Iterator[Raw]:
-    place = first
+def _of_batches(batches: Iterator[pa.RecordBatch], name: str, first: int, options: Ingest) -> Iterator[Found]:
+    places = map(str, count(first))
     for batch in batches:
         images = _values(batch.column(options.image_column))
         captions = [_values(batch.column(each)) for each in options.caption_columns if each in batch.schema.names]
         for number in range(batch.num_rows):
-            yield Raw(
-                source=name,
-                place=str(place),
-                image=_image(images(number)),
-                captions=captions_of([column(number) for column in captions], options),
-            )
-            place += 1
+            yield name, next(places), _image(images(number)), [column(number) for column in captions]
 
 
 def _values(column: pa.Array) -> Callable[[int], Any]:
-    """Text as bytes, so that bytes which are no UTF-8 hurt nobody but their own row."""
+    """Text is read as bytes, so that invalid UTF-8 damages its own row only."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         column = column.cast(pa.large_binary())
@@ -138,24 +137,20 @@ def _image(value: object) -> bytes | None:
     return inner if isinstance(inner, bytes) else None
 
 
-# ---- MosaicML Streaming ----
-
-
-def _mds(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
-    """A count, the places of all samples, and the samples: sizes of the columns that vary, then all columns."""
+def _mds(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Found]:
+    """A shard has a count, the offsets of all samples, and the samples: sizes of varying columns, then columns."""
     (name,) = piece.names
     try:
         about = mds_shards(storage, name)[name]
         content = _unpacked(storage.read(name), about, name)
-        (count,) = struct.unpack_from("<I", content)
-        places = struct.unpack_from(f"<{count + 1}I", content, 4)
+        (rows,) = struct.unpack_from("<I", content)
+        places = struct.unpack_from(f"<{rows + 1}I", content, 4)
         for number, (start, stop) in enumerate(pairwise(places)):
             if stop > len(content):
                 raise SourceDamaged(f"ends within row {number}")
             values = _mds_values(content[start:stop], about)
-            captions = captions_of([values.get(each) for each in options.caption_columns], options)
-            image = _image(values.get(options.image_column))
-            yield Raw(source=name, place=str(number), image=image, captions=captions)
+            captions = [values.get(each) for each in options.caption_columns]
+            yield name, str(number), _image(values.get(options.image_column)), captions
     except (struct.error, ValueError, LookupError, TypeError) as error:
         raise SourceDamaged(f"is no shard of MDS as its index says: {error!r}") from error
 
@@ -185,36 +180,27 @@ def _mds_values(sample: bytes, about: Mapping[str, Any]) -> dict[str, object]:
     return values
 
 
-# ---- files ----
-
-
-def _webdataset(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
-    """Neighbouring members whose names are equal up to the first dot are one sample."""
+def _webdataset(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Found]:
+    """Neighboring members with one key are one sample."""
     (name,) = piece.names
     wanted = {*_PICTURE_MEMBERS, "txt", "json", options.image_column, *options.caption_columns}
     with storage.open(name) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
-        key, members = "", dict[str, bytes]()
-        for member in tar:
-            if not member.isfile() or member.name.rpartition("/")[2].startswith("."):
-                continue
-            if members and key_of(member.name) != key:
-                yield _sample(name, key, members, options)
-                members = {}
-            key = key_of(member.name)
-            suffix = suffix_of(member.name)
-            content = tar.extractfile(member) if suffix in wanted else None
-            members[suffix] = content.read() if content else b""
-        if members:
+        files = (each for each in tar if each.isfile() and not each.name.rpartition("/")[2].startswith("."))
+        for key, sample in groupby(files, key=lambda member: key_of(member.name)):
+            members = dict[str, bytes]()
+            for member in sample:
+                suffix = suffix_of(member.name)
+                content = tar.extractfile(member) if suffix in wanted else None
+                members[suffix] = content.read() if content else b""
             yield _sample(name, key, members, options)
 
 
-def _sample(source: str, key: str, members: dict[str, bytes], options: Ingest) -> Raw:
+def _sample(source: str, key: str, members: dict[str, bytes], options: Ingest) -> Found:
     names = (options.image_column, *_PICTURE_MEMBERS)
     image = next((members[name] for name in names if name in members), None)
     about = _json(members.get("json"))
     named = [value for name in options.caption_columns for value in (members.get(name), about.get(name))]
-    captions = captions_of([*named, members.get("txt")], options)
-    return Raw(source=source, place=key, image=image, captions=captions)
+    return source, key, image, [*named, members.get("txt")]
 
 
 def _json(content: bytes | None) -> dict[str, Any]:
@@ -225,21 +211,20 @@ def _json(content: bytes | None) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _pictures(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
+def _pictures(storage: Storage, piece: Piece, _options: Ingest) -> Iterator[Found]:
     for name in piece.names:
-        captions = captions_of([_file(storage, f"{key_of(name)}.txt")], options)
-        yield Raw(source=name, place="", image=_file(storage, name), captions=captions)
+        yield name, "", _file(storage, name), [_file(storage, f"{key_of(name)}.txt")]
 
 
 def _file(storage: Storage, name: str) -> bytes | None:
-    """None where it cannot be read: that is this picture's fault and not its neighbours'."""
+    """The content, or None where it cannot be read: the other pictures of the piece are sound."""
     try:
         return storage.read(name)
     except OSError:
         return None
 
 
-_READERS: dict[Kind, Callable[[Storage, Piece, Ingest], Iterator[Raw]]] = {
+_READERS: dict[Kind, Callable[[Storage, Piece, Ingest], Iterator[Found]]] = {
     Kind.PARQUET: _parquet,
     Kind.HUGGINGFACE: _arrow,
     Kind.WEBDATASET: _webdataset,

@@ -1,17 +1,21 @@
-"""What lies in a source of captioned pictures, and how it is cut into pieces that are read one by one.
+"""A source of captioned pictures: its files, and the pieces in which they are read.
 
 A source is a folder (or an address that fsspec reads, or one file) of one kind. Hugging Face data sets on disk are
-read as what they are, Arrow streams and Parquet: the library `datasets` would add nothing but a cache of its own.
+read as Arrow streams and Parquet: the library `datasets` would add nothing but a cache.
+
+One task examines a *part*, which is some pieces. The rows of a *stretch* of pieces are mixed with one another and
+written before the next stretch begins. Both are functions of the source, so that an ingest can be continued.
 """
 
 import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +27,7 @@ from giornata.protocol.pretraining import Ingest
 
 Files = Sequence[tuple[str, int]]
 PICTURES_PER_PIECE = 256
+MAX_PARTS = 10_000
 MDS_INDEX, MDS_READ = "index.json", ("bytes", "jpeg", "json", "png", "str")
 _FOOTERS_AT_ONCE = 16
 _PICTURE_SUFFIXES = ("avif", "bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff", "webp")
@@ -50,8 +55,10 @@ _KIND_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One file, or one row group of it, or some pictures of a folder. `first` is the place of its first row, `bytes`
-    how large it is, as near as that is known without reading it."""
+    """One file, one row group of it, or some pictures of a folder. `first` is the number of its first row.
+
+    `bytes` is its size, an estimate for row groups.
+    """
 
     kind: Kind
     names: tuple[str, ...]
@@ -62,7 +69,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What was found. `digest` is sha256 over names and sizes: the same source in another folder has the same."""
+    """The files of one kind in a folder, and their pieces."""
 
     storage: Storage
     kind: Kind
@@ -71,12 +78,11 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """Of the files' names and sizes."""
+        """sha256 over the files' names and sizes: a copy in another folder has the same digest."""
         return hashlib.sha256(json.dumps(self.files).encode()).hexdigest()
 
     @property
     def bytes(self) -> int:
-        """Of all files that are read."""
         return sum(size for _, size in self.files)
 
 
@@ -90,18 +96,35 @@ def find(address: str, options: Ingest) -> Source:
         files = _of_the_index(storage, files)
     if kind in {Kind.PARQUET, Kind.HUGGINGFACE, Kind.MDS}:
         _refuse_missing_columns(storage, kind, files[0][0], options)
-    pieces = _PIECES[kind](storage, files)
-    return Source(storage=storage, kind=kind, files=tuple(files), pieces=tuple(pieces))
+    return Source(storage=storage, kind=kind, files=tuple(files), pieces=tuple(_pieces(storage, kind, files)))
+
+
+def parts_of(pieces: int) -> list[range]:
+    """The numbers of the pieces of each part, for this many pieces. Parts differ by one piece at most."""
+    count = min(pieces, MAX_PARTS)
+    edges = [pieces * place // count for place in range(count + 1)] if count else []
+    return [range(start, stop) for start, stop in pairwise(edges)]
+
+
+def stretches_of(pieces: Sequence[Piece], shuffle_bytes: int) -> list[range]:
+    """The numbers of the pieces of each stretch. A piece that would make a stretch too large begins another."""
+    edges, size = [0], 0
+    for number, piece in enumerate(pieces):
+        if size and size + piece.bytes > shuffle_bytes:
+            edges.append(number)
+            size = 0
+        size += piece.bytes
+    return [range(start, stop) for start, stop in pairwise([*edges, len(pieces)])]
 
 
 def key_of(name: str) -> str:
-    """What a sample's files have in common in WebDataset, and a picture with its caption: all up to the first dot of
-    the file's own name."""
+    """The name up to the first dot of its last part: a sample's files in WebDataset share it, and a picture with its
+    caption."""
     return re.sub(r"\.[^/]*$", "", name)
 
 
 def suffix_of(name: str) -> str:
-    """The rest, in small letters."""
+    """The name after its key and a dot, in lower case."""
     return name[len(key_of(name)) + 1 :].lower()
 
 
@@ -149,17 +172,16 @@ def _of_one_kind(storage: Storage, listed: Sequence[tuple[str, int]]) -> tuple[K
 
 
 def _of_the_data_set(storage: Storage, files: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Those that state.json names, where there is one; `cache-….arrow` beside them belong to nobody."""
-    kept: list[tuple[str, int]] = []
-    named: dict[str, set[str] | None] = {}
-    for name, size in files:
-        folder, slash, own = name.rpartition("/")
-        if folder not in named:
-            named[folder] = _named_in_state(storage, f"{folder}{slash}state.json")
+    """The files that state.json names, where there is one. `cache-….arrow` beside them is no data."""
+    folders = {name.rpartition("/")[0] for name, _ in files}
+    named = {folder: _named_in_state(storage, f"{folder}/state.json".lstrip("/")) for folder in folders}
+
+    def counts(name: str) -> bool:
+        folder, _, own = name.rpartition("/")
         wanted = named[folder]
-        if own in wanted if wanted is not None else not own.startswith("cache-"):
-            kept.append((name, size))
-    return kept or list(files)
+        return own in wanted if wanted is not None else not own.startswith("cache-")
+
+    return [each for each in files if counts(each[0])] or list(files)
 
 
 def _named_in_state(storage: Storage, name: str) -> set[str] | None:
@@ -170,8 +192,7 @@ def _named_in_state(storage: Storage, name: str) -> set[str] | None:
 
 
 def mds_shards(storage: Storage, name: str) -> dict[str, dict[str, Any]]:
-    """What the index beside a file of MDS says of each shard, by the shard's file: raw, or compressed where only
-    that is there."""
+    """The index beside a file of MDS: its entry of each shard, by the shard's file, raw or else compressed."""
     folder = name.rpartition("/")[0]
     found = {}
     for about in json.loads(storage.read(f"{folder}/{MDS_INDEX}"))["shards"]:
@@ -182,7 +203,7 @@ def mds_shards(storage: Storage, name: str) -> dict[str, dict[str, Any]]:
 
 
 def _of_the_index(storage: Storage, files: Files) -> list[tuple[str, int]]:
-    """Those that the index of their folder names. Raises InvalidInput where there is none."""
+    """The files that the index of their folder names. Raises InvalidInput where there is none."""
     folders = {name.rpartition("/")[0]: name for name, _ in files}
     try:
         named = {name for each in folders.values() for name in mds_shards(storage, each)}
@@ -225,8 +246,18 @@ def _columns(storage: Storage, kind: Kind, name: str) -> list[str]:
 # ---- pieces ----
 
 
+def _pieces(storage: Storage, kind: Kind, files: Files) -> Iterator[Piece]:
+    if kind is Kind.PARQUET:
+        yield from _row_groups(storage, files)
+        return
+    count = PICTURES_PER_PIECE if kind is Kind.PICTURES else 1
+    for first in range(0, len(files), count):
+        names, sizes = zip(*files[first : first + count], strict=True)
+        yield Piece(kind=kind, names=names, bytes=sum(sizes))
+
+
 def _row_groups(storage: Storage, files: Files) -> Iterator[Piece]:
-    """A piece for each row group; for a file whose footer cannot be read one that will say so."""
+    """A piece for each row group. A file with an unreadable footer is one piece, which is refused when it is read."""
 
     def groups_of(file: tuple[str, int]) -> list[int] | None:
         try:
@@ -245,26 +276,3 @@ def _row_groups(storage: Storage, files: Files) -> Iterator[Piece]:
                 part = size * count // rows
                 yield Piece(kind=Kind.PARQUET, names=(name,), row_group=group, first=first, bytes=part)
                 first += count
-
-
-def _whole_files(kind: Kind) -> Callable[[Storage, Files], Iterator[Piece]]:
-    def pieces(_storage: Storage, files: Files) -> Iterator[Piece]:
-        return (Piece(kind=kind, names=(name,), bytes=size) for name, size in files)
-
-    return pieces
-
-
-def _some_pictures(_storage: Storage, files: Files) -> Iterator[Piece]:
-    for first in range(0, len(files), PICTURES_PER_PIECE):
-        some = files[first : first + PICTURES_PER_PIECE]
-        size = sum(each for _, each in some)
-        yield Piece(kind=Kind.PICTURES, names=tuple(name for name, _ in some), bytes=size)
-
-
-_PIECES: dict[Kind, Callable[[Storage, Files], Iterator[Piece]]] = {
-    Kind.PARQUET: _row_groups,
-    Kind.HUGGINGFACE: _whole_files(Kind.HUGGINGFACE),
-    Kind.WEBDATASET: _whole_files(Kind.WEBDATASET),
-    Kind.MDS: _whole_files(Kind.MDS),
-    Kind.PICTURES: _some_pictures,
-}

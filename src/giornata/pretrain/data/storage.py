@@ -1,8 +1,8 @@
-"""Where shards, checkpoints and metrics lie: a folder or an s3:// address, through pyarrow's file systems.
+"""The storage of shards, checkpoints and metrics: a folder or an s3:// address, through pyarrow's file systems.
 Sources may also lie where fsspec reads.
 
-An S3 address may say where the server is: `s3://bucket/path?endpoint_override=http://host:9000&region=eu-1`. Keys
-come from where the AWS tools take them (environment, profile, instance role).
+An S3 address may name its server: `s3://bucket/path?endpoint_override=http://host:9000&region=eu-1`. Keys come from
+the places of the AWS tools (environment, profile, instance role).
 
 A name is a path below the address, with `/` between its parts. A file appears whole or not at all.
 """
@@ -27,15 +27,15 @@ _CHUNK_BYTES = 16 << 20
 
 
 def absolute(address: str) -> str:
-    """A folder by its whole path, as this process has it; an address with :// as it is."""
+    """The whole path of a folder of this process. An address with :// is returned as it is."""
     return address if "://" in address else str(Path(address).expanduser().absolute())
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Files below one address. Small, and may be sent to other processes: they open the address themselves.
+    """Files below one address. Other processes may receive a Storage: they open the address themselves.
 
-    Whatever fails raises OSError; what is not there, FileNotFoundError.
+    Failures raise OSError; a missing file raises FileNotFoundError.
     """
 
     address: str
@@ -52,8 +52,9 @@ class Storage:
 
     @classmethod
     def to_read(cls, address: str | Path) -> "Storage":
-        """As `at`, or an address of any other file system that fsspec knows (gs://, https://, hf://), from which only
-        is read. Raises InvalidInput."""
+        """As `at`, or an address to read of any file system that fsspec knows (gs://, https://, hf://).
+
+        Raises InvalidInput."""
         text = absolute(str(address))
         if "://" in text:
             _opened(text)
@@ -66,7 +67,6 @@ class Storage:
         return f"{place.rstrip('/')}/{self.below}" if self.below else place
 
     def __truediv__(self, name: str) -> "Storage":
-        """What lies below `name`."""
         return replace(self, below=self._joined(name))
 
     def beside(self, name: str) -> "Storage":
@@ -75,27 +75,25 @@ class Storage:
 
     @property
     def filesystem(self) -> fs.FileSystem:
-        """pyarrow's, for libraries that take one together with `path`."""
+        """pyarrow's file system, for libraries that take it together with `path`."""
         return _opened(self.address)[0]
 
     def path(self, name: str = "") -> str:
-        """Of a file within `filesystem`."""
+        """The path of a file within `filesystem`."""
         root = _opened(self.address)[1].rstrip("/")
         return "/".join(part for part in (root, self._joined(name)) if part)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
         return bool(self.filesystem.get_file_info(self.path(name)).type == fs.FileType.File)
 
     def size_bytes(self, name: str) -> int:
-        """Of a file."""
         info = self.filesystem.get_file_info(self.path(name))
         if info.type != fs.FileType.File:
             raise FileNotFoundError(f"there is no file {self / name}")
         return int(info.size)
 
     def names(self, under: str = "") -> list[str]:
-        """Names of all files below `under`, at any depth, sorted. None when there is no such folder."""
+        """The sorted names of all files below `under`, at any depth. The list may be empty."""
         return [name for name, _ in self.sizes(under)]
 
     def sizes(self, under: str = "") -> list[tuple[str, int]]:
@@ -114,40 +112,38 @@ class Storage:
         return int(info.size if info.size is not None else self.filesystem.get_file_info(info.path).size)
 
     def read(self, name: str) -> bytes:
-        """A whole file."""
         with self.open(name) as stream:
             return stream.read()
 
     @contextmanager
     def open(self, name: str) -> "Iterator[pa.NativeFile]":
-        """A file to be read at any place of it."""
+        """Open a file to read at any offset."""
         with self.filesystem.open_input_file(self.path(name)) as stream:
             yield stream
 
     def write(self, name: str, content: bytes | memoryview) -> None:
-        """Write a whole file, or over one."""
         with self._whole(name) as stream:
             stream.write(content)
 
     def put(self, path: Path, name: str) -> None:
-        """Copy a local file here. On S3 a copy that fails half-way takes an older file of that name with it."""
+        """Copy a local file into the storage. On S3 a failed copy removes an older file of that name."""
         with path.open("rb") as source, self._whole(name) as target:
             while chunk := source.read(_CHUNK_BYTES):
                 target.write(chunk)
 
     def get(self, name: str, path: Path) -> None:
-        """Copy a file from here; the local one appears whole as well."""
+        """Copy a file to a local one, which appears whole as well."""
         with self.open(name) as source, _whole_file(path) as target:
             while chunk := source.read(_CHUNK_BYTES):
                 target.write(chunk)
 
     def remove(self, name: str) -> None:
-        """Remove a file; none of that name is as well."""
+        """Remove a file, if there is one."""
         if self.exists(name):
             self.filesystem.delete_file(self.path(name))
 
     def remove_all(self, under: str) -> None:
-        """Remove a folder with all that is in it; none of that name is as well."""
+        """Remove a folder with its files, if there is one."""
         if not under.strip("/"):
             raise ValueError("the whole storage is not removed: name a folder of it")
         if self._local:
@@ -187,7 +183,7 @@ class Storage:
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Written under another name, brought to the disk, then moved to its place."""
+    """Write under another name, sync to the disk, then move to its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
     try:
@@ -202,7 +198,6 @@ def _whole_file(path: Path) -> Iterator[BinaryIO]:
 
 @lru_cache(maxsize=32)
 def _opened(address: str) -> tuple[fs.FileSystem, str]:
-    """The file system, and the address's path in it."""
     if "://" not in address:
         return fs.LocalFileSystem(), address
     try:
@@ -220,13 +215,9 @@ def _by_fsspec(address: str) -> tuple[fs.FileSystem, str]:
     try:
         filesystem, path = fsspec.url_to_fs(address)
     except ImportError as error:
-        extra = (
-            "pip install -c constraints.txt '.[gcs]'"
-            if scheme in {"gs", "gcs"}
-            else "install the package that it names"
-        )
         message = f"{scheme}:// needs a package that is not installed: {error}"
-        raise InvalidInput([Fault(where="address", message=message, hint=extra)]) from None
+        hint = "pip install -c constraints.txt '.[gcs]'" if scheme in {"gs", "gcs"} else "install this package"
+        raise InvalidInput([Fault(where="address", message=message, hint=hint)]) from None
     except ValueError:
         hint = "a folder, or an address such as s3://bucket/path, gs://bucket/path or https://host/path"
         raise InvalidInput([Fault(where="address", message=f"{scheme}:// is not known", hint=hint)]) from None

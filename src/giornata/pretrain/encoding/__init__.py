@@ -1,1 +1,1 @@
-"""Frozen encoders: pictures to posteriors, captions to embeddings, stored or as they are needed."""
+"""Frozen encoders and their shards. Read encoder, transforms and encode_rows, then encode_shards and encoded."""

@@ -1,5 +1,6 @@
-"""Rows through an encoder: pictures that were cut to posteriors, captions to embeddings. Three of the modes come by
-here; colocated trainers call the encoder batch by batch (giornata.pretrain.feeding.feed).
+"""Rows through an encoder: cut pictures to posteriors, captions to embeddings; and the actors of Ray that do it.
+
+Colocated trainers call the encoder batch by batch instead (giornata.pretrain.feeding.feed).
 
 Shapes: B pictures of one size, H, W in pixels, C = 3.
 """
@@ -12,17 +13,17 @@ import pyarrow as pa
 
 from giornata.diffusion.buckets import Size
 from giornata.pretrain.data import columns
-from giornata.pretrain.encoding.encoder import Encoder
+from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, open_encoder
+from giornata.protocol.pretraining import PretrainConfig
 
 NOT_FINITE = "the encoder made numbers of it that are not finite"
 Item = TypeVar("Item")
 
 
 def encode_cut(encoder: Encoder, cut: pa.Table, *, at_once: int, text: bool = True) -> pa.Table:
-    """FED rows of rows that were cut (giornata.pretrain.encoding.transforms.CUT), in the same order.
+    """The FED rows of CUT rows, in the same order. Without `text` PROMPT and POOLED are empty.
 
-    Pictures of one size go through the encoder together, `at_once` at most. Without `text` PROMPT and POOLED are
-    left empty.
+    At most `at_once` pictures of one size go through the encoder together.
     """
     rows = cut.drop_columns([columns.PIXELS]).to_pylist()
     _add_posteriors(encoder, rows, cut.column(columns.PIXELS), at_once)
@@ -32,18 +33,16 @@ def encode_cut(encoder: Encoder, cut: pa.Table, *, at_once: int, text: bool = Tr
 
 
 def encode_captions(encoder: Encoder, latents: pa.Table, *, at_once: int) -> pa.Table:
-    """FED rows of rows that have their latents, with their captions' embeddings."""
+    """The FED rows of rows with latents, with their captions' embeddings."""
     rows = latents.to_pylist()
     _add_text(encoder, rows, at_once)
     return _fed(rows)
 
 
 def encode_text(encoder: Encoder, rows: pa.Table, *, at_once: int) -> pa.Table:
-    """Rows of KEY and CAPTION, with their embeddings."""
     captions = rows.column(columns.CAPTION).to_pylist()
-    texts = [encoder.encode_text(few) for few in _few(captions, at_once)]
-    prompts = [each for text in texts for each in text.prompt_NLD]
-    pooled = [each for text in texts for each in ([] if text.pooled_NP is None else text.pooled_NP)]
+    embedded = list(_embedded(encoder, captions, at_once))
+    prompts, pooled = [prompt for prompt, _ in embedded], [each for _, each in embedded if each is not None]
     for name, arrays in ((columns.PROMPT, prompts), (columns.POOLED, pooled)):
         shape = ",".join(map(str, arrays[0].shape)) if arrays else "0"
         content = [each.tobytes() for each in arrays] or [b""] * len(captions)
@@ -52,7 +51,7 @@ def encode_text(encoder: Encoder, rows: pa.Table, *, at_once: int) -> pa.Table:
 
 
 def pictures_of_a_size(pixels: Sequence[Any], size: Size) -> np.ndarray:
-    """pixels_BHWC of pictures as bytes or Arrow buffers."""
+    """The array pixels_BHWC of pictures that are bytes or Arrow buffers."""
     pictures = [np.frombuffer(content, dtype=np.uint8).reshape(*size, 3) for content in pixels]
     return np.stack(pictures)
 
@@ -75,11 +74,17 @@ def _add_posteriors(encoder: Encoder, rows: list[dict[str, Any]], pixels: pa.Chu
 
 def _add_text(encoder: Encoder, rows: list[dict[str, Any]], at_once: int) -> None:
     readable = [row for row in rows if not row[columns.REASON]]
-    for few in _few(readable, at_once):
-        text = encoder.encode_text([row[columns.CAPTION] for row in few])
-        for place, row in enumerate(few):
-            row[columns.PROMPT] = text.prompt_NLD[place].tobytes()
-            row[columns.POOLED] = b"" if text.pooled_NP is None else text.pooled_NP[place].tobytes()
+    embedded = _embedded(encoder, [row[columns.CAPTION] for row in readable], at_once)
+    for row, (prompt_LD, pooled_P) in zip(readable, embedded, strict=True):
+        row |= {columns.PROMPT: prompt_LD.tobytes(), columns.POOLED: b"" if pooled_P is None else pooled_P.tobytes()}
+
+
+def _embedded(
+    encoder: Encoder, captions: Sequence[str], at_once: int
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    for few in _few(captions, at_once):
+        text = encoder.encode_text(few)
+        yield from zip(text.prompt_NLD, [None] * len(few) if text.pooled_NP is None else text.pooled_NP, strict=True)
 
 
 def _few(values: Sequence[Item], at_once: int) -> Iterator[Sequence[Item]]:
@@ -90,3 +95,27 @@ def _few(values: Sequence[Item], at_once: int) -> Iterator[Sequence[Item]]:
 def _fed(rows: list[dict[str, Any]]) -> pa.Table:
     empty = dict.fromkeys((columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED), b"")
     return pa.Table.from_pylist([{**empty, **row} for row in rows], schema=columns.FED)
+
+
+class EncodePictures:
+    """An actor: cut pictures to posteriors, captions to embeddings. It loads its model once."""
+
+    def __init__(self, config: PretrainConfig, *, images: bool = True) -> None:
+        device = device_of_an_encoder(config)
+        self._encoder = open_encoder(config.model, seed=config.seed, device=device, images=images)
+        self._at_once = config.encode.encode_batch_size
+
+    def __call__(self, cut: pa.Table) -> pa.Table:
+        """FED rows."""
+        return encode_cut(self._encoder, cut.select(columns.CUT.names), at_once=self._at_once)
+
+
+class EncodeCaptions(EncodePictures):
+    """An actor: captions to embeddings."""
+
+    def __init__(self, config: PretrainConfig) -> None:
+        super().__init__(config, images=False)
+
+    def __call__(self, latents: pa.Table) -> pa.Table:
+        """FED rows."""
+        return encode_captions(self._encoder, latents, at_once=self._at_once)

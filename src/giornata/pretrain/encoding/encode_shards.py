@@ -1,78 +1,67 @@
 """One source shard to its encoded shards: the same rows in the same order, one file for each *part*.
 
-A part is a resolution, with latents, or `text`. All parts that are missing come from one pass: a picture is decoded
-once for all resolutions, and its caption is encoded once. A file is whole when its note lies beside it: the note is
-written last, and says what the manifest will say. What is not whole is encoded again, to the same bytes.
+A part is a resolution, with latents, or `text`. One pass makes all missing parts: a picture is decoded once for all
+resolutions, and its caption is encoded once. A file is whole when its note lies beside it: the note is written last
+and has the file's line of the manifest. A file without a valid note is encoded again, to the same bytes.
 """
 
-import hashlib
 import io
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.manifest import Manifest, Shard
-from giornata.pretrain.data.read_rows import read_rows
+from giornata.pretrain.data.manifest import Manifest, Shard, json_bytes
+from giornata.pretrain.data.shards import read_rows, shard_name, write_shard
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.caption_choice import CaptionChoice, several_captions
 from giornata.pretrain.encoding.encode_rows import encode_cut, encode_text
-from giornata.pretrain.encoding.encoded import TEXT, latents_storage, to_bytes
-from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.encoding.transforms import Cutting, cut_for_each
+from giornata.pretrain.encoding.encoded import TEXT, latents_storage
+from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, open_encoder
+from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting, cut_for_each, several_captions
 from giornata.protocol.pretraining import LATENT_SIDE_PX, PretrainConfig
 
 ROWS_OF_A_GROUP = 100
-"""Of the Parquet files: what a reader of few rows has to read."""
+"""The rows of a row group: a reader of few rows has to read so many."""
 ROWS_OF_A_PIECE = 8
-"""Pictures that one thread decodes at a time."""
+"""The pictures that one thread decodes at a time."""
 SOURCE_COLUMNS = (*columns.SOURCE.names, columns.CAPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The parts of one shard that are missing."""
+    """The missing parts of one shard."""
 
     number: int
     parts: tuple[str, ...]
 
     @property
     def resolutions(self) -> tuple[int, ...]:
-        """Those among the parts."""
         return tuple(int(part) for part in self.parts if part != TEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A whole file of one part, and how many of its rows could not be read, by reason."""
+    """A whole file of one part, and the number of its unreadable rows by reason."""
 
     shard: Shard
     unreadable: dict[str, int]
 
-    def to_bytes(self) -> bytes:
-        """The note."""
-        return to_bytes(asdict(self))
-
-
-def shard_name(number: int) -> str:
-    """Of an encoded shard."""
-    return f"shard-{number:05d}.parquet"
-
 
 def note_name(number: int) -> str:
-    """Of what says that it is whole."""
     return f"shard-{number:05d}.json"
 
 
 def done_before(storage: Storage, number: int) -> Done | None:
-    """What its note says, if the shard is there and as large as that."""
+    """The note of a whole shard. None when there is no note, or when the shard has another size."""
     try:
         values = json.loads(storage.read(note_name(number)))
         done = Done(shard=Shard(**values["shard"]), unreadable=dict(values["unreadable"]))
@@ -83,7 +72,7 @@ def done_before(storage: Storage, number: int) -> Done | None:
 
 
 class ShardEncoder:
-    """Encodes shards of `source` as `config` says. Pictures are decoded in threads while others are encoded."""
+    """Encodes shards of `source` for `config`. Threads decode the next pictures meanwhile."""
 
     def __init__(self, config: PretrainConfig, source: Manifest, encoder: Encoder, *, threads: int) -> None:
         self._config, self._source, self._encoder = config, source, encoder
@@ -92,16 +81,13 @@ class ShardEncoder:
         self._at_once = config.encode.encode_batch_size
 
     def encode(self, work: Work) -> dict[str, Done]:
-        """Write the work's parts, each with its note."""
+        """Write the parts of the work, each with its note."""
         made: dict[str, list[pa.Table]] = {part: [] for part in work.parts}
         captions: list[pa.Table] = []
         for rows, cut in self._cut_ahead(work):
             for resolution, pictures in zip(work.resolutions, cut, strict=True):
-                made[str(resolution)].append(
-                    encode_cut(self._encoder, pictures, at_once=self._at_once, text=False).select(
-                        columns.STORED_LATENTS
-                    )
-                )
+                latents = encode_cut(self._encoder, pictures, at_once=self._at_once, text=False)
+                made[str(resolution)].append(latents.select(columns.STORED_LATENTS))
             if TEXT in made:
                 made[TEXT].append(self._text(rows))
             captions.append(rows.select([name for name in rows.column_names if name == columns.CAPTIONS]))
@@ -118,41 +104,29 @@ class ShardEncoder:
             table = _with_shapes(table)
             if several_captions(self._source):  # a run may choose another one in each epoch
                 table = table.append_column(columns.CAPTIONS_FIELD, several.column(columns.CAPTIONS))
-        storage, name = latents_storage(self._config, part), shard_name(number)
-        content = _parquet(table)
-        storage.write(name, content)
+        storage = latents_storage(self._config, part)
         reasons = [] if part == TEXT else table.column(columns.REASON).to_pylist()
-        sha256 = hashlib.sha256(content).hexdigest()
-        shard = Shard(name=name, rows=len(table), bytes=len(content), sha256=sha256)
+        shard = write_shard(storage, number, _parquet(table), len(table))
         done = Done(shard=shard, unreadable=dict(sorted(Counter(filter(None, reasons)).items())))
-        storage.write(note_name(number), done.to_bytes())
+        storage.write(note_name(number), json_bytes(asdict(done)))
         return done
 
     def _cut_ahead(self, work: Work) -> Iterator[tuple[pa.Table, list[pa.Table]]]:
-        """The shard's rows, and these cut for each resolution; the next are made while these are encoded."""
+        """The shard's rows, and their cuts for each resolution. Threads cut the next rows meanwhile."""
         shard = self._source.shards[work.number]
         config, storage = self._config, Storage.at(self._config.data.shards)
         cuttings = [Cutting.of(config.data, seed=config.seed, resolution=each) for each in work.resolutions]
         names = [name for name in SOURCE_COLUMNS if name != columns.IMAGE or cuttings]
-        before: tuple[pa.Table, list[Future[list[pa.Table]]]] | None = None
+        cut = partial(cut_for_each, cuttings, epoch_in_draws=False)
         # Several encoder batches at a time, so that aspect buckets fill theirs.
-        for table in read_rows(storage, shard.name, range(shard.rows), columns=names, at_once=4 * self._at_once):
-            pieces = _pieces(table.to_pylist()) if cuttings else ()
-            now = [self._pool.submit(cut_for_each, cuttings, piece, epoch_in_draws=False) for piece in pieces]
-            if before is not None:
-                yield _collected(*before)
-            before = table, now
-        if before is not None:
-            yield _collected(*before)
-
-
-def _collected(rows: pa.Table, cut: list[Future[list[pa.Table]]]) -> tuple[pa.Table, list[pa.Table]]:
-    pieces = zip(*(future.result() for future in cut), strict=True)
-    return rows, [pa.concat_tables(each) for each in pieces]
+        tables = read_rows(storage, shard.name, range(shard.rows), columns=names, at_once=4 * self._at_once)
+        begun = ((rows, self._pool.map(cut, _pieces(rows.to_pylist()) if cuttings else ())) for rows in tables)
+        for (rows, pieces), _ in pairwise(chain(begun, [(pa.table({}), iter(()))])):
+            yield rows, [pa.concat_tables(each) for each in zip(*pieces, strict=True)]
 
 
 def _with_shapes(table: pa.Table) -> pa.Table:
-    """The rows, each with the shape of its latents, and with metadata that say how to read these."""
+    """The rows with the shape of their latents, and with metadata for their readers."""
     read = (columns.REASON, columns.TARGET_HEIGHT, columns.TARGET_WIDTH)
     rows = zip(*(table.column(name).to_pylist() for name in read), strict=True)
     shapes = [
@@ -166,7 +140,7 @@ def _with_shapes(table: pa.Table) -> pa.Table:
 
 
 def threads_of_one(encoders: int) -> int:
-    """A share of this machine's cores for each of so many encoders."""
+    """The threads of one of this many encoders: its share of the machine's cores."""
     return max(1, min(16, (os.cpu_count() or 1) // max(encoders, 1)))
 
 
@@ -175,7 +149,21 @@ def _pieces(rows: list[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
 
 
 def _parquet(table: pa.Table) -> bytes:
-    """Uncompressed: latents of floats do not get smaller, and readers take rows out of the middle."""
+    """An uncompressed file: floats do not get smaller, and readers take rows out of the middle."""
     file = io.BytesIO()
     pq.write_table(table, file, compression="NONE", use_dictionary=False, row_group_size=ROWS_OF_A_GROUP)
     return file.getvalue()
+
+
+class EncodeShards:
+    """An actor of the offline job: it encodes whole shards and writes them."""
+
+    def __init__(self, config: PretrainConfig, source: Manifest) -> None:
+        encoder = open_encoder(config.model, seed=config.seed, device=device_of_an_encoder(config))
+        self._shards = ShardEncoder(config, source, encoder, threads=threads_of_one(config.encode.encoders))
+
+    def __call__(self, works: pa.Table) -> pa.Table:
+        """The same rows, when their shards are whole."""
+        for work in works.to_pylist():
+            self._shards.encode(Work(number=work["number"], parts=tuple(work["parts"])))
+        return works

@@ -1,10 +1,10 @@
-"""Encoded shards: where they lie, what they were made of, and whether they are what a run needs.
+"""Encoded shards: their folders, their description, and the check that they fit a run.
 
 `<latents>/<resolution>/shard-XXXXX.parquet` has the rows of the source's shard of the same number, in the same order:
 columns.STORED_LATENTS and `latent_shape`. `<latents>/text/shard-XXXXX.parquet` has their text, once for all
-resolutions. Beside each lies a note of its size and hash. `about.json` says what the shards of a folder are made of,
-before the first of them; `manifest.json` says it again and lists them, after the last. `empty.safetensors` is what
-the text encoders make of no caption.
+resolutions. Beside each lies a note of its size and hash. `about.json` describes the shards of a folder before the
+first is written; `manifest.json` describes and lists them after the last. `empty.safetensors` is the embedding of the
+empty caption.
 
 Older versions stored the text within the shards of each resolution. Such folders can be read, and not added to.
 """
@@ -20,8 +20,8 @@ from safetensors.numpy import load, save
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.caption_choice import CaptionChoice, several_captions
 from giornata.pretrain.encoding.encoder import Encoder, Text
+from giornata.pretrain.encoding.transforms import CaptionChoice, several_captions
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 ABOUT, EMPTY = "about.json", "empty.safetensors"
@@ -32,13 +32,12 @@ AGAIN = "name another folder in encode.latents, or remove this one and run `gior
 
 
 def latents_top(config: PretrainConfig) -> Storage:
-    """Where the encoded shards of all resolutions are."""
     own = config.encode.latents
     return Storage.at(config.storage) / "latents" if own is None else Storage.at(own)
 
 
 def latents_storage(config: PretrainConfig, part: int | str) -> Storage:
-    """Where the shards of this resolution, or those of TEXT, are."""
+    """The folder of the shards of this resolution, or of TEXT."""
     return latents_top(config) / str(part)
 
 
@@ -52,24 +51,22 @@ def read_manifest(storage: Storage, *, hint: str = "") -> Manifest:
 
 
 def source_manifest(config: PretrainConfig) -> Manifest:
-    """Of the normalised shards. Raises InvalidInput."""
     return read_manifest(Storage.at(config.data.shards), hint="make it with `giornata pretrain ingest`")
 
 
 def stores_text(config: PretrainConfig) -> bool:
-    """Whether text embeddings go beside the latents."""
     return config.encode.store_text and config.encode.mode is not Mode.HYBRID
 
 
 def stored_choice(config: PretrainConfig, source: Manifest) -> CaptionChoice | None:
-    """Which captions the stored text is of; None where there is nothing to choose, or no text is stored."""
+    """The choice of the captions of the stored text. None without a choice, or without stored text."""
     if not stores_text(config) or not several_captions(source):
         return None
     return CaptionChoice(seed=config.seed, weights=config.data.caption_weights)
 
 
 def wanted_about(config: PretrainConfig, part: int | str, source: Manifest) -> dict[str, Any]:
-    """All that the part depends on and that is known without opening an encoder."""
+    """The description of a part, as far as it is known without an encoder."""
     data, model = config.data, config.model
     drawn = data.random_flip or not data.center_crop
     wanted = {
@@ -93,14 +90,16 @@ def wanted_about(config: PretrainConfig, part: int | str, source: Manifest) -> d
 
 
 def about(config: PretrainConfig, part: int | str, source: Manifest, encoder: Encoder) -> dict[str, Any]:
-    """As `wanted_about`, with the encoder itself."""
+    """The description of a part, with the encoder."""
     return {**wanted_about(config, part, source), "encoder": encoder.digest, "scaling": list(encoder.scaling)}
 
 
 def encoded_manifest(config: PretrainConfig, resolution: int, source: Manifest) -> Manifest:
-    """Of latents that this run can read. Raises InvalidInput when there are none, or none of this source, of these
-    options, or without the text that the mode reads. The model's name is not compared but its architecture: `encode`
-    compares the weights."""
+    """The manifest of latents for this run. Raises InvalidInput when there are none of this source and these options.
+
+    In a mode that reads text, the text must be there too. The architecture is compared, and not the model's name:
+    `encode` compares the weights.
+    """
     if config.encode.mode is Mode.OFFLINE and not config.encode.store_text:
         hint = "say encode.store_text, or mode hybrid"
         raise InvalidInput([Fault(where="encode.store_text", message="mode offline reads text", hint=hint)])
@@ -117,7 +116,7 @@ def encoded_manifest(config: PretrainConfig, resolution: int, source: Manifest) 
 
 
 def has_text_inside(found: Mapping[str, Any]) -> bool:
-    """Whether an older version wrote the folder: there, each resolution says whether it has text."""
+    """Whether an older version wrote the folder: its description has the entry `text`."""
     return "text" in found
 
 
@@ -129,7 +128,7 @@ def _manifest_as_wanted(config: PretrainConfig, part: int | str, source: Manifes
 
 
 def refuse_others(storage: Storage, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise InvalidInput with a fault for everything in which `found` is not as `wanted`."""
+    """Raise InvalidInput with a fault for every wanted value that `found` lacks."""
     faults = [
         Fault(where=str(storage), message=f"{name} is {found.get(name)!r}, and {value!r} is wanted", hint=AGAIN)
         for name, value in wanted.items()
@@ -140,18 +139,13 @@ def refuse_others(storage: Storage, found: Mapping[str, Any], wanted: Mapping[st
 
 
 def write_empty(storage: Storage, text: Text) -> None:
-    """Keep the embedding of the empty caption: `text` is of that one."""
+    """Write `text`, the embedding of the empty caption."""
     arrays = {PROMPT: text.prompt_NLD[0]} | ({} if text.pooled_NP is None else {POOLED: text.pooled_NP[0]})
     storage.write(EMPTY, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
 
 def read_empty(storage: Storage) -> Text:
-    """What `write_empty` kept, as the embedding of one caption. Raises FileNotFoundError."""
+    """Read the embedding of the empty caption. Raises FileNotFoundError."""
     arrays = load(storage.read(EMPTY))
     pooled_P = arrays.get(POOLED)
     return Text(prompt_NLD=arrays[PROMPT][None], pooled_NP=None if pooled_P is None else pooled_P[None])
-
-
-def to_bytes(values: Mapping[str, Any]) -> bytes:
-    """JSON as it lies in the folder."""
-    return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()

@@ -1,18 +1,23 @@
-"""What encoders have to offer, whatever the model: pictures to posteriors, captions to what the UNet attends to.
+"""The interface of encoders, whatever the model: pictures to posteriors, captions to the embeddings for the UNet.
 
 Shapes: B pictures of one size, H, W in pixels; h, w = H / 8, W / 8; N captions; L tokens; D, P widths of the text.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
+
+from giornata.diffusion.determinism import let_libraries_repeat
+from giornata.protocol.pretraining import Model, PretrainConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Of the VAE, before any scaling: float16 arrays, B4hw each."""
+    """The VAE's posterior before any scaling: float16 arrays, B4hw each."""
 
     mean_BChw: np.ndarray
     logvar_BChw: np.ndarray
@@ -20,19 +25,18 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """float16: prompt_NLD, and pooled_NP where the model has it."""
+    """Embeddings in float16: prompt_NLD, and pooled_NP where the model has it."""
 
     prompt_NLD: np.ndarray
     pooled_NP: np.ndarray | None
 
 
 class Encoder(Protocol):
-    """Frozen VAE and text encoders on one device. Either half may be left out when it is opened; asking for what was
-    left out raises RuntimeError."""
+    """Frozen VAE and text encoders on one device. Calls of a half that was not loaded raise RuntimeError."""
 
     @property
     def digest(self) -> str:
-        """sha256 over the frozen weights: encoded rows of another digest are another model's."""
+        """sha256 over the frozen weights: rows of another digest are another model's."""
         ...
 
     @property
@@ -41,9 +45,47 @@ class Encoder(Protocol):
         ...
 
     def encode_images(self, pixels_BHWC: np.ndarray) -> Posterior:
-        """Of uint8 pixels; they are normalised here, on the device."""
+        """The posterior of uint8 pixels, which are normalized here, on the device."""
         ...
 
     def encode_text(self, captions: Sequence[str]) -> Text:
-        """A caption that is too long is cut, as every pre-training does."""
+        """The embeddings of captions. A caption that is too long is cut, as in every pre-training."""
         ...
+
+
+def encoder_dtype(device: torch.device | str) -> torch.dtype:
+    """The precision of encoders: half on a GPU, where it is several times as fast, single on a CPU."""
+    return torch.float16 if torch.device(device).type == "cuda" else torch.float32
+
+
+def open_encoder(
+    model: Model,
+    *,
+    seed: int,
+    device: torch.device | str,
+    dtype: torch.dtype | None = None,
+    images: bool = True,
+    text: bool = True,
+) -> Encoder:
+    """The encoder of `model` on `device`. Without `images` or `text` that half is not loaded.
+
+    `seed` makes random weights. Raises InvalidInput with all faults of the model's folder, Unavailable when a hub
+    cannot be reached.
+    """
+    # diffusers takes seconds to import: Ray Train's controller, for one, never opens an encoder
+    from giornata.pretrain.encoding.frozen_encoder import FrozenEncoder, load_frozen
+
+    let_libraries_repeat(os.environ)
+    frozen = load_frozen(model, seed=seed, dtype=dtype or encoder_dtype(device), images=images, text=text)
+    return FrozenEncoder(frozen, device=torch.device(device))
+
+
+def gpus_of_an_encoder(config: PretrainConfig) -> float:
+    if config.encode.gpus_per_encoder is not None:
+        return config.encode.gpus_per_encoder
+    return 1.0 if config.workers.use_gpu or config.encode.accelerator_type else 0.0
+
+
+def device_of_an_encoder(config: PretrainConfig) -> str:
+    """The device of an encoder. Ray shows an actor only the GPUs that the actor reserved."""
+    return "cuda" if gpus_of_an_encoder(config) else "cpu"

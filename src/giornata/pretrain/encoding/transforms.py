@@ -1,12 +1,14 @@
-"""From a source row to the rectangle of pixels that an encoder sees, as uint8: a quarter of the bytes of floats.
+"""From a source row to an encoder's input: a rectangle of pixels as uint8, and one of the row's captions.
 
-Shapes: H, W in pixels, C = 3. Sizes and offsets are (y, x). What is drawn here is where a picture is cut and whether
-it is mirrored, as functions of (seed, key, epoch), or of (seed, key) where the latents are stored and met again in
-every epoch. Caption dropout and noise are drawn by whoever trains.
+Shapes: H, W in pixels, C = 3. Sizes and offsets are (y, x). The crop and the mirroring are functions of (seed, key,
+epoch), or of (seed, key) where the latents are stored for every epoch. The caption is a function of the seed and the
+use: (phase, epoch, key), or (key) where the text is stored. Trainers draw caption dropout and noise.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Self
 
 import pyarrow as pa
@@ -16,29 +18,13 @@ from giornata.diffusion import pixels, randomness
 from giornata.diffusion.buckets import Size, bucket_sizes, nearest
 from giornata.diffusion.decoding import Undecodable, decode
 from giornata.pretrain.data import columns
+from giornata.pretrain.data.manifest import Manifest
 from giornata.protocol.pretraining import Data
-
-GEOMETRY = (
-    columns.TARGET_HEIGHT,
-    columns.TARGET_WIDTH,
-    columns.CROP_TOP,
-    columns.CROP_LEFT,
-)
-CUT = pa.schema(
-    [
-        *[columns.FED.field(name) for name in (columns.PORTION, columns.EPOCH, columns.SHARD, columns.ROW)],
-        *[columns.LATENTS.field(name) for name in (columns.KEY, columns.CAPTION, columns.HEIGHT, columns.WIDTH)],
-        *[columns.LATENTS.field(name) for name in (*GEOMETRY, columns.REASON)],
-        pa.field(columns.PIXELS, pa.binary()),
-    ]
-)
-"""One use of a picture that was cut. A row that cannot be read keeps its place, with its reason and no pixels."""
-NO_GEOMETRY = dict.fromkeys(GEOMETRY, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutting:
-    """How pictures become rectangles in one phase. Without `buckets` each becomes a square."""
+    """The way to cut pictures in one phase. Without `buckets` each becomes a square."""
 
     seed: int
     resolution: int
@@ -48,7 +34,7 @@ class Cutting:
 
     @classmethod
     def of(cls, data: Data, *, seed: int, resolution: int) -> Self:
-        """As the configuration has it. Sides of buckets are from half of the resolution to twice it."""
+        """The configuration's way to cut. Sides of buckets are from half the resolution to twice the resolution."""
         buckets: tuple[Size, ...] = ()
         if data.enable_bucket:
             steps = data.bucket_reso_steps
@@ -62,27 +48,11 @@ class Cutting:
             buckets=buckets,
         )
 
-    @property
-    def draws(self) -> bool:
-        """Whether anything is left to chance."""
-        return self.random_flip or not self.center_crop
-
     def target(self, original: Size) -> Size:
-        """The size that a picture of this size is cut to."""
         return nearest(original, self.buckets) if self.buckets else (self.resolution, self.resolution)
 
-    def cut(self, content: bytes, key: str, epoch: int | None) -> dict[str, Any]:
-        """Columns of a picture: its size, the cut's, PIXELS. `epoch` is None where latents are stored.
-
-        What cannot be decoded gives its REASON and no pixels; nothing is raised for it.
-        """
-        try:
-            return self.cut_image(decode(content), key, epoch)
-        except Undecodable as error:
-            return _unreadable(error)
-
-    def cut_image(self, image: Image, key: str, epoch: int | None) -> dict[str, Any]:
-        """As `cut`, of a picture that was decoded already."""
+    def cut(self, image: Image, key: str, epoch: int | None) -> dict[str, Any]:
+        """The columns of a cut picture: its size, the cut's, PIXELS. `epoch` is None where latents are stored."""
         original = (image.height, image.width)
         resized = pixels.resize(image, self.target(original))
         placement = pixels.place(
@@ -98,7 +68,7 @@ class Cutting:
             columns.WIDTH: image.width,
             columns.REASON: "",
             columns.PIXELS: pixels.cut(resized, placement).tobytes(),
-            **dict(zip(GEOMETRY, values, strict=True)),
+            **dict(zip(columns.GEOMETRY, values, strict=True)),
         }
 
     def _place(self, key: str, epoch: int | None) -> tuple[float, float] | None:
@@ -108,37 +78,66 @@ class Cutting:
         return y, x
 
     def _flip(self, key: str, epoch: int | None) -> bool:
-        drawn = self.random_flip and randomness.integer(
-            self.seed, "pretrain/flip", key, *_counter(epoch), low=0, high=2
-        )
-        return bool(drawn)
+        counter = _counter(epoch)
+        return self.random_flip and bool(randomness.integer(self.seed, "pretrain/flip", key, *counter, low=0, high=2))
 
 
 def _counter(epoch: int | None) -> tuple[int, ...]:
     return () if epoch is None else (epoch,)
 
 
-def _unreadable(error: Undecodable) -> dict[str, Any]:
-    return {columns.REASON: str(error), columns.PIXELS: b"", **NO_GEOMETRY}
-
-
 def cut_rows(cutting: Cutting, rows: Sequence[Mapping[str, Any]], *, epoch_in_draws: bool) -> pa.Table:
-    """CUT of source rows that carry the columns of their use (PORTION, EPOCH, SHARD, ROW)."""
+    """Source rows with the columns of their use, cut to columns.CUT. An unreadable row has a reason and no pixels."""
     return cut_for_each((cutting,), rows, epoch_in_draws=epoch_in_draws)[0]
 
 
 def cut_for_each(
     cuttings: Sequence[Cutting], rows: Sequence[Mapping[str, Any]], *, epoch_in_draws: bool
 ) -> list[pa.Table]:
-    """As `cut_rows`, a table for each cutting. A picture is decoded once for all of them."""
+    """A table of columns.CUT for each cutting. A picture is decoded once for all of them."""
     cut: list[list[dict[str, Any]]] = [[] for _ in cuttings]
     for row in rows:
-        epoch, use = row[columns.EPOCH] if epoch_in_draws else None, {n: row[n] for n in CUT.names if n in row}
+        epoch, use = (
+            row[columns.EPOCH] if epoch_in_draws else None,
+            {n: row[n] for n in columns.CUT.names if n in row},
+        )
         try:
             image = decode(row[columns.IMAGE])
-            found = [each.cut_image(image, row[columns.KEY], epoch) for each in cuttings]
+            found = [each.cut(image, row[columns.KEY], epoch) for each in cuttings]
         except Undecodable as error:
-            found = [_unreadable(error)] * len(cuttings)
+            unreadable = {columns.REASON: str(error), columns.PIXELS: b"", **dict.fromkeys(columns.GEOMETRY, 0)}
+            found = [unreadable] * len(cuttings)
         for made, values in zip(cut, found, strict=True):
             made.append({**use, **values})
-    return [pa.Table.from_pylist(made, schema=CUT) for made in cut]
+    return [pa.Table.from_pylist(made, schema=columns.CUT) for made in cut]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptionChoice:
+    """The choice among a picture's captions. `weights` are the configuration's data.caption_weights."""
+
+    seed: int
+    weights: tuple[float, ...] | None = None
+
+    def of(self, captions: Sequence[str], place: Sequence[int | str]) -> str:
+        """One of the captions. `place` names the use."""
+        *ends, whole = accumulate(self.weights[: len(captions)] if self.weights else [1] * len(captions))
+        if not ends:
+            return captions[0]
+        drawn = float(randomness.uniform(self.seed, "pretrain/caption", *place, shape=(1,)))
+        return captions[bisect_right(ends, drawn * whole)]
+
+    def taken(self, rows: pa.Table, places: Sequence[Sequence[int | str]]) -> pa.Table:
+        """The rows without CAPTIONS, each with its chosen CAPTION."""
+        if columns.CAPTIONS not in rows.column_names:
+            return rows
+        several = rows.column(columns.CAPTIONS).to_pylist()
+        taken = [self.of(captions, place) for captions, place in zip(several, places, strict=True)]
+        column = pa.array(taken, pa.string())
+        number = rows.column_names.index(columns.CAPTION)
+        return rows.set_column(number, columns.CAPTION, column).drop_columns([columns.CAPTIONS])
+
+
+def several_captions(source: Manifest) -> bool:
+    """Whether rows of this data set may have several captions."""
+    return bool(source.about.get("ingest", {}).get("max_captions", 1) > 1)

@@ -12,7 +12,7 @@ from giornata.diffusion.randomness import normal
 from giornata.diffusion.shapes.model import WEIGHTS
 from giornata.diffusion.tiny_model import SCHEDULE, tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.encoding.frozen import FIELD
+from giornata.pretrain.encoding.frozen_encoder import FIELD
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model
 
 STEPS, GUIDANCE, AT_ONCE = 25, 4.0, 16

@@ -1,27 +1,33 @@
-"""Rows as they are fed, to what the UNet is trained on: every draw a function of (seed, phase, epoch, key).
+"""From batches to the examples of a step: every draw is a function of (seed, phase, epoch, key).
 
-Which trainer has a row, in which step, and in how many pieces its batch is computed changes none of it.
+The draws do not depend on the trainer, on the step, or on the number of passes of a batch.
 
 Shapes: B rows; C = 4, H, W = pixels / 8; L tokens; D, P widths of the text.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from queue import Queue
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from giornata.diffusion import randomness
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.objective import NoisyBatch
-from giornata.pretrain.feeding.batch import Batch
+from giornata.pretrain.feeding.feed import Batch, Feed
+from giornata.pretrain.feeding.ledger import Use
 
 MOST_LOGVAR = 20.0
-"""As diffusers bounds it: exp of a broken one would be infinite."""
+"""diffusers has the same bound: exp of a broken value would be infinite."""
+Fed = TypeVar("Fed")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyPrompt:
-    """What the text encoders make of "", float16 or float32: what a row gets whose caption is dropped."""
+    """The embedding of "", float16 or float32, for rows whose caption is dropped."""
 
     prompt_LD: torch.Tensor
     pooled_P: torch.Tensor | None = None
@@ -29,8 +35,10 @@ class EmptyPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """What one forward and backward pass computes. `weight` 0 only takes part. `places` are the rows' (phase, epoch,
-    key). Latents and noise are float32, the text as it was fed: whoever computes casts it, on the device."""
+    """The input of one forward and backward pass. `places` are the rows' (phase, epoch, key).
+
+    An example of `weight` 0 takes part and changes nothing. Latents and noise are float32, the text has its type.
+    """
 
     noisy: NoisyBatch
     embedding: Embedding
@@ -38,22 +46,19 @@ class Example:
     places: Sequence[tuple[int, int, str]] = ()
 
     def to(self, device: torch.device) -> "Example":
-        """On the device."""
-        pooled_BP = self.embedding.pooled_BP
-        moved = Embedding(
-            prompt_BLD=self.embedding.prompt_BLD.to(device, non_blocking=True),
-            pooled_BP=None if pooled_BP is None else pooled_BP.to(device, non_blocking=True),
-        )
-        return replace(self, noisy=self.noisy.to(device), embedding=moved)
+        embedding = self._text(lambda text: text.to(device, non_blocking=True))
+        return replace(self, noisy=self.noisy.to(device), embedding=embedding)
 
     def pinned(self) -> "Example":
-        """In memory from which a GPU can copy by itself."""
+        """The example in memory from which a GPU can copy by itself."""
+        return replace(self, noisy=self.noisy.pinned(), embedding=self._text(torch.Tensor.pin_memory))
+
+    def _text(self, changed: Callable[[torch.Tensor], torch.Tensor]) -> Embedding:
         pooled_BP = self.embedding.pooled_BP
-        pinned = Embedding(
-            prompt_BLD=self.embedding.prompt_BLD.pin_memory(),
-            pooled_BP=None if pooled_BP is None else pooled_BP.pin_memory(),
+        return Embedding(
+            prompt_BLD=changed(self.embedding.prompt_BLD),
+            pooled_BP=None if pooled_BP is None else changed(pooled_BP),
         )
-        return replace(self, noisy=self.noisy.pinned(), embedding=pinned)
 
     def __len__(self) -> int:
         return len(self.noisy.timesteps_B)
@@ -61,8 +66,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """Makes examples of batches. `scaling` is the encoder's (shift, factor); `purpose` keeps uses apart: rows of
-    validation have draws of their own, the same ones every time."""
+    """Makes examples of batches. `scaling` is the encoder's (shift, factor).
+
+    `purpose` keeps draws apart: rows for validation have draws that training has not, the same ones every time.
+    """
 
     seed: int
     timesteps: int
@@ -73,10 +80,9 @@ class Draws:
 
     def __post_init__(self) -> None:
         if self.proportion_empty_prompts > 0 and self.empty is None:
-            raise ValueError("captions are to be dropped, and what an empty one is encoded to was not given")
+            raise ValueError("captions are dropped, and the embedding of an empty one was not given")
 
     def example(self, batch: Batch, phase: int) -> Example:
-        """The batch with its noise."""
         places = [(phase, epoch, key) for epoch, key in zip(batch.epochs, batch.keys, strict=True)]
         noisy = NoisyBatch(
             latents_BCHW=self._latents(batch, places),
@@ -116,8 +122,7 @@ class Draws:
 
 
 def _replaced(rows: torch.Tensor, numbers: Sequence[int], by: torch.Tensor) -> torch.Tensor:
-    """The rows, with `by` instead of those of these numbers, in the wider type of both; themselves, uncopied, where
-    nothing is to be changed."""
+    """The rows with `by` in place of these numbers, in the wider type of both. Without numbers nothing is copied."""
     wide = torch.promote_types(rows.dtype, by.dtype)
     if not numbers:
         return rows.to(wide)
@@ -129,21 +134,14 @@ def _replaced(rows: torch.Tensor, numbers: Sequence[int], by: torch.Tensor) -> t
 def pieces(batch: Batch, most: int) -> Iterator[Batch]:
     """The batch in parts of at most `most` rows, in order."""
     for start in range(0, len(batch), most):
-        part = slice(start, start + most)
-        yield Batch(
-            uses=batch.uses[part],
-            keys=batch.keys[part],
-            epochs=batch.epochs[part],
-            mean_BCHW=batch.mean_BCHW[part],
-            logvar_BCHW=batch.logvar_BCHW[part],
-            prompt_BLD=batch.prompt_BLD[part],
-            pooled_BP=None if batch.pooled_BP is None else batch.pooled_BP[part],
-            time_ids_B6=batch.time_ids_B6[part],
-        )
+        part: dict[str, Any] = {each.name: getattr(batch, each.name) for each in fields(batch)}
+        cut = slice(start, start + most)
+        part |= {name: value[cut] for name, value in part.items() if value is not None}
+        yield Batch(**part)
 
 
 def blank(*, rows: int, side: int, tokens: int, text: int, pooled: int | None) -> Example:
-    """An example of zeros that weighs nothing, for a trainer that has to take part without rows."""
+    """An example of zeros and weight 0, for a trainer that takes part without rows."""
     zeros_BCHW = torch.zeros(rows, 4, side, side)
     noisy = NoisyBatch(
         latents_BCHW=zeros_BCHW,
@@ -156,3 +154,96 @@ def blank(*, rows: int, side: int, tokens: int, text: int, pooled: int | None) -
         pooled_BP=None if pooled is None else torch.zeros(rows, pooled),
     )
     return Example(noisy=noisy, embedding=embedding, weight=0.0)
+
+
+# ---- a trainer's share of a step ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portioned:
+    """One trainer's share of a step, in passes of at most the micro-batch."""
+
+    examples: Sequence[Example]
+    uses: Sequence[Use]
+    unreadable: Sequence[Use]
+
+    @property
+    def empty(self) -> bool:
+        """Whether the trainer's stream has ended."""
+        return not self.uses and not self.unreadable
+
+
+NOTHING = Portioned(examples=(), uses=(), unreadable=())
+
+
+def portioner(draws: Draws, phase: int, micro_batch: int, device: torch.device) -> Callable[[Feed], Portioned]:
+    """A function that makes a step's examples of a feed, in another thread than the training."""
+
+    def make(feed: Feed) -> Portioned:
+        return Portioned(
+            examples=bound_for(device, examples_of(feed.batches, draws, micro_batch, phase=phase)),
+            uses=[use for batch in feed.batches for use in batch.uses],
+            unreadable=list(feed.unreadable),
+        )
+
+    return make
+
+
+def bound_for(device: torch.device, examples: Sequence[Example]) -> list[Example]:
+    """The examples in memory from which this device can copy while it computes."""
+    return [each.pinned() if device.type == "cuda" else each for each in examples]
+
+
+def examples_of(batches: Iterable[Batch], draws: Draws, micro_batch: int, *, phase: int = 0) -> list[Example]:
+    """Examples of at most `micro_batch` rows. Rows for validation have the draws of phase 0 in every phase."""
+    return [draws.example(part, phase) for batch in batches for part in pieces(batch, micro_batch)]
+
+
+def filled(examples: Sequence[Example], blank: Callable[[], Example], count: int) -> list[Example]:
+    """`count` examples, so that all trainers make as many passes. Blank ones come first."""
+    return [blank() for _ in range(count - len(examples))] + list(examples)
+
+
+class Prefetcher(Generic[Fed, Made]):
+    """Makes the next step's examples in a thread while this step is computed, one item ahead.
+
+    An item that is not taken is dropped at the end. The thread is a daemon: a stuck stream does not keep the process.
+    """
+
+    def __init__(self, stream: Iterator[Fed], make: Callable[[Fed], Made], clock_s: Callable[[], float]) -> None:
+        self._stream, self._make, self._clock_s = stream, make, clock_s
+        self._asked, self._made = Queue[bool](), Queue[Made | BaseException | None]()
+        self._ended = False
+        self._thread = threading.Thread(target=self._work, name="pretrain-prefetch", daemon=True)
+        self._thread.start()
+        self._asked.put(True)
+
+    def take(self) -> tuple[Made | None, float]:
+        """The next item, None after the last, and the seconds of waiting for it. Raises the stream's exceptions."""
+        if self._ended:
+            return None, 0.0
+        began_s = self._clock_s()
+        found = self._made.get()
+        waited_s = self._clock_s() - began_s
+        self._ended = found is None or isinstance(found, BaseException)
+        if isinstance(found, BaseException):
+            raise found
+        if found is not None:
+            self._asked.put(True)
+        return found, waited_s
+
+    def close(self) -> None:
+        """End the thread after its item."""
+        self._ended = True
+        self._asked.put(False)
+
+    def _work(self) -> None:
+        while self._asked.get():
+            try:
+                fed = next(self._stream, None)
+                self._made.put(None if fed is None else self._make(fed))
+            except BaseException as error:  # noqa: BLE001  (the supervisor of this thread: `take` raises it)
+                self._made.put(error)
+                return
+            if fed is None:
+                return

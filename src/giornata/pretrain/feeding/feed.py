@@ -1,7 +1,7 @@
-"""Rows as they arrive, to what a trainer takes for one step: batches of one size each, and what could not be read.
+"""From fed rows to what a trainer takes for one step: batches of one size each, and the uses that cannot be read.
 
-Shapes: B rows of one size, H, W in pixels; C = 4 latent channels, h, w = H / 8, W / 8; L = 77 tokens; D, P widths of
-the text.
+Shapes: B rows of one size; C = 4 latent channels; H, W = pixels / 8; L = 77 tokens; D, P widths of the text. Latents
+and text are float16; the loop makes float32 of latents before, and of text after the move to the device.
 """
 
 import time
@@ -18,34 +18,56 @@ from giornata.diffusion.buckets import Size
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encode_rows import pictures_of_a_size
 from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.feeding.batch import Batch, Feed
 from giornata.pretrain.feeding.ledger import Use
 from giornata.protocol.pretraining import LATENT_SIDE_PX
 
 LATENT_CHANNELS = 4
 TOKENS = 77
-"""Of every text encoder here: CLIP's."""
-SMALL = (
-    columns.PORTION,
-    columns.ROW,
-    columns.EPOCH,
-    columns.KEY,
-    columns.CAPTION,
-    columns.REASON,
-    columns.HEIGHT,
-    columns.WIDTH,
-    columns.CROP_TOP,
-    columns.CROP_LEFT,
-    columns.TARGET_HEIGHT,
-    columns.TARGET_WIDTH,
-)
+"""The tokens of every text encoder here: CLIP's."""
+TIME_IDS = (columns.HEIGHT, columns.WIDTH, columns.CROP_TOP, columns.CROP_LEFT, *columns.GEOMETRY[:2])
+VALUES = (columns.PORTION, columns.ROW, columns.EPOCH, columns.KEY, columns.CAPTION, columns.REASON, *TIME_IDS)
 ARRAYS = (columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED, columns.PIXELS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Readable rows of one size. `uses` are their names in the ledger, `keys` and `epochs` those of their draws.
+
+    `time_ids_B6` is SDXL's micro-conditioning, float32. Every batch has it; other models do not read it.
+    """
+
+    uses: Sequence[Use]
+    keys: Sequence[str]
+    epochs: Sequence[int]
+    mean_BCHW: torch.Tensor
+    logvar_BCHW: torch.Tensor
+    prompt_BLD: torch.Tensor
+    pooled_BP: torch.Tensor | None
+    time_ids_B6: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.uses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """A trainer's share of the global batch of one step. It is empty when the trainer's stream has ended.
+
+    `unreadable` are the uses that could not be read. `wait_s` is how long the trainer waited for the rows.
+    """
+
+    batches: Sequence[Batch]
+    unreadable: Sequence[Use]
+    wait_s: float
+
+    @property
+    def rows(self) -> int:
+        return sum(len(batch) for batch in self.batches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """A row that can be read and waits for its batch. `arrays` are bytes or Arrow buffers, by column; `number` counts
-    arrivals."""
+    """A readable row that waits for its batch. `arrays` are bytes or Arrow buffers; `number` counts rows."""
 
     number: int
     values: Mapping[str, Any]
@@ -57,16 +79,14 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """(height, width) of the cut."""
         return self.values[columns.TARGET_HEIGHT], self.values[columns.TARGET_WIDTH]
 
 
 class Feeder:
-    """Takes row batches from a stream (`iter_batches(batch_format="pyarrow")` of a Ray iterator, or any other) as
-    they are needed, and no further. What it gives depends on the order of the rows, not on how they were batched.
+    """Takes tables from a stream (`iter_batches(batch_format="pyarrow")` of a Ray iterator, or any other) as needed.
 
-    `encoder` is for rows that come with PIXELS instead of latents: it works here, in the trainer. `clock_s` counts
-    seconds.
+    The feeds depend on the order of the rows, not on their tables. `encoder` encodes rows that come with PIXELS
+    instead of latents, here in the trainer.
     """
 
     def __init__(
@@ -76,19 +96,18 @@ class Feeder:
         encoder: Encoder | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream, self._encoder, self._clock_s = iter(stream), encoder, clock_s
-        self._rows: Iterator[Row] = iter(())
+        self._encoder, self._clock_s = encoder, clock_s
+        self._rows = self._arrivals(iter(stream))
         self._waiting: dict[Size, list[Row]] = {}
         self._unreadable: list[Use] = []
-        self._arrived, self._wait_s, self._ended = 0, 0.0, False
+        self._wait_s, self._ended = 0.0, False
 
     def take(self, rows: int, batch_rows: int | None = None) -> Feed:
         """The next `rows` rows; fewer, and at last none, when the stream ends.
 
-        With `batch_rows` batches have that many rows (the last one of a feed what is then missing to `rows`): a row
-        of a size of which there are not as many yet waits for a later feed. What still waits when the stream ends is
-        given in smaller batches. Without it these are the very next rows, those that cannot be read among them, in
-        one batch for each size: for runs whose steps are compared.
+        With `batch_rows` every batch has that many rows, and the last of a feed the rest: rows of a rare size wait
+        for a later feed, and come in smaller batches when the stream ends. Without it the feed has the very next
+        rows, unreadable ones included, in one batch for each size: for runs whose steps are compared.
         """
         self._wait_s = 0.0
         batches: list[Batch] = []
@@ -100,13 +119,13 @@ class Feeder:
         unreadable, self._unreadable = self._unreadable, []
         return Feed(batches=batches, unreadable=unreadable, wait_s=self._wait_s)
 
-    # ---- which rows go together ----
+    # ---- batches ----
 
     def _next_rows(self, wanted: int) -> list[list[Row]]:
-        # Rows that cannot be read have had their place in the step: no other comes for them.
+        # An unreadable row has its place in the step: no other row replaces it.
         while sum(map(len, self._waiting.values())) + len(self._unreadable) < wanted and self._arrive():
             pass
-        # More may wait than are wanted, after feeds that were made with `batch_rows`.
+        # After feeds with `batch_rows`, more rows than wanted may wait.
         readable = max(0, wanted - len(self._unreadable))
         first = sorted(chain.from_iterable(self._waiting.values()), key=lambda row: row.number)[:readable]
         taken: dict[Size, list[Row]] = {}
@@ -126,8 +145,7 @@ class Feeder:
         return taken
 
     def _ready(self, count: int) -> list[Row]:
-        """`count` rows of one size; of several such sizes, the one whose first row has waited longest. At the end of
-        the stream as many as there are."""
+        """`count` rows of one size, of which a row has waited longest. The end of the stream may give fewer."""
         while True:
             for waiting in self._oldest_first():
                 if len(waiting) >= count or self._ended:
@@ -143,40 +161,29 @@ class Feeder:
     # ---- arrivals ----
 
     def _arrive(self) -> bool:
-        """Let one row come in. False when there is none any more."""
-        while not self._ended:
-            row = next(self._rows, None)
-            if row is None:
-                self._next_table()
-            elif row.values[columns.REASON]:
-                self._unreadable.append(row.use)
-                return True
-            else:
-                self._waiting.setdefault(row.size, []).append(row)
-                return True
-        return False
-
-    def _next_table(self) -> None:
-        began_s = self._clock_s()
-        table = next(self._stream, None)
-        self._wait_s += self._clock_s() - began_s
-        if table is None:
+        """Receive one row. Returns False at the end of the stream."""
+        row = next(self._rows, None)
+        if row is None:
             self._ended = True
-            return
-        self._rows = iter(self._rows_of(table))
+        elif row.values[columns.REASON]:
+            self._unreadable.append(row.use)
+        else:
+            self._waiting.setdefault(row.size, []).append(row)
+        return row is not None
 
-    def _rows_of(self, table: pa.Table) -> list[Row]:
-        values = table.select(SMALL).to_pylist()
-        arrays = {name: table.column(name) for name in ARRAYS if name in table.column_names}
-        first, self._arrived = self._arrived, self._arrived + len(values)
-        return [
-            Row(
-                number=first + place,
-                values=row,
-                arrays={name: column[place].as_buffer() for name, column in arrays.items()},
-            )
-            for place, row in enumerate(values)
-        ]
+    def _arrivals(self, stream: Iterator[pa.Table]) -> Iterator[Row]:
+        arrived = 0
+        while True:
+            began_s = self._clock_s()
+            table = next(stream, None)
+            self._wait_s += self._clock_s() - began_s
+            if table is None:
+                return
+            arrays = {name: table.column(name) for name in ARRAYS if name in table.column_names}
+            for place, values in enumerate(table.select(VALUES).to_pylist()):
+                buffers = {name: column[place].as_buffer() for name, column in arrays.items()}
+                yield Row(number=arrived + place, values=values, arrays=buffers)
+            arrived += len(table)
 
     # ---- tensors ----
 
@@ -196,7 +203,7 @@ class Feeder:
 
     def _encoded_here(self, rows: Sequence[Row]) -> Batch:
         if self._encoder is None:
-            raise RuntimeError("these rows are pictures: whoever trains them needs an encoder")
+            raise RuntimeError("these rows are pictures: the trainer needs an encoder")
         posterior = self._encoder.encode_images(
             pictures_of_a_size([row.arrays[columns.PIXELS] for row in rows], rows[0].size)
         )
@@ -214,15 +221,7 @@ class Feeder:
 
 
 def _names(rows: Sequence[Row]) -> dict[str, Any]:
-    order = (
-        columns.HEIGHT,
-        columns.WIDTH,
-        columns.CROP_TOP,
-        columns.CROP_LEFT,
-        columns.TARGET_HEIGHT,
-        columns.TARGET_WIDTH,
-    )
-    time_ids = [[row.values[name] for name in order] for row in rows]
+    time_ids = [[row.values[name] for name in TIME_IDS] for row in rows]
     return {
         "uses": tuple(row.use for row in rows),
         "keys": tuple(row.values[columns.KEY] for row in rows),
@@ -232,5 +231,5 @@ def _names(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _halves(rows: Sequence[Row], name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """float16 of one column, stacked."""
+    """The float16 arrays of one column, stacked."""
     return torch.from_numpy(np.stack([np.frombuffer(row.arrays[name], np.float16).reshape(shape) for row in rows]))

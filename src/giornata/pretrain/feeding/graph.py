@@ -1,8 +1,8 @@
-"""The one graph that feeds trainers, in all four modes.
+"""The graph of Ray Data that feeds trainers, in all four modes.
 
 Its source is a small table of portions (which shard, which rows, in which epoch). A reading task takes exactly those
-rows, in the order of training; what follows are encoders. So nothing rests on the order in which Ray brings blocks,
-and a restart, which asks for other portions, is the same graph.
+rows, in the order of training; encoders follow. So nothing depends on the order of Ray's blocks, and a restart, which
+asks for other portions, has the same graph.
 
     offline     read latents and text
     hybrid      read latents            → actors: text
@@ -18,34 +18,27 @@ import ray
 import ray.data
 
 from giornata.pretrain.data.manifest import Manifest
-from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
-from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
-from giornata.pretrain.encoding.encoders import gpus_of_an_encoder
-from giornata.pretrain.encoding.transforms import Cutting
-from giornata.pretrain.feeding.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
+from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoding.encoded import source_manifest
+from giornata.pretrain.encoding.encoder import gpus_of_an_encoder
+from giornata.pretrain.feeding.read_portions import GROUP, packed, reader_of
 from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Mode, PretrainConfig
 
 ROWS_OF_A_TASK = 16_384
-"""One reading task streams the rows of so many portions as make at most this, so that a small data set is read by a
-few, whose processes cost more to start than the reading."""
+"""A reading task reads portions of at most this many rows, so that few tasks read a small data set: to start a
+process costs more than to read the rows."""
 MOST_TASKS = 8192
-"""Of larger data sets a task reads more: for each Ray makes a block before the first row comes, and keeps it in its
-books. Much fewer would be too large: one that is lost is begun anew, and at a phase's end the last few work alone."""
+"""For larger data sets a task reads more: Ray makes a block for each task before the first row comes. With much fewer
+tasks, a lost one would repeat too much, and the last ones of a phase would work alone."""
 BATCHES_OF_A_BLOCK = 8
-"""Ray makes blocks of 128 MiB, and a block is a task of one encoder: of small pictures that would be tens of
-thousands for one encoder, with the others idle and trainers waiting for its end."""
+"""A block is a task of one encoder. Ray's 128 MiB would be tens of thousands of small pictures for one encoder while
+the others are idle."""
 NAMES_BYTES = 256
-"""Of a row beside its arrays, roughly."""
-READING: dict[str, Any] = {
-    "batch_size": None,
-    "batch_format": "pyarrow",
-    "zero_copy_batch": True,
-}
+"""The size of a row beside its arrays, roughly."""
 LEAST_READING_BYTES, READING_BYTES_PER_BYTE = 256 << 20, 2.56
-"""Of a reading task: rows come in an order of their own, so all row groups of a shard are in memory at once. The
-second number was measured, in bytes for each byte of the shard's file."""
+"""The memory of a reading task: rows are shuffled, so all row groups of a shard are in memory at once. The second
+number was measured, in bytes for each byte of the shard's file."""
 
 
 def fed(
@@ -58,56 +51,43 @@ def fed(
     source: Manifest | None = None,
     rows_of_a_task: int = ROWS_OF_A_TASK,
 ) -> ray.data.Dataset:
-    """The rows of `portions` as columns.FED; in mode colocated as giornata.pretrain.encoding.transforms.CUT, for the
-    trainer to encode. `phase` is the place in the schedule; `mode` is for comparisons, where it is not the
-    configuration's.
+    """The rows of `portions` as columns.FED, or in mode colocated as columns.CUT for the trainer to encode.
 
-    Raises InvalidInput when there are no shards, or no latents of them for these options.
+    `phase` is its number in the schedule; `mode` replaces that of the configuration, for comparisons. Raises
+    InvalidInput when there are no shards, or no latents of them for these options.
     """
     mode, source = mode or config.encode.mode, source or source_manifest(config)
     config = replace(config, encode=replace(config.encode, mode=mode, encoders=config.encoders_of(phase)))
     resolution = config.phases[phase].resolution
-    dataset = _source(portions, rows_of_a_task)
-    if mode in {Mode.OFFLINE, Mode.HYBRID}:
-        encoded = encoded_manifest(config, resolution, source)
-        reader = ReadLatents(
-            latents_storage(config, resolution),
-            _names(encoded),
-            rows_of,
-            columns_read=STORED if mode is Mode.OFFLINE else WITHOUT_TEXT,
-        )
-        latents = dataset.map_batches(reader, **reading(encoded, _nodes_bytes()))
+    reader, manifest = reader_of(config, phase, rows_of, source)
+    rows = _source(portions, rows_of_a_task).map_batches(reader, **reading(manifest, _nodes_bytes()))
+    if mode is Mode.HYBRID:
         latent_bytes = 2 * 4 * (resolution // LATENT_SIDE_PX) ** 2 * 2
-        if mode is Mode.OFFLINE:
-            return latents
-        return _through_actors(latents, EncodeCaptions, config, latent_bytes + NAMES_BYTES)
-    cutting = Cutting.of(config.data, seed=config.seed, resolution=resolution)
-    pictures = ReadPictures(Storage.at(config.data.shards), _names(source), rows_of, cutting)
-    cut = dataset.map_batches(pictures, **reading(source, _nodes_bytes()))
-    picture_bytes = 3 * resolution**2
-    return _through_actors(cut, EncodePictures, config, picture_bytes + NAMES_BYTES) if mode is Mode.ONLINE else cut
+        return _through_actors(rows, EncodeCaptions, config, latent_bytes + NAMES_BYTES)
+    if mode is Mode.ONLINE:
+        return _through_actors(rows, EncodePictures, config, 3 * resolution**2 + NAMES_BYTES)
+    return rows
 
 
 def reading(manifest: Manifest, nodes_bytes: Iterable[float]) -> dict[str, Any]:
-    """For `map_batches`: what a task that reads these shards takes, at most what the largest node has for tasks.
+    """Options of `map_batches`: the memory of a task that reads these shards, at most that of the largest node.
 
-    Without a wish of its own a reading task would be run inside the actor that follows, which would then decode one
-    picture after the other with its encoder idle.
+    Without its own resources Ray would fuse a reading task with the actor that follows, which would then decode the
+    pictures while its encoder is idle.
     """
     largest = max((shard.bytes for shard in manifest.shards), default=0)
     wanted = max(LEAST_READING_BYTES, int(READING_BYTES_PER_BYTE * largest))
-    return READING | {"memory": int(min(wanted, max(nodes_bytes, default=wanted)))}
+    memory = int(min(wanted, max(nodes_bytes, default=wanted)))
+    return {"batch_size": None, "batch_format": "pyarrow", "zero_copy_batch": True, "memory": memory}
 
 
 def _nodes_bytes() -> list[float]:
-    """Memory that each node has for tasks."""
     return [node["Resources"].get("memory", 0.0) for node in ray.nodes() if node["Alive"]]
 
 
 def grouped(portions: Sequence[Portion], rows_of_a_task: int, *, most: int = MOST_TASKS) -> Iterator[list[Portion]]:
-    """Portions in their order, so many together as have at most this many rows, and at least one. Where that would
-    be more than `most` groups, more rows go together."""
-    # Two neighbours have more rows than go together: with twice the mean there are at most so many.
+    """Groups of neighboring portions with at most this many rows, or one portion. There are at most `most` groups."""
+    # Two neighboring groups have more rows than one may: with twice the mean there are at most `most` groups.
     together = max(rows_of_a_task, -(-2 * sum(len(portion.rows) for portion in portions) // most))
     group: list[Portion] = []
     rows = 0
@@ -122,18 +102,15 @@ def grouped(portions: Sequence[Portion], rows_of_a_task: int, *, most: int = MOS
 
 
 def _source(portions: Iterable[Portion], rows_of_a_task: int) -> ray.data.Dataset:
-    """A block for each task. Where nothing remains there is one, of no portions."""
+    """A block for each task, or one without portions."""
     groups = [{GROUP: packed(group)} for group in grouped(list(portions), rows_of_a_task)] or [{GROUP: packed([])}]
     return ray.data.from_items(groups, override_num_blocks=len(groups))
 
 
-def _names(manifest: Manifest) -> tuple[str, ...]:
-    return tuple(shard.name for shard in manifest.shards)
-
-
 def actor_options(config: PretrainConfig) -> dict[str, Any]:
-    """For `map_batches`: as many encoders as configured, where and with what they want. A pool of fixed size: Ray's
-    own growing of pools of GPU actors does not work (ray#59144)."""
+    """Options of `map_batches`: the configured number of encoders and their resources.
+
+    The pool has a fixed size, as Ray's growing pools of GPU actors do not work (ray#59144)."""
     options: dict[str, Any] = {"compute": ray.data.ActorPoolStrategy(size=config.encode.encoders)}
     if config.encode.accelerator_type is not None:
         options["accelerator_type"] = config.encode.accelerator_type
@@ -145,7 +122,7 @@ def actor_options(config: PretrainConfig) -> dict[str, Any]:
 def _through_actors(
     dataset: ray.data.Dataset, kind: Callable[..., Any], config: PretrainConfig, row_bytes: int
 ) -> ray.data.Dataset:
-    """`row_bytes`: of what an encoder takes."""
+    """`row_bytes` is the size of an encoder's input row."""
     encoded = dataset.map_batches(
         kind,
         fn_constructor_args=(config,),

@@ -1,8 +1,8 @@
-"""What was trained: every (portion, row) of a phase, and nothing twice.
+"""The ledger of a phase: every (portion, row) that was trained, each once.
 
-A ledger lies in the same checkpoint as the weights that those rows made. Whoever starts again, with however many
-trainers, reads what is missing from it; see giornata.pretrain.feeding.rows_of_phase for portions. The first trainer
-keeps the ledger; the others send it their uses as bitmaps.
+A ledger lies in the same checkpoint as the weights that its rows made. After a restart, with any number of trainers,
+the ledger tells which rows remain. Portions: giornata.pretrain.feeding.rows_of_phase. The first trainer keeps the
+ledger; the others send it their uses as bitmaps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,25 +12,24 @@ from typing import Any, Self
 
 import numpy as np
 
-from giornata.pretrain.data.intervals import Intervals
-from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
+from giornata.pretrain.feeding.rows_of_phase import Intervals, Portion, RowsOfPhase
 
 Use = tuple[int, int]
 """(portion, row): one row in one epoch."""
 Bits = np.ndarray
-"""A bool for each row of a portion's shard, as far as the last row that is set."""
+"""A bool for each row of a portion's shard, up to the last row that is set."""
+_NONE: Bits = np.zeros(0, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseBits:
-    """Uses as a packed bitmap for each portion. `repeated` are uses that were put in more than once."""
+    """Uses as a packed bitmap for each portion. `repeated` are uses that were given more than once."""
 
     packed: Mapping[int, bytes]
     repeated: tuple[Use, ...] = ()
 
     @classmethod
     def of(cls, uses: Iterable[Use]) -> Self:
-        """Uses in any order."""
         pairs = np.fromiter(chain.from_iterable(uses), np.int64).reshape(-1, 2)
         pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
         numbers, firsts = np.unique(pairs[:, 0], return_index=True)
@@ -45,18 +44,17 @@ class UseBits:
         return cls(packed=packed, repeated=tuple(repeated))
 
     def bits(self) -> dict[int, Bits]:
-        """The rows of each portion."""
         return {
             number: np.unpackbits(np.frombuffer(each, np.uint8)).view(bool) for number, each in self.packed.items()
         }
 
 
 class TrainedTwice(RuntimeError):
-    """A row was brought to the trainers again although the ledger has it: the weights would no longer be sound."""
+    """A trainer received a row that the ledger has: the weights would no longer be sound."""
 
 
 class Ledger:
-    """Of one phase. Grows by `record`; finished portions take no room of their own."""
+    """The ledger of one phase. It grows by `record`; a finished portion is one number of an interval."""
 
     def __init__(self, rows_of: RowsOfPhase) -> None:
         self._sizes = {portion.number: len(portion.rows) for portion in rows_of.portions()}
@@ -66,7 +64,7 @@ class Ledger:
         self._quarantined: dict[int, Intervals] = {}
 
     def record(self, trained: UseBits | Iterable[Use], *, quarantined: UseBits | Iterable[Use] = ()) -> None:
-        """Add rows that were trained, and rows that were drawn and could not be read: these are not asked for again.
+        """Add trained rows, and unreadable ones, which are not asked for again.
 
         Raises TrainedTwice, and then adds nothing.
         """
@@ -74,61 +72,49 @@ class Ledger:
         both = new.bits()
         again = {*new.repeated, *bad.repeated}
         for number, bits in bad.bits().items():
-            again |= _in_both(number, both.get(number), bits)
-            both[number] = _either(both.get(number), bits)
+            again |= _in_both(number, both.get(number, _NONE), bits)
+            both[number] = _either(both.get(number, _NONE), bits)
         for number, bits in both.items():
             if number not in self._sizes:
                 raise TrainedTwice(f"portion {number} is not of this phase")
-            again |= _in_both(number, bits if number in self._finished else self._partial.get(number), bits)
+            again |= _in_both(number, bits if number in self._finished else self._done(number), bits)
         if again:
             raise TrainedTwice(f"these rows, as (portion, row), were trained before: {sorted(again)}")
         for number, bits in both.items():
-            self._add(number, bits)
+            done = _either(self._done(number), bits)
+            if done.sum() == self._sizes[number]:
+                self._partial.pop(number, None)
+                self._finished |= Intervals.span(number, number + 1)
+            else:
+                self._partial[number] = done
         for number, bits in bad.bits().items():
             self._quarantined[number] = self._quarantined.get(number, Intervals()) | _intervals(bits)
 
-    def _add(self, number: int, bits: Bits) -> None:
-        done = _either(self._partial.pop(number, None), bits)
-        if done.sum() == self._sizes[number]:
-            self._finished |= Intervals.span(number, number + 1)
-        else:
-            self._partial[number] = done
-
-    def _done(self, number: int) -> Intervals:
-        bits = self._partial.get(number)
-        return Intervals() if bits is None else _intervals(bits)
+    def _done(self, number: int) -> Bits:
+        return self._partial.get(number, _NONE)
 
     def remaining(self) -> Iterator[Portion]:
-        """What is still to be trained, in order."""
+        """The portions still to train, in order."""
         for portion in self.rows_of.portions():
             if portion.number not in self._finished:
-                yield replace(portion, rows=portion.rows - self._done(portion.number))
+                yield replace(portion, rows=portion.rows - _intervals(self._done(portion.number)))
 
     @property
     def done(self) -> int:
-        """Uses of rows that are recorded, quarantined ones included."""
+        """The number of recorded uses, unreadable rows included."""
         whole = sum(self._sizes.get(number, 0) for number in self._finished)
         return whole + sum(int(bits.sum()) for bits in self._partial.values())
 
     @property
     def quarantined(self) -> int:
-        """How many of these could not be read."""
+        """The number of recorded uses that could not be read."""
         return sum(len(rows) for rows in self._quarantined.values())
 
     @property
     def complete(self) -> bool:
-        """Whether nothing remains."""
         return self.done == self.rows_of.samples
 
-    def uses(self) -> Iterator[tuple[int, int, int]]:
-        """(epoch, shard, row) of everything trained, quarantined rows left out: for the proof."""
-        for portion in self.rows_of.portions():
-            done = portion.rows if portion.number in self._finished else self._done(portion.number)
-            for row in done - self._quarantined.get(portion.number, Intervals()):
-                yield portion.epoch, portion.shard, row
-
     def to_json(self) -> dict[str, Any]:
-        """As it lies in a checkpoint."""
         return {
             "finished": self._finished.spans,
             "partial": {str(number): _intervals(bits).spans for number, bits in sorted(self._partial.items())},
@@ -137,7 +123,6 @@ class Ledger:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], rows_of: RowsOfPhase) -> Self:
-        """Back from a checkpoint."""
         ledger = cls(rows_of)
         ledger._finished = _spans(values["finished"])
         ledger._partial = {int(number): _bits(spans) for number, spans in values["partial"].items()}
@@ -162,17 +147,13 @@ def _intervals(bits: Bits) -> Intervals:
     return Intervals(tuple(zip(edges[::2], edges[1::2], strict=True)))
 
 
-def _either(one: Bits | None, other: Bits) -> Bits:
-    if one is None:
-        return other
-    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
-    both = longer.copy()
-    both[: len(shorter)] |= shorter
+def _either(one: Bits, other: Bits) -> Bits:
+    both: Bits = np.zeros(max(len(one), len(other)), bool)
+    both[: len(one)] = one
+    both[: len(other)] |= other
     return both
 
 
-def _in_both(number: int, one: Bits | None, other: Bits) -> set[Use]:
-    if one is None:
-        return set()
-    most = min(len(one), len(other))
-    return {(number, row) for row in np.flatnonzero(one[:most] & other[:most]).tolist()}
+def _in_both(number: int, one: Bits, other: Bits) -> set[Use]:
+    least = min(len(one), len(other))
+    return {(number, row) for row in np.flatnonzero(one[:least] & other[:least]).tolist()}

@@ -1,24 +1,73 @@
-"""Which rows a phase trains, and in which order: a function of the manifest, the seed and the phase.
+"""The rows that a phase trains, and their order: a function of the manifest, the seed and the phase.
 
-An epoch takes every shard once, in an order of its own, and of a shard every row once, in an order of its own. A
-phase takes as many whole epochs as fit into its samples, and of the one after those the first rows. A *portion* is
-one shard in one epoch; portions are numbered through the phase, so that (portion, row) names one use of one row.
+An epoch has every shard once, and of a shard every row once, both in an order of the epoch. A phase has as many whole
+epochs as fit into its samples, and the first rows of the next epoch. A *portion* is one shard in one epoch. Portions
+are numbered through the phase, so that (portion, row) names one use of one row.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
+from typing import Self
 
 from giornata.diffusion import randomness
-from giornata.pretrain.data.intervals import Intervals
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.pretrain.data.manifest import Manifest
+from giornata.protocol.pretraining import PretrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """A set of whole numbers. `spans` are its half-open intervals (start, stop), sorted, with gaps between them."""
+
+    spans: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def span(cls, start: int, stop: int) -> Self:
+        """The numbers start … stop - 1."""
+        return cls(((start, stop),)) if start < stop else cls()
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Self:
+        return cls._joined((number, number + 1) for number in sorted(set(numbers)))
+
+    @classmethod
+    def _joined(cls, spans: Iterable[tuple[int, int]]) -> Self:
+        joined: list[tuple[int, int]] = []
+        for start, stop in spans:
+            if joined and start <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+            else:
+                joined.append((start, stop))
+        return cls(tuple(joined))
+
+    def __len__(self) -> int:
+        return sum(stop - start for start, stop in self.spans)
+
+    def __bool__(self) -> bool:
+        return bool(self.spans)
+
+    def __iter__(self) -> Iterator[int]:
+        for start, stop in self.spans:
+            yield from range(start, stop)
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self.spans, (number, float("inf"))) - 1
+        return place >= 0 and number < self.spans[place][1]
+
+    def __or__(self, other: Self) -> Self:
+        return self._joined(sorted((*self.spans, *other.spans)))
+
+    def __sub__(self, other: Self) -> Self:
+        return self.of(number for number in self if number not in other) if other else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """Rows of one shard, to be trained in one epoch. `rows` are numbers within the shard."""
+    """Rows of one shard to train in one epoch. `rows` are numbers within the shard."""
 
     number: int
     epoch: int
@@ -28,9 +77,11 @@ class Portion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsOfPhase:
-    """`shard_rows` is the number of rows of each shard; `left_out` rows (of validation: shard and its rows, by
-    shard) are never trained. `phase` is its place in the schedule. `caption_weights` say how a use of a row chooses
-    among its captions (giornata.pretrain.encoding.caption_choice)."""
+    """The rows of one phase. `phase` is its number, `shard_rows` the number of rows of each shard.
+
+    `left_out` rows (shard and its rows, by shard) are for validation and never trained. `caption_weights` choose one
+    of a row's captions (giornata.pretrain.encoding.transforms).
+    """
 
     seed: int
     phase: int
@@ -47,7 +98,7 @@ class RowsOfPhase:
             raise ValueError("there is no row to train")
 
     def portions(self) -> Iterator[Portion]:
-        """All of the phase, in order. Their rows are `samples` together."""
+        """All portions in order. Together they have `samples` rows."""
         left, number = self.samples, 0
         while left:
             epoch, place = divmod(number, len(self.shard_rows))
@@ -61,10 +112,8 @@ class RowsOfPhase:
             number += 1
 
     def in_order(self, portion: Portion) -> list[int]:
-        """The portion's rows in the order of training. What was left away does not change the order of the rest."""
-        kept = portion.rows
-        whole = Intervals.span(0, self.shard_rows[portion.shard])
-        return [row for row in self._shuffled(portion.epoch, portion.shard, whole) if row in kept]
+        """The portion's rows in the order of training. Missing rows do not change the order of the others."""
+        return self._shuffled(portion.epoch, portion.shard, portion.rows)
 
     def _wanted(self, shard: int) -> Intervals:
         whole = Intervals.span(0, self.shard_rows[shard])
@@ -72,7 +121,7 @@ class RowsOfPhase:
         found = place < len(self.left_out) and self.left_out[place][0] == shard
         return whole - self.left_out[place][1] if found else whole
 
-    def _shuffled(self, epoch: int, shard: int, rows: Sequence[int] | Intervals) -> list[int]:
+    def _shuffled(self, epoch: int, shard: int, rows: Intervals) -> list[int]:
         count = self.shard_rows[shard]
         order = randomness.permutation(self.seed, "pretrain/rows", self.phase, epoch, shard, n=count)
         return [row for row in order if row in rows]
@@ -84,7 +133,7 @@ def _shard_order(seed: int, phase: int, epoch: int, count: int) -> tuple[int, ..
 
 
 def validation_rows(seed: int, shard_rows: Sequence[int], count: int) -> tuple[tuple[int, Intervals], ...]:
-    """`count` rows that are kept for validation, as `left_out`: drawn once for all phases, without repeats."""
+    """The `left_out` rows: `count` different rows, drawn once for all phases."""
     ends = list(accumulate(shard_rows))
     total = ends[-1] if ends else 0
     if count >= total > 0:
@@ -99,3 +148,45 @@ def validation_rows(seed: int, shard_rows: Sequence[int], count: int) -> tuple[t
         shard = bisect_right(ends, number)
         found.setdefault(shard, []).append(number - (ends[shard] - shard_rows[shard]))
     return tuple((shard, Intervals.of(rows)) for shard, rows in sorted(found.items()))
+
+
+def rows_of_phases(config: PretrainConfig, manifest: Manifest) -> tuple[RowsOfPhase, ...]:
+    """The rows of each phase of the run. Raises InvalidInput when validation leaves no rows to train."""
+    shard_rows = tuple(shard.rows for shard in manifest.shards)
+    count = config.train.validation_rows
+    if count >= manifest.rows:
+        message = f"{count} rows for validation leave none of the {manifest.rows} of {config.data.shards}"
+        raise InvalidInput([Fault(where="train.validation_rows", message=message)])
+    left_out = validation_rows(config.seed, shard_rows, count)
+    return tuple(
+        RowsOfPhase(
+            seed=config.seed,
+            phase=place,
+            samples=phase.samples,
+            shard_rows=shard_rows,
+            left_out=left_out,
+            caption_weights=config.data.caption_weights,
+        )
+        for place, phase in enumerate(config.phases)
+    )
+
+
+def share(batch: int, *, rank: int, world: int) -> int:
+    """The number of a step's `batch` rows for this trainer. Shares differ by one row at most."""
+    return -(-(rank + 1) * batch // world) - -(-rank * batch // world)
+
+
+def part_of(
+    portions: Iterable[Portion], rows_of: RowsOfPhase, *, batch: int, rank: int, world: int
+) -> Iterator[Portion]:
+    """The rows of one trainer in a pinned order: of each `batch` rows in the order of training, trainer `rank` has
+    the rows after those of the trainers before it."""
+    place = 0
+    for portion in portions:
+        mine = []
+        for row in rows_of.in_order(portion):
+            if place % batch * world // batch == rank:
+                mine.append(row)
+            place += 1
+        if mine:
+            yield replace(portion, rows=Intervals.of(mine))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from giornata.pretrain.feeding.feeding import Portioned
+from giornata.pretrain.feeding.examples import Portioned
 from giornata.pretrain.training.peers import Channel
 
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from giornata.pretrain.feeding.ahead import Ahead
-from giornata.pretrain.feeding.feeding import NOTHING, Portioned, filled, portioner
+from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioner
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.training.agreement import Agreed, agree
 from giornata.pretrain.training.cadence import Cadence
@@ -134,7 +133,7 @@ class Loop:
     def _until_feeds_end(self) -> Outcome:
         run, progress = self._run, self._progress
         make = portioner(self._trainer.draws, progress.phase, self._micro_batch, run.device)
-        ahead = Ahead(run.feeds(progress.phase, self._as_known()), make, run.clock_s)
+        ahead = Prefetcher(run.feeds(progress.phase, self._as_known()), make, run.clock_s)
         try:
             while progress.used < run.phases[progress.phase].samples:
                 taken, waited_s = ahead.take()

@@ -9,9 +9,8 @@ import torch
 from giornata.diffusion.determinism import let_cudnn_choose
 from giornata.diffusion.objective import Objective
 from giornata.diffusion.regional import compiled, plainly
-from giornata.pretrain.feeding.examples import Draws, Example, blank
-from giornata.pretrain.feeding.feeding import bound_for, examples_of, filled
-from giornata.pretrain.feeding.schedule import share
+from giornata.pretrain.feeding.examples import Draws, Example, blank, bound_for, examples_of, filled
+from giornata.pretrain.feeding.rows_of_phase import share
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
 from giornata.pretrain.training.guard import Guard

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.batch import Batch, Feed
 from giornata.pretrain.feeding.examples import EmptyPrompt
+from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.committed import Committed

@@ -14,11 +14,10 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.encoding.transforms import Cutting
-from giornata.pretrain.feeding.examples import Draws
-from giornata.pretrain.feeding.feeding import examples_of
-from giornata.pretrain.feeding.held import held_batches, held_portions
+from giornata.pretrain.feeding.examples import Draws, examples_of
 from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
-from giornata.pretrain.feeding.schedule import rows_of_phases
+from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
+from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import spread
 from giornata.pretrain.training.peers import Channel, Peers
@@ -43,7 +42,7 @@ def held_losses(
     """
     source = source_manifest(config)
     rows_of = rows_of_phases(config, source)[phase]
-    batches = held_batches(config, phase, rows_of, source, encoder, rank=0, world=1)
+    batches = validation_batches(config, phase, rows_of, source, encoder, rank=0, world=1)
     scheduler = noise_scheduler(config.model.prediction_type)
     timesteps = scheduler.config.num_train_timesteps
     draws = Draws(seed=config.seed, timesteps=timesteps, scaling=scaling, purpose="pretrain/validation")
@@ -63,7 +62,7 @@ def held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[lis
     rows_of = rows_of_phases(config, source)[phase]
     cutting = Cutting.of(config.data, seed=config.seed, resolution=config.phases[phase].resolution)
     names = tuple(shard.name for shard in source.shards)
-    group = pa.table({GROUP: [packed(held_portions(rows_of, rank=0, world=1))]})
+    group = pa.table({GROUP: [packed(validation_portions(rows_of, rank=0, world=1))]})
     pictures, captions = list[Image.Image](), list[str]()
     for table in ReadPictures(Storage.at(config.data.shards), names, rows_of, cutting)(group):
         for row in table.to_pylist():

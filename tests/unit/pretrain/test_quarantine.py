@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from giornata.pretrain.data.quarantine import QUARANTINE, write_quarantine
+from giornata.pretrain.data.decision import QUARANTINE, write_quarantine
 from giornata.pretrain.data.storage import Storage
 
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from giornata.pretrain.data.near import masks, near_duplicates, near_pairs
-from giornata.pretrain.data.partitions import ROW, WORKING_BYTES, Partitions
+from giornata.pretrain.data.near_duplicates import ROW, WORKING_BYTES, Partitions, masks, near_duplicates, near_pairs
 
 ALL_BITS = 2**64 - 1
 Picture = tuple[int, int, int]
@@ -68,18 +67,19 @@ def test_what_many_share_is_divided_again(rows_at_once: int) -> None:
     assert pairs
 
 
-@given(st.dictionaries(st.integers(0, 63), st.integers(1, 500)), st.integers(1, 6), st.sampled_from([10**3, 10**9]))
-def test_hashes_that_are_near_agree_in_one_choice(odd: dict[int, int], distance: int, rows: int) -> None:
-    chosen = masks([odd.get(bit, 0) for bit in range(64)], distance, rows=rows, values=1)
-    assert bool(chosen) == (len(odd) > distance)
-    assert all(mask and not mask & ~sum(1 << bit for bit in odd) for mask in chosen)
-    for differ in combinations(sorted(odd)[: distance + 4], distance if chosen else 0):
+@given(st.sets(st.integers(0, 63)), st.integers(1, 6), st.sampled_from([10**3, 10**9]))
+def test_hashes_that_are_near_agree_in_one_choice(varying: set[int], distance: int, rows: int) -> None:
+    bits = sum(1 << bit for bit in varying)
+    chosen = masks(bits, distance, rows=rows)
+    assert bool(chosen) == (len(varying) > distance)
+    assert all(mask and not mask & ~bits for mask in chosen)
+    for differ in combinations(sorted(varying)[: distance + 4], distance if chosen else 0):
         assert not chosen or any(all(not mask >> bit & 1 for bit in differ) for mask in chosen)
 
 
 @pytest.mark.parametrize(("rows", "choices"), [(1000, 4), (10**7, 10), (10**11, 20)])
 def test_the_more_rows_the_more_bits_must_agree(rows: int, choices: int) -> None:
-    chosen = masks([rows // 2] * 64, 3, rows=rows, values=1)
+    chosen = masks(ALL_BITS, 3, rows=rows)
     assert len(chosen) == choices
     assert rows / 2 ** min(mask.bit_count() for mask in chosen) < 64
 
@@ -131,3 +131,28 @@ def test_copies_go_where_their_first_goes() -> None:
     pictures = [(1, 1, 0b11), (2, 1, 0b11), (3, 9, 0b10), (4, 1, 0b1 << 50)]
     assert decided(pictures, 1, 2) == {0: 2, 1: 2}
     assert decided(pictures, 0, 2) == {1: 0}
+
+
+def rows_of(numbers: range) -> np.ndarray:
+    rows = np.zeros(len(numbers), ROW)
+    rows["number"] = numbers
+    rows["hash"] = np.array(numbers) // 3
+    return rows
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 100, 1000])
+def test_rows_of_a_value_are_together_and_nothing_is_lost(tmp_path: Path, at_once: int) -> None:
+    partitions = Partitions(tmp_path, 300, at_once * WORKING_BYTES)
+    for first in range(0, 300, 50):
+        rows = rows_of(range(first, first + 50))
+        partitions.add(rows, rows["hash"])
+    for _ in range(2):
+        found = [set(part["hash"].tolist()) for part in partitions]
+        assert sorted(np.concatenate(list(partitions))["number"]) == list(range(300))
+        assert sum(map(len, found)) == 100
+    assert partitions.rows == 300
+    assert any(tmp_path.iterdir()) == (at_once < 300)
+    if at_once < 300:
+        assert max(len(part) for part in partitions) <= 4 * max(at_once, 6)
+    partitions.drop()
+    assert list(partitions) == []
