@@ -34,7 +34,7 @@ def _tell(out: Output, told: Mapping[str, Any]) -> None:
 
 def say_rates(report: Mapping[str, Any], out: Output) -> None:
     """What was measured on what, a row for each phase, and what follows."""
-    from giornata.cli.pretrain_plan_words import say_lines, say_table
+    from giornata.cli.pretrain_plan import say_lines, say_table
 
     measured, sizes = report["measured"], report["sizes"]
     out.say("")

@@ -39,7 +39,7 @@ def _names_a_folder(name: str) -> str:
     return name
 
 
-def _some(values: tuple[T, ...]) -> tuple[T, ...]:
+def not_empty(values: tuple[T, ...]) -> tuple[T, ...]:
     # Field(min_length=1) would complain of items too that have a fault of their own.
     if not values:
         raise ValueError("there is none: give at least one")
@@ -117,7 +117,7 @@ class Ingest:
     """What of a source is kept. A picture that is kept out goes to quarantine with the reason."""
 
     image_column: str = "jpg"
-    caption_columns: Annotated[tuple[str, ...], AfterValidator(_some)] = ("caption",)
+    caption_columns: Annotated[tuple[str, ...], AfterValidator(not_empty)] = ("caption",)
     min_side_px: AtLeast1 = 64
     max_aspect_ratio: Annotated[float, Field(ge=1)] = 4.0
     min_caption_chars: AtLeast0 = 1
@@ -313,7 +313,7 @@ class PretrainConfig:
     data: Data
     model: Model
     train: Train
-    phases: Annotated[tuple[Phase, ...], AfterValidator(_some)]
+    phases: Annotated[tuple[Phase, ...], AfterValidator(not_empty)]
     seed: int = 0
     ingest: Ingest = field(default_factory=Ingest)
     encode: Encode = field(default_factory=Encode)

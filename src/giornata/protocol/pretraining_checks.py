@@ -30,15 +30,14 @@ LEAST: Mapping[str, Any] = {
 """The least configuration. Its values stand in for required ones that are wrong, so that others can be compared."""
 
 
-def load(path: Path) -> PretrainConfig:
-    """The configuration in a TOML file. Raises InvalidInput with all faults, each with its field."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file. Raises InvalidInput when the file cannot be read, or is not TOML."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput([Fault(where=str(path), message=f"cannot be read: {error.strerror}")]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML or of UTF-8
         raise InvalidInput([Fault(where=str(path), message=f"is not TOML: {error}")]) from None
-    return parse(values)
 
 
 def parse(values: Mapping[str, Any]) -> PretrainConfig:

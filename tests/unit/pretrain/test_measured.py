@@ -22,8 +22,7 @@ from giornata.pretrain.planning.measured import (
     with_measured_rates,
 )
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.reading import request_of
-from giornata.pretrain.planning.request import PlanRequest
+from giornata.pretrain.planning.request import PlanRequest, request_of
 from giornata.pretrain.recipes import sd2_base, sdxl_tiny
 from giornata.pretrain.synthetic import LoopRate, SyntheticEncoder, measure_loop, measured_config, report_of
 from giornata.pretrain.synthetic_rows import synthetic_feeds, to_encode

@@ -1,7 +1,4 @@
-"""Prices, instances, FLOPs and throughputs, each with its source and a mark of how it is known.
-
-They stand in `facts.toml` and `prices.toml`.
-"""
+"""Prices, instances, FLOPs and rates of `facts.toml` and `prices.toml`, each with its source and its Mark."""
 
 import tomllib
 from collections.abc import Callable, Mapping

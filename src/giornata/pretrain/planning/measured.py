@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.planning.cost import encoders_for
 from giornata.pretrain.planning.facts import Facts
+from giornata.pretrain.planning.pricing import encoders_for
 from giornata.pretrain.planning.request import GivenEncoderRate, GivenRate, PlanRequest
 from giornata.protocol.pretraining import Mode, PretrainConfig
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import date
 
-from giornata.pretrain.planning.choices import Choice, Machines, choice_of, machines_of
 from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts
+from giornata.pretrain.planning.pricing import Choice, Machines, choice_of, machines_of
 from giornata.pretrain.planning.request import SAME, TRAINERS, PlanRequest, with_given
 from giornata.protocol.pretraining import Mode
 
