@@ -28,8 +28,7 @@ from giornata.pretrain.feeding.batch import Batch
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import Progress
-from giornata.pretrain.training.trainer import Trainer
-from giornata.pretrain.training.training_run import Run
+from giornata.pretrain.training.trainer import Run, Trainer
 from giornata.protocol.pretraining import PretrainConfig
 
 SIZES = (

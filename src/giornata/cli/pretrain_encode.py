@@ -7,7 +7,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import reporting
-from giornata.cli.pretrain_options import Address, Config
+from giornata.cli.pretrain import Address, Config
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.words import size
 from giornata.pretrain.progress_lines import PacedLines

@@ -8,7 +8,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import Output, reporting
-from giornata.cli.pretrain_options import Config
+from giornata.cli.pretrain import Config
 from giornata.cli.pretrain_process import run_program
 
 

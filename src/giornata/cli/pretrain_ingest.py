@@ -12,7 +12,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import Output, reporting
-from giornata.cli.pretrain_options import Address
+from giornata.cli.pretrain import Address
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.words import size
 from giornata.domain.errors import Fault, InvalidInput

@@ -8,11 +8,11 @@ from giornata.cli.connection import connect
 from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, check_job_name, settings_of
 from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, reporting
-from giornata.cli.pretrain_options import Config
+from giornata.cli.pretrain import Config
 from giornata.cli.watch import watch
 from giornata.domain.job import JobState
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.training.meter import HOUR_S, usd_per_s
+from giornata.pretrain.training.costs import HOUR_S, usd_per_s
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.specs import PRETRAIN_KIND
 

@@ -45,8 +45,7 @@ from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.training.meter import usd_per_s
-from giornata.pretrain.training.spending import Account
+from giornata.pretrain.training.costs import Account, usd_per_s
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
@@ -237,7 +236,7 @@ def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
 
 @contextmanager
 def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """Within, what the encoders cost is kept with the run (giornata.pretrain.training.spending), whenever progress is
+    """Within, what the encoders cost is kept with the run (giornata.pretrain.training.costs), whenever progress is
     told, and at the end. A picture that was encoded for another run is not paid for again."""
     now_ms = time.time_ns() // 1_000_000
     account = Account(

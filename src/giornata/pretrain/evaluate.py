@@ -15,25 +15,41 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from diffusers import UNet2DConditionModel
+from PIL import Image
 
 from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
+from giornata.diffusion.objective import Objective
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
-from giornata.pretrain.evaluation.closeness import Clip, clip_score, cmmd
-from giornata.pretrain.evaluation.frechet import Inception, fid
+from giornata.pretrain.encoding.encoder import Encoder
+from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
+from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
+from giornata.pretrain.feeding.examples import Draws
+from giornata.pretrain.feeding.feeding import examples_of
+from giornata.pretrain.feeding.held import held_batches, held_portions
+from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
+from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import Committed, committed
 from giornata.pretrain.training.export import export
+from giornata.pretrain.training.models import noise_scheduler
+from giornata.pretrain.training.parallel import spread
+from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Progress
-from giornata.pretrain.training.validation import held_losses, held_pictures
+from giornata.pretrain.training.step import Losses, Passes
 from giornata.protocol.pretraining import PretrainConfig
 
 SEEDS = (0, 1, 2, 3)
+AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +195,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def held_losses(
+    config: PretrainConfig,
+    unet: UNet2DConditionModel,
+    *,
+    phase: int,
+    encoder: Encoder | None,
+    scaling: tuple[float, float],
+    device: torch.device,
+) -> Losses | None:
+    """As the run itself measures it in that phase, with the same noise; None where no rows are held back.
+
+    `encoder` is needed in every mode but offline.
+    """
+    source = source_manifest(config)
+    rows_of = rows_of_phases(config, source)[phase]
+    batches = held_batches(config, phase, rows_of, source, encoder, rank=0, world=1)
+    scheduler = noise_scheduler(config.model.prediction_type)
+    timesteps = scheduler.config.num_train_timesteps
+    draws = Draws(seed=config.seed, timesteps=timesteps, scaling=scaling, purpose="pretrain/validation")
+    examples = examples_of(batches, draws, AT_ONCE)
+    if not examples:
+        return None
+    peers = Peers()
+    kind, gamma = config.model.prediction_type, config.train.snr_gamma
+    objective = Objective(scheduler=scheduler, prediction_type=kind, snr_gamma=gamma)
+    passes = Passes(spread(unet, config.train, peers, device), objective, Channel(peers))
+    return passes.judge(examples)
+
+
+def held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[list[Image.Image], list[str]]:
+    """At most so many of them with their captions, cut as that phase cuts them."""
+    source = source_manifest(config)
+    rows_of = rows_of_phases(config, source)[phase]
+    cutting = Cutting.of(config.data, seed=config.seed, resolution=config.phases[phase].resolution)
+    names = tuple(shard.name for shard in source.shards)
+    group = pa.table({GROUP: [packed(held_portions(rows_of, rank=0, world=1))]})
+    pictures, captions = list[Image.Image](), list[str]()
+    for table in ReadPictures(Storage.at(config.data.shards), names, rows_of, cutting)(group):
+        for row in table.to_pylist():
+            if len(pictures) < most and not row[columns.REASON]:
+                pictures.append(
+                    _picture(row[columns.PIXELS], (row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]))
+                )
+                captions.append(row[columns.CAPTION])
+    return pictures, captions
+
+
+def _picture(content: bytes, size: Sequence[int]) -> Image.Image:
+    return Image.fromarray(np.frombuffer(content, dtype=np.uint8).reshape(*size, 3))

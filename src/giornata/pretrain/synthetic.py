@@ -10,33 +10,105 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.data import columns
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
 from giornata.pretrain.encoding.encoders import device_of_an_encoder, gpus_of_an_encoder
+from giornata.pretrain.encoding.transforms import CUT
+from giornata.pretrain.feeding.batch import Batch, Feed
+from giornata.pretrain.feeding.examples import EmptyPrompt
+from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.feeding.schedule import share
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.synthetic_rows import synthetic_empty, synthetic_feeds, to_encode
 from giornata.pretrain.training.loop import Run, train
+from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Peers
-from giornata.protocol.pretraining import BESIDE, Mode, PretrainConfig
+from giornata.protocol.pretraining import BESIDE, LATENT_SIDE_PX, Architecture, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
+CAPTION = "a photograph of a small boat on a lake in the evening, with mountains behind it"
+LATENT_CHANNELS, HALF_BYTES = 4, 2
+TARGET = (columns.TARGET_HEIGHT, columns.TARGET_WIDTH)
 STEPS = 30
 WARM_UP_STEPS = 5
 """Compilation, the choice of kernels and the first allocations are in the first steps."""
 BATCHES, WARM_UP_BATCHES = 10, 2
 SCALING = (0.0, 0.18215)
+
+
+def synthetic_feeds(config: PretrainConfig, *, rank: int, world: int) -> Callable[[int, Ledger], Iterator[Feed]]:
+    """Rows of nothing, at once, in batches as they come from a real stream."""
+    batch = config.train.global_batch_size
+    mine = share(batch, rank=rank, world=world)
+    before = sum(share(batch, rank=other, world=world) for other in range(rank))
+
+    def feeds(phase: int, _: Ledger) -> Iterator[Feed]:
+        settings = config.phases[phase]
+        at_once = settings.train_batch_size or mine
+        for first in range(before, settings.samples, batch):
+            sizes = [min(at_once, mine - done) for done in range(0, mine, at_once)]
+            starts = [first + sum(sizes[:place]) for place in range(len(sizes))]
+            batches = [
+                synthetic_batch(config.model.architecture, settings.resolution, start, rows)
+                for start, rows in zip(starts, sizes, strict=True)
+            ]
+            yield Feed(batches=batches, unreadable=(), wait_s=0.0)
+
+    return feeds
+
+
+def synthetic_batch(architecture: Architecture, resolution: int, first: int, rows: int) -> Batch:
+    """Rows `first` and following of one long shard."""
+    side = resolution // LATENT_SIDE_PX
+    text, pooled = widths(unet_on_meta(architecture))
+    place = [resolution, resolution, 0, 0, resolution, resolution]
+    return Batch(
+        uses=[(0, row) for row in range(first, first + rows)],
+        keys=[f"synthetic-{row}" for row in range(first, first + rows)],
+        epochs=[0] * rows,
+        mean_BCHW=torch.zeros(rows, 4, side, side, dtype=torch.float16),
+        logvar_BCHW=torch.zeros(rows, 4, side, side, dtype=torch.float16),
+        prompt_BLD=torch.zeros(rows, TOKENS, text, dtype=torch.float16),
+        pooled_BP=None if pooled is None else torch.zeros(rows, pooled, dtype=torch.float16),
+        time_ids_B6=torch.tensor([place] * rows, dtype=torch.float32),
+    )
+
+
+def synthetic_empty(architecture: Architecture) -> EmptyPrompt:
+    text, pooled = widths(unet_on_meta(architecture))
+    return EmptyPrompt(
+        prompt_LD=torch.zeros(TOKENS, text, dtype=torch.float16),
+        pooled_P=None if pooled is None else torch.zeros(pooled, dtype=torch.float16),
+    )
+
+
+def to_encode(mode: Mode, resolution: int, rows: int) -> pa.Table:
+    """What arrives at an encoder: pictures that are cut, or in mode hybrid latents without text."""
+    use = {columns.PORTION: 0, columns.EPOCH: 0, columns.SHARD: 0, columns.KEY: "", columns.CAPTION: CAPTION}
+    size = dict.fromkeys((columns.HEIGHT, columns.WIDTH, *TARGET), resolution)
+    place = {columns.CROP_TOP: 0, columns.CROP_LEFT: 0, columns.REASON: ""}
+    row = {**use, **size, **place}
+    if mode is Mode.HYBRID:
+        latent = bytes(LATENT_CHANNELS * (resolution // LATENT_SIDE_PX) ** 2 * HALF_BYTES)
+        arrays = {columns.MEAN: latent, columns.LOGVAR: latent, columns.PROMPT: b"", columns.POOLED: b""}
+        return pa.Table.from_pylist([{**row, columns.ROW: n, **arrays} for n in range(rows)], schema=columns.FED)
+    drawn_BHWC = np.random.default_rng(0).integers(0, 256, (rows, resolution, resolution, 3), dtype=np.uint8)
+    cut = [{**row, columns.ROW: n, columns.PIXELS: drawn_BHWC[n].tobytes()} for n in range(rows)]
+    return pa.Table.from_pylist(cut, schema=CUT)
 
 
 class Enough(Exception):

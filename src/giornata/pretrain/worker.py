@@ -31,16 +31,16 @@ from giornata.pretrain.feeding.held import held_batches
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.feeding.schedule import rows_of_phases, share
 from giornata.pretrain.fence import check as check_owner
+from giornata.pretrain.proof import FOLDER, Trace
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training.checkpoints import choose
+from giornata.pretrain.training.costs import Attempt
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Outcome
-from giornata.pretrain.training.spending import Attempt
-from giornata.pretrain.training.training_run import Run
+from giornata.pretrain.training.trainer import Run
 from giornata.protocol.pretraining import Mode, Parallel, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

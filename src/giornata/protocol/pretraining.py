@@ -280,7 +280,7 @@ class Tracking:
     tensorboard: bool = False
     wandb_project: str | None = None
     trace_rows: bool = False
-    """Every trainer writes down which rows each step took (giornata.pretrain.trace): for proofs. Needs a folder as
+    """Every trainer writes down which rows each step took (giornata.pretrain.proof): for proofs. Needs a folder as
     storage that all trainers share."""
 
 

@@ -13,10 +13,10 @@ from giornata.pretrain.feeding.batch import Feed
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.run_storage import progress_of
 from giornata.pretrain.training.committed import newest
+from giornata.pretrain.training.costs import FOLDER, Attempt, spent_usd
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.pretrain.training.progress import Outcome
-from giornata.pretrain.training.spending import FOLDER, Attempt, spent_usd
 from giornata.protocol.pretraining import PretrainConfig
 
 STARTUP_S, STEP_S = 1000.0, 100.0

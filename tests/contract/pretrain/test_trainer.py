@@ -13,10 +13,9 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot
 from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.guard import LEAST_STEPS, TooManyBadSteps
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import Progress, begun_phases, origin_of
-from giornata.pretrain.training.trainer import WEIGHT, Trainer
+from giornata.pretrain.training.trainer import LEAST_STEPS, WEIGHT, TooManyBadSteps, Trainer
 from giornata.protocol.pretraining import PretrainConfig
 
 

@@ -1,6 +1,6 @@
 """On a real Ray: whatever is killed, every row is trained exactly once in each epoch, and nothing else is.
 
-What counts is what the trainers wrote down while they trained (giornata.pretrain.trace), and not the ledger that they
+What counts is what the trainers wrote down while they trained (giornata.pretrain.proof), and not the ledger that they
 go by.
 """
 

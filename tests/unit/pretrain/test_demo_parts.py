@@ -14,9 +14,9 @@ from PIL import Image
 from giornata.diffusion.shapes.pictures import grid
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.evaluate import phase_of
-from giornata.pretrain.evaluation.closeness import clip_score, cmmd, pixels_of
+from giornata.pretrain.evaluation.scores import clip_score, cmmd, pixels_of
+from giornata.pretrain.proof import Trace
 from giornata.pretrain.recipes import read_config, shapes
-from giornata.pretrain.trace import Trace
 from giornata.pretrain.training.progress import Progress
 
 TRAINED = {

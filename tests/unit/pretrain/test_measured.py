@@ -24,8 +24,15 @@ from giornata.pretrain.planning.measured import (
 from giornata.pretrain.planning.ranking import rank
 from giornata.pretrain.planning.request import PlanRequest, request_of
 from giornata.pretrain.recipes import sd2_base, sdxl_tiny
-from giornata.pretrain.synthetic import LoopRate, SyntheticEncoder, measure_loop, measured_config, report_of
-from giornata.pretrain.synthetic_rows import synthetic_feeds, to_encode
+from giornata.pretrain.synthetic import (
+    LoopRate,
+    SyntheticEncoder,
+    measure_loop,
+    measured_config,
+    report_of,
+    synthetic_feeds,
+    to_encode,
+)
 from giornata.pretrain.training.metrics_log import METRICS
 from giornata.protocol.pretraining import Mode, PretrainConfig
 

@@ -73,7 +73,9 @@ def test_every_fault_of_the_values_at_once():
         "rates.0.images_per_s",
         "modes",
     }
-    assert all(fault.hint or "should " in fault.message for fault in found.values())
+    assert all(
+        fault.hint or "should " in fault.message or "give at least" in fault.message for fault in found.values()
+    )
     assert "[[models]]" in found["phases.1.resolution"].hint
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from giornata.pretrain.recipes import sd2_base
-from giornata.pretrain.training.meter import Meter, usd_per_s
+from giornata.pretrain.training.costs import Meter, usd_per_s
 from giornata.pretrain.training.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
 from giornata.pretrain.training.models import flops_per_picture, new_unet, sheet_flops_per_s, unet_on_meta
 from giornata.pretrain.training.optimizer import learning_rate

@@ -11,8 +11,8 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import counted
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.training.costs import FOLDER, TELL_EVERY_S, Account, Attempt, spent_usd
 from giornata.pretrain.training.progress import Progress
-from giornata.pretrain.training.spending import FOLDER, TELL_EVERY_S, Account, Attempt, spent_usd
 
 COMMAND_MS = 1_700_000_000_000
 

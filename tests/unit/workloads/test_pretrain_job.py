@@ -10,8 +10,7 @@ import pytest
 from giornata.engine.workload import Stopped, Wish, WorkloadFailed
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pipe import ResumePoint, Start
-from giornata.workloads.pretrain.ray_jobs import RunState
-from giornata.workloads.pretrain.tail import Listening
+from giornata.workloads.pretrain.ray_jobs import Listening, RunState
 from giornata.workloads.pretrain.workload import AWAY_S, RETOLD_STEPS, PretrainWorkload
 
 JOB = "job_1"

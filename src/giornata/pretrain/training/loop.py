@@ -8,28 +8,64 @@ step, end a phase) they agree on before each step.
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from giornata.pretrain.feeding.ahead import Ahead
 from giornata.pretrain.feeding.feeding import NOTHING, Portioned, filled, portioner
 from giornata.pretrain.feeding.ledger import Ledger, Use
-from giornata.pretrain.training.agreement import Agreed, agree
 from giornata.pretrain.training.cadence import Cadence
 from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses, record_uses
-from giornata.pretrain.training.meter import Meter, usd_per_s
+from giornata.pretrain.training.costs import Account, Attempt, Meter, usd_per_s
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
-from giornata.pretrain.training.peers import Peers
+from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Outcome, begun_phases, origin_of
-from giornata.pretrain.training.spending import Account, Attempt
-from giornata.pretrain.training.trainer import Trainer
-from giornata.pretrain.training.training_run import Run
+from giornata.pretrain.training.trainer import Run, Trainer
 from giornata.protocol.pretraining import BESIDE
 
 __all__ = ["RowsMissing", "Run", "TooManyUnreadable", "train"]
 
 ALLOWED_UNREADABLE = 16
 """So few rows that cannot be read never stop a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """On the next step, over all trainers."""
+
+    rows: int
+    passes: int
+    unreadable: int
+    waited_s: float
+    preempted: bool
+    ended: bool
+    save: bool
+
+
+def agree(channel: Channel, mine: Portioned, *, waited_s: float, preempted: bool, save: bool = False) -> Agreed:
+    """Tell the others what this trainer has for the step, and hear what they have. Every trainer calls it at once.
+    `save` asks for a checkpoint after the step."""
+    numbers = [
+        len(mine.uses),
+        len(mine.examples),
+        len(mine.unreadable),
+        int(waited_s * 1e6),
+        int(preempted),
+        int(mine.empty),
+        int(save),
+    ]
+    everybodys = zip(*channel.gather(numbers), strict=True)
+    rows, passes, unreadable, waited_us, anybody_preempted, ended, anybody_saves = everybodys
+    return Agreed(
+        rows=sum(rows),
+        passes=max(passes),
+        unreadable=sum(unreadable),
+        waited_s=max(waited_us) / 1e6,
+        preempted=any(anybody_preempted),
+        ended=all(ended),
+        save=any(anybody_saves),
+    )
 
 
 class RowsMissing(RuntimeError):

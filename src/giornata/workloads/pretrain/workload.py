@@ -18,8 +18,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Reporter, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import PRETRAIN_KIND, total_steps
-from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, RayJobs, RunState
-from giornata.workloads.pretrain.tail import Listening
+from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, Listening, RayJobs, RunState
 
 POLL_S = 2.0
 AWAY_S = 600.0
