@@ -144,7 +144,6 @@ def _estimated(choice: Choice) -> str:
 
 
 def phase_columns(phases: Iterable[ChosenPhase], *, narrow: bool) -> list[Column]:
-    """One row for each phase of a choice."""
     rows = list(phases)
     columns: list[Column] = [
         ("pixels", [str(row.resolution) for row in rows], True),
@@ -193,7 +192,6 @@ def samples_words(samples: int) -> str:
 
 
 def say_table(columns: list[Column], out: Output) -> None:
-    """Columns as a table."""
     rows = list(zip(*(cells for _, cells, _ in columns), strict=True))
     right = [place for place, (_, _, aligned) in enumerate(columns) if aligned]
     out.table([header for header, _, _ in columns], rows, right=right)

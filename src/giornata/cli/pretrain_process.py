@@ -75,7 +75,6 @@ class _Ending:
         self._patience: threading.Timer | None = None
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        """A signal."""
         if number in self.deaf_to:
             return
         again, self.asked = self.asked, True
@@ -91,7 +90,7 @@ class _Ending:
             self.ask()
 
     def ask(self) -> None:
-        """It shall end now, if it has begun."""
+        """End the program, if it has begun."""
         if self._process is not None and self._patience is None:
             self._process.send_signal(signal.SIGINT)
             self._patience = threading.Timer(STOP_WITHIN_S, self._kill)

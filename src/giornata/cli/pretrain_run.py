@@ -169,7 +169,7 @@ def say_rates(report: Mapping[str, Any], out: Output) -> None:
 
 
 def findings(report: Mapping[str, Any]) -> Iterator[str]:
-    """What the number of encoders in the configuration means."""
+    """Sentences on the number of encoders in the configuration."""
     for each in report["sizes"]:
         idle = 1 - each["fed_share"]
         if idle > 0:

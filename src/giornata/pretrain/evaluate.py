@@ -42,7 +42,7 @@ from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import Committed, committed
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import noise_scheduler
-from giornata.pretrain.training.parallel import spread
+from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Progress
 from giornata.pretrain.training.step import Losses, Passes
@@ -53,14 +53,14 @@ AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eyes:
+class ScoringModels:
     """The networks that look at pictures, as far as they are wanted."""
 
     clip: Clip | None
     inception: Inception | None
 
     @classmethod
-    def of(cls, clip: str | None, inception: str | None) -> "Eyes":
+    def of(cls, clip: str | None, inception: str | None) -> "ScoringModels":
         """Of a folder or hub id, and of a file. Raises InvalidInput when they cannot be loaded."""
         return cls(
             clip=None if clip is None else Clip(clip),
@@ -69,9 +69,9 @@ class Eyes:
 
 
 def evaluate(
-    config: PretrainConfig, *, name: str | None, out: Path, eyes: Eyes, most: int, gpu: bool | None = None
+    config: PretrainConfig, *, name: str | None, out: Path, models: ScoringModels, most: int, gpu: bool | None = None
 ) -> dict[str, Any]:
-    """The report. `name` is a checkpoint's, None the newest; at most `most` held-back rows are drawn for `eyes`.
+    """The report. `name` is a checkpoint's, None the newest; at most `most` held-back rows are drawn for `models`.
     `gpu`: whether to work on one, by default as the trainers do.
 
     Raises InvalidInput when there is no such checkpoint, or when parts that are needed are nowhere.
@@ -96,8 +96,8 @@ def evaluate(
     pipeline = pipeline_of(config.model, unet).to(device)
     if config.train.validation_prompts:
         report["samples_png"] = str(_sheet(config, pipeline, phase, progress, out))
-    if eyes.clip is not None or eyes.inception is not None:
-        report |= _closeness(config, pipeline, eyes, phase, most)
+    if models.clip is not None or models.inception is not None:
+        report |= _closeness(config, pipeline, models, phase, most)
     return report
 
 
@@ -148,23 +148,27 @@ def _sheet(config: PretrainConfig, pipeline: Any, phase: int, progress: Progress
     return path
 
 
-def _closeness(config: PretrainConfig, pipeline: Any, eyes: Eyes, phase: int, most: int) -> dict[str, Any]:
+def _closeness(config: PretrainConfig, pipeline: Any, models: ScoringModels, phase: int, most: int) -> dict[str, Any]:
     real, captions = held_pictures(config, phase=phase, most=most)
     if not real:
         hint = "train.validation_rows says how many are held back"
-        where = "--inception" if eyes.clip is None else "--clip"
+        where = "--inception" if models.clip is None else "--clip"
         raise InvalidInput([Fault(where=where, message="no rows are held back to compare with", hint=hint)])
-    if eyes.inception is not None:
-        eyes.inception.check(len(real))  # before hours of drawing
+    if models.inception is not None:
+        models.inception.check(len(real))  # before hours of drawing
     drawn = sample(pipeline, captions, side_px=config.phases[phase].resolution, seed=config.seed)
     found: dict[str, Any] = {"compared_pictures": len(drawn)}
-    if eyes.clip is not None:
-        drawn_ND, real_ND, texts_ND = eyes.clip.pictures(drawn), eyes.clip.pictures(real), eyes.clip.texts(captions)
+    if models.clip is not None:
+        drawn_ND, real_ND, texts_ND = (
+            models.clip.pictures(drawn),
+            models.clip.pictures(real),
+            models.clip.texts(captions),
+        )
         found["clip_score"] = clip_score(drawn_ND, texts_ND)
         found["clip_score_of_real"] = clip_score(real_ND, texts_ND)
         found["cmmd"] = cmmd(drawn_ND, real_ND)
-    if eyes.inception is not None:
-        found["fid"] = fid(eyes.inception, drawn, real)
+    if models.inception is not None:
+        found["fid"] = fid(models.inception, drawn, real)
     return found
 
 
@@ -183,8 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fix_determinism(threads=1)
     try:
         config = read_config(given.config)
-        eyes = Eyes.of(given.clip, given.inception)
-        report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), eyes=eyes, most=given.rows)
+        models = ScoringModels.of(given.clip, given.inception)
+        report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), models=models, most=given.rows)
     except InvalidInput as error:
         report = {"faults": [asdict(fault) for fault in error.faults]}
     except (GiornataError, OSError) as error:
@@ -222,7 +226,7 @@ def held_losses(
     peers = Peers()
     kind, gamma = config.model.prediction_type, config.train.snr_gamma
     objective = Objective(scheduler=scheduler, prediction_type=kind, snr_gamma=gamma)
-    passes = Passes(spread(unet, config.train, peers, device), objective, Channel(peers))
+    passes = Passes(shard_model(unet, config.train, peers, device), objective, Channel(peers))
     return passes.judge(examples)
 
 

@@ -29,12 +29,11 @@ def keep(run: Storage, checkpoint: Committed, report: Mapping[str, Any]) -> None
 
 
 def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
-    """`evaluation/…` of what was measured."""
+    """The measured numbers, named `evaluation/…`."""
     return {f"evaluation/{name}": float(report[name]) for name in NUMBERS if report.get(name) is not None}
 
 
 def kept(run: Storage, name: str) -> bool:
-    """Whether the checkpoint of this name was evaluated."""
     return run.exists(f"{FOLDER}/{name}.json")
 
 

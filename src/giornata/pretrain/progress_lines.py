@@ -41,7 +41,7 @@ class PacedLines:
 
 
 class Lines:
-    """JSON objects, one a line."""
+    """Writes each message as a JSON object on a line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -50,15 +50,12 @@ class Lines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Nothing to close."""
+    def __exit__(self, *_: object) -> None: ...
 
     def begin(self, config: PretrainConfig) -> None:
-        """Of this run."""
         self._names = tuple(phase.name for phase in config.phases)
 
     def __call__(self, message: dict[str, Any]) -> None:
-        """One more."""
         if message["event"] == "phase":
             message = {"event": "phase", "name": f"phase {self._names[message['number']]}"}
         self._stream.write(json.dumps(message) + "\n")
@@ -90,12 +87,10 @@ class Words:
         self._progress.stop()
 
     def begin(self, config: PretrainConfig) -> None:
-        """Of this run."""
         self._names = tuple(phase.name for phase in config.phases)
         self._task = self._progress.add_task("starting Ray", total=None, words="")
 
     def __call__(self, message: dict[str, Any]) -> None:
-        """Show it."""
         match message["event"]:
             case "phase":
                 self._phase = f"phase {self._names[message['number']]}"

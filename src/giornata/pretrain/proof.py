@@ -89,7 +89,7 @@ def count_uses(trace: Path, phases: Sequence[RowsOfPhase], *, until_step: int, f
 
 
 def _planned(phases: Sequence[RowsOfPhase]) -> pa.Table:
-    """Spans of rows that each portion trains."""
+    """A table of the spans of rows that each portion trains."""
     spans = [
         (each.phase, portion.number, *span)
         for each in phases
@@ -114,7 +114,6 @@ class Trace:
         self._write({"step": step, "phase": phase, "uses": list(uses)})
 
     def close(self) -> None:
-        """No more lines."""
         self._file.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -146,12 +145,11 @@ class Proof:
     spent_usd: float
 
     def to_json(self) -> dict[str, Any]:
-        """As an object."""
         return asdict(self)
 
 
 def proof_of(config: PretrainConfig) -> Proof:
-    """Of the run as its storage has it now."""
+    """Count the uses of a run from its storage."""
     source, run = source_manifest(config), run_storage(config)
     phases, progress = rows_of_phases(config, source), progress_of(run)
     ledgers = [Ledger.from_json(each, rows_of) for each, rows_of in zip(progress.ledgers, phases, strict=False)]

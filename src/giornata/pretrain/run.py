@@ -151,7 +151,6 @@ def _check_checkpoint(config: PretrainConfig, source: Manifest) -> None:
 
 
 def finished(config: PretrainConfig) -> bool:
-    """Whether all phases are done."""
     return progress_of(run_storage(config)).phase >= len(config.phases)
 
 
@@ -183,18 +182,18 @@ def _fit(
     import ray
     from ray.train import TrainingFailedError
 
-    from giornata.pretrain.board import board_here
     from giornata.pretrain.fit import fit
+    from giornata.pretrain.progress_actor import progress_actor_here
 
-    board, done = board_here(), threading.Event()
+    actor, done = progress_actor_here(), threading.Event()
     watching = threading.Thread(
-        daemon=True, target=_watch, args=(config, board, listener, stop, done), kwargs={"evaluations": evaluations}
+        daemon=True, target=_watch, args=(config, actor, listener, stop, done), kwargs={"evaluations": evaluations}
     )
     watching.start()
     try:
         # In the main thread Ray Train would put its own handler on Ctrl-C, which gives up without a checkpoint.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-fit") as aside:
-            aside.submit(fit, config, board=board, command_ms=command_ms, owner=owner).result()
+            aside.submit(fit, config, actor=actor, command_ms=command_ms, owner=owner).result()
     except (TrainingFailedError, ray.exceptions.RayError) as error:
         raise GiornataError(f"the run ended: {_words(error)}") from error
     finally:
@@ -204,7 +203,7 @@ def _fit(
 
 def _watch(
     config: PretrainConfig,
-    board: Any,
+    actor: Any,
     listener: Listener,
     stop: threading.Event,
     done: threading.Event,
@@ -218,9 +217,9 @@ def _watch(
     while True:
         last = done.wait(POLL_S)
         try:
-            messages = ray.get(board.take.remote())
+            messages = ray.get(actor.take.remote())
             if stop.is_set() and not asked:
-                ray.get(board.ask_to_stop.remote())
+                ray.get(actor.ask_to_stop.remote())
                 asked = True
         except ray.exceptions.RayError:
             return

@@ -28,13 +28,12 @@ def rooted(config: PretrainConfig) -> PretrainConfig:
 
 
 def _rooted(folder_or_id: str | None) -> str | None:
-    """A name of the hub stays one."""
+    """The whole path of a folder; the id of a hub stays as it is."""
     here = folder_or_id is not None and Path(folder_or_id).expanduser().is_dir()
     return absolute(folder_or_id) if here and folder_or_id is not None else folder_or_id
 
 
 def run_storage(config: PretrainConfig) -> Storage:
-    """The run's own folder."""
     return Storage.at(config.storage) / config.name
 
 
@@ -45,6 +44,6 @@ def progress_of(run: Storage) -> Progress:
 
 
 def ledger_of(progress: Progress, phase: int, rows_of: RowsOfPhase) -> Ledger:
-    """What is known to be trained of a phase."""
+    """The ledger of a phase; a new one where no checkpoint has it."""
     ledgers = progress.ledgers
     return Ledger.from_json(ledgers[phase], rows_of) if phase < len(ledgers) else Ledger(rows_of)

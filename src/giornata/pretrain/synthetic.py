@@ -112,7 +112,7 @@ def to_encode(mode: Mode, resolution: int, rows: int) -> pa.Table:
 
 
 class Enough(Exception):
-    """So many steps were asked for."""
+    """Ends the loop after the requested steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +376,6 @@ def _tell(what: str, config: PretrainConfig) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.synthetic", description=__doc__)
     parser.add_argument("config", help="a recipe's name, or a TOML file")
     parser.add_argument("--report", type=Path, required=True, help="write a report to this file, as JSON")

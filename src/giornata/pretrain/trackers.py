@@ -84,7 +84,7 @@ class EventFiles:
         self._name, self._rows, self._files, self._last, self._put_s = "", 0, 0, 0, 0.0
 
     def add(self, shown: Shown) -> None:
-        """One more. Raises OSError."""
+        """Add values of a step. Raises OSError."""
         again = shown.step <= self._last and any(name.startswith("train/") for name in shown.values)
         if self._file is None or again or self._rows >= ROWS_A_FILE:
             self.close()
@@ -96,7 +96,7 @@ class EventFiles:
         self._last, self._rows = shown.step if again else max(shown.step, self._last), self._rows + 1
 
     def flush(self, *, now: bool = False) -> None:
-        """Let readers see it. Raises OSError."""
+        """Make all rows readable. Raises OSError."""
         if self._file is None:
             return
         self._file.flush()
@@ -105,7 +105,7 @@ class EventFiles:
             self._put_s = self._clock_s()
 
     def close(self) -> None:
-        """No row comes any more. Raises OSError."""
+        """Write the last rows. Raises OSError."""
         self.flush(now=True)
         if self._file is not None:
             self._file.close()
@@ -165,7 +165,6 @@ class Trackers:
             self._queue.put(message)
 
     def close(self, timeout_s: float = UPLOAD_S) -> None:
-        """Send what is left."""
         self._queue.put(None)
         self._thread.join(timeout_s)
         try:
@@ -193,7 +192,7 @@ class Trackers:
             self._tell(f"curves are not written any more: {type(error).__name__}: {error}")
 
     def _shown(self) -> Iterator[Shown]:
-        """What lies in the storage, then what comes."""
+        """Rows from the storage, then rows of this command."""
         time_s = 0.0
         for shown in history(self._run, progress_of(self._run).step):
             yield shown

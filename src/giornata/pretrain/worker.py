@@ -59,16 +59,16 @@ def announced() -> object | None:
 class Notices:
     """Who wants the trainers to leave: whoever started the run, or the cloud that takes a node away.
 
-    Asked before every step, without waiting. Only the first trainer looks at the board: the loop tells the others.
-    `leave` is what the board asked for.
+    Asked before every step, without waiting. Only the first trainer looks at the actor: the loop tells the others.
+    `leave` is what the actor asked for.
     """
 
-    def __init__(self, board: Any, *, first: bool, announced: Callable[[], object] = announced) -> None:
-        self._board: Any = board if first else None
+    def __init__(self, actor: Any, *, first: bool, announced: Callable[[], object] = announced) -> None:
+        self._actor: Any = actor if first else None
         self._announced, self._asked, self.leave = announced, None, ""
 
     def __call__(self) -> bool:
-        if self._board is not None:
+        if self._actor is not None:
             self._look()
         return bool(self.leave) or self._announced() is not None
 
@@ -79,20 +79,20 @@ class Notices:
             if not ready:
                 return
             self.leave = ray.get(ready[0])
-        self._asked = self._board.leave.remote()
+        self._asked = self._actor.leave.remote()
 
 
 def work(values: Mapping[str, Any]) -> str:
-    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the board, when the
+    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the actor, when the
     command that trains began (epoch ms), and its token as `owner` of the storage. Returns the outcome, or what the
-    board asked for: STOP, or RESIZE when the number of trainers changes."""
+    actor asked for: STOP, or RESIZE when the number of trainers changes."""
     let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
-    config, board = parse(values["config"]), values["board"]
+    config, actor = parse(values["config"]), values["actor"]
     peers = Peers()
     channel = peers.channel()
-    notices = Notices(board, first=peers.rank == 0)
-    run = _run(config, board, peers, channel, notices)
+    notices = Notices(actor, first=peers.rank == 0)
+    run = _run(config, actor, peers, channel, notices)
     attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
     owner = values["owner"]
     fence = partial(check_owner, run.storage, owner) if owner else run.fence
@@ -101,7 +101,7 @@ def work(values: Mapping[str, Any]) -> str:
     return asked or str(outcome)
 
 
-def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:
+def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:
     device, source = ray.train.torch.get_device(), source_manifest(config)
     phases, storage = rows_of_phases(config, source), run_storage(config)
     start, frozen = choose(storage, channel), frozen_parts(config, source, device)
@@ -112,7 +112,7 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
 
     def report(row: Mapping[str, float]) -> None:
         if peers.rank == 0:
-            board.pin.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
+            actor.add.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
 
     def held(phase: int) -> list[Batch]:
         encoder = frozen.encoder
@@ -224,4 +224,4 @@ def _trace(config: PretrainConfig, folder: str, from_step: int, channel: Channel
 
 
 def _untraced(_phase: int, _step: int, _uses: list[Use]) -> None:
-    """Nobody asked for it."""
+    """Takes the place of a trace that is not wanted."""

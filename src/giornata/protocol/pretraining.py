@@ -322,7 +322,7 @@ class PretrainConfig:
     evaluate: Evaluate = field(default_factory=Evaluate)
 
     def to_json(self) -> dict[str, Any]:
-        """As `parse` takes it."""
+        """Plain values, as `parse` takes them."""
         return asdict(self)
 
     @property

@@ -81,7 +81,7 @@ def folder_faults(config: PretrainConfig) -> list[Fault]:
 
 
 def _contradictions(config: PretrainConfig) -> Iterator[InitErrorDetails]:
-    """What cannot go together."""
+    """Values that cannot go together."""
     train, workers, phases = config.train, config.workers, config.phases
     if train.token_routing and train.torch_compile:
         yield _cannot("train.token_routing", "cannot be compiled", "choose one of the two", "train.torch_compile")
@@ -180,7 +180,7 @@ def _rests_on(detail: ErrorDetails, told: Iterable[str]) -> bool:
 
 @cache
 def _field_names() -> list[str]:
-    """Of all tables of a configuration."""
+    """Names of the fields of all tables."""
     schema = CONFIG.json_schema()
     return sorted({name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", {})})
 

@@ -104,7 +104,7 @@ class WandbStream:
         self._process = self._started()
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Rows in the order of their steps. Raises OSError."""
+        """Add rows in the order of their steps. Raises OSError."""
         for row in rows:
             self._rows.write(json.dumps(row).encode() + b"\n")
         self._rows.flush()

@@ -196,7 +196,7 @@ def test_the_weights_come_back_after_an_error_too() -> None:
     weight, averages = averages_of(1.0, 0.9)
     averages.update()
     weight.fill_(5.0)
-    with pytest.raises(KeyError), averages.worn():
+    with pytest.raises(KeyError), averages.swapped_in():
         assert float(weight) == 1.0
         raise KeyError
     assert (float(weight), float(averages.tensors["a"])) == (5.0, 1.0)

@@ -40,7 +40,7 @@ class Clip:
 
     @torch.no_grad()
     def pictures(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
-        """Of each its direction, ND, each of length 1."""
+        """Directions of the pictures, ND, each of length 1."""
         found = []
         for first in range(0, len(pictures), AT_ONCE):
             pixels_NCHW = torch.stack([pixels_of(each, self._side_px) for each in pictures[first : first + AT_ONCE]])
@@ -105,7 +105,7 @@ class Inception(nn.Module):
 
     @torch.no_grad()
     def forward(self, pictures_N3HW: torch.Tensor) -> torch.Tensor:
-        """NF, of uint8."""
+        """Features NF of uint8 pictures."""
         features_NF: torch.Tensor = self._network(pictures_N3HW, return_features=True)
         return features_NF
 
@@ -128,6 +128,5 @@ def fid(inception: Inception, drawn: Sequence[Image.Image], real: Sequence[Image
 
 
 def _pixels(picture: Image.Image) -> torch.Tensor:
-    """13HW, uint8."""
     pixels_HWC = torch.from_numpy(np.array(picture.convert("RGB")))
     return pixels_HWC.permute(2, 0, 1)[None]

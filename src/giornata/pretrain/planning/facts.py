@@ -32,8 +32,6 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sourced:
-    """Where a figure comes from."""
-
     source: str
     mark: Mark
 
@@ -48,8 +46,6 @@ class Gpu(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance(Sourced):
-    """A machine that can be rented."""
-
     name: str
     gpu: str
     gpus: int
@@ -94,7 +90,6 @@ class Flops(Sourced):
 
     @property
     def encode_gflop(self) -> float:
-        """Both towers."""
         return self.vae_gflop + self.text_gflop
 
 
@@ -137,8 +132,6 @@ class EncoderRate(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure(Sourced):
-    """A single number."""
-
     name: str
     value: float
     unit: str
@@ -160,7 +153,6 @@ class Facts:
     default_encoders: tuple[str, ...]
 
     def figure(self, name: str) -> Figure:
-        """Raises KeyError."""
         return _named(self.figures, name)
 
     def value(self, name: str) -> float:
@@ -168,7 +160,6 @@ class Facts:
         return self.figure(name).value
 
     def gpu(self, name: str) -> Gpu:
-        """Raises KeyError."""
         return _named(self.gpus, name)
 
     def instance(self, name: str) -> Instance:
@@ -176,11 +167,9 @@ class Facts:
         return _named(self.instances, next((each.name for each in self.instances if each.short == name), name))
 
     def flops_of(self, model: str, resolution: int) -> Flops:
-        """Raises KeyError."""
         return _first(self.flops, lambda row: row.model == model and row.resolution == resolution)
 
     def row_bytes_of(self, model: str, resolution: int) -> RowBytes:
-        """Raises KeyError."""
         return _first(self.row_bytes, lambda row: row.model == model and row.resolution == resolution)
 
     def offer(self, instance: str, *, book: str, term: str) -> Offer | None:
@@ -190,18 +179,15 @@ class Facts:
 
     @property
     def books(self) -> tuple[str, ...]:
-        """The price books that there are."""
         return tuple(dict.fromkeys(offer.book for offer in self.offers))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models whose FLOPs are known."""
         return tuple(dict.fromkeys(row.model for row in self.flops))
 
 
 @cache
 def load_facts() -> Facts:
-    """The facts that ship with the package."""
     return facts_of(_shipped("facts.toml") | _shipped("prices.toml"))
 
 

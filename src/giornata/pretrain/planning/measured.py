@@ -22,14 +22,12 @@ OTHER_BOARDS = frozenset({"PCIE", "NVL", "MIG"})
 
 
 class _Kept(BaseModel):
-    """Files of earlier versions say more, which is ignored."""
+    """A table of the file. Fields of earlier versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Rate(_Kept):
-    """Median images/s."""
-
     images_per_s: float = Field(gt=0, allow_inf_nan=False)
 
 
@@ -65,7 +63,7 @@ class Measured(_Kept):
         return phase.trainers.images_per_s / self.trainers_measured * self.trainers
 
     def encoders(self, phase: MeasuredPhase) -> int:
-        """That feed all trainers."""
+        """Encoders that feed all trainers."""
         demand, one = self.demand_images_per_s(phase), phase.encoder.images_per_s
         return encoders_for(demand, one, headroom=self.headroom, availability=self.availability)
 

@@ -130,7 +130,6 @@ class PricedPhase:
 
     @property
     def hours(self) -> float:
-        """Hours of training."""
         return self.samples / self.images_per_s / HOUR_S
 
 
@@ -164,7 +163,6 @@ class Bill:
 
     @property
     def total_usd(self) -> float:
-        """The sum of all parts."""
         return self.trainer_usd + self.encoder_usd + self.precompute_usd + self.storage_usd
 
 
@@ -193,8 +191,6 @@ def bill_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """Trainers and encoders with their prices."""
-
     instances: int
     trainer: Instance
     trainer_offer: Offer
@@ -203,7 +199,6 @@ class Machines:
 
     @property
     def gpus(self) -> int:
-        """GPUs that train."""
         return self.instances * self.trainer.gpus
 
 
@@ -231,8 +226,6 @@ class ChosenPhase(PricedPhase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A choice with its bill."""
-
     mode: Mode
     machines: Machines
     phases: tuple[ChosenPhase, ...]

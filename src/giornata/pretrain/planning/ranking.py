@@ -50,11 +50,11 @@ class Ranking:
         )
 
     def first(self, wanted: Callable[[Choice], bool]) -> Choice | None:
-        """The cheapest of those."""
+        """The cheapest choice that `wanted` accepts."""
         return next((choice for choice in self.choices if wanted(choice)), None)
 
     def beside(self, choice: Choice) -> dict[Mode, Choice]:
-        """The modes on the same trainers."""
+        """Choices on the same trainers, by mode."""
         machines = choice.machines
         same = (machines.instances, machines.trainer.name)
         return {
@@ -81,7 +81,7 @@ def rank(request: PlanRequest, facts: Facts, *, today: date | None = None) -> Ra
 
 
 def _by_price(choice: Choice) -> tuple[float, float]:
-    """To the dollar; then the faster one."""
+    """The price to the dollar, then the time."""
     return round(choice.bill.total_usd), choice.bill.hours
 
 

@@ -91,7 +91,6 @@ def machines_words(choice: Choice) -> str:
 
 
 def usd(amount: float) -> str:
-    """Whole dollars."""
     return f"${amount:,.0f}"
 
 
@@ -319,7 +318,6 @@ def ranking_told(ranking: Ranking) -> dict[str, Any]:
 
 
 def choice_told(choice: Choice) -> dict[str, Any]:
-    """One choice with its phases."""
     machines, bill = choice.machines, choice.bill
     return {
         "mode": choice.mode.value,

@@ -183,7 +183,6 @@ class PlanRequest:
 
     @property
     def samples(self) -> int:
-        """Samples of all phases."""
         return sum(phase.samples for phase in self.phases)
 
     def rows(self, phase: PlanPhase) -> int:

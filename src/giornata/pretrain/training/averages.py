@@ -37,7 +37,7 @@ class Averages:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Follow the weights after a step."""
+        """Move the average towards the weights, after a step."""
         if not self.steps:
             self.begin(1)
             return
@@ -48,8 +48,8 @@ class Averages:
         self.steps += 1
 
     @contextmanager
-    def worn(self) -> Iterator[None]:
-        """Within, the model has the averages for its weights. Nothing happens before the first update."""
+    def swapped_in(self) -> Iterator[None]:
+        """Give the model the averages for its weights, within the block. Before the first update nothing changes."""
         self._swap()
         try:
             yield

@@ -47,13 +47,12 @@ class Cadence:
         return self.config.train.checkpoint_cadence is CheckpointCadence.YOUNG_DALY
 
     def begin(self, progress: Progress) -> None:
-        """The training goes on from here."""
+        """Count steps and seconds from this progress on."""
         self._saved_at_step = progress.step
         if self._timed:
             self._saved_at_s = self.clock_s()
 
     def due(self, progress: Progress) -> bool:
-        """Whether a checkpoint is due after the next step."""
         steps = self.config.train.checkpoint_steps
         if not self._timed:
             return (progress.step + 1) % steps == 0

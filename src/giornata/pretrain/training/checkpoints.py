@@ -56,7 +56,7 @@ LOST = "lost: "
 
 
 class CheckpointsFail(RuntimeError):
-    """Storage does not take checkpoints any more."""
+    """MOST_FAILURES checkpoints in a row were not written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class Checkpoints:
         self._under_way = self._thread.submit(self._write, copied)
 
     def wait(self) -> None:
-        """Until nothing is under way. Raises what that raised."""
+        """Wait for the checkpoint under way. Raises what its writing raised."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
@@ -193,7 +193,7 @@ class Checkpoints:
             shutil.rmtree(here, ignore_errors=True)
 
     def _commit(self, name: str, snapshot: Snapshot, shards: Mapping[str, Facts]) -> list[str]:
-        """By the first trainer. Returns what went wrong."""
+        """Commit the checkpoint, on the first trainer, and return the faults."""
         aside = self._scratch / STATE
         try:
             snapshot.alongside()

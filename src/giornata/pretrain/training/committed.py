@@ -33,21 +33,20 @@ class CheckpointDamaged(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Of one file."""
+    """Size and digest of one file."""
 
     bytes: int
     sha256: str
 
     @classmethod
     def of(cls, path: Path) -> "Facts":
-        """Of a local file."""
         with path.open("rb") as file:
             return cls(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """One checkpoint. `files` are all but commit.json."""
+    """A committed checkpoint. `files` holds every file but commit.json."""
 
     name: str
     step: int
@@ -61,7 +60,7 @@ class Committed:
 
 
 def name_of(step: int, phase: int) -> str:
-    """Names sort as checkpoints were made."""
+    """The folder of a checkpoint. Names sort in the order in which checkpoints are made."""
     return f"step-{step:08d}-phase-{phase}"
 
 
@@ -98,7 +97,7 @@ def newest(run: Storage) -> Committed | None:
 
 
 def mark_damaged(run: Storage, name: str, why: str) -> None:
-    """Nobody shall take it again."""
+    """Mark the checkpoint: no later start uses it."""
     run.write(f"{FOLDER}/{name}/{DAMAGED}", f"{why}\n".encode())
 
 

@@ -102,11 +102,11 @@ class Account:
 
     @property
     def total_usd(self) -> float:
-        """With what others have cost."""
+        """Dollars of this attempt and of all others."""
         return self.before_usd + self.own_usd
 
     def add(self, lap_s: float, usd_per_s: float) -> None:
-        """Another lap. Never waits for the storage."""
+        """Add a lap. Never waits for the storage."""
         self.own_usd += lap_s * usd_per_s
         self.until_s += lap_s
         due = self._told_s is None or self.until_s - self._told_s >= TELL_EVERY_S
@@ -115,7 +115,7 @@ class Account:
             self._under_way = self._thread.submit(self._write, self._content())
 
     def close(self) -> None:
-        """Write it for the last time."""
+        """Write the account for the last time."""
         if self.written and self.own_usd:
             self._thread.submit(self._write, self._content())
         self._thread.shutdown(wait=True)
@@ -160,7 +160,6 @@ class Meter:
     since_s: float
 
     def lap_s(self) -> float:
-        """Seconds since the last call."""
         now_s = self.clock_s()
         lap_s, self.since_s = now_s - self.since_s, now_s
         return lap_s

@@ -32,7 +32,7 @@ ALLOWED_UNREADABLE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """On the next step, over all trainers."""
+    """The next step, summed or decided over all trainers."""
 
     rows: int
     passes: int
@@ -88,8 +88,6 @@ def train(run: Run) -> Outcome:
 
 
 class Loop:
-    """One call of `train`."""
-
     def __init__(self, run: Run, stack: ExitStack) -> None:
         self._run, self._peers = run, Peers()
         self._began_s = run.clock_s()
@@ -110,7 +108,6 @@ class Loop:
         stack.callback(self._settle)
 
     def run(self) -> Outcome:
-        """Through all phases that are left."""
         while self._progress.phase < len(self._run.config.phases):
             outcome = self._phase()
             if outcome is not Outcome.FINISHED:
@@ -147,7 +144,7 @@ class Loop:
         return Ledger(rows_of) if self._known is None else Ledger.from_json(self._known, rows_of)
 
     def _phase(self) -> Outcome:
-        """Until its last row was trained."""
+        """Train the current phase until its last row."""
         run, progress = self._run, self._progress
         samples = run.phases[progress.phase].samples
         self._micro_batch = self._trainer.prepare(progress)
@@ -189,7 +186,6 @@ class Loop:
         return Outcome.FINISHED
 
     def _step(self, mine: Portioned, agreed: Agreed) -> None:
-        """Train what was fed; all trainers together."""
         run, progress, numbers = self._run, self._progress, dict[str, float]()
         sound = True
         if agreed.rows:
@@ -291,7 +287,7 @@ class Loop:
         return lap_s
 
     def _settle(self) -> None:
-        """At the end, however it came."""
+        """Count the last lap, and write the account."""
         if self._meter is not None:
             self._spend(self._meter)
         self._account.close()

@@ -49,7 +49,6 @@ def fitting(most: int, attempt: Try) -> int:
 
 
 def agreed(rows: int, channel: Channel) -> int:
-    """The least of all trainers' numbers."""
     return min(each[0] for each in channel.gather([rows]))
 
 
@@ -66,7 +65,7 @@ class Trial:
         self._shards = peers.world if train.parallel is not Parallel.DDP else 1
 
     def of(self, resolution: int) -> Callable[[int], None]:
-        """Tries so many rows. Raises torch.OutOfMemoryError."""
+        """A function that tries passes of a number of rows at this resolution."""
         side = resolution // LATENT_SIDE_PX
 
         def attempt(rows: int) -> None:
@@ -87,7 +86,7 @@ class Trial:
             self._unet.enable_gradient_checkpointing()
 
     def _room(self) -> torch.Tensor:
-        """What moments and the average will take."""
+        """Memory as large as moments and average."""
         copies = MOMENTS + (1 if self._train.use_ema else 0)
         count = sum(each.numel() for each in self._unet.parameters()) * copies // self._shards
         return torch.empty(count, dtype=torch.float32, device=self._device)

@@ -84,7 +84,7 @@ UNETS: Mapping[Architecture, Callable[[], UNet2DConditionModel]] = MappingProxyT
 
 
 def unet_on_meta(architecture: Architecture) -> UNet2DConditionModel:
-    """Its sizes without its weights."""
+    """A UNet with shapes and without memory for weights."""
     with torch.device("meta"):
         return UNETS[architecture]()
 

@@ -62,11 +62,10 @@ class Optimizer:
         }
 
     def norm(self) -> torch.Tensor:
-        """Of the whole gradient, over all trainers."""
+        """Norm of the whole gradient, over all trainers."""
         return get_total_norm([each.grad for each in self._parameters.values() if each.grad is not None])
 
     def update(self, norm: torch.Tensor, rate: float) -> None:
-        """Clip by the gradient's norm and step."""
         clip_grads_with_norm_(self._parameters.values(), self._max_norm, norm)
         for part in self._parts:
             for group in part.param_groups:
@@ -75,7 +74,6 @@ class Optimizer:
         self.steps += 1
 
     def forget_gradients(self) -> None:
-        """Free them."""
         for part in self._parts:
             part.zero_grad(set_to_none=True)
 
@@ -108,5 +106,5 @@ def _adamw(parameters: Iterable[torch.nn.Parameter], train: Train, *, fused: boo
 
 
 def whole(norm: torch.Tensor) -> float:
-    """The number. Waits for the device."""
+    """The norm as a number. Waits for the device."""
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -1,4 +1,4 @@
-"""The model spread over the trainers: replicated (DDP), or with gradients and moments sharded (FSDP2, HSDP).
+"""The model on the trainers: replicated (DDP), or with gradients and moments sharded (FSDP2, HSDP).
 
 Weights, gradients as they are summed, and moments are float32. With bf16, a replicated model computes under autocast;
 a sharded one gathers its weights as bfloat16, so that every operation is in it.
@@ -21,7 +21,7 @@ from giornata.protocol.pretraining import Parallel, Precision, Train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Sharding:
     """`model` is what is called while training, `unet` holds the parameters. Examples are fed in `dtype`."""
 
     model: nn.Module
@@ -32,7 +32,7 @@ class Spread:
     channels_last: bool
 
     def computing(self) -> AbstractContextManager[object]:
-        """Around a forward pass."""
+        """The context of a forward pass: autocast, where it is used."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
 
     @contextmanager
@@ -56,9 +56,9 @@ class Spread:
         return dict(self.unet.named_parameters())
 
 
-def spread(
+def shard_model(
     unet: UNet2DConditionModel, train: Train, peers: Peers, device: torch.device, *, node_size: int | None = None
-) -> Spread:
+) -> Sharding:
     """The UNet on the device, as the configuration wants it. `node_size` is how many trainers share a node (HSDP).
 
     A process that is not in a group trains alone, whatever the configuration says.
@@ -76,7 +76,7 @@ def spread(
     elif peers.together and peers.world > 1:
         ids = [device.index or 0] if device.type == "cuda" else None
         model = DistributedDataParallel(unet, device_ids=ids, gradient_as_bucket_view=True)
-    return Spread(
+    return Sharding(
         model=model,
         unet=unet,
         device=device,

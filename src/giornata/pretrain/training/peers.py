@@ -37,7 +37,7 @@ class Channel:
         self.group = distributed.new_group(backend="gloo", timeout=PATIENCE) if peers.together else None
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Everybody's numbers, by rank. All give as many."""
+        """The numbers of all trainers, by rank. All trainers give equally many."""
         mine = torch.tensor(numbers, dtype=torch.int64)
         if self.world == 1:
             return [mine.tolist()]

@@ -73,12 +73,10 @@ class Progress:
     left: bool = False
 
     def next_phase(self) -> None:
-        """This one is done."""
         self.phase += 1
         self.step_in_phase = self.used = self.unreadable = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As it lies in a checkpoint."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
@@ -118,7 +116,6 @@ def origin_of(config: PretrainConfig, begun_phases: int, digests: Mapping[str, s
 
 
 def begun_phases(progress: Progress) -> int:
-    """How many phases have at least one step."""
     return progress.phase + (1 if progress.step_in_phase else 0)
 
 

@@ -29,7 +29,7 @@ from giornata.pretrain.training.costs import Attempt
 from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
 from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
 from giornata.pretrain.training.optimizer import Optimizer, learning_rate, whole
-from giornata.pretrain.training.parallel import spread
+from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Progress, check_origin
 from giornata.pretrain.training.step import Passes
@@ -64,7 +64,7 @@ class Guard:
 
     @property
     def losses(self) -> list[float]:
-        """Of the last sound steps, oldest first."""
+        """Losses of the last sound steps, oldest first."""
         return list(self._losses)
 
     def fault(self, loss: float, grad_norm: float) -> str | None:
@@ -147,12 +147,12 @@ class Trainer:
         routing = TokenRouting(unet, share=routed, seed=config.seed) if routed else None
         if train.torch_compile:
             stack.enter_context(compiled(unet, bits_promised=train.pinned_order))
-        self._spread = spread(unet, train, peers, run.device, node_size=run.node_size)
-        self._parameters = self._spread.parameters()
+        self._sharding = shard_model(unet, train, peers, run.device, node_size=run.node_size)
+        self._parameters = self._sharding.parameters()
         self._optimizer = Optimizer(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
         self._guard = self._new_guard(Progress())
-        self._passes = Passes(self._spread, self._objective(), channel, routing, self._kernels)
+        self._passes = Passes(self._sharding, self._objective(), channel, routing, self._kernels)
         timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
         self._held_draws = Draws(
             seed=config.seed, timesteps=timesteps, scaling=run.scaling, purpose="pretrain/validation"
@@ -185,7 +185,7 @@ class Trainer:
         return {**weights, **self._optimizer.tensors(), **averages}
 
     def prepare(self, progress: Progress) -> int:
-        """Be ready for the phase; returns its micro-batch."""
+        """Prepare the current phase, and return its micro-batch."""
         self._phase = self._run.config.phases[progress.phase]
         rows = self._micro_batches[progress.phase]
         mine = share(self._run.config.train.global_batch_size, rank=self._channel.rank, world=self._channel.world)
@@ -200,7 +200,7 @@ class Trainer:
         return rows
 
     def blank(self) -> Example:
-        """One row that weighs nothing."""
+        """An example of one row with weight 0."""
         return self._blank
 
     def step(self, progress: Progress, examples: Sequence[Example], rows: int) -> tuple[bool, dict[str, float]]:
@@ -234,10 +234,10 @@ class Trainer:
         passes = max(each[0] for each in self._channel.gather([len(self._held)]))
         if not passes:
             return {}
-        self._spread.gather_anew()
-        with self._averages.worn():
+        self._sharding.gather_anew()
+        with self._averages.swapped_in():
             losses = self._passes.judge(filled(self._held, self.blank, passes))
-            self._spread.gather_anew()
+            self._sharding.gather_anew()
         return losses.numbers("validation_")
 
     def _average(self, progress: Progress) -> None:
@@ -250,7 +250,7 @@ class Trainer:
         """Passes of unusual sizes (a step's rows that are fewer, the last step's, an empty pass) run without compiled
         kernels. So there are at most two sets of kernels for each size of picture, whatever rows come."""
         unusual = self._run.config.train.torch_compile and rows not in self._usual_rows
-        return plainly(self._spread.unet) if unusual else nullcontext()
+        return plainly(self._sharding.unet) if unusual else nullcontext()
 
     def _micro_batch(self, trial: Trial, phase: Phase) -> int:
         most = share_of(self._run.config.train.global_batch_size, self._channel.world)

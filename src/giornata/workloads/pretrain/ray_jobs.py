@@ -47,7 +47,7 @@ class Tail:
         return self.listening
 
     def read(self) -> None:
-        """Until everything is handed over, or nobody listens."""
+        """Read until everything is handed over, or nobody listens."""
         while not self.listening.left.is_set():
             try:
                 rest = asyncio.run(self._read_once())
@@ -79,7 +79,7 @@ class Tail:
 
 
 class RunState(StrEnum):
-    """Of a submitted run; the names are Ray's."""
+    """State of a submitted run, by Ray's names."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -89,7 +89,6 @@ class RunState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether it will not change any more."""
         return self in {RunState.STOPPED, RunState.SUCCEEDED, RunState.FAILED}
 
 
@@ -106,7 +105,7 @@ class RayJobs(Protocol):
     def state(self, submission_id: str) -> RunState: ...
 
     def words(self, submission_id: str) -> str:
-        """What it ended with, or what it waits for."""
+        """Ray's message on the state of the submission."""
 
     def follow(self, submission_id: str, line: Callable[[str], None]) -> Listening:
         """Hand over everything that the run prints, from its beginning on, from another thread. Never raises."""
@@ -124,7 +123,7 @@ PATIENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
 
 @contextmanager
 def _answered() -> Iterator[None]:
-    """Whatever keeps Ray from answering is a ConnectionError."""
+    """Turn every failure to reach Ray into a ConnectionError."""
     from aiohttp import ClientError
     from ray.exceptions import RayError
 
@@ -146,12 +145,10 @@ class Cluster:
             self._client = JobSubmissionClient()
 
     def running(self, job_id: str) -> str | None:
-        """As the protocol has it."""
         live = [each for each in self._known(job_id) if not RunState(str(each.status)).ended]
         return str(live[0].submission_id) if live else None
 
     def submit(self, job_id: str, command: str) -> str:
-        """As the protocol has it."""
         # Two nodes that begin at one moment give it the same name, and Ray takes only the first.
         name = f"{job_id}-{len(self._known(job_id)) + 1}"
         with _answered():
@@ -167,17 +164,14 @@ class Cluster:
             return [each for each in self._client.list_jobs() if (each.metadata or {}).get(METADATA) == job_id]
 
     def state(self, submission_id: str) -> RunState:
-        """As the protocol has it."""
         with _answered():
             return RunState(str(self._client.get_job_status(submission_id)))
 
     def words(self, submission_id: str) -> str:
-        """As the protocol has it."""
         with _answered():
             return self._client.get_job_info(submission_id).message or ""
 
     def follow(self, submission_id: str, line: Callable[[str], None]) -> Listening:
-        """As the protocol has it."""
         tail = Tail(lambda: self._printed(submission_id), lambda: self.state(submission_id).ended, line)
         return tail.begin()
 
@@ -187,6 +181,5 @@ class Cluster:
                 yield piece
 
     def stop(self, submission_id: str) -> None:
-        """As the protocol has it."""
         with _answered():
             self._client.stop_job(submission_id)

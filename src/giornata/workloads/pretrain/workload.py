@@ -35,7 +35,7 @@ REPORT = "report.json"
 
 
 class PretrainWorkload:
-    """Holds nothing: the work is done elsewhere."""
+    """Follows a run on Ray. The workload holds no model itself."""
 
     def __init__(
         self,
@@ -47,7 +47,6 @@ class PretrainWorkload:
         self._cluster, self._clock_s, self._sleep = cluster, clock_s, sleep
 
     def held(self) -> tuple[str, ...]:
-        """Nothing."""
         return ()
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
@@ -109,8 +108,6 @@ class _StoppedByOthers(Exception):
 
 
 class _Following:
-    """One attempt's view of a run."""
-
     def __init__(
         self,
         start: Start,
@@ -137,7 +134,6 @@ class _Following:
         self._listening = Listening()
 
     def to_the_end(self) -> Outcome:
-        """Until the run has ended."""
         self._listening = self._cluster.follow(self._submission, self._lines.put)
         try:
             return self._watch()
