@@ -54,7 +54,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringModels:
-    """The networks that look at pictures, as far as they are wanted."""
+    """The networks that score pictures. None: its scores are not wanted."""
 
     clip: Clip | None
     inception: Inception | None
@@ -97,7 +97,7 @@ def evaluate(
     if config.train.validation_prompts:
         report["samples_png"] = str(_sheet(config, pipeline, phase, progress, out))
     if models.clip is not None or models.inception is not None:
-        report |= _closeness(config, pipeline, models, phase, most)
+        report |= _scores(config, pipeline, models, phase, most)
     return report
 
 
@@ -148,7 +148,7 @@ def _sheet(config: PretrainConfig, pipeline: Any, phase: int, progress: Progress
     return path
 
 
-def _closeness(config: PretrainConfig, pipeline: Any, models: ScoringModels, phase: int, most: int) -> dict[str, Any]:
+def _scores(config: PretrainConfig, pipeline: Any, models: ScoringModels, phase: int, most: int) -> dict[str, Any]:
     real, captions = held_pictures(config, phase=phase, most=most)
     if not real:
         hint = "train.validation_rows says how many are held back"
@@ -159,11 +159,8 @@ def _closeness(config: PretrainConfig, pipeline: Any, models: ScoringModels, pha
     drawn = sample(pipeline, captions, side_px=config.phases[phase].resolution, seed=config.seed)
     found: dict[str, Any] = {"compared_pictures": len(drawn)}
     if models.clip is not None:
-        drawn_ND, real_ND, texts_ND = (
-            models.clip.pictures(drawn),
-            models.clip.pictures(real),
-            models.clip.texts(captions),
-        )
+        drawn_ND, real_ND = models.clip.pictures(drawn), models.clip.pictures(real)
+        texts_ND = models.clip.texts(captions)
         found["clip_score"] = clip_score(drawn_ND, texts_ND)
         found["clip_score_of_real"] = clip_score(real_ND, texts_ND)
         found["cmmd"] = cmmd(drawn_ND, real_ND)
