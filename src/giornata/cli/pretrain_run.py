@@ -1,4 +1,4 @@
-"""`giornata pretrain run`: the run itself, on this machine's Ray or on a cluster's."""
+"""`giornata pretrain run`: train on this machine's Ray or on a cluster's; with --synthetic, measure both rates."""
 
 import json
 import signal
@@ -59,8 +59,6 @@ def run(
         options = {"--address": address, "--measured": measured, "--steps": steps, "--trainers": trainers}
         given = [str(word) for name, value in options.items() if value is not None for word in (name, value)]
         if synthetic:
-            from giornata.cli.pretrain_run import run_synthetic
-
             run_synthetic([config, *given], kept, out)
             return
         code, report = _run([config, *given])

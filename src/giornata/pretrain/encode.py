@@ -45,7 +45,7 @@ from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.training.costs import Account, usd_per_s
+from giornata.pretrain.training.costs import CostRecord, TrainingAttempt, usd_per_s
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
@@ -239,11 +239,9 @@ def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotoni
     """Within, what the encoders cost is kept with the run (giornata.pretrain.training.costs), whenever progress is
     told, and at the end. A picture that was encoded for another run is not paid for again."""
     now_ms = time.time_ns() // 1_000_000
-    account = Account(
+    account = CostRecord(
         run=run_storage(config),
-        name=f"encode-{now_ms:013d}-{uuid.uuid4().hex}",
-        began_s=clock_s(),
-        began_ms=now_ms,
+        attempt=TrainingAttempt(name=f"encode-{now_ms:013d}-{uuid.uuid4().hex}", began_s=clock_s(), began_ms=now_ms),
     )
     per_s = usd_per_s(config, 0, config.encode.encoders)
 

@@ -1,4 +1,4 @@
-"""What a run's weights can do, by themselves: `giornata pretrain eval CONFIG`.
+"""Judge the weights of a checkpoint: `giornata pretrain eval CONFIG`.
 
 Loss on the rows that were held back, by level of noise; a sheet of the configured prompts; with a CLIP model, its
 score on captions of held-back rows and the distance (CMMD) of what is drawn for them from the pictures themselves;
@@ -28,7 +28,6 @@ from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
-from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
 from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
@@ -45,7 +44,7 @@ from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Progress
-from giornata.pretrain.training.step import Losses, Passes
+from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import PretrainConfig
 
 SEEDS = (0, 1, 2, 3)
@@ -102,7 +101,7 @@ def evaluate(
 
 
 def checkpoint_of(config: PretrainConfig, name: str | None) -> Committed:
-    """By its name, or the newest. Raises InvalidInput with what there is."""
+    """The checkpoint of this name, or the newest. Raises InvalidInput with the names that exist."""
     found = list(committed(run_storage(config)))
     for each in found:
         if name in {None, each.name}:
@@ -119,12 +118,23 @@ def phase_of(config: PretrainConfig, progress: Progress) -> int:
 
 
 def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, device: torch.device) -> dict[str, Any]:
+    """The losses on held-back rows, with the noise that the run itself draws for them in that phase."""
     from giornata.pretrain.worker import frozen_parts
 
-    frozen = frozen_parts(config, source_manifest(config), device)
-    losses = held_losses(config, unet, phase=phase, encoder=frozen.encoder, scaling=frozen.scaling, device=device)
-    if losses is None:
+    source = source_manifest(config)
+    frozen = frozen_parts(config, source, device)
+    batches = held_batches(
+        config, phase, rows_of_phases(config, source)[phase], source, frozen.encoder, rank=0, world=1
+    )
+    kind, scheduler = config.model.prediction_type, noise_scheduler(config.model.prediction_type)
+    timesteps = scheduler.config.num_train_timesteps
+    draws = Draws(seed=config.seed, timesteps=timesteps, scaling=frozen.scaling, purpose="pretrain/validation")
+    examples = examples_of(batches, draws, AT_ONCE)
+    if not examples:
         return {"validation_rows": 0, "validation_loss": None, "validation_loss_by_level": []}
+    objective = Objective(scheduler=scheduler, prediction_type=kind, snr_gamma=config.train.snr_gamma)
+    peers = Peers()
+    losses = Passes(shard_model(unet, config.train, peers, device), objective, Channel(peers)).judge(examples)
     return {
         "validation_rows": losses.rows,
         "validation_loss": losses.mean,
@@ -149,7 +159,7 @@ def _sheet(config: PretrainConfig, pipeline: Any, phase: int, progress: Progress
 
 
 def _scores(config: PretrainConfig, pipeline: Any, models: ScoringModels, phase: int, most: int) -> dict[str, Any]:
-    real, captions = held_pictures(config, phase=phase, most=most)
+    real, captions = _held_pictures(config, phase=phase, most=most)
     if not real:
         hint = "train.validation_rows says how many are held back"
         where = "--inception" if models.clip is None else "--clip"
@@ -167,6 +177,28 @@ def _scores(config: PretrainConfig, pipeline: Any, models: ScoringModels, phase:
     if models.inception is not None:
         found["fid"] = fid(models.inception, drawn, real)
     return found
+
+
+def _held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[list[Image.Image], list[str]]:
+    """At most `most` held-back pictures with their captions, cut as the phase cuts them."""
+    source = source_manifest(config)
+    rows_of = rows_of_phases(config, source)[phase]
+    cutting = Cutting.of(config.data, seed=config.seed, resolution=config.phases[phase].resolution)
+    names = tuple(shard.name for shard in source.shards)
+    group = pa.table({GROUP: [packed(held_portions(rows_of, rank=0, world=1))]})
+    pictures, captions = list[Image.Image](), list[str]()
+    for table in ReadPictures(Storage.at(config.data.shards), names, rows_of, cutting)(group):
+        for row in table.to_pylist():
+            if len(pictures) < most and not row[columns.REASON]:
+                pictures.append(
+                    _picture(row[columns.PIXELS], (row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]))
+                )
+                captions.append(row[columns.CAPTION])
+    return pictures, captions
+
+
+def _picture(content: bytes, size: Sequence[int]) -> Image.Image:
+    return Image.fromarray(np.frombuffer(content, dtype=np.uint8).reshape(*size, 3))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -196,54 +228,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-def held_losses(
-    config: PretrainConfig,
-    unet: UNet2DConditionModel,
-    *,
-    phase: int,
-    encoder: Encoder | None,
-    scaling: tuple[float, float],
-    device: torch.device,
-) -> Losses | None:
-    """As the run itself measures it in that phase, with the same noise; None where no rows are held back.
-
-    `encoder` is needed in every mode but offline.
-    """
-    source = source_manifest(config)
-    rows_of = rows_of_phases(config, source)[phase]
-    batches = held_batches(config, phase, rows_of, source, encoder, rank=0, world=1)
-    scheduler = noise_scheduler(config.model.prediction_type)
-    timesteps = scheduler.config.num_train_timesteps
-    draws = Draws(seed=config.seed, timesteps=timesteps, scaling=scaling, purpose="pretrain/validation")
-    examples = examples_of(batches, draws, AT_ONCE)
-    if not examples:
-        return None
-    peers = Peers()
-    kind, gamma = config.model.prediction_type, config.train.snr_gamma
-    objective = Objective(scheduler=scheduler, prediction_type=kind, snr_gamma=gamma)
-    passes = Passes(shard_model(unet, config.train, peers, device), objective, Channel(peers))
-    return passes.judge(examples)
-
-
-def held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[list[Image.Image], list[str]]:
-    """At most so many of them with their captions, cut as that phase cuts them."""
-    source = source_manifest(config)
-    rows_of = rows_of_phases(config, source)[phase]
-    cutting = Cutting.of(config.data, seed=config.seed, resolution=config.phases[phase].resolution)
-    names = tuple(shard.name for shard in source.shards)
-    group = pa.table({GROUP: [packed(held_portions(rows_of, rank=0, world=1))]})
-    pictures, captions = list[Image.Image](), list[str]()
-    for table in ReadPictures(Storage.at(config.data.shards), names, rows_of, cutting)(group):
-        for row in table.to_pylist():
-            if len(pictures) < most and not row[columns.REASON]:
-                pictures.append(
-                    _picture(row[columns.PIXELS], (row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]))
-                )
-                captions.append(row[columns.CAPTION])
-    return pictures, captions
-
-
-def _picture(content: bytes, size: Sequence[int]) -> Image.Image:
-    return Image.fromarray(np.frombuffer(content, dtype=np.uint8).reshape(*size, 3))

@@ -34,7 +34,7 @@ from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.proof import FOLDER, Trace
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.checkpoints import choose
-from giornata.pretrain.training.costs import Attempt
+from giornata.pretrain.training.costs import TrainingAttempt
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
 from giornata.pretrain.training.parallel import full_nodes
@@ -142,10 +142,12 @@ def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, not
     )
 
 
-def _attempt(storage: Storage, command_ms: int) -> Attempt:
+def _attempt(storage: Storage, command_ms: int) -> TrainingAttempt:
     process_ms = round(psutil.Process().create_time() * 1000)
     now_ms = time.time_ns() // 1_000_000
-    return Attempt.begun(storage, command_ms=command_ms, process_ms=process_ms, now_ms=now_ms, now_s=time.monotonic)
+    return TrainingAttempt.begun(
+        storage, command_ms=command_ms, process_ms=process_ms, now_ms=now_ms, now_s=time.monotonic
+    )
 
 
 def _node_size(config: PretrainConfig, channel: Channel) -> int | None:

@@ -26,7 +26,7 @@ from giornata.pretrain.fit import (
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run import check
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import STATE, Committed, Facts, commit, name_of
+from giornata.pretrain.training.committed import STATE, Committed, FileFacts, commit, name_of
 from giornata.pretrain.training.progress import Progress, origin_of
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -80,7 +80,7 @@ def test_trainers_that_crash_between_checkpoints_go_on(tmp_path: Path) -> None:
         state = tmp_path / STATE
         state.write_text(json.dumps(Progress(step=step).to_json()))
         run.put(state, f"checkpoints/{name}/{STATE}")
-        commit(run, Committed(name=name, step=step, phase=0, files={STATE: Facts.of(state)}))
+        commit(run, Committed(name=name, step=step, phase=0, files={STATE: FileFacts.of(state)}))
 
     once, calls = crashing(10 * MOST_FRUITLESS, checkpoint)
     fit(config, actor=None, owner="", once=once)
@@ -102,7 +102,7 @@ def test_another_configuration_on_the_same_storage_is_refused_before_ray_starts(
     origin = origin_of(config, 1, {"manifest": source.digest, "encoder": "e"})
     state.write_text(json.dumps(Progress(step=5, step_in_phase=5, origin=origin).to_json()))
     run.put(state, f"checkpoints/{name}/{STATE}")
-    commit(run, Committed(name=name, step=5, phase=0, files={STATE: Facts.of(state)}))
+    commit(run, Committed(name=name, step=5, phase=0, files={STATE: FileFacts.of(state)}))
     check(config)
     with pytest.raises(InvalidInput, match="training or finished phases has changed"):
         check(replace(config, train=replace(config.train, adam_beta1=0.8)))

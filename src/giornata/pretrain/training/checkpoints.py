@@ -31,7 +31,7 @@ from giornata.pretrain.training.committed import (
     STATE,
     CheckpointDamaged,
     Committed,
-    Facts,
+    FileFacts,
     commit,
     mark_damaged,
     name_of,
@@ -151,7 +151,7 @@ class Checkpoints:
         if faults := [fault for fault in self._channel.gather_objects(why) if fault]:
             self._conclude(name, faults, snapshot.progress)
             return
-        files = dict[str, Facts]()
+        files = dict[str, FileFacts]()
         try:
             files = self._write_shards(name, snapshot.tensors)
         except (OSError, CheckpointException) as error:
@@ -176,7 +176,7 @@ class Checkpoints:
             return f"cleaning up: {error}"
         return None
 
-    def _write_shards(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Facts]:
+    def _write_shards(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, FileFacts]:
         """This trainer's part, first here and then in the storage."""
         here, there = self._scratch / name, f"{FOLDER}/{name}"
         shutil.rmtree(here, ignore_errors=True)
@@ -185,14 +185,14 @@ class Checkpoints:
             dcp.save(
                 dict(tensors), storage_writer=writer, process_group=self._channel.group, no_dist=self._world == 1
             )
-            files = {path.name: Facts.of(path) for path in sorted(here.glob("*.safetensors"))}
+            files = {path.name: FileFacts.of(path) for path in sorted(here.glob("*.safetensors"))}
             for file in files:
                 self._run.put(here / file, f"{there}/{file}")
             return files
         finally:
             shutil.rmtree(here, ignore_errors=True)
 
-    def _commit(self, name: str, snapshot: Snapshot, shards: Mapping[str, Facts]) -> list[str]:
+    def _commit(self, name: str, snapshot: Snapshot, shards: Mapping[str, FileFacts]) -> list[str]:
         """Commit the checkpoint, on the first trainer, and return the faults."""
         aside = self._scratch / STATE
         try:
@@ -200,7 +200,7 @@ class Checkpoints:
             aside.parent.mkdir(parents=True, exist_ok=True)
             aside.write_text(json.dumps(snapshot.progress.to_json(), sort_keys=True) + "\n", encoding="utf-8")
             self._run.put(aside, f"{FOLDER}/{name}/{STATE}")
-            files = {**shards, STATE: Facts.of(aside)}
+            files = {**shards, STATE: FileFacts.of(aside)}
             progress = snapshot.progress
             self._fence()
             commit(self._run, Committed(name=name, step=progress.step, phase=progress.phase, files=files))
@@ -292,7 +292,7 @@ def _at_hand(
         for file in wanted[neighbors.index(channel.rank) :: len(neighbors)]:
             if not local:
                 there.get(file, folder / file)
-            if Facts.of(folder / file) != checkpoint.files[file]:
+            if FileFacts.of(folder / file) != checkpoint.files[file]:
                 broken.append(file)
         _refuse_broken(run, checkpoint, broken, channel)
         yield folder

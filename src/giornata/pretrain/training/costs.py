@@ -1,13 +1,12 @@
-"""What a run has cost so far, whoever trained it and whatever became of that.
+"""The costs of a run over all attempts, lost ones too, and the meter of each step.
 
-A checkpoint cannot tell: an attempt that is lost takes what it cost after its last checkpoint with it. So every
-start of the trainers, and every encoding before the run, keeps its own account beside the checkpoints:
+A checkpoint does not know the costs that a lost attempt had after it. So every start of the trainers, and every
+encoding before the run, keeps its own account beside the checkpoints:
 
     spent/1763730000000-9f1c….json     {"usd", "until_ms"} of one attempt; the first number is that of its run command
     spent/encode-1763720000000-….json  of one offline encoding
 
-An attempt that is killed has told what it cost up to its last account. Of prices nothing is known that is not in
-the configuration.
+A killed attempt has written its costs up to its last account. Prices come from the configuration.
 """
 
 import json
@@ -30,7 +29,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TrainingAttempt:
     """One start of the trainers. It has cost money since `began_s`, by the loop's clock; `began_ms` is the same
     instant by the wall clock."""
 
@@ -41,7 +40,7 @@ class Attempt:
     @classmethod
     def begun(
         cls, run: Storage, *, command_ms: int, process_ms: int, now_ms: int, now_s: Callable[[], float]
-    ) -> "Attempt":
+    ) -> "TrainingAttempt":
         """The one that begins in a process of `process_ms`, started by a run command of `command_ms`.
 
         The first attempt of a command costs from the beginning of that, a later one from its own process on; no time
@@ -66,16 +65,13 @@ def spent_usd(run: Storage, progress: Progress) -> float:
 
 
 @dataclass(slots=True, kw_only=True)
-class Account:
-    """Of one attempt: grows by laps, which follow one another without gaps, and is written in the background. One
-    that cannot be written is told, and hurts nobody."""
+class CostRecord:
+    """Costs of one attempt. The account grows by laps without gaps between them, and a thread writes it. A failure to
+    write it is a warning. `before_usd` is what other attempts cost."""
 
     run: Storage
-    name: str
-    began_s: float
-    began_ms: int
+    attempt: TrainingAttempt
     before_usd: float = 0.0
-    """What others have cost."""
     written: bool = True
     own_usd: float = 0.0
     until_s: float = field(init=False)
@@ -84,21 +80,15 @@ class Account:
     _thread: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.until_s = self.began_s
+        self.until_s = self.attempt.began_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-spent")
 
     @classmethod
-    def of(cls, attempt: Attempt, run: Storage, progress: Progress, *, written: bool = True) -> "Account":
-        """Of an attempt that goes on from this progress. One that is not `written` reads nothing either: of trainers
-        beside the first. Raises OSError."""
-        return cls(
-            run=run,
-            name=attempt.name,
-            began_s=attempt.began_s,
-            began_ms=attempt.began_ms,
-            before_usd=spent_usd(run, progress) if written else progress.spent_usd,
-            written=written,
-        )
+    def of(cls, attempt: TrainingAttempt, run: Storage, progress: Progress, *, written: bool = True) -> "CostRecord":
+        """The account of an attempt that goes on from this progress. One that is not `written` reads nothing either:
+        it is of a trainer beside the first. Raises OSError."""
+        before_usd = spent_usd(run, progress) if written else progress.spent_usd
+        return cls(run=run, attempt=attempt, before_usd=before_usd, written=written)
 
     @property
     def total_usd(self) -> float:
@@ -121,12 +111,13 @@ class Account:
         self._thread.shutdown(wait=True)
 
     def _content(self) -> bytes:
-        until_ms = self.began_ms + round((self.until_s - self.began_s) * 1000)
+        attempt = self.attempt
+        until_ms = attempt.began_ms + round((self.until_s - attempt.began_s) * 1000)
         return (json.dumps({"usd": self.own_usd, "until_ms": until_ms}) + "\n").encode()
 
     def _write(self, content: bytes) -> None:
         try:
-            self.run.write(f"{FOLDER}/{self.name}.json", content)
+            self.run.write(f"{FOLDER}/{self.attempt.name}.json", content)
         except OSError as error:
             log.warning("what this attempt cost was not written to %s: %s", self.run, error)
 

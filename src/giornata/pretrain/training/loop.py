@@ -16,7 +16,7 @@ from giornata.pretrain.feeding.feeding import NOTHING, Portioned, filled, portio
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.training.cadence import Cadence
 from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses, record_uses
-from giornata.pretrain.training.costs import Account, Attempt, Meter, usd_per_s
+from giornata.pretrain.training.costs import CostRecord, Meter, TrainingAttempt, usd_per_s
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
 from giornata.pretrain.training.peers import Channel, Peers
@@ -133,8 +133,8 @@ class Loop:
         if first and progress.phase < len(self._run.phases):
             self._ledger = self._as_known()
         self._cadence.begin(progress)
-        attempt = self._run.attempt or Attempt(name=uuid.uuid4().hex, began_s=self._began_s)
-        self._account = Account.of(attempt, self._run.storage, self._progress, written=first)
+        attempt = self._run.attempt or TrainingAttempt(name=uuid.uuid4().hex, began_s=self._began_s)
+        self._account = CostRecord.of(attempt, self._run.storage, self._progress, written=first)
         if first:
             drop_after(self._run.storage, self._progress.step)
 

@@ -25,7 +25,7 @@ from giornata.pretrain.feeding.schedule import share
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
 from giornata.pretrain.training.committed import Committed
-from giornata.pretrain.training.costs import Attempt
+from giornata.pretrain.training.costs import TrainingAttempt
 from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
 from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
 from giornata.pretrain.training.optimizer import Optimizer, learning_rate, whole
@@ -128,7 +128,7 @@ class Run:
     node: str = ""
     node_size: int | None = None
     peak_flops_per_s: float | None = None
-    attempt: Attempt | None = None
+    attempt: TrainingAttempt | None = None
 
 
 class Trainer:
