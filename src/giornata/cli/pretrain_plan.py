@@ -186,7 +186,7 @@ def _flop(flop: float) -> str:
     return f"{flop / 1e9:,.0f} GFLOP"
 
 
-def samples_words(samples: int) -> str:
+def samples_words(samples: float) -> str:
     """`1,126.4 M`; small numbers whole."""
     return f"{samples / 1e6:,.1f} M" if samples >= 1_000_000 else f"{samples:,}"
 

@@ -118,7 +118,7 @@ def _tell(out: Output, report: dict[str, Any]) -> None:
 
 def run_synthetic(words: Sequence[str], kept: Path | None, out: Output) -> None:
     """Measure in a process of its own, tell it, and keep it in a file."""
-    report = run_program("giornata.pretrain.synthetic", words, progress=lambda told: _tell(out, told))
+    report = run_program("giornata.pretrain.synthetic", words, progress=lambda told: _tell_measuring(out, told))
     if kept is not None:
         try:
             kept.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -132,7 +132,7 @@ def run_synthetic(words: Sequence[str], kept: Path | None, out: Output) -> None:
     out.result(report)
 
 
-def _tell(out: Output, told: Mapping[str, Any]) -> None:
+def _tell_measuring(out: Output, told: Mapping[str, Any]) -> None:
     out.hint(f"measuring {MEASURING[told['what']]}: {', '.join(told['phases'])}")
 
 

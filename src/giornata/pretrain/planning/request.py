@@ -40,24 +40,26 @@ def _refused(message: str, hint: str) -> PydanticCustomError:
     return PydanticCustomError(CONTRADICTION, "{message}", {"message": message, "hint": hint})
 
 
-def _known(kind: str) -> AfterValidator:
-    """Accept the names of this kind that the validation's context holds."""
+def _check_known(kind: str, name: str, info: ValidationInfo) -> None:
+    """Refuse a name of this kind that the validation's context does not hold."""
+    shown, also = (info.context or {})[kind]
+    if name not in shown and name not in also:
+        raise _refused(f"no {kind} {name!r} is known", hint=f"one of {', '.join(shown)}")
 
+
+def _known(kind: str) -> AfterValidator:
     def check(name: str, info: ValidationInfo) -> str:
-        shown, also = info.context[kind]
-        if name not in shown and name not in also:
-            raise _refused(f"no {kind} {name!r} is known", hint=f"one of {', '.join(shown)}")
+        _check_known(kind, name, info)
         return name
 
     return AfterValidator(check)
 
 
 def _known_trainers(name: str, info: ValidationInfo) -> str:
-    found, (shown, also) = TRAINERS.match(name), info.context["instance"]
+    found = TRAINERS.match(name)
     if found is None:
         raise _refused(f"cannot be {name!r}", hint="such as 4xp4de.24xlarge")
-    if found["instance"] not in shown and found["instance"] not in also:
-        raise _refused(f"no instance {found['instance']!r} is known", hint=f"one of {', '.join(shown)}")
+    _check_known("instance", found["instance"], info)
     return name
 
 
@@ -255,7 +257,7 @@ def _unknown_flops(given: Mapping[str, Any], facts: Facts) -> Iterator[Fault]:
     """Models and resolutions whose FLOPs are not known."""
     model = given.get("model", DEFAULT_MODEL)
     known = {row.resolution for row in facts.flops if row.model == model}
-    known |= {each.get("resolution") for _, each in _tables(given, "models")}
+    known |= {each["resolution"] for _, each in _tables(given, "models") if "resolution" in each}
     if not known:
         hint = f"one of {', '.join(facts.models)}, or describe it in [[models]]"
         yield Fault(where="model", message=f"no FLOPs are known of {model!r}", hint=hint)
