@@ -12,8 +12,7 @@ from giornata.cli.pretrain import Config
 from giornata.cli.watch import watch
 from giornata.domain.job import JobState
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.training.costs import HOUR_S, usd_per_s
-from giornata.protocol.pretraining import Mode, PretrainConfig
+from giornata.protocol.pretraining import HOUR_S, Mode, PretrainConfig
 from giornata.protocol.specs import PRETRAIN_KIND
 
 
@@ -29,7 +28,7 @@ def cost_words(config: PretrainConfig) -> str:
         return f"{node}\n  set workers.trainer_usd_per_h, and the run tells what it spends (spent_usd in its metrics)"
     beside = config.encode.mode in {Mode.ONLINE, Mode.HYBRID}
     encoders = max(config.encoders_of(phase) for phase in range(len(config.phases))) if beside else 0
-    per_h = usd_per_s(config, config.workers.trainers, encoders) * HOUR_S
+    per_h = config.usd_per_s(config.workers.trainers, encoders) * HOUR_S
     return (
         f"{node}\n  by its workers' prices the run takes ${per_h:,.2f}/h; what it spends is spent_usd in its metrics"
     )

@@ -45,7 +45,7 @@ from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.training.costs import CostRecord, TrainingAttempt, usd_per_s
+from giornata.pretrain.training.costs import CostRecord, TrainingAttempt
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
@@ -243,7 +243,7 @@ def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotoni
         run=run_storage(config),
         attempt=TrainingAttempt(name=f"encode-{now_ms:013d}-{uuid.uuid4().hex}", began_s=clock_s(), began_ms=now_ms),
     )
-    per_s = usd_per_s(config, 0, config.encode.encoders)
+    per_s = config.usd_per_s(0, config.encode.encoders)
 
     def tell(progress: Mapping[str, int]) -> None:
         account.add(clock_s() - account.until_s, per_s)

@@ -19,6 +19,7 @@ from giornata.protocol.training.optimisation import LrScheduler
 
 T = TypeVar("T")
 TABLE = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+HOUR_S = 3600.0
 LATENT_SIDE_PX = 8
 """Pixels of a side for each of a latent's."""
 PICTURE_MODES = ("RGB", "RGBA", "L", "LA", "P", "PA", "1", "CMYK", "YCbCr", "LAB", "HSV", "I", "I;16", "I;16B", "F")
@@ -383,3 +384,9 @@ class PretrainConfig:
         """Encoders beside a phase, in modes that have any. `phase` may be one after the last."""
         own = self.phases[phase].encoders if phase < len(self.phases) else None
         return own or self.encode.encoders
+
+    def usd_per_s(self, trainers: int, encoders: int) -> float:
+        """USD for each second of these devices: trainers, and encoders beside them."""
+        workers = self.workers
+        per_h = trainers * (workers.trainer_usd_per_h or 0.0) + encoders * (workers.encoder_usd_per_h or 0.0)
+        return per_h / HOUR_S

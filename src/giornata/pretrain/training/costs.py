@@ -18,14 +18,12 @@ from dataclasses import dataclass, field
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.training.progress import Progress
-from giornata.protocol.pretraining import PretrainConfig
 
 log = logging.getLogger(__name__)
 
 FOLDER = "spent"
 TELL_EVERY_S = 30.0
 """Between two writings of an account, while steps are shorter."""
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +127,6 @@ def _read(run: Storage, name: str) -> dict[str, float]:
     except (ValueError, KeyError, TypeError) as error:
         log.warning("the account %s of %s is not counted: it cannot be read (%s)", name, run, error)
         return {"usd": 0.0, "until_ms": 0}
-
-
-def usd_per_s(config: PretrainConfig, trainers: int, encoders: int) -> float:
-    """Of all devices that this run holds: the trainers', and those of encoders that work beside it."""
-    workers = config.workers
-    per_h = trainers * (workers.trainer_usd_per_h or 0.0) + encoders * (workers.encoder_usd_per_h or 0.0)
-    return per_h / HOUR_S
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from giornata.pretrain.feeding.feeding import NOTHING, Portioned, filled, portio
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.training.cadence import Cadence
 from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses, record_uses
-from giornata.pretrain.training.costs import CostRecord, Meter, TrainingAttempt, usd_per_s
+from giornata.pretrain.training.costs import CostRecord, Meter, TrainingAttempt
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
 from giornata.pretrain.training.peers import Channel, Peers
@@ -300,7 +300,7 @@ class Loop:
             clock_s=run.clock_s,
             since_s=self._account.until_s,
             trainers=self._peers.world,
-            usd_per_s=usd_per_s(run.config, self._peers.world, encoders),
+            usd_per_s=run.config.usd_per_s(self._peers.world, encoders),
             flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
             # What a picture costs is counted for all of its tokens.
             peak_flops_per_s=None if run.config.train.token_routing else run.peak_flops_per_s,
