@@ -40,7 +40,7 @@ class PacedLines:
         return " · ".join(told)
 
 
-class Lines:
+class ProgressJson:
     """Writes each message as a JSON object on a line."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -62,7 +62,7 @@ class Lines:
         self._stream.flush()
 
 
-class Words:
+class TerminalProgress:
     """A bar with the figures that matter; on output that is no terminal, a line every LINE_EVERY_S."""
 
     def __init__(self, stream: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:

@@ -32,7 +32,7 @@ from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
-from giornata.pretrain.progress_lines import Lines, Words
+from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import progress_of, rooted, run_storage
@@ -266,7 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     for name, value in RAY_LEAVES_OUT.items():  # Ray reads them when it is imported
         os.environ.setdefault(name, value)
-    view: Lines | Words = Lines(sys.stdout) if given.lines else Words(sys.stderr)
+    view: ProgressJson | TerminalProgress = ProgressJson(sys.stdout) if given.lines else TerminalProgress(sys.stderr)
     try:
         config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
         if given.measured is not None:

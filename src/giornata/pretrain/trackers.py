@@ -39,7 +39,7 @@ Listener = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class TrackedRow:
     """Values of a step, with the time at which the step ended. `png` are samples of an evaluation."""
 
     step: int
@@ -53,7 +53,7 @@ class Shown:
         return self.step, {**self.values, **more, "_timestamp": self.time_s}
 
 
-def history(run: Storage, up_to: float = float("inf")) -> Iterator[Shown]:
+def history(run: Storage, up_to: float = float("inf")) -> Iterator[TrackedRow]:
     """All steps that are known, and all evaluations, each after the row of its step."""
     left, time_s = evaluated(run), 0.0
     for row in metrics_of(run):
@@ -63,12 +63,12 @@ def history(run: Storage, up_to: float = float("inf")) -> Iterator[Shown]:
         time_s = shown.time_s
         while left and left[0][0] <= row["step"]:
             step, numbers, name = left.pop(0)
-            yield Shown(step=step, time_s=time_s, values=numbers, png=samples_of(run, name))
+            yield TrackedRow(step=step, time_s=time_s, values=numbers, png=samples_of(run, name))
 
 
-def _of_step(row: Mapping[str, float | None]) -> Shown:
+def _of_step(row: Mapping[str, float | None]) -> TrackedRow:
     values = {f"train/{tag}": each for tag, each in row.items() if each is not None and tag not in NOT_CURVES}
-    return Shown(step=int(row["step"] or 0), time_s=row.get("time_s") or 0.0, values=values)
+    return TrackedRow(step=int(row["step"] or 0), time_s=row.get("time_s") or 0.0, values=values)
 
 
 class EventFiles:
@@ -83,7 +83,7 @@ class EventFiles:
         self._file: EventFile | None = None
         self._name, self._rows, self._files, self._last, self._put_s = "", 0, 0, 0, 0.0
 
-    def add(self, shown: Shown) -> None:
+    def add(self, shown: TrackedRow) -> None:
         """Add values of a step. Raises OSError."""
         again = shown.step <= self._last and any(name.startswith("train/") for name in shown.values)
         if self._file is None or again or self._rows >= ROWS_A_FILE:
@@ -191,7 +191,7 @@ class Trackers:
         except Exception as error:  # noqa: BLE001 - a supervisor: whatever a tracker does, the run goes on
             self._tell(f"curves are not written any more: {type(error).__name__}: {error}")
 
-    def _shown(self) -> Iterator[Shown]:
+    def _shown(self) -> Iterator[TrackedRow]:
         """Rows from the storage, then rows of this command."""
         time_s = 0.0
         for shown in history(self._run, progress_of(self._run).step):
@@ -203,7 +203,7 @@ class Trackers:
                 time_s = shown.time_s
             else:
                 png = samples_of(self._run, message["checkpoint"])
-                shown = Shown(step=message["step"], time_s=time_s, values=message["numbers"], png=png)
+                shown = TrackedRow(step=message["step"], time_s=time_s, values=message["numbers"], png=png)
             yield shown
 
 

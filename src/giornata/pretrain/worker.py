@@ -28,7 +28,7 @@ from giornata.pretrain.feeding.batch import Batch, Feed
 from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Feeder
 from giornata.pretrain.feeding.held import held_batches
-from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.schedule import rows_of_phases, share
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.proof import FOLDER, Trace
@@ -221,9 +221,5 @@ def _empty(text: Text) -> EmptyPrompt:
 def _trace(config: PretrainConfig, folder: str, from_step: int, channel: Channel) -> Callable[[int, int, Any], None]:
     began_ms = channel.gather_objects(time.time_ns() // 1_000_000)[0]
     if not config.tracking.trace_rows:
-        return _untraced
+        return lambda _phase, _step, _uses: None
     return Trace(Path(folder) / FOLDER, from_step=from_step, now_ms=began_ms, rank=channel.rank)
-
-
-def _untraced(_phase: int, _step: int, _uses: list[Use]) -> None:
-    """Takes the place of a trace that is not wanted."""

@@ -13,7 +13,7 @@ from tests.fixtures.pretrain_metrics import log_rows, progress
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.evaluations import keep
-from giornata.pretrain.trackers import EventFiles, Shown, Trackers, history, wandb_run
+from giornata.pretrain.trackers import EventFiles, TrackedRow, Trackers, history, wandb_run
 from giornata.pretrain.training.committed import Committed
 from giornata.protocol.pretraining import Evaluate, Tracking
 
@@ -42,8 +42,8 @@ def shown_by_tensorboard(run: Storage) -> dict[int, tuple[float, float]]:
     return found
 
 
-def loss(step: int, value: float = 0.5) -> Shown:
-    return Shown(step=step, time_s=1000.0 + step, values={"train/loss": value})
+def loss(step: int, value: float = 0.5) -> TrackedRow:
+    return TrackedRow(step=step, time_s=1000.0 + step, values={"train/loss": value})
 
 
 def test_event_files_show_every_step_once_at_its_time_after_steps_are_trained_again(tmp_path: Path) -> None:

@@ -7,16 +7,9 @@ from datetime import date
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol, TypeVar
-
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-N = TypeVar("N", bound=_Named)
 INTERRUPTIBLE = "interruptible"
 
 
@@ -153,24 +146,25 @@ class Facts:
     default_encoders: tuple[str, ...]
 
     def figure(self, name: str) -> Figure:
-        return _named(self.figures, name)
+        return _first(self.figures, name=name)
 
     def value(self, name: str) -> float:
         """A figure's number. Raises KeyError."""
         return self.figure(name).value
 
     def gpu(self, name: str) -> Gpu:
-        return _named(self.gpus, name)
+        return _first(self.gpus, name=name)
 
     def instance(self, name: str) -> Instance:
         """By its whole name or its short one. Raises KeyError."""
-        return _named(self.instances, next((each.name for each in self.instances if each.short == name), name))
+        whole = next((each.name for each in self.instances if each.short == name), name)
+        return _first(self.instances, name=whole)
 
     def flops_of(self, model: str, resolution: int) -> Flops:
-        return _first(self.flops, lambda row: row.model == model and row.resolution == resolution)
+        return _first(self.flops, model=model, resolution=resolution)
 
     def row_bytes_of(self, model: str, resolution: int) -> RowBytes:
-        return _first(self.row_bytes, lambda row: row.model == model and row.resolution == resolution)
+        return _first(self.row_bytes, model=model, resolution=resolution)
 
     def offer(self, instance: str, *, book: str, term: str) -> Offer | None:
         """What an instance costs, if the book says so: in this term, or else where it can be interrupted."""
@@ -215,12 +209,9 @@ def _shipped(name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files("giornata.pretrain.planning").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _named(rows: tuple[N, ...], name: str) -> N:
-    return _first(rows, lambda row: row.name == name)
-
-
-def _first(rows: tuple[T, ...], wanted: Callable[[T], bool]) -> T:
+def _first(rows: tuple[T, ...], **wanted: object) -> T:
+    """The first row with these values. Raises KeyError."""
     for row in rows:
-        if wanted(row):
+        if all(getattr(row, name) == value for name, value in wanted.items()):
             return row
-    raise KeyError("the facts have no such row")
+    raise KeyError(f"the facts have no row with {wanted}")

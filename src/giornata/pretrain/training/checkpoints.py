@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -127,7 +127,7 @@ class Checkpoints:
         """
         self.wait()
         staged = self._stager.stage({name: _plain(each) for name, each in snapshot.tensors.items()})
-        copied = replace(snapshot, tensors=staged, progress=Progress(**_copied(snapshot.progress)))
+        copied = replace(snapshot, tensors=staged, progress=deepcopy(snapshot.progress))
         self._under_way = self._thread.submit(self._write, copied)
 
     def wait(self) -> None:
@@ -338,9 +338,3 @@ def _needed(folder: Path, tensors: Mapping[str, torch.Tensor]) -> list[str]:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """As it can be written: safetensors knows one order in memory."""
     return tensor.detach() if isinstance(tensor, DTensor) else tensor.detach().contiguous()
-
-
-def _copied(progress: Progress) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(json.dumps(progress.to_json()))
-    del values["version"]
-    return values

@@ -31,7 +31,7 @@ def micro_batch(most: int, device: torch.device, attempt: Try, channel: Channel)
     """
     if device.type != "cuda":
         return min(most, CPU_ROWS)
-    return agreed(fitting(most, attempt), channel)
+    return min(rows for (rows,) in channel.gather([fitting(most, attempt)]))
 
 
 def fitting(most: int, attempt: Try) -> int:
@@ -46,10 +46,6 @@ def fitting(most: int, attempt: Try) -> int:
             rows = max(1, rows // 2)
         else:
             return rows
-
-
-def agreed(rows: int, channel: Channel) -> int:
-    return min(each[0] for each in channel.gather([rows]))
 
 
 class Trial:
@@ -69,7 +65,8 @@ class Trial:
         side = resolution // LATENT_SIDE_PX
 
         def attempt(rows: int) -> None:
-            self._configure()
+            if self._train.gradient_checkpointing:
+                self._unet.enable_gradient_checkpointing()
             try:
                 room = self._room()
                 self._pass(rows, side)
@@ -80,10 +77,6 @@ class Trial:
                 torch.cuda.empty_cache()
 
         return attempt
-
-    def _configure(self) -> None:
-        if self._train.gradient_checkpointing:
-            self._unet.enable_gradient_checkpointing()
 
     def _room(self) -> torch.Tensor:
         """Memory as large as moments and average."""
