@@ -64,9 +64,9 @@ def _run(command: Sequence[str], errors: int, progress: Callable[[Mapping[str, A
 
 
 class _Ending:
-    """Of a program, when a signal asks for it. It is told once; who is told again, or takes STOP_WITHIN_S, is killed
-    with all that it has begun, such as a program of its own with a Ray. Signals raise nothing before it has ended: in
-    the middle of ending a program they would leave it behind."""
+    """Ends a program when a signal asks for it. The first signal asks the program to end; a second one, or
+    STOP_WITHIN_S, kills it with all that it has begun, such as a Ray. Signals raise nothing before the program has
+    ended: an exception meanwhile would leave it behind."""
 
     def __init__(self) -> None:
         self.asked = False

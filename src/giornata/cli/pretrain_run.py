@@ -137,7 +137,7 @@ def _tell_measuring(out: Output, told: Mapping[str, Any]) -> None:
 
 
 def say_rates(report: Mapping[str, Any], out: Output) -> None:
-    """What was measured on what, a row for each phase, and what follows."""
+    """Print the devices, a row of rates for each phase, and findings."""
     from giornata.cli.pretrain_plan import say_lines, say_table
 
     measured, sizes = report["measured"], report["sizes"]

@@ -22,7 +22,7 @@ def register(group: typer.Typer) -> None:
 
 
 def cost_words(config: PretrainConfig) -> str:
-    """What the job's cost is made of, and where the run's own account is told."""
+    """Lines on the job's costs, and on the run's own count of them."""
     node = "  an hour of the job costs the --price of the node that follows it: let that be the cluster's;"
     if config.workers.trainer_usd_per_h is None:
         return f"{node}\n  set workers.trainer_usd_per_h, and the run tells what it spends (spent_usd in its metrics)"

@@ -55,7 +55,7 @@ def due(config: PretrainConfig, checkpoint: Committed, before: tuple[int, int]) 
 
 
 class Evaluations:
-    """Of one run. `turn` is called every now and then, and never waits for an evaluation."""
+    """Evaluates checkpoints of one run. The watching thread calls `turn`, which never waits for an evaluation."""
 
     def __init__(
         self,

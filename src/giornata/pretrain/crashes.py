@@ -42,7 +42,7 @@ def lost_others(error: BaseException) -> bool:
 
 @dataclass(slots=True)
 class Crashes:
-    """Of one command. `step` is the newest one that was told of."""
+    """The crashes of one command. `step` is the newest trained step."""
 
     step: int = 0
     _starts: int = 0

@@ -60,7 +60,7 @@ class ScoringModels:
 
     @classmethod
     def of(cls, clip: str | None, inception: str | None) -> "ScoringModels":
-        """Of a folder or hub id, and of a file. Raises InvalidInput when they cannot be loaded."""
+        """Load a CLIP model by folder or hub id, and a network from a file. Raises InvalidInput."""
         return cls(
             clip=None if clip is None else Clip(clip),
             inception=None if inception is None else Inception(inception),

@@ -1,4 +1,4 @@
-"""What checkpoints of a run were found to do, in its storage: of evaluations beside the run.
+"""Reports of background evaluations in the run's storage.
 
 evaluations/step-00000040-phase-0.json   the report of giornata.pretrain.evaluate
 evaluations/step-00000040-phase-0.png    samples of train.validation_prompts, where there are any

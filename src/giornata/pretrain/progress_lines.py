@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: lines for programs, or a bar for people."""
+"""The progress of a run: JSON lines for programs, or a bar for people."""
 
 import json
 import time
@@ -119,7 +119,7 @@ class TerminalProgress:
 
 
 def evaluation_words(message: dict[str, Any]) -> str:
-    """What came of an evaluation beside the run, in one line."""
+    """A line on an evaluation that has ended."""
     name = message["checkpoint"]
     if "failed" in message:
         return f"{name} was not evaluated: {message['failed']}"
@@ -130,7 +130,7 @@ def evaluation_words(message: dict[str, Any]) -> str:
 
 
 def crash_words(message: dict[str, Any]) -> str:
-    """What became of the trainers, in one line."""
+    """A line on a crash and what follows it."""
     then = "the run ends" if message["final"] else "they start again from the last checkpoint"
     return f"the trainers crashed after step {message['step']}: {message['words']} ({then})"
 

@@ -1,4 +1,4 @@
-"""What a run trained, counted against what it was to train.
+"""The proof of a run: the uses of rows that it trained, counted against the planned ones.
 
 Two sources: the ledgers in the newest checkpoint, which every start goes by, and the trace, which trainers write
 while they train and nobody goes by (`tracking.trace_rows`). Where there is a trace, it is what counts here.
@@ -70,8 +70,11 @@ class Counted:
 
 
 def count_uses(trace: Path, phases: Sequence[RowsOfPhase], *, until_step: int, folder: Path) -> Counted:
-    """Of all attempts in the folder `trace`, up to a step; what was trained after it is not safe yet. `folder` is an
-    empty one. Raises RuntimeError for a use that is not planned."""
+    """Count the uses in the folder `trace` up to a step: later ones are in no checkpoint. DuckDB works in `folder`.
+
+    Lines of an attempt count up to the step from which the next attempt went on: later ones were trained again. A
+    line that a kill cut is skipped. Raises RuntimeError for a use that is not planned.
+    """
     import duckdb
 
     files = sorted(str(path) for path in trace.glob("*.jsonl"))
@@ -103,7 +106,12 @@ def _planned(phases: Sequence[RowsOfPhase]) -> pa.Table:
 
 
 class Trace:
-    """One trainer's file. A line is the operating system's when its step ends: a killed process loses none."""
+    """The file in which one trainer writes the rows of each step, apart from the ledger.
+
+        trace/<from>-<when>-<rank>.jsonl   {"from": step, "ms", "pid"}, then {"step", "phase", "uses"} for each step
+
+    A line is with the operating system when its step ends: a killed process loses none.
+    """
 
     def __init__(self, folder: Path, *, from_step: int, now_ms: int, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)

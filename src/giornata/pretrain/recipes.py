@@ -60,7 +60,7 @@ def sd2_base(storage: str = "pretrain") -> PretrainConfig:
 
 
 def sdxl_tiny(storage: str = "pretrain") -> PretrainConfig:
-    """Everything that a run does, with models of no size: for tests and for trying an installation."""
+    """All parts of a run with tiny models: for tests and for trying an installation."""
     return PretrainConfig(
         name="sdxl-tiny",
         storage=storage,

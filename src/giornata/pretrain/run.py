@@ -168,7 +168,7 @@ class _Training:
 
 
 def not_measured(config: PretrainConfig) -> list[str]:
-    """What this run will not tell or do, and which setting would change that."""
+    """Sentences on what this run leaves out, and the setting that would change that."""
     train, found = config.train, list[str]()
     missing = [name for name in ("validation_steps", "validation_rows") if not getattr(train, name)]
     if missing:
@@ -197,8 +197,8 @@ def check(config: PretrainConfig) -> None:
 
 
 def _check_checkpoint(config: PretrainConfig, source: Manifest) -> None:
-    """What every trainer would refuse, too, once Ray and the models are there. Encoders that come as weights are left
-    to the trainers: their digest is known when they are loaded."""
+    """Refuse a checkpoint of another run before Ray starts; trainers would refuse it later. Encoders that come as
+    weights are left to the trainers: their digest is known when they are loaded."""
     storage = run_storage(config)
     start = newest(storage)
     if start is None:

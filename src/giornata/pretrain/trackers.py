@@ -113,7 +113,7 @@ class EventFiles:
 
 
 def wandb_run(config: PretrainConfig, run: Storage) -> WandbRun:
-    """What W&B gets to know besides the metrics: the configuration without addresses and paths.
+    """The run's description for W&B: the configuration without addresses and paths.
 
     Raises ValueError when the configuration names no project.
     """

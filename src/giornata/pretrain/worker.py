@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def announced() -> object | None:
-    """What Ray Train told this trainer of a node that is taken away. It tells every trainer of the run.
+    """Ray Train's notice to this trainer of a node that is taken away. Every trainer gets it.
 
     The public `ray.train.get_preemption_info` is a broadcast for which all trainers wait. The loop makes all trainers
     agree before each step anyway, so that each looks only at what itself was told.
@@ -57,7 +57,7 @@ def announced() -> object | None:
 
 
 class Notices:
-    """Who wants the trainers to leave: whoever started the run, or the cloud that takes a node away.
+    """Tells whether the trainers are to leave: the command asks for it, or a cloud takes a node away.
 
     Asked before every step, without waiting. Only the first trainer looks at the actor: the loop tells the others.
     `leave` is what the actor asked for.
@@ -83,9 +83,12 @@ class Notices:
 
 
 def work(values: Mapping[str, Any]) -> str:
-    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the actor, when the
-    command that trains began (epoch ms), and its token as `owner` of the storage. Returns the outcome, or what the
-    actor asked for: STOP, or RESIZE when the number of trainers changes."""
+    """Train in one trainer's process, which Ray Train started.
+
+    `values` has the configuration as JSON, the actor, when the command that trains began (epoch ms), and its token as
+    `owner` of the storage. Returns the outcome, or the actor's wish: STOP, or RESIZE when the number of trainers
+    changes.
+    """
     let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
     config, actor = parse(values["config"]), values["actor"]
@@ -188,7 +191,7 @@ def feeds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenParts:
-    """What the loop has to know of the frozen encoders. `encoder` is None where every row comes encoded."""
+    """Facts of the frozen encoders for the loop. `encoder` is None where every row comes encoded."""
 
     digest: str
     scaling: tuple[float, float]

@@ -63,7 +63,7 @@ def _choosing(weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
 
 
 class Mode(StrEnum):
-    """Where pictures and captions are encoded."""
+    """The place where pictures and captions are encoded."""
 
     OFFLINE = "offline"  # before the run: latents and text embeddings are read
     HYBRID = "hybrid"  # latents before the run, text beside it
@@ -99,7 +99,7 @@ class CheckpointCadence(StrEnum):
 
 
 class PretrainOptimizer(StrEnum):
-    """What moves the weights."""
+    """The optimizer of the weights."""
 
     ADAMW = "adamw"
     ADAMW_8BIT = "adamw_8bit"  # moments in 8 bits, by bitsandbytes
@@ -107,7 +107,7 @@ class PretrainOptimizer(StrEnum):
 
 
 class Precision(StrEnum):
-    """Of the forward pass. Weights, moments and averages are float32."""
+    """Precision of the forward pass. Weights, moments and averages are float32."""
 
     NO = "no"
     BF16 = "bf16"
@@ -115,7 +115,7 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Ingest:
-    """What of a source is kept. A picture that is kept out goes to quarantine with the reason."""
+    """Rules for pictures of a source. A refused picture goes to quarantine with the reason."""
 
     image_column: str = "jpg"
     """Column of the source that holds the pictures."""
@@ -167,7 +167,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Model:
-    """What is trained, and the frozen parts that it is trained with."""
+    """The trained model and its frozen parts."""
 
     architecture: Architecture
     """The UNet that is trained: sd2 (Stable Diffusion 2), sdxl-tiny (for tests) or shapes (a small SDXL)."""
@@ -182,7 +182,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Encode:
-    """Where the encoders work and how many there are."""
+    """Place and number of the encoders."""
 
     mode: Mode = Mode.OFFLINE
     """Where pictures and captions are encoded: offline (before the run), hybrid (pictures before, text beside),
@@ -320,7 +320,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Tracking:
-    """Where metrics go beside the run's own files."""
+    """Trackers that get the metrics, beside the run's own files."""
 
     tensorboard: bool = False
     """Write event files of TensorBoard below `tensorboard` of the run's storage."""

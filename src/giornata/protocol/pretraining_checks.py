@@ -156,7 +156,7 @@ CONFIG: TypeAdapter[PretrainConfig] = TypeAdapter(ConsistentConfig)
 
 
 def fault_of(detail: ErrorDetails, *, under: str = "") -> Fault:
-    """What pydantic found, with the field's whole name below `under`."""
+    """A fault from pydantic's error, with the field's whole name below `under`."""
     where = under + _place(detail)
     if detail["type"] == CONTRADICTION:
         return Fault(where=where, message=detail["msg"], hint=detail["ctx"]["hint"])

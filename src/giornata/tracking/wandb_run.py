@@ -41,7 +41,7 @@ class TrackerFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WandbRun:
-    """What W&B gets to know of a run besides its rows: nothing of the machine, and no path."""
+    """The description of a run for W&B: nothing of the machine, and no path."""
 
     id: str
     name: str

@@ -1,4 +1,4 @@
-"""How well pictures fit their prompts, and how near they are to real ones, by CLIP.
+"""Scores of drawn pictures: CLIP score and CMMD by a CLIP model, FID by an Inception network.
 
 Shapes: N, M pictures or texts; D the width of CLIP's common space.
 """
@@ -50,7 +50,7 @@ class Clip:
 
     @torch.no_grad()
     def texts(self, texts: Sequence[str]) -> torch.Tensor:
-        """Of each its direction, ND, each of length 1. What is too long is cut."""
+        """Directions of the texts, ND, each of length 1. Long texts are cut."""
         most = self._model.config.text_config.max_position_embeddings
         words = self._tokenizer(list(texts), padding=True, truncation=True, max_length=most, return_tensors="pt")
         pooled_NH = self._model.text_model(**words).pooler_output

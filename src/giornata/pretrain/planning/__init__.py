@@ -1,4 +1,4 @@
-"""How many encoders a run needs, and what it costs, before a cent is spent.
+"""The price of a run, and the encoders that it needs, before a cent is spent.
 
 Read in this order: facts, request, from_config, pricing, ranking, report; `measured` brings rates of a cluster. The
 functions are pure, and the command line imports them: no tensors, no Ray. Dollars are floats here, as these are

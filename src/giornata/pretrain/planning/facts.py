@@ -51,7 +51,7 @@ class Instance(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer(Sourced):
-    """What an instance costs by the hour. `book`: prices of one time; `term`: on_demand, reserved, interruptible.
+    """The price of an instance by the hour. `book`: prices of one time; `term`: on_demand, reserved, interruptible.
 
     `read_on`: the day on which the price was read at `url`; None for a price that the request gives.
     """
@@ -132,7 +132,7 @@ class Figure(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that plans are made of. Earlier rows win over later ones."""
+    """The facts of plans. Earlier rows win over later ones."""
 
     gpus: tuple[Gpu, ...]
     instances: tuple[Instance, ...]
@@ -156,7 +156,7 @@ class Facts:
         return _first(self.gpus, name=name)
 
     def instance(self, name: str) -> Instance:
-        """By its whole name or its short one. Raises KeyError."""
+        """The instance of this whole or short name. Raises KeyError."""
         whole = next((each.name for each in self.instances if each.short == name), name)
         return _first(self.instances, name=whole)
 
@@ -167,7 +167,7 @@ class Facts:
         return _first(self.row_bytes, model=model, resolution=resolution)
 
     def offer(self, instance: str, *, book: str, term: str) -> Offer | None:
-        """What an instance costs, if the book says so: in this term, or else where it can be interrupted."""
+        """The offer of an instance in this book: in this term, or else an interruptible one."""
         found = {row.term: row for row in reversed(self.offers) if (row.instance, row.book) == (instance, book)}
         return found.get(term) or found.get(INTERRUPTIBLE)
 

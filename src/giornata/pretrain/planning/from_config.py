@@ -32,7 +32,7 @@ class FromConfig:
 
 
 def request_named(config: str, facts: Facts | None = None, *, assume: Path | None = None) -> PlanRequest:
-    """Of a run's recipe or TOML file, as `giornata pretrain run` reads it, and of what is assumed beside it.
+    """The request of a run's recipe or TOML file, and of a file with assumptions.
 
     Raises InvalidInput with all faults of both.
     """
@@ -48,9 +48,9 @@ def request_named(config: str, facts: Facts | None = None, *, assume: Path | Non
 
 
 def request_of_run(config: PretrainConfig, facts: Facts | None = None, **assumed: Any) -> PlanRequest:
-    """What a run's configuration asks for, in its mode and in the others; `assumed` are fields of PlanRequest.
+    """The request of a run's configuration, in its mode and in the others; `assumed` are fields of PlanRequest.
 
-    Of a configuration whose trainers have no GPU only FLOPs and storage are told, unless `trainers` are assumed.
+    Without a GPU for trainers only FLOPs and storage are told, unless `trainers` are assumed.
     Raises InvalidInput with all faults.
     """
     known = facts or load_facts()
@@ -97,8 +97,8 @@ def _values_of_run(config: PretrainConfig, facts: Facts, rows: FromConfig) -> di
 
 
 def _rows_found(config: PretrainConfig) -> FromConfig:
-    """How many rows the run's shards have, where their manifest lies in a folder of this machine. Raises InvalidInput
-    for a manifest that is none."""
+    """The number of rows in the run's shards, where their manifest lies in a folder of this machine. Raises
+    InvalidInput for a broken manifest."""
     address = config.data.shards
     each = "every sample counts as a row of its own; dataset_rows in a file for --assume says how many there are"
     if "://" in address:

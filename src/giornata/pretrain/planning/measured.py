@@ -1,4 +1,4 @@
-"""What `giornata pretrain run --synthetic` measured, what follows from it, and how plans and runs take it up.
+"""Rates that `giornata pretrain run --synthetic` measured, for plans and runs.
 
 The file is one JSON object with `measured`; what else it says follows from that and is for people.
 """
@@ -45,7 +45,7 @@ class MeasuredPhase(_Kept):
 
 
 class Measured(_Kept):
-    """Of one configuration. `trainers_measured` of its `trainers` worked; devices as they call themselves."""
+    """Rates of one configuration. `trainers_measured` of its `trainers` worked. Devices have CUDA's names."""
 
     name: str
     model: str
@@ -59,7 +59,7 @@ class Measured(_Kept):
     phases: tuple[MeasuredPhase, ...]
 
     def demand_images_per_s(self, phase: MeasuredPhase) -> float:
-        """Of all trainers. An estimate where not all were measured: the network between them is left out then."""
+        """The rate of all trainers. Where not all were measured, it leaves out the network between them."""
         return phase.trainers.images_per_s / self.trainers_measured * self.trainers
 
     def encoders(self, phase: MeasuredPhase) -> int:

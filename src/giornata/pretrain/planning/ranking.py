@@ -121,9 +121,9 @@ class RowsThatDecide:
 
 
 def rows_that_decide(ranking: Ranking) -> RowsThatDecide | None:
-    """Where the cheapest mode changes; None where only one kind of mode was asked for, or where nothing has a price.
+    """The number of rows where the cheapest mode changes; None with one kind of mode, or without prices.
 
-    What a mode that stores costs is a line over the number of rows: two plans give the line.
+    The cost of a mode that stores is a line over the number of rows: two plans give the line.
     """
     passing = ranking.first(lambda choice: choice.mode not in STORING)
     modes = [mode for mode in ranking.request.modes if mode in STORING]
@@ -145,7 +145,7 @@ def rows_that_decide(ranking: Ranking) -> RowsThatDecide | None:
 def interruptible(ranking: Ranking) -> Ranking | None:
     """The same run on machines that the provider may take away; None where the book has no such trainers.
 
-    Trainers are machines with several GPUs: what a network between single ones carries is not known.
+    Trainers are machines with several GPUs: the network between single ones is not known.
     """
     request, facts = ranking.request, ranking.facts
     names = [row.instance for row in facts.offers if (row.book, row.term) == (request.prices, INTERRUPTIBLE)]

@@ -200,7 +200,7 @@ def _encoding(ranking: Ranking) -> Iterator[str]:
 
 
 def _offers(ranking: Ranking) -> list[Offer]:
-    """Of the plan's book, without what is paid for a year in advance; the request's own prices come first."""
+    """Offers of the plan's book but the reserved ones; the request's own prices come first."""
     terms = {ranking.request.trainer_term, ranking.request.encoder_term, INTERRUPTIBLE}
     found: dict[tuple[str, str], Offer] = {}
     for offer in ranking.facts.offers:

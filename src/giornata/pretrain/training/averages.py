@@ -26,12 +26,12 @@ class Averages:
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """By the parameters' names, sharded like them; empty before the first update."""
+        """The averages by the parameters' names, sharded like them; empty before the first update."""
         return self._tensors
 
     @torch.no_grad()
     def begin(self, steps: int) -> None:
-        """As after `steps` updates; the values are to be filled in by whoever has them."""
+        """Make the averages of `steps` updates. The caller fills in their values."""
         self._tensors = {name: each.detach().clone() for name, each in self._parameters.items()} if steps else {}
         self.steps = steps
 

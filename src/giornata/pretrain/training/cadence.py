@@ -34,7 +34,7 @@ def interruption_s(configured_s: float | None, progress: Progress) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Cadence:
-    """Of one start of the first trainer, which decides for all."""
+    """Decides when checkpoints are due, on the first trainer, for all trainers."""
 
     config: PretrainConfig
     clock_s: Callable[[], float]

@@ -61,7 +61,7 @@ class CheckpointsFail(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """What this trainer did with rows since the last checkpoint."""
+    """Rows that this trainer trained or left out since the last checkpoint."""
 
     trained: Sequence[Use] = ()
     quarantined: Sequence[Use] = ()
@@ -73,8 +73,8 @@ class Uses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a checkpoint is made from. `ledger` is brought up to date in the background and gets into `progress`. It
-    is None when all phases are done, and at every trainer but the first.
+    """The contents of a checkpoint. `ledger` is brought up to date in the background and gets into `progress`. It is
+    None when all phases are done, and at every trainer but the first.
 
     `alongside` is called by the first trainer before the commit: what it writes belongs to this checkpoint.
     """
@@ -87,8 +87,8 @@ class Snapshot:
 
 
 def staging(device: torch.device) -> StagingOptions:
-    """How tensors get from the device to the host's memory. A GPU copies to pinned memory by itself, all tensors at
-    once, while the training waits: from pageable memory each copy would take a detour of its own."""
+    """The way of tensors from the device to the host's memory. A GPU copies all tensors at once to pinned memory
+    while the training waits: from pageable memory each copy would take a detour of its own."""
     pinned = device.type == "cuda"
     return StagingOptions(
         use_pinned_memory=pinned, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pinned
@@ -96,7 +96,7 @@ def staging(device: torch.device) -> StagingOptions:
 
 
 class Checkpoints:
-    """Of one run. Calls are made by all trainers at the same place; one checkpoint is under way at a time."""
+    """The checkpoints of a run, one written at a time. All trainers make each call at the same place."""
 
     def __init__(
         self,
@@ -336,5 +336,5 @@ def _needed(folder: Path, tensors: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """As it can be written: safetensors knows one order in memory."""
+    """The tensor as safetensors can write it, which knows one order in memory."""
     return tensor.detach() if isinstance(tensor, DTensor) else tensor.detach().contiguous()

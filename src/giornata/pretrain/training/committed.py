@@ -54,7 +54,7 @@ class Committed:
     files: Mapping[str, FileFacts]
 
     def progress(self, run: Storage) -> Progress:
-        """How far the run was. Raises InvalidInput for another version's."""
+        """The run's progress at this checkpoint. Raises InvalidInput for another version's."""
         where = f"{run}/{FOLDER}/{self.name}/{STATE}"
         return Progress.from_json(json.loads(run.read(f"{FOLDER}/{self.name}/{STATE}")), where=where)
 

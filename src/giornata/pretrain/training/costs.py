@@ -56,7 +56,7 @@ class TrainingAttempt:
 
 
 def spent_usd(run: Storage, progress: Progress) -> float:
-    """Of all attempts and encodings that have told; at least what the checkpoint says, should accounts be missing.
+    """USD of all attempts and encodings that have a record, and at least the USD of the checkpoint.
     Raises OSError."""
     accounts = sum(_read(run, name)["usd"] for name in run.names(FOLDER))
     return max(accounts, progress.spent_usd)

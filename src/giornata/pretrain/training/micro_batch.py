@@ -1,4 +1,4 @@
-"""How many pictures one forward and backward pass takes: what the phase says, or as many as fit, found by trial."""
+"""The pictures of one forward and backward pass: as many as the phase says, or as fit, found by trial."""
 
 from collections.abc import Callable
 

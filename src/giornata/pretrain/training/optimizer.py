@@ -17,7 +17,7 @@ Parameters = Mapping[str, torch.nn.Parameter]
 
 
 def learning_rate(phase: Phase, step: int, *, steps: int) -> float:
-    """Of optimizer step `step` of the phase, counted from 0, where the phase has `steps`.
+    """The rate of optimizer step `step` of the phase, counted from 0, where the phase has `steps`.
 
     It is diffusers' schedule over one step more, from its second step on, so that no step has a rate of 0: each row
     is trained once, and its step counts. Later steps than expected, after a restart, have the rate of the last one.
@@ -44,7 +44,7 @@ class Optimizer:
         self.begin(0)
 
     def begin(self, steps: int) -> None:
-        """As after `steps` updates; the tensors are zeros, to be filled in by whoever has them."""
+        """Make the state of `steps` updates. Its tensors are zeros, which the caller fills in."""
         self.steps = steps
         for part in self._parts:
             for group in part.param_groups:

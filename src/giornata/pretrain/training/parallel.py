@@ -52,7 +52,7 @@ class Sharding:
                 module.reshard()
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """By the names that they have in the UNet alone."""
+        """Parameters by the names that they have in the UNet alone."""
         return dict(self.unet.named_parameters())
 
 
@@ -97,9 +97,11 @@ def _shard(unet: UNet2DConditionModel, mesh: DeviceMesh, *, bf16: bool) -> None:
 
 
 def full_nodes(nodes: Sequence[str]) -> int | None:
-    """How many trainers share a node, from the node of each of them, by rank. None where nodes have unequal numbers,
-    or one that does not have its trainers one after the other: HSDP has no replicas to make then, and all shard
-    together. All trainers have to come to the same answer, or they would wait for ever."""
+    """The number of trainers on each node, from the node of each trainer, by rank.
+
+    None where nodes have unequal numbers, or ranks that do not follow one another: HSDP has no replicas then, and all
+    shard together. All trainers have to come to the same answer, or they would wait for ever.
+    """
     sizes = [len(list(trainers)) for _, trainers in groupby(nodes)]
     return sizes[0] if len(sizes) == len(set(nodes)) and len(set(sizes)) == 1 else None
 

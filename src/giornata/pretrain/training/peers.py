@@ -62,7 +62,7 @@ class Channel:
         return found or []
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Of everybody's tensors, element by element, in float64 on the CPU."""
+        """The sum of all trainers' tensors, element by element, in float64 on the CPU."""
         total = values.detach().to("cpu", torch.float64, copy=True)
         if self.world > 1:
             distributed.all_reduce(total, group=self.group)

@@ -24,7 +24,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Of all rows of a step, over all trainers. `by_level` has None where no row had that much noise."""
+    """Losses of all rows of a step, over all trainers. `by_level` has None where no row had that much noise."""
 
     mean: float
     by_level: tuple[float | None, ...]

@@ -49,7 +49,7 @@ WEIGHT = "weight."
 
 
 class TooManyBadSteps(RuntimeError):
-    """So many steps in a row were left out that the run will not mend itself."""
+    """max_bad_steps steps in a row were left out."""
 
 
 class Guard:
@@ -132,7 +132,7 @@ class Run:
 
 
 class Trainer:
-    """Everything on one device. Calls are made by all trainers at the same place."""
+    """Everything on one device. All trainers make each call at the same place."""
 
     def __init__(self, run: Run, peers: Peers, channel: Channel, stack: ExitStack) -> None:
         self._run, self._channel = run, channel
@@ -166,7 +166,7 @@ class Trainer:
         )
 
     def restore(self) -> Progress:
-        """Everything as in the checkpoint to start from, and how far that is."""
+        """Load the checkpoint to start from, and return its progress."""
         start, run = self._run.start, self._run
         if start is None:
             return Progress()

@@ -85,7 +85,7 @@ class PretrainWorkload:
 
 
 def command(config: dict[str, Any]) -> str:
-    """What Ray is to run, on the cluster that it was given to. With `-u` no line is kept back."""
+    """The command that Ray runs on its cluster. `-u` keeps no line back."""
     return shlex.join(
         [
             *(sys.executable, "-u", "-m", "giornata.pretrain.run"),
@@ -95,7 +95,7 @@ def command(config: dict[str, Any]) -> str:
 
 
 def _words(message: dict[str, Any]) -> str:
-    """Of an evaluation beside the run, or of what the run does not measure."""
+    """A line on an evaluation or on something that the run does not measure."""
     if message["event"] == "note":
         return str(message["words"])
     why = message.get("failed") or message.get("skipped")
