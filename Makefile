@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 pretrain-demo: $(STAMP)
-	@$(BIN)/giornata pretrain demo --json $(DEMO_FLAGS)
+	@$(BIN)/python -m examples.pretrain_demo --json $(DEMO_FLAGS)
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(DEMO_FLAGS)

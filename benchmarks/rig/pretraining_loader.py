@@ -29,8 +29,7 @@ from giornata.pretrain.feeding.feed import Batch
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import Progress
-from giornata.pretrain.training.trainer import Trainer
-from giornata.pretrain.training.training_run import Run
+from giornata.pretrain.training.trainer import Run, Trainer
 from giornata.protocol.pretraining import PretrainConfig
 
 SIZES = (

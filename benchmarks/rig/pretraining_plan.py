@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from giornata.pretrain.planning.choices import Choice
 from giornata.pretrain.planning.facts import load_facts
+from giornata.pretrain.planning.pricing import Choice, mfu_of
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.reading import request_of
-from giornata.pretrain.planning.roofline import mfu_of
+from giornata.pretrain.planning.request import request_of
 
 TRAINERS = {"H100": "4xp5.48xlarge", "H200": "4xp5en.48xlarge"}
 """32 GPUs each."""

@@ -13,7 +13,7 @@ from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
-from giornata.pretrain.training.training_run import Run
+from giornata.pretrain.training.trainer import Run
 from giornata.pretrain.worker import FrozenParts, frozen_parts
 from giornata.protocol.pretraining import PretrainConfig
 

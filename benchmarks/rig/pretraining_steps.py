@@ -34,7 +34,7 @@ from giornata.pretrain.training.models import (
     widths,
 )
 from giornata.pretrain.training.optimizer import Optimizer, whole
-from giornata.pretrain.training.parallel import alone, spread
+from giornata.pretrain.training.parallel import alone, shard_model
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, Precision, PretrainConfig
@@ -70,7 +70,7 @@ def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
         unet = new_unet(config.model.architecture, 0).to(device)
         if way["compile"]:
             stack.enter_context(compiled(unet))
-        placed = spread(unet, train, peers, device)
+        placed = shard_model(unet, train, peers, device)
         optimizer = Optimizer(placed.parameters(), train, fused=way["fused"])
         kind = config.model.prediction_type
         objective = Objective(scheduler=noise_scheduler(kind), prediction_type=kind, snr_gamma=config.train.snr_gamma)

@@ -80,6 +80,5 @@ PRETRAIN_COMMANDS = (
         ("run", "pretrain_run", "Train through all phases, from wherever the run was."),
         ("submit", "pretrain_submit", "Queue the run for a node that has a Ray cluster."),
         ("eval", "pretrain_eval", "Judge a checkpoint: samples, validation loss, scores."),
-        ("demo", "pretrain_demo", "Show all of it on this machine, with a kill in each phase."),
     ),
 )

@@ -107,7 +107,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "giornata pretrain eval run.toml",
         "giornata pretrain eval run.toml --clip openai/clip-vit-large-patch14 --rows 512",
     ),
-    "pretrain demo": ("giornata pretrain demo", "giornata pretrain demo --out ./pretrain-demo"),
 }
 """By all words before the options. Words in capitals stand for names and ids."""
 

@@ -1,9 +1,18 @@
 """`giornata pretrain`: commands about pre-training, each in a module of its own."""
 
+from typing import Annotated
+
 import typer
 
 from giornata.cli.command_index import PRETRAIN_COMMANDS
 from giornata.cli.lazy_group import LazyGroup
+
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A recipe (shapes), or a TOML file.", show_default=False)
+]
+Address = Annotated[
+    str | None, typer.Option(help="Of a Ray cluster. Default: a Ray on this machine.", show_default=False)
+]
 
 
 class PretrainGroup(LazyGroup):

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.pretrain_options import Address, Config
+from giornata.cli.pretrain import Address, Config
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import reporting
 from giornata.cli.ui.text import size

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.pretrain_options import Config
+from giornata.cli.pretrain import Config
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import Output, reporting
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.pretrain_options import Address
+from giornata.cli.pretrain import Address
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import size

@@ -63,9 +63,9 @@ def _run(command: Sequence[str], errors: int, progress: Callable[[Mapping[str, A
 
 
 class _Ending:
-    """Of a program, when a signal asks for it. It is told once; who is told again, or takes STOP_WITHIN_S, is killed
-    with all that it has begun, such as a program of its own with a Ray. Signals raise nothing before it has ended: in
-    the middle of ending a program they would leave it behind."""
+    """Ends a program when a signal asks for it. The first signal asks the program to end; a second one, or
+    STOP_WITHIN_S, kills it with all that it has begun, such as a Ray. Signals raise nothing before the program has
+    ended: an exception meanwhile would leave it behind."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -74,7 +74,6 @@ class _Ending:
         self._patience: threading.Timer | None = None
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        """A signal."""
         if number in self.deaf_to:
             return
         again, self.asked = self.asked, True
@@ -90,7 +89,7 @@ class _Ending:
             self.ask()
 
     def ask(self) -> None:
-        """It shall end now, if it has begun."""
+        """End the program, if it has begun."""
         if self._process is not None and self._patience is None:
             self._process.send_signal(signal.SIGINT)
             self._patience = threading.Timer(STOP_WITHIN_S, self._kill)

@@ -5,15 +5,14 @@ from typing import Annotated
 import typer
 
 from giornata.cli.options import JsonFlag, check_job_name, settings_of
-from giornata.cli.pretrain_options import Config
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, reporting
 from giornata.cli.ui.watch import watch
+from giornata.cli.pretrain import Config
 from giornata.domain.job import JobState
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.training.meter import HOUR_S, usd_per_s
-from giornata.protocol.pretraining import Mode, PretrainConfig
+from giornata.protocol.pretraining import HOUR_S, Mode, PretrainConfig
 from giornata.protocol.specs import PRETRAIN_KIND
 
 
@@ -23,13 +22,13 @@ def register(group: typer.Typer) -> None:
 
 
 def cost_words(config: PretrainConfig) -> str:
-    """What the job's cost is made of, and where the run's own account is told."""
+    """Lines on the job's costs, and on the run's own count of them."""
     node = "  an hour of the job costs the --price of the node that follows it: let that be the cluster's;"
     if config.workers.trainer_usd_per_h is None:
         return f"{node}\n  set workers.trainer_usd_per_h, and the run tells what it spends (spent_usd in its metrics)"
     beside = config.encode.mode in {Mode.ONLINE, Mode.HYBRID}
     encoders = max(config.encoders_of(phase) for phase in range(len(config.phases))) if beside else 0
-    per_h = usd_per_s(config, config.workers.trainers, encoders) * HOUR_S
+    per_h = config.usd_per_s(config.workers.trainers, encoders) * HOUR_S
     return (
         f"{node}\n  by its workers' prices the run takes ${per_h:,.2f}/h; what it spends is spent_usd in its metrics"
     )

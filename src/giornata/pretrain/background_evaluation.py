@@ -35,8 +35,7 @@ class Task(Protocol):
     def result(self) -> dict[str, float] | None:
         """Its numbers; None while it is at work. Raises GiornataError, OSError or RayError."""
 
-    def cancel(self) -> None:
-        """End it at once."""
+    def cancel(self) -> None: ...
 
 
 Begin = Callable[[Committed, bool], Task]
@@ -56,7 +55,7 @@ def due(config: PretrainConfig, checkpoint: Committed, before: tuple[int, int]) 
 
 
 class Evaluations:
-    """Of one run. `turn` is called every now and then, and never waits for an evaluation."""
+    """Evaluates checkpoints of one run. The watching thread calls `turn`, which never waits for an evaluation."""
 
     def __init__(
         self,
@@ -73,11 +72,11 @@ class Evaluations:
         self._under_way: tuple[Committed, Task, float] | None = None
 
     def news(self) -> None:
-        """There is another checkpoint, which may be due."""
+        """Note that there is another checkpoint, which may be due."""
         self._news = True
 
     def turn(self) -> None:
-        """Take what is done, and begin what is due."""
+        """Take a finished evaluation, and begin one that is due."""
         try:
             if self._under_way is not None:
                 self._take(*self._under_way)
@@ -99,7 +98,6 @@ class Evaluations:
             wanted.wait(POLL_S)
 
     def close(self) -> None:
-        """End what is under way."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way[1].cancel()
@@ -147,7 +145,7 @@ class RayTask:
     def __init__(self, config: PretrainConfig, checkpoint: Committed, all_trained: bool) -> None:
         gpu = spare_gpu(config, there=ray.cluster_resources().get("GPU", 0.0), all_trained=all_trained)
         # It changes its priority, which cannot be taken back: no other task gets this process.
-        task = ray.remote(max_calls=1, max_retries=0)(_in_nobodys_way)
+        task = ray.remote(max_calls=1, max_retries=0)(_evaluate_at_low_priority)
         self.ref = task.options(num_cpus=0, num_gpus=int(gpu)).remote(config.to_json(), checkpoint.name, gpu)
 
     def result(self) -> dict[str, float] | None:
@@ -161,7 +159,6 @@ class RayTask:
         return found
 
     def cancel(self) -> None:
-        """End it at once."""
         ray.cancel(self.ref, force=True)
 
 
@@ -175,7 +172,7 @@ def spare_gpu(config: PretrainConfig, *, there: float, all_trained: bool) -> boo
     return config.evaluate.use_gpu or there - (0.0 if all_trained else taken) >= 1.0
 
 
-def _in_nobodys_way(values: Mapping[str, Any], name: str, gpu: bool) -> dict[str, float] | str:
+def _evaluate_at_low_priority(values: Mapping[str, Any], name: str, gpu: bool) -> dict[str, float] | str:
     """See `evaluated`. Its errors travel as words: those of this program need not be pickled."""
     from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
 
@@ -192,11 +189,11 @@ def _in_nobodys_way(values: Mapping[str, Any], name: str, gpu: bool) -> dict[str
 def evaluated(config: PretrainConfig, name: str, *, gpu: bool) -> dict[str, float]:
     """Evaluate the checkpoint of this name, and keep the report in the run's storage. Raises GiornataError and
     OSError."""
-    from giornata.pretrain.evaluate import Eyes, checkpoint_of, evaluate
+    from giornata.pretrain.evaluate import ScoringModels, checkpoint_of, evaluate
 
     settings, run = config.evaluate, run_storage(config)
-    eyes = Eyes.of(settings.clip, settings.inception)
+    models = ScoringModels.of(settings.clip, settings.inception)
     with tempfile.TemporaryDirectory(prefix="giornata-evaluation-") as folder:
-        report = evaluate(config, name=name, out=Path(folder), eyes=eyes, most=settings.rows, gpu=gpu)
+        report = evaluate(config, name=name, out=Path(folder), models=models, most=settings.rows, gpu=gpu)
         keep(run, checkpoint_of(config, name), report)
     return numbers_of(report)

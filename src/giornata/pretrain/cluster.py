@@ -31,7 +31,7 @@ def connected(address: str | None) -> Iterator[None]:
 
     Raises Unavailable when nobody answers at `address`, and InvalidInput for one that cannot be.
     """
-    # Tasks and actors write to Ray's own log files; what people should see comes from the board.
+    # Tasks and actors write to Ray's own log files; what people should see comes from the progress actor.
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         cpus = max(LEAST_CPUS, os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Crashes of trainers, as the board keeps them: what is told of each, and when another try is hopeless.
+"""Crashes of trainers, as the progress actor keeps them: what is told of each, and when another try is hopeless.
 
 A trainer that is killed says nothing. One that loses its peers raises, too, and is no cause: `lost_others` knows
 these errors. What is left are errors of the program, its input or its machine.
@@ -42,7 +42,7 @@ def lost_others(error: BaseException) -> bool:
 
 @dataclass(slots=True)
 class Crashes:
-    """Of one command. `step` is the newest one that was told of."""
+    """The crashes of one command. `step` is the newest trained step."""
 
     step: int = 0
     _starts: int = 0
@@ -53,7 +53,7 @@ class Crashes:
     _final: str = ""
 
     def begun(self) -> None:
-        """The trainers start."""
+        """Note that the trainers start."""
         self._starts += 1
 
     def add(self, words: str, *, final: bool) -> dict[str, Any] | None:

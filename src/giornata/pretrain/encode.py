@@ -49,8 +49,7 @@ from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.training.meter import usd_per_s
-from giornata.pretrain.training.spending import Account
+from giornata.pretrain.training.costs import CostRecord, TrainingAttempt
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
@@ -234,18 +233,16 @@ def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
 
 @contextmanager
 def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """Add the cost of the encoders to the run's with each progress (giornata.pretrain.training.spending).
+    """Add the cost of the encoders to the run's with each progress (giornata.pretrain.training.costs).
 
     Pictures that were encoded for another run cost nothing again.
     """
     now_ms = time.time_ns() // 1_000_000
-    account = Account(
+    account = CostRecord(
         run=run_storage(config),
-        name=f"encode-{now_ms:013d}-{uuid.uuid4().hex}",
-        began_s=clock_s(),
-        began_ms=now_ms,
+        attempt=TrainingAttempt(name=f"encode-{now_ms:013d}-{uuid.uuid4().hex}", began_s=clock_s(), began_ms=now_ms),
     )
-    per_s = usd_per_s(config, 0, config.encode.encoders)
+    per_s = config.usd_per_s(0, config.encode.encoders)
 
     def tell(progress: Mapping[str, int]) -> None:
         account.add(clock_s() - account.until_s, per_s)

@@ -1,4 +1,4 @@
-"""What a run's weights can do, by themselves: `giornata pretrain eval CONFIG`.
+"""Judge the weights of a checkpoint: `giornata pretrain eval CONFIG`.
 
 Loss on the rows that were held back, by level of noise; a sheet of the configured prompts; with a CLIP model, its
 score on captions of held-back rows and the distance (CMMD) of what is drawn for them from the pictures themselves;
@@ -15,37 +15,52 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from diffusers import UNet2DConditionModel
+from PIL import Image
 
 from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
+from giornata.diffusion.objective import Objective
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
-from giornata.pretrain.evaluation.closeness import Clip, clip_score, cmmd
-from giornata.pretrain.evaluation.frechet import Inception, fid
+from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
+from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
+from giornata.pretrain.feeding.examples import Draws
+from giornata.pretrain.feeding.feeding import examples_of
+from giornata.pretrain.feeding.held import held_batches, held_portions
+from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
+from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import Committed, committed
 from giornata.pretrain.training.export import export
+from giornata.pretrain.training.models import noise_scheduler
+from giornata.pretrain.training.parallel import shard_model
+from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Progress
-from giornata.pretrain.training.validation import held_losses, held_pictures
+from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import PretrainConfig
 
 SEEDS = (0, 1, 2, 3)
+AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eyes:
-    """The networks that look at pictures, as far as they are wanted."""
+class ScoringModels:
+    """The networks that score pictures. None: its scores are not wanted."""
 
     clip: Clip | None
     inception: Inception | None
 
     @classmethod
-    def of(cls, clip: str | None, inception: str | None) -> "Eyes":
-        """Of a folder or hub id, and of a file. Raises InvalidInput when they cannot be loaded."""
+    def of(cls, clip: str | None, inception: str | None) -> "ScoringModels":
+        """Load a CLIP model by folder or hub id, and a network from a file. Raises InvalidInput."""
         return cls(
             clip=None if clip is None else Clip(clip),
             inception=None if inception is None else Inception(inception),
@@ -53,9 +68,9 @@ class Eyes:
 
 
 def evaluate(
-    config: PretrainConfig, *, name: str | None, out: Path, eyes: Eyes, most: int, gpu: bool | None = None
+    config: PretrainConfig, *, name: str | None, out: Path, models: ScoringModels, most: int, gpu: bool | None = None
 ) -> dict[str, Any]:
-    """The report. `name` is a checkpoint's, None the newest; at most `most` held-back rows are drawn for `eyes`.
+    """The report. `name` is a checkpoint's, None the newest; at most `most` held-back rows are drawn for `models`.
     `gpu`: whether to work on one, by default as the trainers do.
 
     Raises InvalidInput when there is no such checkpoint, or when parts that are needed are nowhere.
@@ -80,13 +95,13 @@ def evaluate(
     pipeline = pipeline_of(config.model, unet).to(device)
     if config.train.validation_prompts:
         report["samples_png"] = str(_sheet(config, pipeline, phase, progress, out))
-    if eyes.clip is not None or eyes.inception is not None:
-        report |= _closeness(config, pipeline, eyes, phase, most)
+    if models.clip is not None or models.inception is not None:
+        report |= _scores(config, pipeline, models, phase, most)
     return report
 
 
 def checkpoint_of(config: PretrainConfig, name: str | None) -> Committed:
-    """By its name, or the newest. Raises InvalidInput with what there is."""
+    """The checkpoint of this name, or the newest. Raises InvalidInput with the names that exist."""
     found = list(committed(run_storage(config)))
     for each in found:
         if name in {None, each.name}:
@@ -103,12 +118,23 @@ def phase_of(config: PretrainConfig, progress: Progress) -> int:
 
 
 def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, device: torch.device) -> dict[str, Any]:
+    """The losses on held-back rows, with the noise that the run itself draws for them in that phase."""
     from giornata.pretrain.worker import frozen_parts
 
-    frozen = frozen_parts(config, source_manifest(config), device)
-    losses = held_losses(config, unet, phase=phase, encoder=frozen.encoder, scaling=frozen.scaling, device=device)
-    if losses is None:
+    source = source_manifest(config)
+    frozen = frozen_parts(config, source, device)
+    batches = held_batches(
+        config, phase, rows_of_phases(config, source)[phase], source, frozen.encoder, rank=0, world=1
+    )
+    kind, scheduler = config.model.prediction_type, noise_scheduler(config.model.prediction_type)
+    timesteps = scheduler.config.num_train_timesteps
+    draws = Draws(seed=config.seed, timesteps=timesteps, scaling=frozen.scaling, purpose="pretrain/validation")
+    examples = examples_of(batches, draws, AT_ONCE)
+    if not examples:
         return {"validation_rows": 0, "validation_loss": None, "validation_loss_by_level": []}
+    objective = Objective(scheduler=scheduler, prediction_type=kind, snr_gamma=config.train.snr_gamma)
+    peers = Peers()
+    losses = Passes(shard_model(unet, config.train, peers, device), objective, Channel(peers)).judge(examples)
     return {
         "validation_rows": losses.rows,
         "validation_loss": losses.mean,
@@ -132,24 +158,47 @@ def _sheet(config: PretrainConfig, pipeline: Any, phase: int, progress: Progress
     return path
 
 
-def _closeness(config: PretrainConfig, pipeline: Any, eyes: Eyes, phase: int, most: int) -> dict[str, Any]:
-    real, captions = held_pictures(config, phase=phase, most=most)
+def _scores(config: PretrainConfig, pipeline: Any, models: ScoringModels, phase: int, most: int) -> dict[str, Any]:
+    real, captions = _held_pictures(config, phase=phase, most=most)
     if not real:
         hint = "train.validation_rows says how many are held back"
-        where = "--inception" if eyes.clip is None else "--clip"
+        where = "--inception" if models.clip is None else "--clip"
         raise InvalidInput([Fault(where=where, message="no rows are held back to compare with", hint=hint)])
-    if eyes.inception is not None:
-        eyes.inception.check(len(real))  # before hours of drawing
+    if models.inception is not None:
+        models.inception.check(len(real))  # before hours of drawing
     drawn = sample(pipeline, captions, side_px=config.phases[phase].resolution, seed=config.seed)
     found: dict[str, Any] = {"compared_pictures": len(drawn)}
-    if eyes.clip is not None:
-        drawn_ND, real_ND, texts_ND = eyes.clip.pictures(drawn), eyes.clip.pictures(real), eyes.clip.texts(captions)
+    if models.clip is not None:
+        drawn_ND, real_ND = models.clip.pictures(drawn), models.clip.pictures(real)
+        texts_ND = models.clip.texts(captions)
         found["clip_score"] = clip_score(drawn_ND, texts_ND)
         found["clip_score_of_real"] = clip_score(real_ND, texts_ND)
         found["cmmd"] = cmmd(drawn_ND, real_ND)
-    if eyes.inception is not None:
-        found["fid"] = fid(eyes.inception, drawn, real)
+    if models.inception is not None:
+        found["fid"] = fid(models.inception, drawn, real)
     return found
+
+
+def _held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[list[Image.Image], list[str]]:
+    """At most `most` held-back pictures with their captions, cut as the phase cuts them."""
+    source = source_manifest(config)
+    rows_of = rows_of_phases(config, source)[phase]
+    cutting = Cutting.of(config.data, seed=config.seed, resolution=config.phases[phase].resolution)
+    names = tuple(shard.name for shard in source.shards)
+    group = pa.table({GROUP: [packed(held_portions(rows_of, rank=0, world=1))]})
+    pictures, captions = list[Image.Image](), list[str]()
+    for table in ReadPictures(Storage.at(config.data.shards), names, rows_of, cutting)(group):
+        for row in table.to_pylist():
+            if len(pictures) < most and not row[columns.REASON]:
+                pictures.append(
+                    _picture(row[columns.PIXELS], (row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]))
+                )
+                captions.append(row[columns.CAPTION])
+    return pictures, captions
+
+
+def _picture(content: bytes, size: Sequence[int]) -> Image.Image:
+    return Image.fromarray(np.frombuffer(content, dtype=np.uint8).reshape(*size, 3))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -167,8 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fix_determinism(threads=1)
     try:
         config = read_config(given.config)
-        eyes = Eyes.of(given.clip, given.inception)
-        report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), eyes=eyes, most=given.rows)
+        models = ScoringModels.of(given.clip, given.inception)
+        report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), models=models, most=given.rows)
     except InvalidInput as error:
         report = {"faults": [asdict(fault) for fault in error.faults]}
     except (GiornataError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What checkpoints of a run were found to do, in its storage: of evaluations beside the run.
+"""Reports of background evaluations in the run's storage.
 
 evaluations/step-00000040-phase-0.json   the report of giornata.pretrain.evaluate
 evaluations/step-00000040-phase-0.png    samples of train.validation_prompts, where there are any
@@ -29,12 +29,11 @@ def keep(run: Storage, checkpoint: Committed, report: Mapping[str, Any]) -> None
 
 
 def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
-    """`evaluation/…` of what was measured."""
+    """The measured numbers, named `evaluation/…`."""
     return {f"evaluation/{name}": float(report[name]) for name in NUMBERS if report.get(name) is not None}
 
 
 def kept(run: Storage, name: str) -> bool:
-    """Whether the checkpoint of this name was evaluated."""
     return run.exists(f"{FOLDER}/{name}.json")
 
 

@@ -31,7 +31,7 @@ CLOCK_UNCERTAINTY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """What the fence takes for time. Tests give their own."""
+    """The clock of the fence. Tests give their own."""
 
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     wait: Callable[[float], object] = time.sleep
@@ -48,7 +48,7 @@ class Held:
 
     @property
     def token(self) -> str:
-        """Of the owner. Other processes of the same command check by it."""
+        """The owner's token, by which other processes of the same command check."""
         return str(self.record["token"])
 
     def renew(self, *, ended: bool = False) -> None:

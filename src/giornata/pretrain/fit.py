@@ -23,8 +23,8 @@ from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.state import ResizingState, TrainControllerState
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.board import RESIZE
 from giornata.pretrain.crashes import is_final, lost_others, words_of
+from giornata.pretrain.progress_actor import RESIZE
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
 from giornata.pretrain.training.progress import Outcome
@@ -61,13 +61,13 @@ class SaveBeforeResize(ControllerCallback):
 
     def __init__(
         self,
-        board: Any,
+        actor: Any,
         *,
         got: Callable[[Any], Any] = ray.get,
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._board, self._got, self._clock_s, self._sleep = board, got, clock_s, sleep
+        self._actor, self._got, self._clock_s, self._sleep = actor, got, clock_s, sleep
 
     def after_controller_state_update(
         self,
@@ -77,32 +77,34 @@ class SaveBeforeResize(ControllerCallback):
         """Ray Train resizes right after this returns."""
         if not isinstance(current_state, ResizingState):
             return
-        self._got(self._board.ask_to_resize.remote())
+        self._got(self._actor.ask_to_resize.remote())
         until_s = self._clock_s() + RESIZE_WITHIN_S
-        while not self._got(self._board.have_left.remote()) and self._clock_s() < until_s:
+        while not self._got(self._actor.have_left.remote()) and self._clock_s() < until_s:
             self._sleep(LOOK_EVERY_S)
 
 
 def fit(
     config: PretrainConfig,
     *,
-    board: Any,
+    actor: Any,
     command_ms: int = 0,
     owner: str,
     once: Callable[[PretrainConfig, Any], str] | None = None,
 ) -> None:
-    """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
-    good; GiornataError where the trainers crash in the same way again and again. The command that trains began at
-    `command_ms` and costs money since then; `owner` is its token on the storage, empty where no command holds it.
-    `once` is Ray Train's part: one group of trainers and its restarts."""
-    setbacks, once = Setbacks(), once or partial(_fit_once, command_ms=command_ms, owner=owner)
+    """Train to the end of the last phase, or until the progress actor is asked to stop.
+
+    Raises what ended the run for good; GiornataError where the trainers crash in the same way again and again. The
+    command that trains began at `command_ms` and costs money since then; `owner` is its token on the storage, empty
+    where no command holds it. `once` is Ray Train's part: one group of trainers and its restarts.
+    """
+    losses, once = RayTrainLosses(), once or partial(_fit_once, command_ms=command_ms, owner=owner)
     while True:
         try:
-            outcome = once(config, board)
+            outcome = once(config, actor)
         except (ControllerError, RayActorError, WorkerGroupError) as error:
             # Ray Train itself was lost, or an actor that it needs and does not start again; or trainers crash on.
             enough = isinstance(error, WorkerGroupError) and config.workers.max_failures >= 0
-            if enough or not setbacks.bearable(progress_of(run_storage(config)).step):
+            if enough or not losses.bearable(progress_of(run_storage(config)).step):
                 raise
             log.warning("Ray Train was lost, and is begun anew: %s", error)
             continue
@@ -114,8 +116,8 @@ def fit(
 
 
 @dataclass(slots=True)
-class Setbacks:
-    """Of Ray Train itself, one after the other."""
+class RayTrainLosses:
+    """Losses of Ray Train itself that followed one another."""
 
     fruitless: int = 0
     reached: int = -1
@@ -126,21 +128,20 @@ class Setbacks:
         return self.fruitless < MOST_FRUITLESS
 
 
-def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int, owner: str) -> str:
-    """How the trainers ended."""
+def _fit_once(config: PretrainConfig, actor: Any, *, command_ms: int, owner: str) -> str:
     workers, values, run = config.workers, config.to_json(), run_storage(config)
     # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
     notes = f"{NOTES}/{uuid.uuid4().hex}"
     trainer = TorchTrainer(
         _work,
-        train_loop_config={"config": values, "board": board, "command_ms": command_ms, "owner": owner},
+        train_loop_config={"config": values, "actor": actor, "command_ms": command_ms, "owner": owner},
         torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
         scaling_config=_scaling(workers),
         run_config=RunConfig(
             name=config.name,
             storage_path=run.path(notes),
             storage_filesystem=run.filesystem,
-            callbacks=[SaveBeforeResize(board)],
+            callbacks=[SaveBeforeResize(actor)],
             failure_config=FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures),
         ),
         datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
@@ -158,10 +159,10 @@ def _work(values: Mapping[str, Any]) -> str:
     An error is told at once: Ray Train starts the trainers anew and tells of the last error only, when it gives up.
     Where another start is hopeless, the trainers end instead, with GIVEN_UP and the reason.
     """
-    board = values["board"]
+    actor = values["actor"]
     if ray.train.get_context().get_world_rank() == 0:
-        ray.get(board.begun.remote())
-    if hopeless := ray.get(board.hopeless.remote()):
+        ray.get(actor.begun.remote())
+    if hopeless := ray.get(actor.hopeless.remote()):
         return GIVEN_UP + hopeless
     try:
         from giornata.pretrain.worker import work
@@ -169,10 +170,10 @@ def _work(values: Mapping[str, Any]) -> str:
         return work(values)
     except Exception as error:
         if not lost_others(error):
-            ray.get(board.crashed.remote(words_of(error), is_final(error)))
+            ray.get(actor.crashed.remote(words_of(error), is_final(error)))
         raise
     finally:
-        ray.get(board.left.remote())
+        ray.get(actor.left.remote())
 
 
 def _scaling(workers: Workers) -> ScalingConfig:

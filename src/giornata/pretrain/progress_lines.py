@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: lines for programs, or a bar for people."""
+"""The progress of a run: JSON lines for programs, or a bar for people."""
 
 import json
 import time
@@ -40,8 +40,8 @@ class PacedLines:
         return " · ".join(told)
 
 
-class Lines:
-    """JSON objects, one a line."""
+class ProgressJson:
+    """Writes each message as a JSON object on a line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -50,22 +50,19 @@ class Lines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Nothing to close."""
+    def __exit__(self, *_: object) -> None: ...
 
     def begin(self, config: PretrainConfig) -> None:
-        """Of this run."""
         self._names = tuple(phase.name for phase in config.phases)
 
     def __call__(self, message: dict[str, Any]) -> None:
-        """One more."""
         if message["event"] == "phase":
             message = {"event": "phase", "name": f"phase {self._names[message['number']]}"}
         self._stream.write(json.dumps(message) + "\n")
         self._stream.flush()
 
 
-class Words:
+class TerminalProgress:
     """A bar with the figures that matter; on output that is no terminal, a line every LINE_EVERY_S."""
 
     def __init__(self, stream: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -90,12 +87,10 @@ class Words:
         self._progress.stop()
 
     def begin(self, config: PretrainConfig) -> None:
-        """Of this run."""
         self._names = tuple(phase.name for phase in config.phases)
         self._task = self._progress.add_task("starting Ray", total=None, words="")
 
     def __call__(self, message: dict[str, Any]) -> None:
-        """Show it."""
         match message["event"]:
             case "phase":
                 self._phase = f"phase {self._names[message['number']]}"
@@ -124,7 +119,7 @@ class Words:
 
 
 def evaluation_words(message: dict[str, Any]) -> str:
-    """What came of an evaluation beside the run, in one line."""
+    """A line on an evaluation that has ended."""
     name = message["checkpoint"]
     if "failed" in message:
         return f"{name} was not evaluated: {message['failed']}"
@@ -135,7 +130,7 @@ def evaluation_words(message: dict[str, Any]) -> str:
 
 
 def crash_words(message: dict[str, Any]) -> str:
-    """What became of the trainers, in one line."""
+    """A line on a crash and what follows it."""
     then = "the run ends" if message["final"] else "they start again from the last checkpoint"
     return f"the trainers crashed after step {message['step']}: {message['words']} ({then})"
 

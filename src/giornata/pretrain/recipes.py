@@ -5,7 +5,6 @@ stabilityai/stable-diffusion-2-base; MosaicML's yamls have the same numbers), wi
 run that it is compared with.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from giornata.protocol.pretraining import (
     Train,
     Workers,
 )
-from giornata.protocol.pretraining_checks import load, parse
+from giornata.protocol.pretraining_checks import parse, read_toml
 
 
 def sd2_base(storage: str = "pretrain") -> PretrainConfig:
@@ -61,7 +60,7 @@ def sd2_base(storage: str = "pretrain") -> PretrainConfig:
 
 
 def sdxl_tiny(storage: str = "pretrain") -> PretrainConfig:
-    """Everything that a run does, with models of no size: for tests and for trying an installation."""
+    """All parts of a run with tiny models: for tests and for trying an installation."""
     return PretrainConfig(
         name="sdxl-tiny",
         storage=storage,
@@ -121,10 +120,7 @@ def read_config(word: str) -> PretrainConfig:
     if not path.exists():
         hint = f"recipes: {', '.join(RECIPES)}"
         raise InvalidInput([Fault(where="CONFIG", message=f"{word} is neither a recipe nor a file", hint=hint)])
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return load(path)  # says what is wrong
+    values = read_toml(path)
     if (name := values.pop("recipe", None)) is None:
         return parse(values)
     if name not in RECIPES:

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, collecting
 from giornata.pretrain.data.manifest import Manifest
@@ -32,7 +32,7 @@ from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
-from giornata.pretrain.progress_lines import Lines, Words
+from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import progress_of, rooted, run_storage
@@ -40,9 +40,6 @@ from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.progress import check_origin
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
-
-if TYPE_CHECKING:
-    from giornata.pretrain.background_evaluation import Evaluations
 
 POLL_S = 0.5
 MODEL = "model"
@@ -75,39 +72,103 @@ def run(
                 tracked(message)
 
             if not finished(config):
-                _trained(config, address, heard, stop, held.token)
+                _Training(config, heard, stop).run(address, owner=held.token)
         check_owner(held.storage, held.token)
         if finished(config):
             _export(config)
     return proof_of(config)
 
 
-def _trained(
-    config: PretrainConfig, address: str | None, listener: Listener, stop: threading.Event, owner: str
-) -> None:
-    """What is left of the phases, and evaluations meanwhile. The trainers' devices are free before the last one is
-    waited for."""
-    from giornata.pretrain.background_evaluation import Evaluations, RayTask
-    from giornata.pretrain.cluster import connected
+class _Training:
+    """The phases that are left, with evaluations beside them. `stop` asks the trainers to leave with a checkpoint."""
 
-    command_ms = time.time_ns() // 1_000_000
-    for words in not_measured(config):
-        listener({"event": "note", "words": words})
-    evaluations = Evaluations(config, run_storage(config), partial(RayTask, config), listener)
-    # Ray puts its own handler on SIGTERM, so ours comes after it.
-    with connected(address), stopping(stop):
+    def __init__(self, config: PretrainConfig, listener: Listener, stop: threading.Event) -> None:
+        from giornata.pretrain.background_evaluation import Evaluations, RayTask
+
+        self._config, self._listener, self._stop = config, listener, stop
+        self._command_ms = time.time_ns() // 1_000_000
+        self._evaluations = Evaluations(config, run_storage(config), partial(RayTask, config), listener)
+        self._phase, self._checkpoint_step = -1, 0
+
+    def run(self, address: str | None, *, owner: str) -> None:
+        """Train on the Ray at `address`. The trainers' devices are free before the last evaluation is waited for."""
+        from giornata.pretrain.cluster import connected
+
+        for words in not_measured(self._config):
+            self._listener({"event": "note", "words": words})
+        # Ray puts its own handler on SIGTERM, so ours comes after it.
+        with connected(address), stopping(self._stop):
+            try:
+                self._fit(owner)
+                if self._config.evaluate.checkpoints and finished(self._config):
+                    words = "all is trained; what is due is still evaluated (Ctrl-C leaves it out)"
+                    self._listener({"event": "note", "words": words})
+                    self._evaluations.finish(self._stop, within_s=self._config.evaluate.timeout_s)
+            finally:
+                self._evaluations.close()
+
+    def _fit(self, owner: str) -> None:
+        import ray
+        from ray.train import TrainingFailedError
+
+        from giornata.pretrain.fit import fit
+        from giornata.pretrain.progress_actor import progress_actor_here
+
+        actor, done = progress_actor_here(), threading.Event()
+        watching = threading.Thread(daemon=True, target=self._watch, args=(actor, done))
+        watching.start()
         try:
-            _fit(config, listener, stop, command_ms, owner, evaluations=evaluations)
-            if config.evaluate.checkpoints and finished(config):
-                words = "all is trained; what is due is still evaluated (Ctrl-C leaves it out)"
-                listener({"event": "note", "words": words})
-                evaluations.finish(stop, within_s=config.evaluate.timeout_s)
+            # In the main thread Ray Train would put its own handler on Ctrl-C, which gives up without a checkpoint.
+            with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-fit") as aside:
+                aside.submit(fit, self._config, actor=actor, command_ms=self._command_ms, owner=owner).result()
+        except (TrainingFailedError, ray.exceptions.RayError) as error:
+            raise GiornataError(f"the run ended: {_words(error)}") from error
         finally:
-            evaluations.close()
+            done.set()
+            watching.join(timeout=10 * POLL_S)
+
+    def _watch(self, actor: Any, done: threading.Event) -> None:
+        """Hand messages over until `done`; at last tell the checkpoint with which the trainers ended."""
+        import ray
+
+        asked = False
+        while True:
+            last = done.wait(POLL_S)
+            try:
+                messages = ray.get(actor.take.remote())
+                if self._stop.is_set() and not asked:
+                    ray.get(actor.ask_to_stop.remote())
+                    asked = True
+            except ray.exceptions.RayError:
+                return
+            for message in messages:
+                self._hear(message)
+            self._evaluations.turn()
+            if last:
+                self._tell_checkpoint(progress_of(run_storage(self._config)).step)
+                return
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["event"] == "progress" and message["metrics"]["phase"] != self._phase:
+            self._phase = message["metrics"]["phase"]
+            self._listener({"event": "phase", "number": int(self._phase)})
+        self._listener(message)
+        if message["event"] == "progress" and self._tell_checkpoint(
+            int(message["metrics"].get("checkpoint_step", 0))
+        ):
+            self._evaluations.news()
+
+    def _tell_checkpoint(self, step: int) -> bool:
+        """Tell of a checkpoint that is newer than the one before."""
+        if step <= self._checkpoint_step:
+            return False
+        self._checkpoint_step = step
+        self._listener({"event": "checkpoint", "step": step})
+        return True
 
 
 def not_measured(config: PretrainConfig) -> list[str]:
-    """What this run will not tell or do, and which setting would change that."""
+    """Sentences on what this run leaves out, and the setting that would change that."""
     train, found = config.train, list[str]()
     missing = [name for name in ("validation_steps", "validation_rows") if not getattr(train, name)]
     if missing:
@@ -136,8 +197,8 @@ def check(config: PretrainConfig) -> None:
 
 
 def _check_checkpoint(config: PretrainConfig, source: Manifest) -> None:
-    """What every trainer would refuse, too, once Ray and the models are there. Encoders that come as weights are left
-    to the trainers: their digest is known when they are loaded."""
+    """Refuse a checkpoint of another run before Ray starts; trainers would refuse it later. Encoders that come as
+    weights are left to the trainers: their digest is known when they are loaded."""
     storage = run_storage(config)
     start = newest(storage)
     if start is None:
@@ -151,7 +212,6 @@ def _check_checkpoint(config: PretrainConfig, source: Manifest) -> None:
 
 
 def finished(config: PretrainConfig) -> bool:
-    """Whether all phases are done."""
     return progress_of(run_storage(config)).phase >= len(config.phases)
 
 
@@ -165,88 +225,9 @@ def _export(config: PretrainConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="giornata-model-") as folder:
         export(config, storage, Path(folder))
         files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-        for path in sorted(
-            files, key=lambda each: each.name == "README.md"
-        ):  # the card last: it says that all is there
+        files.sort(key=lambda each: each.name == "README.md")  # the card last: it says that all is there
+        for path in files:
             storage.put(path, f"{MODEL}/{path.relative_to(folder)}")
-
-
-def _fit(
-    config: PretrainConfig,
-    listener: Listener,
-    stop: threading.Event,
-    command_ms: int,
-    owner: str,
-    *,
-    evaluations: "Evaluations",
-) -> None:
-    import ray
-    from ray.train import TrainingFailedError
-
-    from giornata.pretrain.board import board_here
-    from giornata.pretrain.fit import fit
-
-    board, done = board_here(), threading.Event()
-    watching = threading.Thread(
-        daemon=True, target=_watch, args=(config, board, listener, stop, done), kwargs={"evaluations": evaluations}
-    )
-    watching.start()
-    try:
-        # In the main thread Ray Train would put its own handler on Ctrl-C, which gives up without a checkpoint.
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-fit") as aside:
-            aside.submit(fit, config, board=board, command_ms=command_ms, owner=owner).result()
-    except (TrainingFailedError, ray.exceptions.RayError) as error:
-        raise GiornataError(f"the run ended: {_words(error)}") from error
-    finally:
-        done.set()
-        watching.join(timeout=10 * POLL_S)
-
-
-def _watch(
-    config: PretrainConfig,
-    board: Any,
-    listener: Listener,
-    stop: threading.Event,
-    done: threading.Event,
-    *,
-    evaluations: "Evaluations",
-) -> None:
-    """Until it is done; at last tells of the checkpoint with which the trainers ended, of which no step tells."""
-    import ray
-
-    asked, kept, phase = False, 0, -1
-    while True:
-        last = done.wait(POLL_S)
-        try:
-            messages = ray.get(board.take.remote())
-            if stop.is_set() and not asked:
-                ray.get(board.ask_to_stop.remote())
-                asked = True
-        except ray.exceptions.RayError:
-            return
-        for message in messages:
-            if message["event"] != "progress":
-                listener(message)
-                continue
-            metrics = message["metrics"]
-            if metrics["phase"] != phase:
-                phase = metrics["phase"]
-                listener({"event": "phase", "number": int(phase)})
-            listener(message)
-            if (newer := _safe(int(metrics.get("checkpoint_step", 0)), kept, listener)) > kept:
-                kept = newer
-                evaluations.news()
-        evaluations.turn()
-        if last:
-            _safe(progress_of(run_storage(config)).step, kept, listener)
-            return
-
-
-def _safe(step: int, kept: int, listener: Listener) -> int:
-    """Tell of a checkpoint that is newer than the one before; the newer of the two."""
-    if step > kept:
-        listener({"event": "checkpoint", "step": step})
-    return max(step, kept)
 
 
 def _words(error: Exception) -> str:
@@ -285,7 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     for name, value in RAY_LEAVES_OUT.items():  # Ray reads them when it is imported
         os.environ.setdefault(name, value)
-    view: Lines | Words = Lines(sys.stdout) if given.lines else Words(sys.stderr)
+    view: ProgressJson | TerminalProgress = ProgressJson(sys.stdout) if given.lines else TerminalProgress(sys.stderr)
     try:
         config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
         if given.measured is not None:

@@ -1,4 +1,4 @@
-"""Where a run keeps what it has: checkpoints, metrics, samples and the model, below its storage and its name."""
+"""The folder of a run below its storage, with checkpoints, metrics, samples and the model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,8 @@ from giornata.protocol.pretraining import PretrainConfig
 
 
 def rooted(config: PretrainConfig) -> PretrainConfig:
-    """With its folders by their whole paths, as this process has them. Trainers, encoders and tasks work where their
-    Ray was started, and would look for others."""
+    """The configuration with whole paths of its folders. Trainers, encoders and tasks have the working directory of
+    their Ray, where relative paths name other folders."""
     model, latents, evaluate = config.model, config.encode.latents, config.evaluate
     model = replace(model, pretrained_model_name_or_path=_rooted(model.pretrained_model_name_or_path))
     inception = None if evaluate.inception is None else absolute(evaluate.inception)
@@ -28,23 +28,22 @@ def rooted(config: PretrainConfig) -> PretrainConfig:
 
 
 def _rooted(folder_or_id: str | None) -> str | None:
-    """A name of the hub stays one."""
+    """The whole path of a folder; the id of a hub stays as it is."""
     here = folder_or_id is not None and Path(folder_or_id).expanduser().is_dir()
     return absolute(folder_or_id) if here and folder_or_id is not None else folder_or_id
 
 
 def run_storage(config: PretrainConfig) -> Storage:
-    """The run's own folder."""
     return Storage.at(config.storage) / config.name
 
 
 def progress_of(run: Storage) -> Progress:
-    """As the newest checkpoint has it; a new one when there is none."""
+    """The progress of the newest checkpoint; a new one without a checkpoint."""
     checkpoint = newest(run)
     return Progress() if checkpoint is None else checkpoint.progress(run)
 
 
 def ledger_of(progress: Progress, phase: int, rows_of: RowsOfPhase) -> Ledger:
-    """What is known to be trained of a phase."""
+    """The ledger of a phase; a new one where no checkpoint has it."""
     ledgers = progress.ledgers
     return Ledger.from_json(ledgers[phase], rows_of) if phase < len(ledgers) else Ledger(rows_of)

@@ -1,7 +1,10 @@
-"""What a cluster does with made-up rows: `python -m giornata.pretrain.synthetic CONFIG [--report FILE]`.
+"""Measure a cluster with made-up rows: `python -m giornata.pretrain.synthetic CONFIG --report FILE`.
 
-First the trainers alone run the real loop, then one encoder runs by itself. Both work at once in a real run: on
+First the trainers alone run the real loop, then one encoder encodes by itself. In a real run both work at once: on
 shared processors each is slower than here.
+
+Shapes: B rows of one size; H, W = pixels; C = 3, or 4 channels of latents with h, w = pixels / 8; L = 77 tokens;
+D, P widths of the text.
 """
 
 import argparse
@@ -10,45 +13,113 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.cluster import connected
+from giornata.pretrain.data import columns
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures
 from giornata.pretrain.encoding.encoder import device_of_an_encoder, gpus_of_an_encoder
+from giornata.pretrain.encoding.transforms import CUT
+from giornata.pretrain.feeding.batch import Batch, Feed
+from giornata.pretrain.feeding.examples import EmptyPrompt
+from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.feeding.schedule import share
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.synthetic_rows import synthetic_empty, synthetic_feeds, to_encode
 from giornata.pretrain.training.loop import Run, train
+from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Peers
-from giornata.protocol.pretraining import BESIDE, Mode, PretrainConfig
+from giornata.protocol.pretraining import BESIDE, LATENT_SIDE_PX, Architecture, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
+CAPTION = "a photograph of a small boat on a lake in the evening, with mountains behind it"
+LATENT_CHANNELS, HALF_BYTES = 4, 2
+TARGET = (columns.TARGET_HEIGHT, columns.TARGET_WIDTH)
 STEPS = 30
 WARM_UP_STEPS = 5
 """Compilation, the choice of kernels and the first allocations are in the first steps."""
 BATCHES, WARM_UP_BATCHES = 10, 2
 SCALING = (0.0, 0.18215)
+Measurements = dict[str, tuple[float, int]]
+"""By the name of a phase: images/s, and pictures at once on a device, or bytes of an encoded row."""
+
+
+def synthetic_feeds(config: PretrainConfig, *, rank: int, world: int) -> Callable[[int, Ledger], Iterator[Feed]]:
+    """Feeds of zeros that never wait, in batches of the size that a real stream has."""
+    batch = config.train.global_batch_size
+    mine = share(batch, rank=rank, world=world)
+    before = sum(share(batch, rank=other, world=world) for other in range(rank))
+
+    def feeds(phase: int, _: Ledger) -> Iterator[Feed]:
+        settings = config.phases[phase]
+        at_once = settings.train_batch_size or mine
+        for first in range(before, settings.samples, batch):
+            sizes = [min(at_once, mine - done) for done in range(0, mine, at_once)]
+            starts = [first + sum(sizes[:place]) for place in range(len(sizes))]
+            batches = [
+                synthetic_batch(config.model.architecture, settings.resolution, start, rows)
+                for start, rows in zip(starts, sizes, strict=True)
+            ]
+            yield Feed(batches=batches, unreadable=(), wait_s=0.0)
+
+    return feeds
+
+
+def synthetic_batch(architecture: Architecture, resolution: int, first: int, rows: int) -> Batch:
+    """A batch of `rows` rows of one long shard, from row `first` on."""
+    side = resolution // LATENT_SIDE_PX
+    text, pooled = widths(unet_on_meta(architecture))
+    place = [resolution, resolution, 0, 0, resolution, resolution]
+    return Batch(
+        uses=[(0, row) for row in range(first, first + rows)],
+        keys=[f"synthetic-{row}" for row in range(first, first + rows)],
+        epochs=[0] * rows,
+        mean_BCHW=torch.zeros(rows, 4, side, side, dtype=torch.float16),
+        logvar_BCHW=torch.zeros(rows, 4, side, side, dtype=torch.float16),
+        prompt_BLD=torch.zeros(rows, TOKENS, text, dtype=torch.float16),
+        pooled_BP=None if pooled is None else torch.zeros(rows, pooled, dtype=torch.float16),
+        time_ids_B6=torch.tensor([place] * rows, dtype=torch.float32),
+    )
+
+
+def synthetic_empty(architecture: Architecture) -> EmptyPrompt:
+    """The empty prompt as zeros."""
+    text, pooled = widths(unet_on_meta(architecture))
+    return EmptyPrompt(
+        prompt_LD=torch.zeros(TOKENS, text, dtype=torch.float16),
+        pooled_P=None if pooled is None else torch.zeros(pooled, dtype=torch.float16),
+    )
+
+
+def to_encode(mode: Mode, resolution: int, rows: int) -> pa.Table:
+    """A table as an encoder gets it: pictures that are cut, or in mode hybrid latents without text."""
+    use = {columns.PORTION: 0, columns.EPOCH: 0, columns.SHARD: 0, columns.KEY: "", columns.CAPTION: CAPTION}
+    size = dict.fromkeys((columns.HEIGHT, columns.WIDTH, *TARGET), resolution)
+    place = {columns.CROP_TOP: 0, columns.CROP_LEFT: 0, columns.REASON: ""}
+    row = {**use, **size, **place}
+    if mode is Mode.HYBRID:
+        latent = bytes(LATENT_CHANNELS * (resolution // LATENT_SIDE_PX) ** 2 * HALF_BYTES)
+        arrays = {columns.MEAN: latent, columns.LOGVAR: latent, columns.PROMPT: b"", columns.POOLED: b""}
+        return pa.Table.from_pylist([{**row, columns.ROW: n, **arrays} for n in range(rows)], schema=columns.FED)
+    drawn_BHWC = np.random.default_rng(0).integers(0, 256, (rows, resolution, resolution, 3), dtype=np.uint8)
+    cut = [{**row, columns.ROW: n, columns.PIXELS: drawn_BHWC[n].tobytes()} for n in range(rows)]
+    return pa.Table.from_pylist(cut, schema=CUT)
 
 
 class Enough(Exception):
-    """So many steps were asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopRate:
-    """Images/s of all trainers together, the median over the steps, and how many pictures a device takes at once."""
-
-    images_per_s: float
-    micro_batch: int
+    """Ends the loop after the requested steps."""
 
 
 def measure_loop(
@@ -62,9 +133,17 @@ def measure_loop(
     world: int = 1,
     node_size: int | None = None,
     clock_s: Callable[[], float] = time.monotonic,
-) -> LoopRate:
-    """Of so many steps of a phase, after warm-up. Called by all trainers."""
-    one = _only(config, phase, steps)
+) -> tuple[float, int]:
+    """The median of images/s of all trainers over `steps` of a phase after warm-up, and pictures at once on a device.
+
+    All trainers call it. The phase is as long as that takes, with its average from the first step on, and without
+    what is not part of a step.
+    """
+    samples = (WARM_UP_STEPS + steps + 2) * config.train.global_batch_size
+    quiet = replace(
+        config.train, checkpoint_steps=samples, ema_start_samples=0, validation_steps=0, validation_rows=0
+    )
+    one = replace(config, phases=(replace(config.phases[phase], samples=samples),), train=quiet)
     rows: list[Mapping[str, float]] = []
 
     def report(row: Mapping[str, float]) -> None:
@@ -74,7 +153,7 @@ def measure_loop(
 
     run = Run(
         config=one,
-        phases=(RowsOfPhase(seed=0, phase=0, samples=one.samples, shard_rows=(one.samples,)),),
+        phases=(RowsOfPhase(seed=0, phase=0, samples=samples, shard_rows=(samples,)),),
         storage=Storage.at(scratch / "run"),
         scratch=scratch,
         digests={},
@@ -90,30 +169,17 @@ def measure_loop(
         train(run)
     except Enough:
         found = [row["images_per_s"] for row in rows[WARM_UP_STEPS:]]
-        return LoopRate(images_per_s=statistics.median(found), micro_batch=int(rows[-1]["micro_batch"]))
+        return statistics.median(found), int(rows[-1]["micro_batch"])
     raise RuntimeError("the phase ended before enough of its steps were measured")
 
 
-def _only(config: PretrainConfig, phase: int, steps: int) -> PretrainConfig:
-    """One phase that is long enough, with its average from the first step on, and without what is not part of a
-    step."""
-    samples = (WARM_UP_STEPS + steps + 2) * config.train.global_batch_size
-    return replace(
-        config,
-        phases=(replace(config.phases[phase], samples=samples),),
-        train=replace(
-            config.train, checkpoint_steps=samples, ema_start_samples=0, validation_steps=0, validation_rows=0
-        ),
-    )
-
-
-def work(values: Mapping[str, Any]) -> tuple[str, dict[str, LoopRate]]:
-    """What Ray Train calls in every trainer's process: its device, and the rate of each phase in its turn."""
+def work(values: Mapping[str, Any]) -> tuple[str, Measurements]:
+    """Measure all phases in a trainer's process, which Ray Train started. Returns its device too."""
     import ray
     import ray.train
     import ray.train.torch
 
-    config, channel, found = parse(values["config"]), Peers().channel(), dict[str, LoopRate]()
+    config, channel, found = parse(values["config"]), Peers().channel(), Measurements()
     device, context = ray.train.torch.get_device(), ray.train.get_context()
     for phase, settings in enumerate(config.phases):
         with tempfile.TemporaryDirectory(prefix="giornata-synthetic-", ignore_cleanup_errors=True) as scratch:
@@ -130,10 +196,10 @@ def work(values: Mapping[str, Any]) -> tuple[str, dict[str, LoopRate]]:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU", found
 
 
-def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tuple[str, dict[str, LoopRate]]:
-    """On the Ray that is there, with so many trainers: the device and the rates of the first. Raises what Ray Train
-    raises."""
-    from ray.train import RunConfig, ScalingConfig
+def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tuple[str, Measurements]:
+    """Measure the loop with this number of trainers, and return the first one's device and rates. Raises
+    GiornataError."""
+    from ray.train import RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     from giornata.pretrain.fit import BACKENDS, NOTES
@@ -149,57 +215,51 @@ def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tu
         run_config=RunConfig(name="synthetic", storage_path=run.path(notes), storage_filesystem=run.filesystem),
     )
     try:
-        found: tuple[str, dict[str, LoopRate]] = trainer.fit().return_value
+        found: tuple[str, Measurements] = trainer.fit().return_value
+    except TrainingFailedError as error:
+        raise GiornataError(f"the trainers could not be measured: {error}") from error
     finally:
         run.remove_all(notes)
     return found
 
 
-class SyntheticEncoder:
-    """An encoder as a run has it, in an actor of its own. What a picture shows does not change what it costs, and
-    captions are always filled up to 77 tokens."""
+def encoder_rates(
+    config: PretrainConfig, *, batches: int = BATCHES, clock_s: Callable[[], float] = time.monotonic
+) -> tuple[str, Measurements]:
+    """The device of an encoder; for each phase the median of images/s after warm-up, and the bytes of an encoded row.
 
-    def __init__(self, config: PretrainConfig) -> None:
-        self._config = config
-        self._encode = EncodeCaptions(config) if config.encode.mode is Mode.HYBRID else EncodePictures(config)
-
-    def device(self) -> str:
-        """As it calls itself."""
-        return torch.cuda.get_device_name() if device_of_an_encoder(self._config) == "cuda" else "CPU"
-
-    def measure(
-        self, resolution: int, *, batches: int = BATCHES, clock_s: Callable[[], float] = time.monotonic
-    ) -> tuple[float, int]:
-        """The median of images/s over the batches after warm-up, and the bytes of a row of what comes out."""
-        rows = self._config.encode.encode_batch_size
-        made = to_encode(self._config.encode.mode, resolution, rows)
-        found, row_bytes = [], 0
+    What a picture shows does not change its cost, and captions are always filled up to 77 tokens.
+    """
+    mode, rows, found = config.encode.mode, config.encode.encode_batch_size, Measurements()
+    encode = EncodeCaptions(config) if mode is Mode.HYBRID else EncodePictures(config)
+    for phase in config.phases:
+        made, rates, row_bytes = to_encode(mode, phase.resolution, rows), list[float](), 0
         for _ in range(WARM_UP_BATCHES + batches):
             began_s = clock_s()
-            fed = self._encode(made)
-            found.append(rows / max(1e-9, clock_s() - began_s))
+            fed = encode(made)
+            rates.append(rows / max(1e-9, clock_s() - began_s))
             row_bytes = fed.nbytes // rows
-        return statistics.median(found[WARM_UP_BATCHES:]), row_bytes
+        found[phase.name] = statistics.median(rates[WARM_UP_BATCHES:]), row_bytes
+    return torch.cuda.get_device_name() if device_of_an_encoder(config) == "cuda" else "CPU", found
 
 
-def measure_encoder(config: PretrainConfig) -> tuple[str, dict[str, tuple[float, int]]]:
-    """One encoder on a node such as the run's encoders want: its device; by phase, images/s and bytes of a row."""
+def measure_encoder(config: PretrainConfig) -> tuple[str, Measurements]:
+    """`encoder_rates` in a process of its own, on a node such as the run's encoders want."""
     import ray
 
     from giornata.pretrain.feeding.graph import actor_options
 
     options = {name: value for name, value in actor_options(config).items() if name != "compute"}
-    encoder = ray.remote(SyntheticEncoder).options(**{"num_cpus": 1, **options}).remote(config)
-    try:
-        device = ray.get(encoder.device.remote())
-        return device, {phase.name: ray.get(encoder.measure.remote(phase.resolution)) for phase in config.phases}
-    finally:
-        ray.kill(encoder)
+    task = ray.remote(max_calls=1, max_retries=0)(encoder_rates).options(**{"num_cpus": 1, **options})
+    found: tuple[str, Measurements] = ray.get(task.remote(config))
+    return found
 
 
 def measure(config: PretrainConfig, *, trainers: int, steps: int, whole: int) -> Measured:
-    """Both rates on the Ray that is there; `whole` is the number of the run's trainers. Raises InvalidInput, with all
-    that the Ray lacks, before anything is begun."""
+    """Measure both rates on the connected Ray. `whole` is the number of the run's trainers.
+
+    Raises InvalidInput, with all that the Ray lacks, before anything begins.
+    """
     _refuse_without_room(config, trainers)
     _tell("trainers", config)
     trainer_device, loop = measure_trainers(config, trainers=trainers, steps=steps)
@@ -217,9 +277,9 @@ def measure(config: PretrainConfig, *, trainers: int, steps: int, whole: int) ->
             MeasuredPhase(
                 name=phase.name,
                 resolution=phase.resolution,
-                trainers=Rate(images_per_s=loop[phase.name].images_per_s),
+                trainers=Rate(images_per_s=loop[phase.name][0]),
                 encoder=Rate(images_per_s=encoded[phase.name][0]),
-                micro_batch=loop[phase.name].micro_batch,
+                micro_batch=loop[phase.name][1],
                 row_bytes=encoded[phase.name][1],
             )
             for phase in config.phases
@@ -228,7 +288,7 @@ def measure(config: PretrainConfig, *, trainers: int, steps: int, whole: int) ->
 
 
 def _refuse_without_room(config: PretrainConfig, trainers: int) -> None:
-    """Ray Train and Ray would wait for ever for what is not there."""
+    """Raise InvalidInput for resources that the Ray lacks: it would wait for them for ever."""
     import ray
 
     there, workers, where = ray.cluster_resources(), config.workers, config.encode.accelerator_type
@@ -253,7 +313,7 @@ def _refuse_without_room(config: PretrainConfig, trainers: int) -> None:
 
 
 def measured_config(config: PretrainConfig, trainers: int | None) -> tuple[PretrainConfig, int, list[str]]:
-    """What is measured, with how many trainers, and what has to be said of it."""
+    """The configuration that is measured, its number of trainers, and notes for people."""
     notes = []
     if config.encode.mode not in BESIDE:
         notes.append(
@@ -304,7 +364,6 @@ def _tell(what: str, config: PretrainConfig) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.synthetic", description=__doc__)
     parser.add_argument("config", help="a recipe's name, or a TOML file")
     parser.add_argument("--report", type=Path, required=True, help="write a report to this file, as JSON")
@@ -313,27 +372,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     given = parser.parse_args(arguments)
     try:
-        report = _measured(given)
+        whole = rooted(read_config(given.config))
+        config, trainers, notes = measured_config(whole, given.trainers)
+        with connected(given.address):
+            measured = measure(config, trainers=trainers, steps=given.steps, whole=whole.workers.trainers)
+        report = report_of(whole, measured, notes)
     except InvalidInput as error:
         report = {"faults": [asdict(fault) for fault in error.faults]}
     except GiornataError as error:
         report = {"error": str(error)}
     given.report.write_text(json.dumps(report), encoding="utf-8")
-
-
-def _measured(given: argparse.Namespace) -> dict[str, Any]:
-    from ray.train import TrainingFailedError
-
-    from giornata.pretrain.cluster import connected
-
-    whole = rooted(read_config(given.config))
-    config, trainers, notes = measured_config(whole, given.trainers)
-    with connected(given.address):
-        try:
-            measured = measure(config, trainers=trainers, steps=given.steps, whole=whole.workers.trainers)
-        except TrainingFailedError as error:
-            raise GiornataError(f"the trainers could not be measured: {error}") from error
-    return report_of(whole, measured, notes)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ Listener = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class TrackedRow:
     """Values of a step, with the time at which the step ended. `png` are samples of an evaluation."""
 
     step: int
@@ -53,7 +53,7 @@ class Shown:
         return self.step, {**self.values, **more, "_timestamp": self.time_s}
 
 
-def history(run: Storage, up_to: float = float("inf")) -> Iterator[Shown]:
+def history(run: Storage, up_to: float = float("inf")) -> Iterator[TrackedRow]:
     """All steps that are known, and all evaluations, each after the row of its step."""
     left, time_s = evaluated(run), 0.0
     for row in metrics_of(run):
@@ -63,12 +63,12 @@ def history(run: Storage, up_to: float = float("inf")) -> Iterator[Shown]:
         time_s = shown.time_s
         while left and left[0][0] <= row["step"]:
             step, numbers, name = left.pop(0)
-            yield Shown(step=step, time_s=time_s, values=numbers, png=samples_of(run, name))
+            yield TrackedRow(step=step, time_s=time_s, values=numbers, png=samples_of(run, name))
 
 
-def _of_step(row: Mapping[str, float | None]) -> Shown:
+def _of_step(row: Mapping[str, float | None]) -> TrackedRow:
     values = {f"train/{tag}": each for tag, each in row.items() if each is not None and tag not in NOT_CURVES}
-    return Shown(step=int(row["step"] or 0), time_s=row.get("time_s") or 0.0, values=values)
+    return TrackedRow(step=int(row["step"] or 0), time_s=row.get("time_s") or 0.0, values=values)
 
 
 class EventFiles:
@@ -83,8 +83,8 @@ class EventFiles:
         self._file: EventFile | None = None
         self._name, self._rows, self._files, self._last, self._put_s = "", 0, 0, 0, 0.0
 
-    def add(self, shown: Shown) -> None:
-        """One more. Raises OSError."""
+    def add(self, shown: TrackedRow) -> None:
+        """Add values of a step. Raises OSError."""
         again = shown.step <= self._last and any(name.startswith("train/") for name in shown.values)
         if self._file is None or again or self._rows >= ROWS_A_FILE:
             self.close()
@@ -96,7 +96,7 @@ class EventFiles:
         self._last, self._rows = shown.step if again else max(shown.step, self._last), self._rows + 1
 
     def flush(self, *, now: bool = False) -> None:
-        """Let readers see it. Raises OSError."""
+        """Make all rows readable. Raises OSError."""
         if self._file is None:
             return
         self._file.flush()
@@ -105,7 +105,7 @@ class EventFiles:
             self._put_s = self._clock_s()
 
     def close(self) -> None:
-        """No row comes any more. Raises OSError."""
+        """Write the last rows. Raises OSError."""
         self.flush(now=True)
         if self._file is not None:
             self._file.close()
@@ -113,7 +113,7 @@ class EventFiles:
 
 
 def wandb_run(config: PretrainConfig, run: Storage) -> WandbRun:
-    """What W&B gets to know besides the metrics: the configuration without addresses and paths.
+    """The run's description for W&B: the configuration without addresses and paths.
 
     Raises ValueError when the configuration names no project.
     """
@@ -165,7 +165,6 @@ class Trackers:
             self._queue.put(message)
 
     def close(self, timeout_s: float = UPLOAD_S) -> None:
-        """Send what is left."""
         self._queue.put(None)
         self._thread.join(timeout_s)
         try:
@@ -192,8 +191,8 @@ class Trackers:
         except Exception as error:  # noqa: BLE001 - a supervisor: whatever a tracker does, the run goes on
             self._tell(f"curves are not written any more: {type(error).__name__}: {error}")
 
-    def _shown(self) -> Iterator[Shown]:
-        """What lies in the storage, then what comes."""
+    def _shown(self) -> Iterator[TrackedRow]:
+        """Rows from the storage, then rows of this command."""
         time_s = 0.0
         for shown in history(self._run, progress_of(self._run).step):
             yield shown
@@ -204,7 +203,7 @@ class Trackers:
                 time_s = shown.time_s
             else:
                 png = samples_of(self._run, message["checkpoint"])
-                shown = Shown(step=message["step"], time_s=time_s, values=message["numbers"], png=png)
+                shown = TrackedRow(step=message["step"], time_s=time_s, values=message["numbers"], png=png)
             yield shown
 
 

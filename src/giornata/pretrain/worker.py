@@ -25,20 +25,20 @@ from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage
 from giornata.pretrain.encoding.encoder import Encoder, Text, open_encoder
 from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
-from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
 from giornata.pretrain.feeding.validation_rows import validation_batches
+from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.fence import check as check_owner
+from giornata.pretrain.proof import FOLDER, Trace
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training.checkpoints import choose
+from giornata.pretrain.training.costs import TrainingAttempt
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Outcome
-from giornata.pretrain.training.spending import Attempt
-from giornata.pretrain.training.training_run import Run
+from giornata.pretrain.training.trainer import Run
 from giornata.protocol.pretraining import Mode, Parallel, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def announced() -> object | None:
-    """What Ray Train told this trainer of a node that is taken away. It tells every trainer of the run.
+    """Ray Train's notice to this trainer of a node that is taken away. Every trainer gets it.
 
     The public `ray.train.get_preemption_info` is a broadcast for which all trainers wait. The loop makes all trainers
     agree before each step anyway, so that each looks only at what itself was told.
@@ -55,18 +55,18 @@ def announced() -> object | None:
 
 
 class Notices:
-    """Who wants the trainers to leave: whoever started the run, or the cloud that takes a node away.
+    """Tells whether the trainers are to leave: the command asks for it, or a cloud takes a node away.
 
-    Asked before every step, without waiting. Only the first trainer looks at the board: the loop tells the others.
-    `leave` is what the board asked for.
+    Asked before every step, without waiting. Only the first trainer looks at the actor: the loop tells the others.
+    `leave` is what the actor asked for.
     """
 
-    def __init__(self, board: Any, *, first: bool, announced: Callable[[], object] = announced) -> None:
-        self._board: Any = board if first else None
+    def __init__(self, actor: Any, *, first: bool, announced: Callable[[], object] = announced) -> None:
+        self._actor: Any = actor if first else None
         self._announced, self._asked, self.leave = announced, None, ""
 
     def __call__(self) -> bool:
-        if self._board is not None:
+        if self._actor is not None:
             self._look()
         return bool(self.leave) or self._announced() is not None
 
@@ -77,20 +77,23 @@ class Notices:
             if not ready:
                 return
             self.leave = ray.get(ready[0])
-        self._asked = self._board.leave.remote()
+        self._asked = self._actor.leave.remote()
 
 
 def work(values: Mapping[str, Any]) -> str:
-    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the board, when the
-    command that trains began (epoch ms), and its token as `owner` of the storage. Returns the outcome, or what the
-    board asked for: STOP, or RESIZE when the number of trainers changes."""
+    """Train in one trainer's process, which Ray Train started.
+
+    `values` has the configuration as JSON, the actor, when the command that trains began (epoch ms), and its token as
+    `owner` of the storage. Returns the outcome, or the actor's wish: STOP, or RESIZE when the number of trainers
+    changes.
+    """
     let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
-    config, board = parse(values["config"]), values["board"]
+    config, actor = parse(values["config"]), values["actor"]
     peers = Peers()
     channel = peers.channel()
-    notices = Notices(board, first=peers.rank == 0)
-    run = _run(config, board, peers, channel, notices)
+    notices = Notices(actor, first=peers.rank == 0)
+    run = _run(config, actor, peers, channel, notices)
     attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
     owner = values["owner"]
     fence = partial(check_owner, run.storage, owner) if owner else run.fence
@@ -99,7 +102,7 @@ def work(values: Mapping[str, Any]) -> str:
     return asked or str(outcome)
 
 
-def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:
+def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:
     device, source = ray.train.torch.get_device(), source_manifest(config)
     phases, storage = rows_of_phases(config, source), run_storage(config)
     start, frozen = choose(storage, channel), frozen_parts(config, source, device)
@@ -110,7 +113,7 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
 
     def report(row: Mapping[str, float]) -> None:
         if peers.rank == 0:
-            board.pin.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
+            actor.add.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
 
     def held(phase: int) -> list[Batch]:
         encoder = frozen.encoder
@@ -140,10 +143,12 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
     )
 
 
-def _attempt(storage: Storage, command_ms: int) -> Attempt:
+def _attempt(storage: Storage, command_ms: int) -> TrainingAttempt:
     process_ms = round(psutil.Process().create_time() * 1000)
     now_ms = time.time_ns() // 1_000_000
-    return Attempt.begun(storage, command_ms=command_ms, process_ms=process_ms, now_ms=now_ms, now_s=time.monotonic)
+    return TrainingAttempt.begun(
+        storage, command_ms=command_ms, process_ms=process_ms, now_ms=now_ms, now_s=time.monotonic
+    )
 
 
 def _node_size(config: PretrainConfig, channel: Channel) -> int | None:
@@ -184,7 +189,7 @@ def feeds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenParts:
-    """What the loop has to know of the frozen encoders. `encoder` is None where every row comes encoded."""
+    """Facts of the frozen encoders for the loop. `encoder` is None where every row comes encoded."""
 
     digest: str
     scaling: tuple[float, float]
@@ -217,9 +222,5 @@ def _empty(text: Text) -> EmptyPrompt:
 def _trace(config: PretrainConfig, folder: str, from_step: int, channel: Channel) -> Callable[[int, int, Any], None]:
     began_ms = channel.gather_objects(time.time_ns() // 1_000_000)[0]
     if not config.tracking.trace_rows:
-        return _untraced
+        return lambda _phase, _step, _uses: None
     return Trace(Path(folder) / FOLDER, from_step=from_step, now_ms=began_ms, rank=channel.rank)
-
-
-def _untraced(_phase: int, _step: int, _uses: list[Use]) -> None:
-    """Nobody asked for it."""

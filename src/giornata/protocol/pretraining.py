@@ -19,6 +19,7 @@ from giornata.protocol.training.optimization import LrScheduler
 
 T = TypeVar("T")
 TABLE = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+HOUR_S = 3600.0
 LATENT_SIDE_PX = 8
 """Pixels of a side for each of a latent's."""
 PICTURE_MODES = ("RGB", "RGBA", "L", "LA", "P", "PA", "1", "CMYK", "YCbCr", "LAB", "HSV", "I", "I;16", "I;16B", "F")
@@ -39,7 +40,7 @@ def _names_a_folder(name: str) -> str:
     return name
 
 
-def _some(values: tuple[T, ...]) -> tuple[T, ...]:
+def not_empty(values: tuple[T, ...]) -> tuple[T, ...]:
     # Field(min_length=1) would complain of items too that have a fault of their own.
     if not values:
         raise ValueError("there is none: give at least one")
@@ -62,7 +63,7 @@ def _choosing(weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
 
 
 class Mode(StrEnum):
-    """Where pictures and captions are encoded."""
+    """The place where pictures and captions are encoded."""
 
     OFFLINE = "offline"  # before the run: latents and text embeddings are read
     HYBRID = "hybrid"  # latents before the run, text beside it
@@ -98,7 +99,7 @@ class CheckpointCadence(StrEnum):
 
 
 class PretrainOptimizer(StrEnum):
-    """What moves the weights."""
+    """The optimizer of the weights."""
 
     ADAMW = "adamw"
     ADAMW_8BIT = "adamw_8bit"  # moments in 8 bits, by bitsandbytes
@@ -106,7 +107,7 @@ class PretrainOptimizer(StrEnum):
 
 
 class Precision(StrEnum):
-    """Of the forward pass. Weights, moments and averages are float32."""
+    """Precision of the forward pass. Weights, moments and averages are float32."""
 
     NO = "no"
     BF16 = "bf16"
@@ -114,23 +115,30 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Ingest:
-    """What of a source is kept. A picture that is kept out goes to quarantine with the reason."""
+    """Rules for pictures of a source. A refused picture goes to quarantine with the reason."""
 
     image_column: str = "jpg"
-    caption_columns: Annotated[tuple[str, ...], AfterValidator(_some)] = ("caption",)
+    """Column of the source that holds the pictures."""
+    caption_columns: Annotated[tuple[str, ...], AfterValidator(not_empty)] = ("caption",)
+    """Columns of the source that hold captions, in their order."""
     min_side_px: AtLeast1 = 64
+    """Smallest shorter side of a picture, in pixels. Smaller pictures go to quarantine."""
     max_aspect_ratio: Annotated[float, Field(ge=1)] = 4.0
+    """Largest ratio of the longer to the shorter side. Longer pictures go to quarantine."""
     min_caption_chars: AtLeast0 = 1
+    """Fewest characters of a caption. A picture without such a caption goes to quarantine."""
     max_captions: AtLeast1 = 1
     """So many captions of a picture are kept, at most; training chooses one of them in each epoch."""
     modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = None
     """Modes of pictures that are kept, in Pillow's terms ("RGB", "L", "P", "CMYK", "I;16"); others go to quarantine.
     None: all are kept, and become RGB with 8 bits."""
     rows_per_shard: AtLeast1 = 1000
+    """Pictures in each shard; the last shard may have fewer."""
     dedupe_hash_distance: Annotated[int, Field(ge=0, le=16)] | None = None
     """Pictures whose perceptual hashes differ in at most this many of 64 bits are one; unlike ones differ in some 32.
     None: only equal bytes are."""
     max_quarantined_share: Share = 0.05
+    """The ingest fails when more than this share of all rows goes to quarantine."""
     shuffle_bytes: AtLeast1 = 1 << 40
     """So many bytes of the source are mixed with one another and written; a larger source in stretches of that."""
 
@@ -142,9 +150,14 @@ class Data:
     shards: str
     """Folder or s3:// address that `giornata pretrain ingest` wrote."""
     enable_bucket: bool = False
+    """True: pictures are cut to buckets near their own aspect ratio. False: all are cut to squares."""
     bucket_reso_steps: int = 64
+    """Step between the sides of buckets, in pixels: a multiple of 8."""
     center_crop: bool = True
+    """True: the middle of a picture is kept. False: a place drawn from the seed; pictures that are encoded during the
+    run have another place in each epoch."""
     random_flip: bool = False
+    """Mirror half of the pictures from left to right, drawn from the seed. Not for captions with sides."""
     caption_weights: Annotated[tuple[AnyFloat, ...] | None, AfterValidator(_choosing)] = None
     """How often each of a picture's captions is chosen, in their order, in proportion to one another; captions after
     the last weight never are. None: all equally often."""
@@ -154,27 +167,32 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Model:
-    """What is trained, and the frozen parts that it is trained with."""
+    """The trained model and its frozen parts."""
 
     architecture: Architecture
+    """The UNet that is trained: sd2 (Stable Diffusion 2), sdxl-tiny (for tests) or shapes (a small SDXL)."""
     pretrained_model_name_or_path: str | None = None
     """Where VAE, tokenizers and text encoders are: a hub id or a folder. None: those of the package (shapes), or made
     from the seed (sdxl-tiny)."""
     prediction_type: Literal["epsilon", "v_prediction"] = "epsilon"
+    """The model's target: the noise (epsilon), or v of Salimans and Ho (v_prediction)."""
     random_encoders: bool = False
     """Frozen parts of the right size with random weights: for measuring speed only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Encode:
-    """Where the encoders work and how many there are."""
+    """Place and number of the encoders."""
 
     mode: Mode = Mode.OFFLINE
+    """Where pictures and captions are encoded: offline (before the run), hybrid (pictures before, text beside),
+    online (both beside the run) or colocated (both by the trainers)."""
     latents: str | None = None
     """Folder or address of encoded shards; None: `latents` under the run's storage."""
     store_text: bool = True
     """Text embeddings are stored beside the latents. OFFLINE needs them, HYBRID does not."""
     encode_batch_size: AtLeast1 = 16
+    """Pictures or captions that one encoder takes at once."""
     encoders: AtLeast1 = 1
     """Actors; a phase may have its own number. `giornata pretrain run --synthetic` says how many are needed."""
     max_encoders: AtLeast1 | None = None
@@ -194,9 +212,13 @@ class Phase:
     """A part of the schedule with one resolution. `samples` counts pictures, repeats included."""
 
     name: str
+    """Name of the phase, different from those of other phases."""
     resolution: Annotated[int, Field(ge=1, multiple_of=LATENT_SIDE_PX)]
+    """Side of the pictures in pixels: a multiple of 8. Buckets have about as many pixels as its square."""
     samples: AtLeast1
+    """Pictures that the phase trains, repeats included."""
     learning_rate: Positive = 1e-4
+    """Highest learning rate of the phase, for one optimizer step of `train.global_batch_size`."""
     lr_scheduler: LrScheduler = LrScheduler.CONSTANT_WITH_WARMUP
     """diffusers' schedule, by its name, over the steps of this phase. No step has a rate of 0."""
     lr_warmup_steps: AtLeast0 = 0
@@ -212,24 +234,39 @@ class Train:
     """The loop. One step takes `global_batch_size` pictures, however many trainers there are."""
 
     global_batch_size: AtLeast1
+    """Pictures of one optimizer step, over all trainers. At least `workers.trainers`."""
     parallel: Parallel = Parallel.DDP
+    """ddp: each trainer holds the whole model. fsdp2: gradients and moments are sharded. hsdp: they are sharded
+    within a node."""
     mixed_precision: Precision = Precision.NO
+    """Precision of the passes: no (float32) or bf16. Weights, moments and averages are float32."""
     torch_compile: bool = False
+    """Compile the blocks of the UNet with torch.compile."""
     channels_last: bool = False
     """Weights and activations in that layout; with DDP only, as FSDP2 takes contiguous weights."""
     gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: slower, and with less memory."""
     optimizer: PretrainOptimizer = PretrainOptimizer.ADAMW
     """muon: its matrices take adam_weight_decay, and a momentum of 0.95; what else it trains takes all adam_*. The
     learning rate is AdamW's. adamw_8bit: with parallel ddp only."""
     adam_beta1: float = 0.9
+    """Decay of AdamW's first moment."""
     adam_beta2: float = 0.999
+    """Decay of AdamW's second moment."""
     adam_weight_decay: float = 0.01
+    """Decoupled weight decay of the optimizer."""
     adam_epsilon: float = 1e-8
+    """Term that AdamW adds to its denominator."""
     max_grad_norm: Positive = 1.0
+    """Gradients with a larger norm, over all parameters, are scaled down to it."""
     snr_gamma: Positive | None = None
+    """Min-SNR weighting of the loss with this gamma (Hang et al. 2023); 5.0 is usual. None: no weighting."""
     proportion_empty_prompts: Share = 0.1
+    """Share of rows whose caption is replaced by the empty one, for classifier-free guidance."""
     use_ema: bool = True
+    """Keep an exponential moving average of the weights, which validation, samples and export use."""
     ema_decay: Share = 0.9999
+    """Decay of that average in each step. In early steps the decay is smaller."""
     ema_start_samples: AtLeast0 = 0
     """The average begins when this many pictures of the whole schedule were trained."""
     token_routing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -244,10 +281,13 @@ class Train:
     """`young_daly` measures what a checkpoint costs and saves every sqrt(2 x cost x mean time between interruptions)
     seconds, at least 60 and at most 3600 seconds apart (`workers.interruption_s`)."""
     checkpoints_total_limit: AtLeast1 = 3
+    """Newest checkpoints that are kept; older ones are removed."""
     validation_steps: AtLeast0 = 0
+    """Optimizer steps between two measurements of the validation loss; 0: none."""
     validation_rows: AtLeast0 = 0
     """So many rows, chosen by their key, are never trained and give the validation loss."""
     validation_prompts: tuple[str, ...] = ()
+    """Prompts of the samples that an evaluation draws."""
     pinned_order: bool = False
     """Every step takes the same pictures in every run with as many trainers: slower, for exact comparisons."""
 
@@ -257,9 +297,13 @@ class Workers:
     """The trainers. Between `min_trainers` and `trainers` the run goes on with what there is."""
 
     trainers: AtLeast1 = 1
+    """Trainers, one on each GPU; without GPUs processes."""
     min_trainers: AtLeast1 | None = None
+    """The run goes on with at least this many trainers. None: always with `trainers`."""
     use_gpu: bool = True
+    """True: each trainer takes a GPU. False: trainers compute on processors."""
     accelerator_type: str | None = None
+    """Type of the trainers' GPUs, in Ray's terms ("H100"); None: any."""
     max_failures: int = -1
     """Restarts after a crash; -1: as many as it takes, while checkpoints come in between. Preemptions are none."""
     interruption_s: Positive | None = None
@@ -271,16 +315,19 @@ class Workers:
     trainer_usd_per_h: NotNegative | None = None
     """Of one trainer's device; with `encoder_usd_per_h` it tells what was spent so far."""
     encoder_usd_per_h: NotNegative | None = None
+    """Price of one encoder's device in USD an hour, as `trainer_usd_per_h`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Tracking:
-    """Where metrics go beside the run's own files."""
+    """Trackers that get the metrics, beside the run's own files."""
 
     tensorboard: bool = False
+    """Write event files of TensorBoard below `tensorboard` of the run's storage."""
     wandb_project: str | None = None
+    """Project of Weights & Biases that gets the metrics, where WANDB_API_KEY is set. None: none."""
     trace_rows: bool = False
-    """Every trainer writes down which rows each step took (giornata.pretrain.trace): for proofs. Needs a folder as
+    """Every trainer writes down which rows each step took (giornata.pretrain.proof): for proofs. Needs a folder as
     storage that all trainers share."""
 
 
@@ -309,12 +356,15 @@ class PretrainConfig:
     """A whole run. `storage` (folder or s3:// address) holds checkpoints, samples and metrics under `name`."""
 
     name: Annotated[str, AfterValidator(_names_a_folder)]
+    """Name of the run and of its folder below `storage`: letters, digits, - _ ."""
     storage: str
+    """Folder, or s3:// address, that holds the checkpoints, metrics and samples of runs."""
     data: Data
     model: Model
     train: Train
-    phases: Annotated[tuple[Phase, ...], AfterValidator(_some)]
+    phases: Annotated[tuple[Phase, ...], AfterValidator(not_empty)]
     seed: int = 0
+    """Seed of the weights, the order of rows, noise, crops and captions."""
     ingest: Ingest = field(default_factory=Ingest)
     encode: Encode = field(default_factory=Encode)
     workers: Workers = field(default_factory=Workers)
@@ -322,7 +372,7 @@ class PretrainConfig:
     evaluate: Evaluate = field(default_factory=Evaluate)
 
     def to_json(self) -> dict[str, Any]:
-        """As `parse` takes it."""
+        """Plain values, as `parse` takes them."""
         return asdict(self)
 
     @property
@@ -334,3 +384,9 @@ class PretrainConfig:
         """Encoders beside a phase, in modes that have any. `phase` may be one after the last."""
         own = self.phases[phase].encoders if phase < len(self.phases) else None
         return own or self.encode.encoders
+
+    def usd_per_s(self, trainers: int, encoders: int) -> float:
+        """USD for each second of these devices: trainers, and encoders beside them."""
+        workers = self.workers
+        per_h = trainers * (workers.trainer_usd_per_h or 0.0) + encoders * (workers.encoder_usd_per_h or 0.0)
+        return per_h / HOUR_S

@@ -30,15 +30,14 @@ LEAST: Mapping[str, Any] = {
 """The least configuration. Its values stand in for required ones that are wrong, so that others can be compared."""
 
 
-def load(path: Path) -> PretrainConfig:
-    """The configuration in a TOML file. Raises InvalidInput with all faults, each with its field."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file. Raises InvalidInput when the file cannot be read, or is not TOML."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput([Fault(where=str(path), message=f"cannot be read: {error.strerror}")]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML or of UTF-8
         raise InvalidInput([Fault(where=str(path), message=f"is not TOML: {error}")]) from None
-    return parse(values)
 
 
 def parse(values: Mapping[str, Any]) -> PretrainConfig:
@@ -82,7 +81,7 @@ def folder_faults(config: PretrainConfig) -> list[Fault]:
 
 
 def _contradictions(config: PretrainConfig) -> Iterator[InitErrorDetails]:
-    """What cannot go together."""
+    """Values that cannot go together."""
     train, workers, phases = config.train, config.workers, config.phases
     if train.token_routing and train.torch_compile:
         yield _cannot("train.token_routing", "cannot be compiled", "choose one of the two", "train.torch_compile")
@@ -157,7 +156,7 @@ CONFIG: TypeAdapter[PretrainConfig] = TypeAdapter(ConsistentConfig)
 
 
 def fault_of(detail: ErrorDetails, *, under: str = "") -> Fault:
-    """What pydantic found, with the field's whole name below `under`."""
+    """A fault from pydantic's error, with the field's whole name below `under`."""
     where = under + _place(detail)
     if detail["type"] == CONTRADICTION:
         return Fault(where=where, message=detail["msg"], hint=detail["ctx"]["hint"])
@@ -181,7 +180,7 @@ def _rests_on(detail: ErrorDetails, told: Iterable[str]) -> bool:
 
 @cache
 def _field_names() -> list[str]:
-    """Of all tables of a configuration."""
+    """Names of the fields of all tables."""
     schema = CONFIG.json_schema()
     return sorted({name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", {})})
 

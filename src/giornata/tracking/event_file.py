@@ -24,7 +24,7 @@ class EventFile:
             self._write(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
     def add(self, step: int, values: Mapping[str, float], *, time_s: float, png: bytes | None = None) -> None:
-        """One row; `png` is shown as `evaluation/samples`."""
+        """Add a row. TensorBoard shows `png` as `evaluation/samples`."""
         found = [Summary.Value(tag=tag, simple_value=each) for tag, each in values.items()]
         if png is not None:
             width, height = Image.open(BytesIO(png)).size
@@ -33,11 +33,9 @@ class EventFile:
         self._write(Event(wall_time=time_s, step=step, summary=Summary(value=found)))
 
     def flush(self) -> None:
-        """Make what was added readable by others."""
         self._writer.flush()
 
     def close(self) -> None:
-        """No row comes any more."""
         self._writer.close()
 
     def _write(self, event: Event) -> None:

@@ -41,7 +41,7 @@ class TrackerFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WandbRun:
-    """What W&B gets to know of a run besides its rows: nothing of the machine, and no path."""
+    """The description of a run for W&B: nothing of the machine, and no path."""
 
     id: str
     name: str
@@ -104,7 +104,7 @@ class WandbStream:
         self._process = self._started()
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Rows in the order of their steps. Raises OSError."""
+        """Add rows in the order of their steps. Raises OSError."""
         for row in rows:
             self._rows.write(json.dumps(row).encode() + b"\n")
         self._rows.flush()

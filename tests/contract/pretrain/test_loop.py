@@ -16,10 +16,10 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, committed, newest
-from giornata.pretrain.training.guard import TooManyBadSteps
 from giornata.pretrain.training.loop import RowsMissing, TooManyUnreadable, train
 from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.pretrain.training.progress import Outcome
+from giornata.pretrain.training.trainer import TooManyBadSteps
 from giornata.protocol.pretraining import PretrainConfig
 
 

@@ -13,10 +13,10 @@ from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.run_storage import progress_of
 from giornata.pretrain.training.committed import newest
+from giornata.pretrain.training.costs import FOLDER, TrainingAttempt, spent_usd
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.pretrain.training.progress import Outcome
-from giornata.pretrain.training.spending import FOLDER, Attempt, spent_usd
 from giornata.protocol.pretraining import PretrainConfig
 
 STARTUP_S, STEP_S = 1000.0, 100.0
@@ -58,7 +58,7 @@ def attempt(folder: Path, name: str, *, dies_at: int | None = None) -> Outcome:
         clock.now_s += STEP_S
 
     given: dict[str, Any] = {"feeds": feeds, "traced": traced, "clock_s": clock}
-    begun = Attempt(name=name, began_s=0.0)
+    begun = TrainingAttempt(name=name, began_s=0.0)
     return train(run_of(config, folder, start=newest(Storage.at(folder)), attempt=begun, **given))
 
 

@@ -13,10 +13,9 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot
 from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.guard import LEAST_STEPS, TooManyBadSteps
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import Progress, begun_phases, origin_of
-from giornata.pretrain.training.trainer import WEIGHT, Trainer
+from giornata.pretrain.training.trainer import LEAST_STEPS, WEIGHT, TooManyBadSteps, Trainer
 from giornata.protocol.pretraining import PretrainConfig
 
 
@@ -197,7 +196,7 @@ def test_the_weights_come_back_after_an_error_too() -> None:
     weight, averages = averages_of(1.0, 0.9)
     averages.update()
     weight.fill_(5.0)
-    with pytest.raises(KeyError), averages.worn():
+    with pytest.raises(KeyError), averages.swapped_in():
         assert float(weight) == 1.0
         raise KeyError
     assert (float(weight), float(averages.tensors["a"])) == (5.0, 1.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 from tests.fixtures.pretrain_feeds import tiny_config
+from tests.fixtures.pretrain_metrics import log_rows, progress
 from tests.fixtures.wandb_server import wandb_server
-from tests.unit.pretrain.test_trackers import log_rows, progress
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.trackers import Trackers, wandb_run

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from tests.fixtures.files_below import files_below
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain.board import board_here
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.fit import fit
+from giornata.pretrain.progress_actor import progress_actor_here
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.training.committed import FOLDER
@@ -64,7 +64,7 @@ def _of(phase: Phase, samples: int) -> Phase:
 
 def fitted(config: PretrainConfig) -> None:
     """To the end, on the Ray that is there."""
-    fit(config, board=board_here(), owner="")
+    fit(config, actor=progress_actor_here(), owner="")
 
 
 def losses(config: PretrainConfig) -> dict[int, float]:

@@ -1,6 +1,6 @@
 """On a real Ray: whatever is killed, every row is trained exactly once in each epoch, and nothing else is.
 
-What counts is what the trainers wrote down while they trained (giornata.pretrain.trace), and not the ledger that they
+What counts is what the trainers wrote down while they trained (giornata.pretrain.proof), and not the ledger that they
 go by.
 """
 
@@ -38,10 +38,10 @@ from tests.system.pretrain.runs import (
 
 from giornata.domain.errors import GiornataError
 from giornata.pretrain.background_evaluation import RayTask
-from giornata.pretrain.board import board_here
 from giornata.pretrain.crashes import MOST_EQUAL
 from giornata.pretrain.evaluations import evaluated
 from giornata.pretrain.fit import fit
+from giornata.pretrain.progress_actor import progress_actor_here
 from giornata.pretrain.proof import proof_of
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import newest
@@ -160,9 +160,9 @@ def test_what_always_crashes_is_told_at_once_and_given_up(ray: ModuleType, tmp_p
     config = small_run(tmp_path, trainers=1)
     for shard in (tmp_path / "latents").rglob("shard-00002.parquet"):
         shard.unlink()
-    board = board_here()
+    actor = progress_actor_here()
     with pytest.raises(GiornataError, match=f"given up: {MOST_EQUAL} starts in a row crashed"):
-        fit(config, board=board, owner="")
-    told = [each for each in ray.get(board.take.remote()) if each["event"] == "crash"]
+        fit(config, actor=actor, owner="")
+    told = [each for each in ray.get(actor.take.remote()) if each["event"] == "crash"]
     assert [each["final"] for each in told] == [False] * (MOST_EQUAL - 1) + [True]
     assert all("shard-00002.parquet" in each["words"] for each in told)

@@ -15,7 +15,7 @@ from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.pretrain.background_evaluation import Evaluations, due, spare_gpu
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.evaluations import FOLDER, evaluated, keep, samples_of
-from giornata.pretrain.progress_lines import Lines, Words
+from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
 from giornata.pretrain.run import not_measured
 from giornata.pretrain.training.committed import Committed, commit, name_of
 from giornata.protocol.pretraining import CheckpointCadence, Evaluate, Mode, PretrainConfig
@@ -231,7 +231,7 @@ def test_people_and_programs_are_told(tmp_path: Path) -> None:
         {**about, "failed": "no memory"},
     ]
     words, lines = io.StringIO(), io.StringIO()
-    for view in (Words(words), Lines(lines)):
+    for view in (TerminalProgress(words), ProgressJson(lines)):
         view.begin(config_of(tmp_path))
         for message in messages:
             view(dict(message))

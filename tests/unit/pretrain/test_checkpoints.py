@@ -18,7 +18,7 @@ from giornata.pretrain.training.checkpoints import (
     record_uses,
     staging,
 )
-from giornata.pretrain.training.committed import COMMIT, FOLDER, Facts, committed, name_of, newest, retire
+from giornata.pretrain.training.committed import COMMIT, FOLDER, FileFacts, committed, name_of, newest, retire
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import Progress
 
@@ -120,10 +120,10 @@ def test_storage_that_goes_on_failing_ends_the_run(tmp_path: Path, checkpoints: 
 def test_facts_are_of_the_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"abc")
-    one = Facts.of(path)
+    one = FileFacts.of(path)
     path.write_bytes(b"abd")
     assert one.bytes == 3
-    assert Facts.of(path) != one
+    assert FileFacts.of(path) != one
 
 
 def test_a_gpus_tensors_are_staged_in_pinned_memory_without_waiting_for_each() -> None:

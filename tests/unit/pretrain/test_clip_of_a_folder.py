@@ -9,7 +9,7 @@ from transformers import CLIPConfig, CLIPModel
 
 from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.evaluation.closeness import Clip, pixels_of
+from giornata.pretrain.evaluation.scores import Clip, pixels_of
 
 TEXTS = ("a red circle", "a blue star on a yellow background")
 

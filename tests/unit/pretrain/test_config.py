@@ -14,7 +14,7 @@ from giornata.pretrain.recipes import RECIPES, read_config, sd2_base, sdxl_tiny
 from giornata.pretrain.run_storage import rooted
 from giornata.pretrain.training.progress import config_digest
 from giornata.protocol.pretraining import Data, Encode, PretrainConfig
-from giornata.protocol.pretraining_checks import load, parse, parse_ingest
+from giornata.protocol.pretraining_checks import parse, parse_ingest
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -57,12 +57,12 @@ def test_a_file(tmp_path: Path) -> None:
         "[train]\nglobal_batch_size = 8\n"
         '[[phases]]\nname = "64"\nresolution = 64\nsamples = 100\n'
     )
-    assert load(path).phases[0].samples == 100
+    assert read_config(str(path)).phases[0].samples == 100
     path.write_text("name =")
     with pytest.raises(InvalidInput, match="is not TOML"):
-        load(path)
+        read_config(str(path))
     with pytest.raises(InvalidInput, match="cannot be read"):
-        load(tmp_path / "none.toml")
+        read_config(str(tmp_path))
 
 
 def test_a_manifest_comes_back_and_others_are_refused() -> None:

@@ -96,5 +96,5 @@ def test_trainers_that_give_up_end_the_run_with_the_reason(tmp_path: Path) -> No
         return f"{GIVEN_UP}3 starts in a row crashed"
 
     with pytest.raises(GiornataError, match="the run is given up: 3 starts in a row crashed"):
-        fit(sdxl_tiny(str(tmp_path)), board=None, owner="", once=once)
+        fit(sdxl_tiny(str(tmp_path)), actor=None, owner="", once=once)
     assert len(calls) == 1

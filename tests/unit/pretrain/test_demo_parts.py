@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from examples.pretrain_demo.__main__ import MARK, prepare, verdict, write_config
+from examples.pretrain_demo.kills import Alive, Kill, alive_trainers, kill_steps, victim
+from examples.pretrain_demo.loss_chart import running_mean
 from PIL import Image
 
 from giornata.diffusion.shapes.pictures import grid
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.demo.charts import running_mean
-from giornata.pretrain.demo.config import PROMPTS, SAMPLES, demo_toml
-from giornata.pretrain.demo.kills import Alive, Kill, alive_trainers, kill_steps, victim
-from giornata.pretrain.demo.story import MARK, prepare, verdict
 from giornata.pretrain.evaluate import phase_of
-from giornata.pretrain.evaluation.closeness import clip_score, cmmd, pixels_of
+from giornata.pretrain.evaluation.scores import clip_score, cmmd, pixels_of
+from giornata.pretrain.proof import Trace
 from giornata.pretrain.recipes import read_config, shapes
-from giornata.pretrain.trace import Trace
 from giornata.pretrain.training.progress import Progress
 
 TRAINED = {
@@ -73,24 +72,20 @@ def test_everything_that_is_not_as_it_must_be_is_a_fault(changes: dict[str, Any]
 def test_the_configuration_is_read_as_it_was_meant(tmp_path: Path) -> None:
     folder = tmp_path / 'a "quoted" folder'
     folder.mkdir()
-    path = folder / "config.toml"
-    path.write_text(demo_toml(folder), encoding="utf-8")
-    config = read_config(str(path))
+    config = read_config(str(write_config(folder)))
     assert config.storage == str(folder / "work")
     assert config.data.shards == str(folder / "shards")
-    assert config.train.validation_prompts == PROMPTS
-    assert tuple(phase.samples for phase in config.phases) == SAMPLES
     assert config.tracking.trace_rows
-    assert set(PROMPTS) <= {shape.caption for shape in grid()}, "what a prompt means is drawn beside it"
+    assert set(config.train.validation_prompts) <= {shape.caption for shape in grid()}, (
+        "what a prompt means is drawn beside it"
+    )
 
 
 def test_kills_come_within_their_phases_and_after_a_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(demo_toml(tmp_path), encoding="utf-8")
-    config = read_config(str(path))
+    config = read_config(str(write_config(tmp_path)))
     first, second = kill_steps(config)
-    change = -(-SAMPLES[0] // config.train.global_batch_size)
-    end = change + -(-SAMPLES[1] // config.train.global_batch_size)
+    before, after = (-(-phase.samples // config.train.global_batch_size) for phase in config.phases)
+    change, end = before, before + after
     every = config.train.checkpoint_steps
     assert every < first < change < second < end
     assert first % every and second % every, "a kill right at a checkpoint undoes nothing"
@@ -171,4 +166,4 @@ def test_weights_belong_to_the_phase_that_trained_them_last(phase: int, step_in_
 
 def test_make_asks_for_the_object_with_which_the_demo_ends() -> None:
     lines = (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8").splitlines()
-    assert "giornata pretrain demo --json" in lines[lines.index("pretrain-demo: $(STAMP)") + 1]
+    assert "examples.pretrain_demo --json" in lines[lines.index("pretrain-demo: $(STAMP)") + 1]

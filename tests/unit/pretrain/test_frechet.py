@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.evaluation.frechet import Inception, fid
+from giornata.pretrain.evaluation.scores import Inception, fid
 
 
 class FirstPixels(nn.Module):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from giornata.diffusion.randomness import normal
-from giornata.pretrain.training.guard import LEAST_STEPS, WINDOW_STEPS, Guard, TooManyBadSteps
+from giornata.pretrain.training.trainer import LEAST_STEPS, WINDOW_STEPS, Guard, TooManyBadSteps
 
 
 def guard(**given: float) -> Guard:

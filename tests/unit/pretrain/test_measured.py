@@ -21,11 +21,16 @@ from giornata.pretrain.planning.measured import (
     with_measured_rates,
 )
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.reading import request_of
-from giornata.pretrain.planning.request import PlanRequest
+from giornata.pretrain.planning.request import PlanRequest, request_of
 from giornata.pretrain.recipes import sd2_base, sdxl_tiny
-from giornata.pretrain.synthetic import LoopRate, SyntheticEncoder, measure_loop, measured_config, report_of
-from giornata.pretrain.synthetic_rows import synthetic_feeds, to_encode
+from giornata.pretrain.synthetic import (
+    encoder_rates,
+    measure_loop,
+    measured_config,
+    report_of,
+    synthetic_feeds,
+    to_encode,
+)
 from giornata.pretrain.training.metrics_log import METRICS
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -56,7 +61,7 @@ def test_the_loop_is_measured_without_data_and_leaves_nothing_but_scratch(tmp_pa
         config, 1, steps=2, device=torch.device("cpu"), scratch=tmp_path / "scratch", clock_s=clock()
     )
     # Between two steps the clock is looked at four times: around the waiting, at the step's end, after validation.
-    assert found == LoopRate(images_per_s=pytest.approx(8 / 3), micro_batch=8)
+    assert found == (pytest.approx(8 / 3), 8)
     written = {path.relative_to(tmp_path).parts[:3] for path in tmp_path.rglob("*") if path.is_file()}
     assert written <= {("scratch", "run", METRICS)}, "metrics of the loop are written every second"
 
@@ -77,12 +82,12 @@ def test_synthetic_rows_are_a_share_of_each_step_and_none_comes_twice(tmp_path: 
 def test_an_encoder_is_measured_by_its_batches(tmp_path: Path, mode: Mode) -> None:
     config = online(tmp_path)
     config = replace(config, encode=replace(config.encode, mode=mode))
-    encoder = SyntheticEncoder(config)
-    found, row_bytes = encoder.measure(32, batches=3, clock_s=clock())
+    device, rates = encoder_rates(config, batches=3, clock_s=clock())
+    found, row_bytes = rates[config.phases[0].name]
     assert found == 4.0  # four rows a second by this clock
     latents, text = 2 * 4 * 4 * 4 * 2, (77 * 64 + 32) * 2
     assert latents + text < row_bytes < latents + text + 500
-    assert encoder.device() == "CPU"
+    assert device == "CPU"
 
 
 def test_what_an_encoder_is_given_is_what_a_run_gives_it() -> None:

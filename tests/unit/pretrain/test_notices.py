@@ -1,6 +1,6 @@
-"""When trainers are asked to leave: by the board, which the first one looks at, or by Ray Train, which tells each."""
+"""When trainers are asked to leave: by the actor, which the first one looks at, or by Ray Train, which tells each."""
 
-from giornata.pretrain.board import RESIZE, STOP, Board
+from giornata.pretrain.progress_actor import RESIZE, STOP, ProgressActor
 from giornata.pretrain.worker import Notices
 
 
@@ -12,15 +12,15 @@ def test_what_ray_train_announces_to_a_trainer_stops_it_before_the_next_step() -
 
 
 def test_what_the_board_asks_for_lasts_until_the_trainers_start_again_but_for_a_stop() -> None:
-    board = Board.__ray_metadata__.modified_class()
-    board.begun()
-    assert (board.leave(), board.have_left()) == ("", False)
-    board.ask_to_resize()
-    board.left()
-    assert (board.leave(), board.have_left()) == (RESIZE, True)
-    board.begun()
-    assert (board.leave(), board.have_left()) == ("", False)
-    board.ask_to_stop()
-    board.ask_to_resize()
-    board.begun()
-    assert board.leave() == STOP
+    actor = ProgressActor.__ray_metadata__.modified_class()
+    actor.begun()
+    assert (actor.leave(), actor.have_left()) == ("", False)
+    actor.ask_to_resize()
+    actor.left()
+    assert (actor.leave(), actor.have_left()) == (RESIZE, True)
+    actor.begun()
+    assert (actor.leave(), actor.have_left()) == ("", False)
+    actor.ask_to_stop()
+    actor.ask_to_resize()
+    actor.begun()
+    assert actor.leave() == STOP

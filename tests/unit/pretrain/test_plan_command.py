@@ -8,11 +8,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from giornata.cli.main import app
-from giornata.cli.pretrain_plan_words import say_ranking
 from giornata.cli.ui.output import Output
+from giornata.cli.pretrain_plan import say_ranking
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.reading import request_of
+from giornata.pretrain.planning.request import request_of
 
 FACTS = load_facts()
 
@@ -97,7 +97,7 @@ def test_what_is_wrong_with_a_file_is_said_whole(tmp_path):
     file.write_text('headroom = 0.1\ntrainers = ["9p4de"]\n')
     ran = run("sd2_base", "--assume", str(file))
     assert ran.exit_code == 2
-    assert "headroom: cannot be 0.1" in ran.stderr
+    assert "headroom: input should be greater than or equal to 1; it is 0.1" in ran.stderr
     assert "trainers.0: cannot be '9p4de'" in ran.stderr
     told = json.loads(run("sd2_base", "--assume", str(file), "--json").stdout)
     assert {fault["where"] for fault in told["error"]["faults"]} == {"headroom", "trainers.0"}

@@ -2,16 +2,22 @@
 
 import pytest
 
-from giornata.pretrain.planning.cost import Phase, Precompute, Storage, Trainers, encoders_for, plan
+from giornata.pretrain.planning.pricing import Precompute, PricedPhase, bill_of, encoders_for
 
 
 def test_a_bill_is_the_sum_of_its_parts():
-    bill = plan(
-        [Phase(samples=3600, images_per_s=1, encoders=3), Phase(samples=7200, images_per_s=1, encoders=1)],
-        Trainers(instances=2, gpus_each=8, usd_per_hour=10),
+    phases = [
+        PricedPhase(samples=3600, images_per_s=1, encoders=3),
+        PricedPhase(samples=7200, images_per_s=1, encoders=1),
+    ]
+    bill = bill_of(
+        phases,
+        instances=2,
+        gpus_each=8,
+        usd_per_hour=10,
         encoder_usd_per_hour=2,
         precompute=Precompute(hours=5, usd=7),
-        storage=Storage(stored_bytes=2e12, months=3, usd_per_gb_month=0.02, traffic_usd=1),
+        storage_usd=121,
     )
     assert (bill.training_hours, bill.encoding_hours, bill.hours, bill.gpu_hours) == (3, 5, 8, 48)
     assert (bill.trainer_usd, bill.encoder_usd, bill.precompute_usd, bill.storage_usd) == (60, 10, 7, 121)

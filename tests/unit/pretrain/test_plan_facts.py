@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 
 from giornata.pretrain.planning.facts import Facts, Mark, facts_of, load_facts
-from giornata.pretrain.planning.roofline import encoder_speed, mfu_of, rate_at, training_speed
+from giornata.pretrain.planning.pricing import encoder_speed, mfu_of, rate_at, training_speed
 
 FILES = [resources.files("giornata.pretrain.planning").joinpath(name) for name in ("facts.toml", "prices.toml")]
 FIRST, SECOND = (tomllib.loads(file.read_text(encoding="utf-8")) for file in FILES)
@@ -114,8 +114,8 @@ def test_four_providers_and_more_have_interruptible_prices():
 def test_planning_loads_no_tensor_library():
     heavy = ("torch", "ray", "numpy", "pyarrow", "diffusers", "transformers", "PIL")
     code = (
-        "import sys, giornata.cli.pretrain_plan_words; "
-        "import giornata.pretrain.planning.report, giornata.pretrain.planning.reading; "
+        "import sys, giornata.cli.pretrain_plan; "
+        "import giornata.pretrain.planning.report, giornata.pretrain.planning.from_config; "
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -13,9 +13,9 @@ from giornata.cli.main import app
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.planning.facts import load_facts
+from giornata.pretrain.planning.from_config import request_named, request_of_run
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.reading import request_named, request_of_run
-from giornata.pretrain.planning.reasons import reasons, verdict
+from giornata.pretrain.planning.report import reasons, verdict
 from giornata.pretrain.recipes import RECIPES, sd2_base, shapes
 from giornata.protocol.pretraining import Mode
 

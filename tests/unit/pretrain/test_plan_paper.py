@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from giornata.pretrain.planning import cost
 from giornata.pretrain.planning.facts import load_facts
-from giornata.pretrain.planning.roofline import colocated_rate, encoder_speed, mfu_of
+from giornata.pretrain.planning.pricing import (
+    GB,
+    Bill,
+    Precompute,
+    PricedPhase,
+    bill_of,
+    colocated_rate,
+    encoder_speed,
+    encoders_for,
+    mfu_of,
+)
 
 FACTS = load_facts()
 PAGE = Path(__file__).parents[3] / "docs/guides/pretraining-price.md"
@@ -41,12 +50,25 @@ def usd(instance: str, term: str = "on_demand") -> float:
     return offer.usd_per_hour
 
 
-def trainers(term: str = "on_demand") -> cost.Trainers:
-    return cost.Trainers(instances=4, gpus_each=8, usd_per_hour=usd("p4de.24xlarge", term))
+def bill_of_p4de(
+    phases: list[PricedPhase],
+    term: str = "on_demand",
+    *,
+    encoder_usd_per_hour: float = 0.0,
+    precompute_usd: float = 0.0,
+) -> Bill:
+    return bill_of(
+        phases,
+        instances=4,
+        gpus_each=8,
+        usd_per_hour=usd("p4de.24xlarge", term),
+        encoder_usd_per_hour=encoder_usd_per_hour,
+        precompute=Precompute(usd=precompute_usd),
+    )
 
 
-def phases(rates: tuple[float, ...]) -> list[cost.Phase]:
-    return [cost.Phase(samples=SAMPLES[px], images_per_s=rate) for px, rate in zip((256, 512), rates, strict=False)]
+def phases(rates: tuple[float, ...]) -> list[PricedPhase]:
+    return [PricedPhase(samples=SAMPLES[px], images_per_s=rate) for px, rate in zip((256, 512), rates, strict=False)]
 
 
 def encoder(pixels: int, gpu: str = "A10G") -> float:
@@ -59,7 +81,7 @@ def encoding_usd(pixels: int) -> float:
 
 @pytest.mark.parametrize(("term", "theirs", "ours"), [("on_demand", 67_405, 67_406), ("reserved", 39_511, 39_511)])
 def test_table_4_to_the_dollar(term: str, theirs: int, ours: int) -> None:
-    bill = cost.plan(phases(STEPS["3b", "torch.compile"]), trainers(term))
+    bill = bill_of_p4de(phases(STEPS["3b", "torch.compile"]), term)
     assert round(bill.total_usd) == ours
     assert abs(ours - theirs) <= 1
     assert round(bill.gpu_hours) == 13_165
@@ -67,13 +89,11 @@ def test_table_4_to_the_dollar(term: str, theirs: int, ours: int) -> None:
 
 def test_table_2_within_a_third_of_a_percent() -> None:
     """Phase 1 before FSDP and torch.compile: encoders on the trainers, offline, and online with 40 g5.2xlarge."""
-    online = cost.Phase(samples=SAMPLES[256], images_per_s=4074.0, encoders=40)
+    online = PricedPhase(samples=SAMPLES[256], images_per_s=4074.0, encoders=40)
     bills = {
-        (111.3, 18_190): cost.plan(phases((2811.0,)), trainers()),
-        (76.9, 14_753): cost.plan(
-            phases((4068.0,)), trainers(), precompute=cost.Precompute(usd=TABLE_2_ENCODING_USD)
-        ),
-        (76.8, 16_275): cost.plan([online], trainers(), encoder_usd_per_hour=usd("g5.2xlarge")),
+        (111.3, 18_190): bill_of_p4de(phases((2811.0,))),
+        (76.9, 14_753): bill_of_p4de(phases((4068.0,)), precompute_usd=TABLE_2_ENCODING_USD),
+        (76.8, 16_275): bill_of_p4de([online], encoder_usd_per_hour=usd("g5.2xlarge")),
     }
     for (hours, dollars), bill in bills.items():
         assert bill.training_hours == pytest.approx(hours, rel=0.003)
@@ -83,7 +103,7 @@ def test_table_2_within_a_third_of_a_percent() -> None:
 @pytest.mark.parametrize("gpus", MOSAIC)
 def test_mosaics_table_to_the_dollar(gpus: int) -> None:
     *rates, days, dollars = MOSAIC[gpus]
-    bill = cost.plan(phases(tuple(rates)), cost.Trainers(instances=gpus, gpus_each=1, usd_per_hour=2.0))
+    bill = bill_of(phases(tuple(rates)), instances=gpus, gpus_each=1, usd_per_hour=2.0)
     assert bill.hours / 24 == pytest.approx(days, abs=0.006)
     assert bill.total_usd == pytest.approx(dollars, abs=1.5)
 
@@ -119,7 +139,7 @@ def test_table_1_by_the_formula_of_colocated() -> None:
 @pytest.mark.parametrize(("pixels", "needed", "fed"), [(256, 59, 0.69), (512, 49, 0.83)])
 def test_forty_encoders_are_too_few_for_the_final_rates(pixels: int, needed: int, fed: float) -> None:
     rate = STEPS["3b", "torch.compile"][(256, 512).index(pixels)]
-    assert cost.encoders_for(rate, encoder(pixels), headroom=1.0) == needed
+    assert encoders_for(rate, encoder(pixels), headroom=1.0) == needed
     assert 40 * encoder(pixels) / rate == pytest.approx(fed, abs=0.005)
 
 
@@ -128,18 +148,18 @@ def test_what_the_published_price_leaves_out() -> None:
     second = TABLE_2_ENCODING_USD * encoding_usd(512) / encoding_usd(256)
     assert second == pytest.approx(12_334, abs=1)
     for term, total in (("on_demand", 81_900), ("reserved", 54_000)):
-        bill = cost.plan(phases(STEPS["3b", "torch.compile"]), trainers(term))
+        bill = bill_of_p4de(phases(STEPS["3b", "torch.compile"]), term)
         assert bill.total_usd + TABLE_2_ENCODING_USD + second == pytest.approx(total, rel=0.001)
     for pixels, monthly, terabytes in ((256, 4298, 187), (512, 7626, 332)):
         row = FACTS.row_bytes_of("sd2", pixels)
         stored = SAMPLES[pixels] * (row.latent_bytes + row.text_bytes)
         assert round(stored / 1e12) == terabytes
-        assert stored / cost.GB * FACTS.value("storage_usd_per_gb_month") == pytest.approx(monthly, abs=1)
+        assert stored / GB * FACTS.value("storage_usd_per_gb_month") == pytest.approx(monthly, abs=1)
 
 
 def test_the_seeds_own_smaller_gpus_are_cheaper() -> None:
-    smaller = cost.Trainers(instances=2, gpus_each=8, usd_per_hour=usd("p4d.24xlarge"))
-    bill = cost.plan(phases(STEPS["3a", "torch.compile"]), smaller)
+    smaller_usd = usd("p4d.24xlarge")
+    bill = bill_of(phases(STEPS["3a", "torch.compile"]), instances=2, gpus_each=8, usd_per_hour=smaller_usd)
     assert round(bill.gpu_hours) == 11_331
     assert bill.total_usd == pytest.approx(46_400, rel=0.001)
 

@@ -5,8 +5,8 @@ from datetime import date
 
 import pytest
 
-from giornata.pretrain.planning.choices import choice_of, machines_of
 from giornata.pretrain.planning.facts import load_facts
+from giornata.pretrain.planning.pricing import choice_of, machines_of
 from giornata.pretrain.planning.ranking import (
     STORING,
     interruptible,
@@ -14,9 +14,8 @@ from giornata.pretrain.planning.ranking import (
     rank,
     rows_that_decide,
 )
-from giornata.pretrain.planning.reading import request_of
-from giornata.pretrain.planning.reasons import reasons, verdict
-from giornata.pretrain.planning.report import ranking_told
+from giornata.pretrain.planning.report import ranking_told, reasons, verdict
+from giornata.pretrain.planning.request import request_of
 from giornata.protocol.pretraining import Mode
 
 FACTS = load_facts()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from giornata.pretrain.recipes import sd2_base
-from giornata.pretrain.training.meter import Meter, usd_per_s
+from giornata.pretrain.training.costs import Meter
 from giornata.pretrain.training.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
 from giornata.pretrain.training.models import flops_per_picture, new_unet, sheet_flops_per_s, unet_on_meta
 from giornata.pretrain.training.optimizer import learning_rate
@@ -94,8 +94,8 @@ def test_rates_and_dollars() -> None:
     found = meter.numbers(rows=16, lap_s=lap_s, waited_s=0.5)
     assert found == {"images_per_s": 8.0, "data_wait_share": 0.25, "mfu": 0.4}
     config = sd2_base()
-    assert usd_per_s(config, 32, 8) == 0.0
+    assert config.usd_per_s(32, 8) == 0.0
     from dataclasses import replace
 
     priced = replace(config, workers=replace(config.workers, trainer_usd_per_h=3.6, encoder_usd_per_h=0.9))
-    assert usd_per_s(priced, 32, 8) == pytest.approx((32 * 3.6 + 8 * 0.9) / 3600)
+    assert priced.usd_per_s(32, 8) == pytest.approx((32 * 3.6 + 8 * 0.9) / 3600)

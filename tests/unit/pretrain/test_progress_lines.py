@@ -7,7 +7,7 @@ from typing import Any
 from tests.fixtures.pretrain_feeds import tiny_config
 
 from giornata.cli import pretrain_encode, pretrain_ingest
-from giornata.pretrain.progress_lines import PacedLines, Words
+from giornata.pretrain.progress_lines import PacedLines, TerminalProgress
 
 
 class Clock:
@@ -28,7 +28,7 @@ def progress(step: int) -> dict[str, Any]:
 
 def test_run_off_a_terminal_prints_a_line_every_ten_seconds(tmp_path: Path) -> None:
     stream = io.StringIO()
-    words = Words(stream, Clock(2.0))
+    words = TerminalProgress(stream, Clock(2.0))
     words.begin(tiny_config(tmp_path))
     for step in range(1, 17):
         words(progress(step))

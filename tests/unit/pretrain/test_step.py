@@ -11,7 +11,7 @@ from torch import nn
 from giornata.diffusion.objective import Objective
 from giornata.pretrain.feeding.examples import Draws, Example, blank, pieces
 from giornata.pretrain.training.models import noise_scheduler
-from giornata.pretrain.training.parallel import Spread
+from giornata.pretrain.training.parallel import Sharding
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.step import BINS, Passes
 
@@ -49,7 +49,7 @@ def examples(uses: Sequence[tuple[int, int, int, int]], most: int) -> list[Examp
 
 
 def passes(model: nn.Module, channel: Channel) -> Passes:
-    spread = Spread(
+    sharding = Sharding(
         model=model,
         unet=model,  # type: ignore[arg-type]
         device=torch.device("cpu"),
@@ -57,7 +57,7 @@ def passes(model: nn.Module, channel: Channel) -> Passes:
         autocast=False,
         channels_last=False,
     )
-    return Passes(spread, OBJECTIVE, channel)
+    return Passes(sharding, OBJECTIVE, channel)
 
 
 def gradient(model: nn.Module) -> torch.Tensor:

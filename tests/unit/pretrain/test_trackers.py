@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -10,12 +9,12 @@ from typing import ClassVar
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tests.fixtures.pretrain_feeds import tiny_config
+from tests.fixtures.pretrain_metrics import log_rows, progress
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.evaluations import keep
-from giornata.pretrain.trackers import EventFiles, Shown, Trackers, history, wandb_run
+from giornata.pretrain.trackers import EventFiles, TrackedRow, Trackers, history, wandb_run
 from giornata.pretrain.training.committed import Committed
-from giornata.pretrain.training.metrics_log import MetricsLog
 from giornata.protocol.pretraining import Evaluate, Tracking
 
 
@@ -43,21 +42,8 @@ def shown_by_tensorboard(run: Storage) -> dict[int, tuple[float, float]]:
     return found
 
 
-def loss(step: int, value: float = 0.5) -> Shown:
-    return Shown(step=step, time_s=1000.0 + step, values={"train/loss": value})
-
-
-def log_rows(run: Storage, steps: Sequence[int]) -> None:
-    log = MetricsLog(run)
-    for step in steps:
-        log.add({"step": step, "loss": 1.0 / step, "time_s": 1000.0 + step})
-    log.cut()()
-    log.close()
-
-
-def progress(step: int) -> dict[str, object]:
-    metrics = {"step": float(step), "loss": 1.0 / step, "time_s": 1000.0 + step}
-    return {"event": "progress", "step": step, "metrics": metrics}
+def loss(step: int, value: float = 0.5) -> TrackedRow:
+    return TrackedRow(step=step, time_s=1000.0 + step, values={"train/loss": value})
 
 
 def test_event_files_show_every_step_once_at_its_time_after_steps_are_trained_again(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from giornata.pretrain.feeding.ledger import Use
 from giornata.pretrain.feeding.rows_of_phase import Intervals, RowsOfPhase
-from giornata.pretrain.trace import Trace
-from giornata.pretrain.use_counts import Counted, count_uses
+from giornata.pretrain.proof import Counted, Trace, count_uses
 
 STEPS, TRAINERS = 9, 2
 Line = tuple[int, int, list[Use]]

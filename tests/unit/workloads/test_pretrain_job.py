@@ -11,8 +11,7 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.workloads.interface import Stopped, Wish
-from giornata.workloads.pretrain.ray_jobs import RunState
-from giornata.workloads.pretrain.tail import Listening
+from giornata.workloads.pretrain.ray_jobs import Listening, RunState
 from giornata.workloads.pretrain.workload import AWAY_S, RETOLD_STEPS, PretrainWorkload
 
 JOB = "job_1"

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from giornata.workloads.pretrain.tail import Tail
+from giornata.workloads.pretrain.ray_jobs import Tail
 
 ALL = ("one", "two", "three", "four")
 

@@ -1,1 +1,1 @@
-"""What weights can do: samples, and how near they come to real pictures."""
+"""Samples of weights, and their scores against real pictures."""

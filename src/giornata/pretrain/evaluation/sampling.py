@@ -58,6 +58,6 @@ def sample(pipeline: Any, prompts: Sequence[str], *, side_px: int, seed: int) ->
 
 
 def unet_at(folder: Path) -> UNet2DConditionModel:
-    """An exported one."""
+    """The UNet of an exported folder."""
     unet: UNet2DConditionModel = UNet2DConditionModel.from_pretrained(folder, subfolder="unet").eval()
     return unet

@@ -1,7 +1,4 @@
-"""Prices, instances, FLOPs and throughputs, each with its source and a mark of how it is known.
-
-They stand in `facts.toml` and `prices.toml`.
-"""
+"""Prices, instances, FLOPs and rates of `facts.toml` and `prices.toml`, each with its source and its Mark."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -10,16 +7,9 @@ from datetime import date
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol, TypeVar
-
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-N = TypeVar("N", bound=_Named)
 INTERRUPTIBLE = "interruptible"
 
 
@@ -35,8 +25,6 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sourced:
-    """Where a figure comes from."""
-
     source: str
     mark: Mark
 
@@ -51,8 +39,6 @@ class Gpu(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance(Sourced):
-    """A machine that can be rented."""
-
     name: str
     gpu: str
     gpus: int
@@ -65,7 +51,7 @@ class Instance(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer(Sourced):
-    """What an instance costs by the hour. `book`: prices of one time; `term`: on_demand, reserved, interruptible.
+    """The price of an instance by the hour. `book`: prices of one time; `term`: on_demand, reserved, interruptible.
 
     `read_on`: the day on which the price was read at `url`; None for a price that the request gives.
     """
@@ -97,7 +83,6 @@ class Flops(Sourced):
 
     @property
     def encode_gflop(self) -> float:
-        """Both towers."""
         return self.vae_gflop + self.text_gflop
 
 
@@ -140,8 +125,6 @@ class EncoderRate(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure(Sourced):
-    """A single number."""
-
     name: str
     value: float
     unit: str
@@ -149,7 +132,7 @@ class Figure(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that plans are made of. Earlier rows win over later ones."""
+    """The facts of plans. Earlier rows win over later ones."""
 
     gpus: tuple[Gpu, ...]
     instances: tuple[Instance, ...]
@@ -163,48 +146,42 @@ class Facts:
     default_encoders: tuple[str, ...]
 
     def figure(self, name: str) -> Figure:
-        """Raises KeyError."""
-        return _named(self.figures, name)
+        return _first(self.figures, name=name)
 
     def value(self, name: str) -> float:
         """A figure's number. Raises KeyError."""
         return self.figure(name).value
 
     def gpu(self, name: str) -> Gpu:
-        """Raises KeyError."""
-        return _named(self.gpus, name)
+        return _first(self.gpus, name=name)
 
     def instance(self, name: str) -> Instance:
-        """By its whole name or its short one. Raises KeyError."""
-        return _named(self.instances, next((each.name for each in self.instances if each.short == name), name))
+        """The instance of this whole or short name. Raises KeyError."""
+        whole = next((each.name for each in self.instances if each.short == name), name)
+        return _first(self.instances, name=whole)
 
     def flops_of(self, model: str, resolution: int) -> Flops:
-        """Raises KeyError."""
-        return _first(self.flops, lambda row: row.model == model and row.resolution == resolution)
+        return _first(self.flops, model=model, resolution=resolution)
 
     def row_bytes_of(self, model: str, resolution: int) -> RowBytes:
-        """Raises KeyError."""
-        return _first(self.row_bytes, lambda row: row.model == model and row.resolution == resolution)
+        return _first(self.row_bytes, model=model, resolution=resolution)
 
     def offer(self, instance: str, *, book: str, term: str) -> Offer | None:
-        """What an instance costs, if the book says so: in this term, or else where it can be interrupted."""
+        """The offer of an instance in this book: in this term, or else an interruptible one."""
         found = {row.term: row for row in reversed(self.offers) if (row.instance, row.book) == (instance, book)}
         return found.get(term) or found.get(INTERRUPTIBLE)
 
     @property
     def books(self) -> tuple[str, ...]:
-        """The price books that there are."""
         return tuple(dict.fromkeys(offer.book for offer in self.offers))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models whose FLOPs are known."""
         return tuple(dict.fromkeys(row.model for row in self.flops))
 
 
 @cache
 def load_facts() -> Facts:
-    """The facts that ship with the package."""
     return facts_of(_shipped("facts.toml") | _shipped("prices.toml"))
 
 
@@ -232,12 +209,9 @@ def _shipped(name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files("giornata.pretrain.planning").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _named(rows: tuple[N, ...], name: str) -> N:
-    return _first(rows, lambda row: row.name == name)
-
-
-def _first(rows: tuple[T, ...], wanted: Callable[[T], bool]) -> T:
+def _first(rows: tuple[T, ...], **wanted: object) -> T:
+    """The first row with these values. Raises KeyError."""
     for row in rows:
-        if wanted(row):
+        if all(getattr(row, name) == value for name, value in wanted.items()):
             return row
-    raise KeyError("the facts have no such row")
+    raise KeyError(f"the facts have no row with {wanted}")

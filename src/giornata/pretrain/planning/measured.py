@@ -1,4 +1,4 @@
-"""What `giornata pretrain run --synthetic` measured, what follows from it, and how plans and runs take it up.
+"""Rates that `giornata pretrain run --synthetic` measured, for plans and runs.
 
 The file is one JSON object with `measured`; what else it says follows from that and is for people.
 """
@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.planning.cost import encoders_for
 from giornata.pretrain.planning.facts import Facts
+from giornata.pretrain.planning.pricing import encoders_for
 from giornata.pretrain.planning.request import GivenEncoderRate, GivenRate, PlanRequest
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -22,14 +22,12 @@ OTHER_BOARDS = frozenset({"PCIE", "NVL", "MIG"})
 
 
 class _Kept(BaseModel):
-    """Files of earlier versions say more, which is ignored."""
+    """A table of the file. Fields of earlier versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Rate(_Kept):
-    """Median images/s."""
-
     images_per_s: float = Field(gt=0, allow_inf_nan=False)
 
 
@@ -47,7 +45,7 @@ class MeasuredPhase(_Kept):
 
 
 class Measured(_Kept):
-    """Of one configuration. `trainers_measured` of its `trainers` worked; devices as they call themselves."""
+    """Rates of one configuration. `trainers_measured` of its `trainers` worked. Devices have CUDA's names."""
 
     name: str
     model: str
@@ -61,11 +59,11 @@ class Measured(_Kept):
     phases: tuple[MeasuredPhase, ...]
 
     def demand_images_per_s(self, phase: MeasuredPhase) -> float:
-        """Of all trainers. An estimate where not all were measured: the network between them is left out then."""
+        """The rate of all trainers. Where not all were measured, it leaves out the network between them."""
         return phase.trainers.images_per_s / self.trainers_measured * self.trainers
 
     def encoders(self, phase: MeasuredPhase) -> int:
-        """That feed all trainers."""
+        """Encoders that feed all trainers."""
         demand, one = self.demand_images_per_s(phase), phase.encoder.images_per_s
         return encoders_for(demand, one, headroom=self.headroom, availability=self.availability)
 

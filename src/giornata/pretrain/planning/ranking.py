@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import date
 
-from giornata.pretrain.planning.choices import Choice, Machines, choice_of, machines_of
 from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts
+from giornata.pretrain.planning.pricing import Choice, Machines, choice_of, machines_of
 from giornata.pretrain.planning.request import SAME, TRAINERS, PlanRequest, with_given
 from giornata.protocol.pretraining import Mode
 
@@ -50,11 +50,11 @@ class Ranking:
         )
 
     def first(self, wanted: Callable[[Choice], bool]) -> Choice | None:
-        """The cheapest of those."""
+        """The cheapest choice that `wanted` accepts."""
         return next((choice for choice in self.choices if wanted(choice)), None)
 
     def beside(self, choice: Choice) -> dict[Mode, Choice]:
-        """The modes on the same trainers."""
+        """Choices on the same trainers, by mode."""
         machines = choice.machines
         same = (machines.instances, machines.trainer.name)
         return {
@@ -81,7 +81,7 @@ def rank(request: PlanRequest, facts: Facts, *, today: date | None = None) -> Ra
 
 
 def _by_price(choice: Choice) -> tuple[float, float]:
-    """To the dollar; then the faster one."""
+    """The price to the dollar, then the time."""
     return round(choice.bill.total_usd), choice.bill.hours
 
 
@@ -121,9 +121,9 @@ class RowsThatDecide:
 
 
 def rows_that_decide(ranking: Ranking) -> RowsThatDecide | None:
-    """Where the cheapest mode changes; None where only one kind of mode was asked for, or where nothing has a price.
+    """The number of rows where the cheapest mode changes; None with one kind of mode, or without prices.
 
-    What a mode that stores costs is a line over the number of rows: two plans give the line.
+    The cost of a mode that stores is a line over the number of rows: two plans give the line.
     """
     passing = ranking.first(lambda choice: choice.mode not in STORING)
     modes = [mode for mode in ranking.request.modes if mode in STORING]
@@ -145,7 +145,7 @@ def rows_that_decide(ranking: Ranking) -> RowsThatDecide | None:
 def interruptible(ranking: Ranking) -> Ranking | None:
     """The same run on machines that the provider may take away; None where the book has no such trainers.
 
-    Trainers are machines with several GPUs: what a network between single ones carries is not known.
+    Trainers are machines with several GPUs: the network between single ones is not known.
     """
     request, facts = ranking.request, ranking.facts
     names = [row.instance for row in facts.offers if (row.book, row.term) == (request.prices, INTERRUPTIBLE)]

@@ -1,15 +1,260 @@
-"""A ranking as plain values for `--json`, and what a run needs on whatever machines."""
+"""A ranking for people, in sentences, and for programs, as plain values."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
-from giornata.pretrain.planning.choices import Choice
-from giornata.pretrain.planning.facts import Facts
-from giornata.pretrain.planning.ranking import Ranking, rows_that_decide
-from giornata.pretrain.planning.reasons import reasons, verdict
+from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts, Offer
+from giornata.pretrain.planning.pricing import GB, Choice, encoder_speed
+from giornata.pretrain.planning.ranking import (
+    Ranking,
+    interruptible,
+    mfu_to_beat,
+    rows_that_decide,
+)
 from giornata.pretrain.planning.request import PlanRequest
+from giornata.protocol.pretraining import BESIDE, Mode
 
+DAYS_PER_MONTH = 365 / 12
 GIGA = 1e9
+OLD_MONTHS = 4
+"""Prices of GPUs move by a tenth and more in that time."""
+ESTIMATED = "~"
+"""Before a sum that rests on an estimated rate."""
+
+
+def verdict(ranking: Ranking) -> list[str]:
+    """The first sentences: the cheapest choice, by how much, and what decides that. Empty without prices."""
+    best = ranking.best
+    return [] if best is None else [_cheapest(ranking, best), *_rows(ranking)]
+
+
+def _cheapest(ranking: Ranking, best: Choice) -> str:
+    mine = ranking.configured
+    if mine is best:
+        return f"The run as configured is the cheapest: {_priced(best)}."
+    said = f"The cheapest is {_priced(best)}."
+    if mine is None:
+        return said
+    more, factor = mine.bill.total_usd - best.bill.total_usd, mine.bill.total_usd / best.bill.total_usd
+    return f"{said} The run as configured, {_priced(mine)}, costs {usd(more)} more ({factor:.1f} times as much)."
+
+
+def _priced(choice: Choice) -> str:
+    paid = f"{ESTIMATED if choice.estimated else ''}{usd(choice.bill.total_usd)}"
+    return f"{machines_words(choice)}, {choice.mode}: {paid} in {choice.bill.hours / 24:.1f} days"
+
+
+def _rows(ranking: Ranking) -> Iterator[str]:
+    found, request = rows_that_decide(ranking), ranking.request
+    if found is None:
+        return
+    if request.dataset_rows is None:
+        taken = "The plan takes every sample as a different row (1 use per row)"
+    else:
+        taken = (
+            f"The plan takes {request.dataset_rows:,} ({request.samples / request.dataset_rows:,.1f} uses per row)"
+        )
+    uses = request.samples / found.rows
+    yield (
+        f"The number of different rows decides. {taken}. Below {large_count(found.rows)} rows (more than"
+        f" {uses:,.1f} uses per row) the cheapest is {machines_words(found.below)}, {found.below.mode}, which encodes"
+        f" each row once and stores it. From there on it is {machines_words(found.above)}, {found.above.mode}."
+    )
+
+
+def reasons(ranking: Ranking) -> list[str]:
+    """Sentences beside the verdict, the most important first. Empty when nothing could be priced."""
+    best = ranking.best
+    if best is None:
+        return []
+    return [
+        *_configured(ranking),
+        *_known(ranking, best),
+        *_fastest(ranking, best),
+        *_modes(ranking, best),
+        *_stored(ranking, best),
+        *_encoding(ranking),
+        *_interruptible(ranking, best),
+        *_pictures(ranking),
+        *_batches(best),
+        *_old_prices(ranking),
+        *ranking.request.notes,
+    ]
+
+
+def machines_words(choice: Choice) -> str:
+    """`32 A100-80G (4 p4de)`."""
+    machines = choice.machines
+    return f"{machines.gpus} {machines.trainer.gpu} ({machines.instances} {machines.trainer.short})"
+
+
+def usd(amount: float) -> str:
+    return f"${amount:,.0f}"
+
+
+def large_count(count: float) -> str:
+    """`2,867 million`, `413.5 thousand`."""
+    for unit, value in (("million", 1e6), ("thousand", 1e3)):
+        if count >= value:
+            return f"{count / value:,.0f} {unit}" if count >= 100 * value else f"{count / value:,.1f} {unit}"
+    return f"{count:,.0f}"
+
+
+def large_bytes(count: float) -> str:
+    """`133 TB`, `5.7 MB`."""
+    for unit, value in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= value:
+            return f"{count / value:,.0f} {unit}" if count >= 10 * value else f"{count / value:,.1f} {unit}"
+    return f"{count / 1e3:,.1f} kB"
+
+
+def _configured(ranking: Ranking) -> Iterator[str]:
+    mine, asked = ranking.configured, ranking.request.configured
+    if mine is None or asked is None or mine.mode not in BESIDE:
+        return
+    name, gpus = mine.machines.encoder.name, mine.machines.encoder.gpus
+    for phase, there in zip(mine.phases, asked.encoders, strict=True):
+        need = phase.encoders * gpus
+        if there < need:
+            yield (
+                f"At {phase.resolution} pixels it has {there} encoders and needs {need} on {name}: set"
+                " phases.encoders, or measure with `giornata pretrain run CONFIG --synthetic`."
+            )
+
+
+def _known(ranking: Ranking, best: Choice) -> Iterator[str]:
+    known = ranking.best_known
+    if not best.estimated:
+        yield f"{machines_words(best)}: {best.phases[0].training.basis}."
+        return
+    yield f"{machines_words(best)}: {_basis(best)}. Measure before you rent."
+    if known is None:
+        return
+    beat = mfu_to_beat(best, known.bill.total_usd)
+    text = (
+        f"The cheapest whose training rate is known is {machines_words(known)}, {known.mode}: "
+        f"{usd(known.bill.total_usd)}"
+    )
+    slowed = " (encoding slowed alike)" if best.mode is Mode.COLOCATED else ""
+    yield f"{text}." if beat is None else f"{text}; the first stays cheaper down to an MFU of {beat:.0%}{slowed}."
+
+
+def _fastest(ranking: Ranking, best: Choice) -> Iterator[str]:
+    fastest = min(ranking.choices, key=lambda choice: choice.bill.hours)
+    if fastest.bill.hours < best.bill.hours:
+        days = f"{fastest.bill.hours / 24:.1f} days, not {best.bill.hours / 24:.1f}"
+        yield f"The fastest is {machines_words(fastest)}, {fastest.mode}: {days}, for {usd(fastest.bill.total_usd)}."
+
+
+def _basis(choice: Choice) -> str:
+    phase = choice.phases[0]
+    if choice.mode is not Mode.COLOCATED:
+        return phase.training.basis
+    return f"training {phase.training.basis}; encoding {phase.encoding.basis}; one after the other: 1/(1/T + 1/E)"
+
+
+def _modes(ranking: Ranking, best: Choice) -> Iterator[str]:
+    for mode, other in ranking.beside(best).items():
+        if mode is best.mode:
+            continue
+        more = other.bill.total_usd - best.bill.total_usd
+        yield f"On the same trainers, {mode} costs {usd(more)} more: {_parts(other, best)}."
+
+
+def _parts(other: Choice, best: Choice) -> str:
+    """The parts of the bill that cost more or less."""
+    parts = {
+        "training": other.bill.trainer_usd - best.bill.trainer_usd,
+        "encoders beside it": other.bill.encoder_usd - best.bill.encoder_usd,
+        "encoding before": other.bill.precompute_usd - best.bill.precompute_usd,
+        "storage and reading": other.bill.storage_usd - best.bill.storage_usd,
+    }
+    said = [f"{name} {'+' if more > 0 else '−'}{usd(abs(more))}" for name, more in parts.items() if abs(more) >= 1]
+    return ", ".join(said) or "the parts are the same"
+
+
+def _stored(ranking: Ranking, best: Choice) -> Iterator[str]:
+    modes = ranking.beside(best)
+    stored = {mode: choice.stored_bytes for mode, choice in modes.items() if choice.stored_bytes}
+    if not stored:
+        return
+    price = ranking.facts.value("storage_usd_per_gb_month")
+    said = [f"{mode} {large_bytes(count)} ({usd(count / GB * price)} a month)" for mode, count in stored.items()]
+    yield f"Stored before training: {', '.join(said)}."
+
+
+def _encoding(ranking: Ranking) -> Iterator[str]:
+    """The price of encoding on each machine of the book, which is why colocated or online may win."""
+    request, facts = ranking.request, ranking.facts
+    flops = facts.flops_of(request.model, request.phases[0].resolution)
+    costs = []
+    for offer in _offers(ranking):
+        instance = facts.instance(offer.instance)
+        images_per_s = encoder_speed(facts, flops, gpu=instance.gpu).images_per_s * instance.gpus
+        taken = " (interruptible)" if offer.term == INTERRUPTIBLE else ""
+        costs.append((offer.usd_per_hour / (images_per_s * 3600) * 1e6, f"{offer.instance}{taken}"))
+    said = ", ".join(f"${million:,.2f} on {name}" for million, name in sorted(costs))
+    yield f"To encode a million pictures of {flops.resolution} pixels costs {said}."
+
+
+def _offers(ranking: Ranking) -> list[Offer]:
+    """Offers of the plan's book but the reserved ones; the request's own prices come first."""
+    terms = {ranking.request.trainer_term, ranking.request.encoder_term, INTERRUPTIBLE}
+    found: dict[tuple[str, str], Offer] = {}
+    for offer in ranking.facts.offers:
+        if offer.book == ranking.request.prices and offer.term in terms:
+            found.setdefault((offer.instance, offer.term), offer)
+    return list(found.values())
+
+
+def _interruptible(ranking: Ranking, best: Choice) -> Iterator[str]:
+    if INTERRUPTIBLE in {best.machines.trainer_offer.term, ranking.request.trainer_term}:
+        return
+    taken = interruptible(ranking)
+    if taken is not None and taken.best is not None:
+        where = taken.best.machines.trainer_offer.provider
+        yield f"On interruptible machines ({where}) the cheapest is {_priced(taken.best)}, if none is ever away."
+
+
+def _old_prices(ranking: Ranking) -> Iterator[str]:
+    if ranking.today is None:
+        return
+    first = ranking.today - timedelta(days=OLD_MONTHS * DAYS_PER_MONTH)
+    old = sorted(
+        {f"{each.instance} ({each.read_on})" for each in _offers(ranking) if each.read_on and each.read_on < first}
+    )
+    if old:
+        yield (
+            f"Prices older than {OLD_MONTHS} months: {', '.join(old)}. Ask the providers for today's, and give them"
+            " in usd_per_hour of a file for --assume."
+        )
+
+
+def _pictures(ranking: Ranking) -> Iterator[str]:
+    request, facts = ranking.request, ranking.facts
+    largest = max(
+        request.rows(phase) * facts.row_bytes_of(request.model, phase.resolution).picture_bytes
+        for phase in request.phases
+    )
+    monthly = largest / GB * facts.value("storage_usd_per_gb_month")
+    yield (
+        f"Not in any total: the pictures themselves, about {large_bytes(largest)} (guessed), {usd(monthly)} a "
+        "month in every mode; evaluation, failures and machines that stand idle."
+    )
+
+
+def _batches(best: Choice) -> Iterator[str]:
+    for phase in best.phases:
+        if phase.micro_batch % 1:
+            yield (
+                f"At {phase.resolution} pixels a batch does not divide by {best.machines.gpus} GPUs: "
+                f"{phase.micro_batch:.2f} each."
+            )
+    if best.mode in BESIDE:
+        most = max(phase.fed_bytes_per_s for phase in best.phases)
+        yield f"Encoders send trainers up to {most / GB:.2f} GB/s."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +273,7 @@ class PhaseNeeds:
 
 
 def needs_of(request: PlanRequest, facts: Facts) -> tuple[PhaseNeeds, ...]:
-    """Of a checked request; `facts` hold what it brings (`with_given`)."""
+    """The needs of each phase of a checked request; `facts` hold what the request brings (`with_given`)."""
     return tuple(
         PhaseNeeds(
             resolution=phase.resolution,
@@ -73,7 +318,6 @@ def ranking_told(ranking: Ranking) -> dict[str, Any]:
 
 
 def choice_told(choice: Choice) -> dict[str, Any]:
-    """One choice with its phases."""
     machines, bill = choice.machines, choice.bill
     return {
         "mode": choice.mode.value,
@@ -98,5 +342,5 @@ def choice_told(choice: Choice) -> dict[str, Any]:
         **asdict(bill),
         "hours": bill.hours,
         "total_usd": bill.total_usd,
-        "phases": [asdict(phase) for phase in choice.phases],
+        "phases": [asdict(phase) | {"hours": phase.hours} for phase in choice.phases],
     }

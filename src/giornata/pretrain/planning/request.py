@@ -1,10 +1,15 @@
-"""What is to be planned. Names of fields are those of a run's configuration where there are such."""
+"""A request for a plan, and its checks. Fields that a run's configuration has too are named alike."""
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.planning.facts import (
     EncoderRate,
     Facts,
@@ -15,39 +20,77 @@ from giornata.pretrain.planning.facts import (
     Offer,
     RowBytes,
     TrainingRate,
+    load_facts,
 )
-from giornata.protocol.pretraining import Mode
+from giornata.pretrain.recipes import RECIPES
+from giornata.protocol.pretraining import Mode, PretrainConfig, not_empty
+from giornata.protocol.pretraining_checks import CONTRADICTION, fault_of
 
 T = TypeVar("T")
 SAME = "same"
 """Encoders on the same type of instance as the trainers."""
 TERMS = ("on_demand", "reserved", "interruptible")
 TRAINERS = re.compile(r"^(?P<count>[1-9]\d{0,4})x(?P<instance>\S+)$")
+DEFAULT_MODEL = "sd2"
 GIVEN = "given with the request"
-CHECKED = {"strict": True, "extra": "forbid"}
+CHECKED = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+
+
+def _refused(message: str, hint: str) -> PydanticCustomError:
+    return PydanticCustomError(CONTRADICTION, "{message}", {"message": message, "hint": hint})
+
+
+def _check_known(kind: str, name: str, info: ValidationInfo) -> None:
+    """Refuse a name of this kind that the validation's context does not hold."""
+    shown, also = (info.context or {})[kind]
+    if name not in shown and name not in also:
+        raise _refused(f"no {kind} {name!r} is known", hint=f"one of {', '.join(shown)}")
+
+
+def _known(kind: str) -> AfterValidator:
+    def check(name: str, info: ValidationInfo) -> str:
+        _check_known(kind, name, info)
+        return name
+
+    return AfterValidator(check)
+
+
+def _known_trainers(name: str, info: ValidationInfo) -> str:
+    found = TRAINERS.match(name)
+    if found is None:
+        raise _refused(f"cannot be {name!r}", hint="such as 4xp4de.24xlarge")
+    _check_known("instance", found["instance"], info)
+    return name
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+KnownGpu = Annotated[str, _known("GPU")]
+KnownInstance = Annotated[str, _known("instance")]
+Term = Annotated[str, _known("term")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPhase:
-    """So many samples, repeats included, at one resolution (pixels of a side), in steps of `global_batch_size`."""
+    """Samples, repeats included, at one resolution (pixels of a side), in steps of `global_batch_size`."""
 
     __pydantic_config__ = CHECKED
 
-    samples: int
+    samples: Count
     resolution: int
-    global_batch_size: int
+    global_batch_size: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenRate:
-    """Images per second that you measured on so many GPUs together, with latents and embeddings at hand."""
+    """Images per second that you measured on `gpus` GPUs together, with latents and embeddings at hand."""
 
     __pydantic_config__ = CHECKED
 
-    gpu: str
-    gpus: int
+    gpu: KnownGpu
+    gpus: Count
     resolution: int
-    images_per_s: float
+    images_per_s: Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,24 +99,24 @@ class GivenEncoderRate:
 
     __pydantic_config__ = CHECKED
 
-    gpu: str
+    gpu: KnownGpu
     resolution: int
-    images_per_s: float
+    images_per_s: Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenModel:
-    """A picture of a model that the facts do not know, at one resolution; see `Flops` and `RowBytes`."""
+    """Work and bytes of one picture for a model that the facts do not know; see `Flops` and `RowBytes`."""
 
     __pydantic_config__ = CHECKED
 
     resolution: int
-    train_gflop: float
-    vae_gflop: float
-    text_gflop: float
-    latent_bytes: int
-    text_bytes: int
-    picture_bytes: int = 100_000
+    train_gflop: Positive
+    vae_gflop: Positive
+    text_gflop: Positive
+    latent_bytes: Count
+    text_bytes: Count
+    picture_bytes: Count = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +132,8 @@ class OwnMachine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """What the run's configuration says. `trainers`: as among the request's, None where there is no price of them;
-    `encoders`: actors of one GPU beside each phase, which modes without encoders do not use."""
+    """The run's own choice. `trainers`: one of the request's, None without a price; `encoders`: actors of one GPU
+    beside each phase, which modes without encoders do not use."""
 
     __pydantic_config__ = CHECKED
 
@@ -101,7 +144,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What to plan, and with which prices.
+    """What to plan and which prices to use.
 
     `trainers`: choices such as `4xp4de.24xlarge`; none: those that ship. `encoders`: instances, or `same` for the
     trainers' own. `dataset_rows`: different rows; None: every sample is a row of its own. `storage_months`: how long
@@ -114,24 +157,24 @@ class PlanRequest:
 
     __pydantic_config__ = CHECKED
 
-    phases: tuple[PlanPhase, ...]
-    model: str = "sd2"
+    phases: Annotated[tuple[PlanPhase, ...], AfterValidator(not_empty)]
+    model: str = DEFAULT_MODEL
     name: str = "plan"
-    dataset_rows: int | None = None
-    trainers: tuple[str, ...] = ()
-    encoders: tuple[str, ...] = ()
-    modes: tuple[Mode, ...] = tuple(Mode)
-    prices: str = "2026-11"
-    trainer_term: str = "on_demand"
-    encoder_term: str = "on_demand"
-    usd_per_hour: Mapping[str, float] = field(default_factory=dict)
-    storage_months: float = 1.0
-    storage_usd_per_gb_month: float | None = None
-    read_usd_per_gb: float | None = None
-    headroom: float = 1.1
-    availability: float = 1.0
-    encoding_instances: int = 64
-    trainer_mfu: float | None = None
+    dataset_rows: Count | None = None
+    trainers: tuple[Annotated[str, AfterValidator(_known_trainers)], ...] = ()
+    encoders: tuple[Annotated[str, _known("encoder")], ...] = ()
+    modes: Annotated[tuple[Mode, ...], AfterValidator(not_empty)] = tuple(Mode)
+    prices: Annotated[str, _known("price book")] = "2026-11"
+    trainer_term: Term = "on_demand"
+    encoder_term: Term = "on_demand"
+    usd_per_hour: Mapping[KnownInstance, Annotated[float, Field(ge=0, le=100_000)]] = field(default_factory=dict)
+    storage_months: Annotated[float, Field(ge=0, le=1200)] = 1.0
+    storage_usd_per_gb_month: Annotated[float, Field(ge=0, le=1000)] | None = None
+    read_usd_per_gb: Annotated[float, Field(ge=0, le=1000)] | None = None
+    headroom: Annotated[float, Field(ge=1, le=10)] = 1.1
+    availability: Annotated[float, Field(ge=0.01, le=1)] = 1.0
+    encoding_instances: Count = 64
+    trainer_mfu: Annotated[float, Field(ge=0.001, le=1)] | None = None
     rates: tuple[GivenRate, ...] = ()
     encoder_rates: tuple[GivenEncoderRate, ...] = ()
     models: tuple[GivenModel, ...] = ()
@@ -142,16 +185,87 @@ class PlanRequest:
 
     @property
     def samples(self) -> int:
-        """Of all phases."""
         return sum(phase.samples for phase in self.phases)
 
     def rows(self, phase: PlanPhase) -> int:
-        """What is encoded and stored before a phase: all rows that there are, whether it trains them or not."""
+        """Rows that are encoded and stored before a phase: all of the data, whether the phase trains them or not."""
         return phase.samples if self.dataset_rows is None else self.dataset_rows
 
 
 OF_THE_RUN = frozenset({"name", "model", "phases", "configured", "own", "priced", "notes"})
 """Fields of PlanRequest that a run's configuration settles."""
+
+
+def schedule_of(config: PretrainConfig) -> dict[str, Any]:
+    """Fields of PlanRequest that tell what a run trains, on whatever machines."""
+    batch = config.train.global_batch_size
+    return {
+        "name": config.name,
+        "model": config.model.architecture.value,
+        "phases": [
+            {"samples": phase.samples, "resolution": phase.resolution, "global_batch_size": batch}
+            for phase in config.phases
+        ],
+    }
+
+
+def request_of(values: Mapping[str, Any], facts: Facts | None = None) -> PlanRequest:
+    """A request from plain values, such as `{"phases": [{"samples": 10**8, "resolution": 256, ...}]}`.
+
+    `recipe = "sd2_base"` begins with that schedule and changes what is given beside it.
+    Raises InvalidInput with all faults, each with its field.
+    """
+    given, known = dict(values), facts or load_facts()
+    if (recipe := given.pop("recipe", None)) is not None:
+        if recipe not in RECIPES:
+            hint = f"one of {', '.join(RECIPES)}"
+            raise InvalidInput([Fault(where="recipe", message=f"there is no recipe {recipe!r}", hint=hint)])
+        given = schedule_of(RECIPES[recipe]()) | given
+    faults = list(_unknown_flops(given, known))
+    try:
+        # Through JSON, in whose strict mode lists are tuples and names are members of an enumeration
+        request = TypeAdapter(PlanRequest).validate_json(json.dumps(given, default=str), context=_names(given, known))
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            one["loc"] = tuple(part for part in one["loc"] if part != "[key]")
+            faults.append(fault_of(one))
+    if faults:
+        raise InvalidInput(faults)
+    return request
+
+
+def _tables(given: Mapping[str, Any], name: str) -> list[tuple[int, Mapping[str, Any]]]:
+    """The tables of an array with their places. What is none is left to the validation."""
+    rows = given.get(name, ())
+    return [(place, row) for place, row in enumerate(rows) if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _names(given: Mapping[str, Any], facts: Facts) -> dict[str, tuple[Sequence[str], Collection[str]]]:
+    """For each kind of name those that a hint shows, and others that are known too."""
+    instances = [each.name for each in facts.instances]
+    short = {each.short for each in facts.instances} | {each.get("name", "") for _, each in _tables(given, "own")}
+    return {
+        "instance": (instances, short),
+        "encoder": (instances, short | {SAME}),
+        "GPU": ([each.name for each in facts.gpus], ()),
+        "price book": (facts.books, ()),
+        "term": (TERMS, ()),
+    }
+
+
+def _unknown_flops(given: Mapping[str, Any], facts: Facts) -> Iterator[Fault]:
+    """Models and resolutions whose FLOPs are not known."""
+    model = given.get("model", DEFAULT_MODEL)
+    known = {row.resolution for row in facts.flops if row.model == model}
+    known |= {each["resolution"] for _, each in _tables(given, "models") if "resolution" in each}
+    if not known:
+        hint = f"one of {', '.join(facts.models)}, or describe it in [[models]]"
+        yield Fault(where="model", message=f"no FLOPs are known of {model!r}", hint=hint)
+    for place, phase in _tables(given, "phases"):
+        if known and (resolution := phase.get("resolution")) not in known:
+            hint = f"known: {', '.join(map(str, sorted(known)))}; or describe it in [[models]]"
+            message = f"no FLOPs are known of {model} at {resolution} pixels"
+            yield Fault(where=f"phases.{place}.resolution", message=message, hint=hint)
 
 
 def with_given(request: PlanRequest, facts: Facts) -> Facts:

@@ -26,18 +26,18 @@ class Averages:
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """By the parameters' names, sharded like them; empty before the first update."""
+        """The averages by the parameters' names, sharded like them; empty before the first update."""
         return self._tensors
 
     @torch.no_grad()
     def begin(self, steps: int) -> None:
-        """As after `steps` updates; the values are to be filled in by whoever has them."""
+        """Make the averages of `steps` updates. The caller fills in their values."""
         self._tensors = {name: each.detach().clone() for name, each in self._parameters.items()} if steps else {}
         self.steps = steps
 
     @torch.no_grad()
     def update(self) -> None:
-        """Follow the weights after a step."""
+        """Move the average towards the weights, after a step."""
         if not self.steps:
             self.begin(1)
             return
@@ -48,8 +48,8 @@ class Averages:
         self.steps += 1
 
     @contextmanager
-    def worn(self) -> Iterator[None]:
-        """Within, the model has the averages for its weights. Nothing happens before the first update."""
+    def swapped_in(self) -> Iterator[None]:
+        """Give the model the averages for its weights, within the block. Before the first update nothing changes."""
         self._swap()
         try:
             yield

@@ -34,7 +34,7 @@ def interruption_s(configured_s: float | None, progress: Progress) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Cadence:
-    """Of one start of the first trainer, which decides for all."""
+    """Decides when checkpoints are due, on the first trainer, for all trainers."""
 
     config: PretrainConfig
     clock_s: Callable[[], float]
@@ -47,13 +47,12 @@ class Cadence:
         return self.config.train.checkpoint_cadence is CheckpointCadence.YOUNG_DALY
 
     def begin(self, progress: Progress) -> None:
-        """The training goes on from here."""
+        """Count steps and seconds from this progress on."""
         self._saved_at_step = progress.step
         if self._timed:
             self._saved_at_s = self.clock_s()
 
     def due(self, progress: Progress) -> bool:
-        """Whether a checkpoint is due after the next step."""
         steps = self.config.train.checkpoint_steps
         if not self._timed:
             return (progress.step + 1) % steps == 0

@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -31,7 +31,7 @@ from giornata.pretrain.training.committed import (
     STATE,
     CheckpointDamaged,
     Committed,
-    Facts,
+    FileFacts,
     commit,
     mark_damaged,
     name_of,
@@ -56,12 +56,12 @@ LOST = "lost: "
 
 
 class CheckpointsFail(RuntimeError):
-    """Storage does not take checkpoints any more."""
+    """MOST_FAILURES checkpoints in a row were not written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """What this trainer did with rows since the last checkpoint."""
+    """Rows that this trainer trained or left out since the last checkpoint."""
 
     trained: Sequence[Use] = ()
     quarantined: Sequence[Use] = ()
@@ -73,8 +73,8 @@ class Uses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a checkpoint is made from. `ledger` is brought up to date in the background and gets into `progress`. It
-    is None when all phases are done, and at every trainer but the first.
+    """The contents of a checkpoint. `ledger` is brought up to date in the background and gets into `progress`. It is
+    None when all phases are done, and at every trainer but the first.
 
     `alongside` is called by the first trainer before the commit: what it writes belongs to this checkpoint.
     """
@@ -87,8 +87,8 @@ class Snapshot:
 
 
 def staging(device: torch.device) -> StagingOptions:
-    """How tensors get from the device to the host's memory. A GPU copies to pinned memory by itself, all tensors at
-    once, while the training waits: from pageable memory each copy would take a detour of its own."""
+    """The way of tensors from the device to the host's memory. A GPU copies all tensors at once to pinned memory
+    while the training waits: from pageable memory each copy would take a detour of its own."""
     pinned = device.type == "cuda"
     return StagingOptions(
         use_pinned_memory=pinned, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pinned
@@ -96,7 +96,7 @@ def staging(device: torch.device) -> StagingOptions:
 
 
 class Checkpoints:
-    """Of one run. Calls are made by all trainers at the same place; one checkpoint is under way at a time."""
+    """The checkpoints of a run, one written at a time. All trainers make each call at the same place."""
 
     def __init__(
         self,
@@ -127,11 +127,11 @@ class Checkpoints:
         """
         self.wait()
         staged = self._stager.stage({name: _plain(each) for name, each in snapshot.tensors.items()})
-        copied = replace(snapshot, tensors=staged, progress=Progress(**_copied(snapshot.progress)))
+        copied = replace(snapshot, tensors=staged, progress=deepcopy(snapshot.progress))
         self._under_way = self._thread.submit(self._write, copied)
 
     def wait(self) -> None:
-        """Until nothing is under way. Raises what that raised."""
+        """Wait for the checkpoint under way. Raises what its writing raised."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
@@ -151,7 +151,7 @@ class Checkpoints:
         if faults := [fault for fault in self._channel.gather_objects(why) if fault]:
             self._conclude(name, faults, snapshot.progress)
             return
-        files = dict[str, Facts]()
+        files = dict[str, FileFacts]()
         try:
             files = self._write_shards(name, snapshot.tensors)
         except (OSError, CheckpointException) as error:
@@ -176,7 +176,7 @@ class Checkpoints:
             return f"cleaning up: {error}"
         return None
 
-    def _write_shards(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Facts]:
+    def _write_shards(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, FileFacts]:
         """This trainer's part, first here and then in the storage."""
         here, there = self._scratch / name, f"{FOLDER}/{name}"
         shutil.rmtree(here, ignore_errors=True)
@@ -185,22 +185,22 @@ class Checkpoints:
             dcp.save(
                 dict(tensors), storage_writer=writer, process_group=self._channel.group, no_dist=self._world == 1
             )
-            files = {path.name: Facts.of(path) for path in sorted(here.glob("*.safetensors"))}
+            files = {path.name: FileFacts.of(path) for path in sorted(here.glob("*.safetensors"))}
             for file in files:
                 self._run.put(here / file, f"{there}/{file}")
             return files
         finally:
             shutil.rmtree(here, ignore_errors=True)
 
-    def _commit(self, name: str, snapshot: Snapshot, shards: Mapping[str, Facts]) -> list[str]:
-        """By the first trainer. Returns what went wrong."""
+    def _commit(self, name: str, snapshot: Snapshot, shards: Mapping[str, FileFacts]) -> list[str]:
+        """Commit the checkpoint, on the first trainer, and return the faults."""
         aside = self._scratch / STATE
         try:
             snapshot.alongside()
             aside.parent.mkdir(parents=True, exist_ok=True)
             aside.write_text(json.dumps(snapshot.progress.to_json(), sort_keys=True) + "\n", encoding="utf-8")
             self._run.put(aside, f"{FOLDER}/{name}/{STATE}")
-            files = {**shards, STATE: Facts.of(aside)}
+            files = {**shards, STATE: FileFacts.of(aside)}
             progress = snapshot.progress
             self._fence()
             commit(self._run, Committed(name=name, step=progress.step, phase=progress.phase, files=files))
@@ -292,7 +292,7 @@ def _at_hand(
         for file in wanted[neighbors.index(channel.rank) :: len(neighbors)]:
             if not local:
                 there.get(file, folder / file)
-            if Facts.of(folder / file) != checkpoint.files[file]:
+            if FileFacts.of(folder / file) != checkpoint.files[file]:
                 broken.append(file)
         _refuse_broken(run, checkpoint, broken, channel)
         yield folder
@@ -336,11 +336,5 @@ def _needed(folder: Path, tensors: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """As it can be written: safetensors knows one order in memory."""
+    """The tensor as safetensors can write it, which knows one order in memory."""
     return tensor.detach() if isinstance(tensor, DTensor) else tensor.detach().contiguous()
-
-
-def _copied(progress: Progress) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(json.dumps(progress.to_json()))
-    del values["version"]
-    return values

@@ -1,12 +1,12 @@
-"""Which checkpoints there are. One exists when its `commit.json`, the list of its files, does: that is written last.
+"""The checkpoints of a run. One exists when its `commit.json`, the list of its files, does: that is written last.
 
     checkpoints/step-00000040-phase-0/
         shard-00001-….safetensors   tensors, of each trainer's; see giornata.pretrain.training.checkpoints
         state.json                  giornata.pretrain.training.progress
         commit.json                 {"version", "step", "phase", "files": {name: {"bytes", "sha256"}}}
-        damaged                     somebody found that the bytes are not those of the list: not used again
+        damaged                     exists when a start found other bytes than the list says
 
-Needs neither torch nor Ray: whoever prepares the data of a start looks here too, and has to find the same one.
+Needs neither torch nor Ray: the data of a start is prepared without them, from the same checkpoint.
 """
 
 import hashlib
@@ -32,36 +32,35 @@ class CheckpointDamaged(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Of one file."""
+class FileFacts:
+    """Size and digest of one file."""
 
     bytes: int
     sha256: str
 
     @classmethod
-    def of(cls, path: Path) -> "Facts":
-        """Of a local file."""
+    def of(cls, path: Path) -> "FileFacts":
         with path.open("rb") as file:
             return cls(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """One checkpoint. `files` are all but commit.json."""
+    """A committed checkpoint. `files` holds every file but commit.json."""
 
     name: str
     step: int
     phase: int
-    files: Mapping[str, Facts]
+    files: Mapping[str, FileFacts]
 
     def progress(self, run: Storage) -> Progress:
-        """How far the run was. Raises InvalidInput for another version's."""
+        """The run's progress at this checkpoint. Raises InvalidInput for another version's."""
         where = f"{run}/{FOLDER}/{self.name}/{STATE}"
         return Progress.from_json(json.loads(run.read(f"{FOLDER}/{self.name}/{STATE}")), where=where)
 
 
 def name_of(step: int, phase: int) -> str:
-    """Names sort as checkpoints were made."""
+    """The folder of a checkpoint. Names sort in the order in which checkpoints are made."""
     return f"step-{step:08d}-phase-{phase}"
 
 
@@ -74,20 +73,18 @@ def commit(run: Storage, checkpoint: Committed) -> None:
 
 
 def committed(run: Storage, *, warn: bool = True) -> Iterator[Committed]:
-    """All that can be used, newest first. Warns of those that cannot: half-written, damaged, with files missing; one
-    that looks on while they are written does not want to hear of that."""
+    """All usable checkpoints, newest first. With `warn`, those that cannot be used are warned of: half-written ones,
+    damaged ones, and ones with files missing."""
     by_name: dict[str, dict[str, int]] = {}
     for path, size_bytes in run.sizes(FOLDER):
         _, name, *file = path.split("/", 2)
         by_name.setdefault(name, {})["".join(file)] = size_bytes
     for name, sizes in sorted(by_name.items(), reverse=True):
-        why = _unusable(sizes)
-        found = None if why else _read(run, name)
-        if found is not None:
-            why = _differing(found, sizes)
-        if why or found is None:
-            level = logging.WARNING if warn else logging.DEBUG
-            log.log(level, "checkpoint %s of %s is passed over: %s", name, run, why or f"{COMMIT} cannot be read")
+        found = _usable(run, name, sizes)
+        if isinstance(found, str):
+            log.log(
+                logging.WARNING if warn else logging.DEBUG, "checkpoint %s of %s is passed over: %s", name, run, found
+            )
         else:
             yield found
 
@@ -98,7 +95,7 @@ def newest(run: Storage) -> Committed | None:
 
 
 def mark_damaged(run: Storage, name: str, why: str) -> None:
-    """Nobody shall take it again."""
+    """Mark the checkpoint: no later start uses it."""
     run.write(f"{FOLDER}/{name}/{DAMAGED}", f"{why}\n".encode())
 
 
@@ -115,27 +112,24 @@ def retire(run: Storage, *, limit: int) -> None:
             run.remove_all(f"{FOLDER}/{name}")
 
 
-def _unusable(sizes: Mapping[str, int]) -> str | None:
+def _usable(run: Storage, name: str, sizes: Mapping[str, int]) -> Committed | str:
+    """The checkpoint of this name whose files have these sizes, or why it cannot be used."""
     if COMMIT not in sizes:
         return "it was not finished"
-    return "its bytes are not those that were written" if DAMAGED in sizes else None
-
-
-def _read(run: Storage, name: str) -> Committed | None:
+    if DAMAGED in sizes:
+        return "its bytes are not those that were written"
     try:
         values: Mapping[str, Any] = json.loads(run.read(f"{FOLDER}/{name}/{COMMIT}"))
-        if values["version"] != VERSION:
-            return None
-        files = {file: Facts(**facts) for file, facts in values["files"].items()}
-        return Committed(name=name, step=int(values["step"]), phase=int(values["phase"]), files=files)
+        known = values["version"] == VERSION
+        files = {file: FileFacts(**facts) for file, facts in values["files"].items()}
+        found = Committed(name=name, step=int(values["step"]), phase=int(values["phase"]), files=files)
     except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _differing(checkpoint: Committed, sizes: Mapping[str, int]) -> str | None:
-    for file, facts in checkpoint.files.items():
+        known = False
+    if not known:
+        return f"{COMMIT} cannot be read"
+    for file, facts in found.files.items():
         if file not in sizes:
             return f"{file} is missing"
         if sizes[file] != facts.bytes:
             return f"{file} has {sizes[file]} bytes instead of {facts.bytes}"
-    return None
+    return found

@@ -38,7 +38,7 @@ def export(config: PretrainConfig, run: Storage, out: Path, *, checkpoint: Commi
 
 
 def card(config: PretrainConfig, progress: Progress) -> str:
-    """What the weights are, in a page."""
+    """The card of the weights, as Markdown."""
     phases = "\n".join(
         f"- {phase.name}: {phase.resolution} px, {phase.samples:,} pictures, learning rate {phase.learning_rate:g}"
         + (" (not finished)" if place >= progress.phase else "")

@@ -8,27 +8,63 @@ step, end a phase) they agree on before each step.
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioner
 from giornata.pretrain.feeding.ledger import Ledger, Use
-from giornata.pretrain.training.agreement import Agreed, agree
 from giornata.pretrain.training.cadence import Cadence
 from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses, record_uses
-from giornata.pretrain.training.meter import Meter, usd_per_s
+from giornata.pretrain.training.costs import CostRecord, Meter, TrainingAttempt
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
-from giornata.pretrain.training.peers import Peers
+from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Outcome, begun_phases, origin_of
-from giornata.pretrain.training.spending import Account, Attempt
-from giornata.pretrain.training.trainer import Trainer
-from giornata.pretrain.training.training_run import Run
+from giornata.pretrain.training.trainer import Run, Trainer
 from giornata.protocol.pretraining import BESIDE
 
 __all__ = ["RowsMissing", "Run", "TooManyUnreadable", "train"]
 
 ALLOWED_UNREADABLE = 16
 """So few rows that cannot be read never stop a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """The next step, summed or decided over all trainers."""
+
+    rows: int
+    passes: int
+    unreadable: int
+    waited_s: float
+    preempted: bool
+    ended: bool
+    save: bool
+
+
+def agree(channel: Channel, mine: Portioned, *, waited_s: float, preempted: bool, save: bool = False) -> Agreed:
+    """Tell the others what this trainer has for the step, and hear what they have. Every trainer calls it at once.
+    `save` asks for a checkpoint after the step."""
+    numbers = [
+        len(mine.uses),
+        len(mine.examples),
+        len(mine.unreadable),
+        int(waited_s * 1e6),
+        int(preempted),
+        int(mine.empty),
+        int(save),
+    ]
+    everybodys = zip(*channel.gather(numbers), strict=True)
+    rows, passes, unreadable, waited_us, anybody_preempted, ended, anybody_saves = everybodys
+    return Agreed(
+        rows=sum(rows),
+        passes=max(passes),
+        unreadable=sum(unreadable),
+        waited_s=max(waited_us) / 1e6,
+        preempted=any(anybody_preempted),
+        ended=all(ended),
+        save=any(anybody_saves),
+    )
 
 
 class RowsMissing(RuntimeError):
@@ -51,8 +87,6 @@ def train(run: Run) -> Outcome:
 
 
 class Loop:
-    """One call of `train`."""
-
     def __init__(self, run: Run, stack: ExitStack) -> None:
         self._run, self._peers = run, Peers()
         self._began_s = run.clock_s()
@@ -73,7 +107,6 @@ class Loop:
         stack.callback(self._settle)
 
     def run(self) -> Outcome:
-        """Through all phases that are left."""
         while self._progress.phase < len(self._run.config.phases):
             outcome = self._phase()
             if outcome is not Outcome.FINISHED:
@@ -99,8 +132,8 @@ class Loop:
         if first and progress.phase < len(self._run.phases):
             self._ledger = self._as_known()
         self._cadence.begin(progress)
-        attempt = self._run.attempt or Attempt(name=uuid.uuid4().hex, began_s=self._began_s)
-        self._account = Account.of(attempt, self._run.storage, self._progress, written=first)
+        attempt = self._run.attempt or TrainingAttempt(name=uuid.uuid4().hex, began_s=self._began_s)
+        self._account = CostRecord.of(attempt, self._run.storage, self._progress, written=first)
         if first:
             drop_after(self._run.storage, self._progress.step)
 
@@ -110,7 +143,7 @@ class Loop:
         return Ledger(rows_of) if self._known is None else Ledger.from_json(self._known, rows_of)
 
     def _phase(self) -> Outcome:
-        """Until its last row was trained."""
+        """Train the current phase until its last row."""
         run, progress = self._run, self._progress
         samples = run.phases[progress.phase].samples
         self._micro_batch = self._trainer.prepare(progress)
@@ -152,7 +185,6 @@ class Loop:
         return Outcome.FINISHED
 
     def _step(self, mine: Portioned, agreed: Agreed) -> None:
-        """Train what was fed; all trainers together."""
         run, progress, numbers = self._run, self._progress, dict[str, float]()
         sound = True
         if agreed.rows:
@@ -254,7 +286,7 @@ class Loop:
         return lap_s
 
     def _settle(self) -> None:
-        """At the end, however it came."""
+        """Count the last lap, and write the account."""
         if self._meter is not None:
             self._spend(self._meter)
         self._account.close()
@@ -267,7 +299,7 @@ class Loop:
             clock_s=run.clock_s,
             since_s=self._account.until_s,
             trainers=self._peers.world,
-            usd_per_s=usd_per_s(run.config, self._peers.world, encoders),
+            usd_per_s=run.config.usd_per_s(self._peers.world, encoders),
             flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
             # What a picture costs is counted for all of its tokens.
             peak_flops_per_s=None if run.config.train.token_routing else run.peak_flops_per_s,

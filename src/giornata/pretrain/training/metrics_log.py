@@ -33,7 +33,7 @@ class MetricsLog:
         self._thread = threading.Thread(target=self._work, name="pretrain-metrics", daemon=True)
 
     def add(self, row: Row) -> None:
-        """Of one step: has `step`."""
+        """Add the row of one step. The row has `step`."""
         line = json.dumps(_finite(row), sort_keys=True) + "\n"
         with self._lock:
             if self._open is None or len(self._open) >= ROWS_A_FILE:
@@ -51,7 +51,7 @@ class MetricsLog:
         return self.flush
 
     def flush(self) -> None:
-        """Write what has changed. Raises OSError."""
+        """Write the rows that are new. Raises OSError."""
         with self._writing:
             with self._lock:
                 changed = {name: (lines, len(lines)) for name, lines in self._files.items()}
@@ -62,7 +62,6 @@ class MetricsLog:
                         del self._files[name]
 
     def close(self) -> None:
-        """End the thread."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -88,12 +87,12 @@ def drop_after(run: Storage, step: int) -> None:
 
 
 def metrics_of(run: Storage) -> Iterator[dict[str, float]]:
-    """All steps of all attempts, in order."""
+    """Rows of all steps, in order, whichever attempt trained them."""
     for name in run.names(METRICS):
         for line in run.read(name).decode().splitlines():
             yield json.loads(line)
 
 
 def _finite(row: Row) -> dict[str, float | None]:
-    """JSON knows no NaN."""
+    """The row without NaN and infinity, which JSON does not have."""
     return {name: each if math.isfinite(each) else None for name, each in row.items()}

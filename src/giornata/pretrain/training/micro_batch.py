@@ -1,4 +1,4 @@
-"""How many pictures one forward and backward pass takes: what the phase says, or as many as fit, found by trial."""
+"""The pictures of one forward and backward pass: as many as the phase says, or as fit, found by trial."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def micro_batch(most: int, device: torch.device, attempt: Try, channel: Channel)
     """
     if device.type != "cuda":
         return min(most, CPU_ROWS)
-    return agreed(fitting(most, attempt), channel)
+    return min(rows for (rows,) in channel.gather([fitting(most, attempt)]))
 
 
 def fitting(most: int, attempt: Try) -> int:
@@ -48,11 +48,6 @@ def fitting(most: int, attempt: Try) -> int:
             return rows
 
 
-def agreed(rows: int, channel: Channel) -> int:
-    """The least of all trainers' numbers."""
-    return min(each[0] for each in channel.gather([rows]))
-
-
 class Trial:
     """Passes of one UNet on its device that only show whether they fit, before the model is spread over the trainers.
     Leaves no gradient behind.
@@ -66,11 +61,12 @@ class Trial:
         self._shards = peers.world if train.parallel is not Parallel.DDP else 1
 
     def of(self, resolution: int) -> Callable[[int], None]:
-        """Tries so many rows. Raises torch.OutOfMemoryError."""
+        """A function that tries passes of a number of rows at this resolution."""
         side = resolution // LATENT_SIDE_PX
 
         def attempt(rows: int) -> None:
-            self._configure()
+            if self._train.gradient_checkpointing:
+                self._unet.enable_gradient_checkpointing()
             try:
                 room = self._room()
                 self._pass(rows, side)
@@ -82,12 +78,8 @@ class Trial:
 
         return attempt
 
-    def _configure(self) -> None:
-        if self._train.gradient_checkpointing:
-            self._unet.enable_gradient_checkpointing()
-
     def _room(self) -> torch.Tensor:
-        """What moments and the average will take."""
+        """Memory as large as moments and average."""
         copies = MOMENTS + (1 if self._train.use_ema else 0)
         count = sum(each.numel() for each in self._unet.parameters()) * copies // self._shards
         return torch.empty(count, dtype=torch.float32, device=self._device)

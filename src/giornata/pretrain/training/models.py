@@ -83,7 +83,7 @@ UNETS: Mapping[Architecture, Callable[[], UNet2DConditionModel]] = MappingProxyT
 
 
 def unet_on_meta(architecture: Architecture) -> UNet2DConditionModel:
-    """Its sizes without its weights."""
+    """A UNet with shapes and without memory for weights."""
     with torch.device("meta"):
         return UNETS[architecture]()
 
@@ -133,13 +133,13 @@ def conditions(unet: UNet2DConditionModel, rows: int, device: torch.device) -> d
 
 @lru_cache(maxsize=16)
 def flops_per_picture(architecture: Architecture, resolution: int) -> int:
-    """Of one forward and backward pass: 2 per multiplication of each matrix product and convolution. Counted on the
-    model's operations without computing them."""
+    """FLOPs of one forward and backward pass: 2 per multiplication of each matrix product and convolution. They are
+    counted on the model's operations without computing them."""
     return flops_of(unet_on_meta(architecture), resolution)
 
 
 def flops_of(unet: UNet2DConditionModel, resolution: int) -> int:
-    """The same of this one, which is on the meta device."""
+    """FLOPs of one forward and backward pass of a UNet on the meta device."""
     meta, side = torch.device("meta"), resolution // LATENT_SIDE_PX
     with meta, FlopCounterMode(display=False) as counter:
         answer_BCHW = unet(
@@ -154,7 +154,7 @@ def flops_of(unet: UNet2DConditionModel, resolution: int) -> int:
 
 
 def peak_flops_per_s(device: torch.device) -> float | None:
-    """What the device's matrix units do in bf16: of a data sheet, or measured. None for a CPU, whose rate depends on
+    """The bf16 rate of the device's matrix units: of a data sheet, or measured. None for a CPU, whose rate depends on
     what else runs there."""
     if device.type != "cuda":
         return None
@@ -162,7 +162,7 @@ def peak_flops_per_s(device: torch.device) -> float | None:
 
 
 def sheet_flops_per_s(name: str) -> float | None:
-    """By the name that a device has for CUDA; None where no data sheet is known."""
+    """The rate of a data sheet, by CUDA's name of the device; None where no data sheet is known."""
     if OTHER_BOARDS & set(re.split(r"[\s-]+", name.upper())):
         return None
     return next((rate for known, rate in PEAK_FLOPS_PER_S.items() if known in name), None)

@@ -17,7 +17,7 @@ Parameters = Mapping[str, torch.nn.Parameter]
 
 
 def learning_rate(phase: Phase, step: int, *, steps: int) -> float:
-    """Of optimizer step `step` of the phase, counted from 0, where the phase has `steps`.
+    """The rate of optimizer step `step` of the phase, counted from 0, where the phase has `steps`.
 
     It is diffusers' schedule over one step more, from its second step on, so that no step has a rate of 0: each row
     is trained once, and its step counts. Later steps than expected, after a restart, have the rate of the last one.
@@ -44,7 +44,7 @@ class Optimizer:
         self.begin(0)
 
     def begin(self, steps: int) -> None:
-        """As after `steps` updates; the tensors are zeros, to be filled in by whoever has them."""
+        """Make the state of `steps` updates. Its tensors are zeros, which the caller fills in."""
         self.steps = steps
         for part in self._parts:
             for group in part.param_groups:
@@ -62,11 +62,10 @@ class Optimizer:
         }
 
     def norm(self) -> torch.Tensor:
-        """Of the whole gradient, over all trainers."""
+        """Norm of the whole gradient, over all trainers."""
         return get_total_norm([each.grad for each in self._parameters.values() if each.grad is not None])
 
     def update(self, norm: torch.Tensor, rate: float) -> None:
-        """Clip by the gradient's norm and step."""
         clip_grads_with_norm_(self._parameters.values(), self._max_norm, norm)
         for part in self._parts:
             for group in part.param_groups:
@@ -75,7 +74,6 @@ class Optimizer:
         self.steps += 1
 
     def forget_gradients(self) -> None:
-        """Free them."""
         for part in self._parts:
             part.zero_grad(set_to_none=True)
 
@@ -108,5 +106,5 @@ def _adamw(parameters: Iterable[torch.nn.Parameter], train: Train, *, fused: boo
 
 
 def whole(norm: torch.Tensor) -> float:
-    """The number. Waits for the device."""
+    """The norm as a number. Waits for the device."""
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

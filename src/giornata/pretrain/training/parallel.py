@@ -1,4 +1,4 @@
-"""The model spread over the trainers: replicated (DDP), or with gradients and moments sharded (FSDP2, HSDP).
+"""The model on the trainers: replicated (DDP), or with gradients and moments sharded (FSDP2, HSDP).
 
 Weights, gradients as they are summed, and moments are float32. With bf16, a replicated model computes under autocast;
 a sharded one gathers its weights as bfloat16, so that every operation is in it.
@@ -21,7 +21,7 @@ from giornata.protocol.pretraining import Parallel, Precision, Train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Sharding:
     """`model` is what is called while training, `unet` holds the parameters. Examples are fed in `dtype`."""
 
     model: nn.Module
@@ -32,7 +32,7 @@ class Spread:
     channels_last: bool
 
     def computing(self) -> AbstractContextManager[object]:
-        """Around a forward pass."""
+        """The context of a forward pass: autocast, where it is used."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
 
     @contextmanager
@@ -52,13 +52,13 @@ class Spread:
                 module.reshard()
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """By the names that they have in the UNet alone."""
+        """Parameters by the names that they have in the UNet alone."""
         return dict(self.unet.named_parameters())
 
 
-def spread(
+def shard_model(
     unet: UNet2DConditionModel, train: Train, peers: Peers, device: torch.device, *, node_size: int | None = None
-) -> Spread:
+) -> Sharding:
     """The UNet on the device, as the configuration wants it. `node_size` is how many trainers share a node (HSDP).
 
     A process that is not in a group trains alone, whatever the configuration says.
@@ -76,7 +76,7 @@ def spread(
     elif peers.together and peers.world > 1:
         ids = [device.index or 0] if device.type == "cuda" else None
         model = DistributedDataParallel(unet, device_ids=ids, gradient_as_bucket_view=True)
-    return Spread(
+    return Sharding(
         model=model,
         unet=unet,
         device=device,
@@ -97,9 +97,11 @@ def _shard(unet: UNet2DConditionModel, mesh: DeviceMesh, *, bf16: bool) -> None:
 
 
 def full_nodes(nodes: Sequence[str]) -> int | None:
-    """How many trainers share a node, from the node of each of them, by rank. None where nodes have unequal numbers,
-    or one that does not have its trainers one after the other: HSDP has no replicas to make then, and all shard
-    together. All trainers have to come to the same answer, or they would wait for ever."""
+    """The number of trainers on each node, from the node of each trainer, by rank.
+
+    None where nodes have unequal numbers, or ranks that do not follow one another: HSDP has no replicas then, and all
+    shard together. All trainers have to come to the same answer, or they would wait for ever.
+    """
     sizes = [len(list(trainers)) for _, trainers in groupby(nodes)]
     return sizes[0] if len(sizes) == len(set(nodes)) and len(set(sizes)) == 1 else None
 

@@ -37,7 +37,7 @@ class Channel:
         self.group = distributed.new_group(backend="gloo", timeout=PATIENCE) if peers.together else None
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Everybody's numbers, by rank. All give as many."""
+        """The numbers of all trainers, by rank. All trainers give equally many."""
         mine = torch.tensor(numbers, dtype=torch.int64)
         if self.world == 1:
             return [mine.tolist()]
@@ -62,7 +62,7 @@ class Channel:
         return found or []
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Of everybody's tensors, element by element, in float64 on the CPU."""
+        """The sum of all trainers' tensors, element by element, in float64 on the CPU."""
         total = values.detach().to("cpu", torch.float64, copy=True)
         if self.world > 1:
             distributed.all_reduce(total, group=self.group)

@@ -1,4 +1,4 @@
-"""How far a run is: what lies in a checkpoint beside its tensors, as JSON."""
+"""The progress of a run, which lies in a checkpoint beside its tensors, as JSON."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ FREE_OF_PHASES = frozenset({"train_batch_size", "encoders"})
 
 
 class Outcome(StrEnum):
-    """How the trainers ended. Always with a checkpoint of everything that was trained."""
+    """The trainers' end. A checkpoint always holds everything that was trained."""
 
     FINISHED = "finished"  # all phases
     PREEMPTED = "preempted"  # stopped on a notice; start again to go on
@@ -73,12 +73,10 @@ class Progress:
     left: bool = False
 
     def next_phase(self) -> None:
-        """This one is done."""
         self.phase += 1
         self.step_in_phase = self.used = self.unreadable = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As it lies in a checkpoint."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
@@ -113,12 +111,11 @@ def config_digest(config: PretrainConfig, begun_phases: int) -> str:
 
 
 def origin_of(config: PretrainConfig, begun_phases: int, digests: Mapping[str, str]) -> dict[str, str]:
-    """What the weights are made from: digests of configuration, data and encoders."""
+    """The origin of the weights: digests of configuration, data and encoders."""
     return {"config": config_digest(config, begun_phases), **digests}
 
 
 def begun_phases(progress: Progress) -> int:
-    """How many phases have at least one step."""
     return progress.phase + (1 if progress.step_in_phase else 0)
 
 

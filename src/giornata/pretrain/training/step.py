@@ -14,7 +14,7 @@ import torch
 
 from giornata.diffusion.objective import Objective
 from giornata.pretrain.feeding.examples import Example
-from giornata.pretrain.training.parallel import Spread
+from giornata.pretrain.training.parallel import Sharding
 from giornata.pretrain.training.peers import Channel
 from giornata.pretrain.training.token_routing import TokenRouting
 
@@ -24,14 +24,14 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Of all rows of a step, over all trainers. `by_level` has None where no row had that much noise."""
+    """Losses of all rows of a step, over all trainers. `by_level` has None where no row had that much noise."""
 
     mean: float
     by_level: tuple[float | None, ...]
     rows: int
 
     def numbers(self, prefix: str = "") -> dict[str, float]:
-        """As metrics: `loss`, and `loss_level_<n>`."""
+        """The losses as metrics: `loss`, and `loss_level_<n>`."""
         levels = {f"{prefix}loss_level_{n}": each for n, each in enumerate(self.by_level) if each is not None}
         return {f"{prefix}loss": self.mean, **levels}
 
@@ -42,22 +42,22 @@ class Passes:
 
     def __init__(
         self,
-        spread: Spread,
+        sharding: Sharding,
         objective: Objective,
         channel: Channel,
         routing: TokenRouting | None = None,
         around: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
-        self._spread, self._objective, self._channel, self._routing = spread, objective, channel, routing
+        self._sharding, self._objective, self._channel, self._routing = sharding, objective, channel, routing
         self._around = around
 
     def train(self, examples: Sequence[Example], *, rows: int) -> Losses:
         """Leaves the gradient in the parameters. `rows` are those of all trainers in this step; every trainer has as
         many examples."""
-        sums_2N = torch.zeros(2, BINS, device=self._spread.device)
+        sums_2N = torch.zeros(2, BINS, device=self._sharding.device)
         for place, example in enumerate(examples):
             last = place == len(examples) - 1
-            with self._spread.passing(last=last), self._routed(example), self._around(len(example)):
+            with self._sharding.passing(last=last), self._routed(example), self._around(len(example)):
                 loss_B = self._each(example, sums_2N)
                 # DDP and FSDP2 take the mean over the trainers.
                 (loss_B.sum() * (example.weight * self._channel.world / rows)).backward()
@@ -68,18 +68,18 @@ class Passes:
 
     @torch.no_grad()
     def judge(self, examples: Sequence[Example]) -> Losses:
-        """The losses alone. Every trainer has as many examples."""
-        sums_2N = torch.zeros(2, BINS, device=self._spread.device)
+        """The losses, without gradients. Every trainer has equally many examples."""
+        sums_2N = torch.zeros(2, BINS, device=self._sharding.device)
         for example in examples:
             with self._around(len(example)):
                 self._each(example, sums_2N)
         return self._losses(sums_2N)
 
     def _each(self, example: Example, sums_2N: torch.Tensor) -> torch.Tensor:
-        there = example.to(self._spread.device)
+        there = example.to(self._sharding.device)
         noisy, embedding = there.noisy, there.embedding
-        with self._spread.computing():
-            loss_B = self._objective.each(_Fed(self._spread), noisy, embedding)
+        with self._sharding.computing():
+            loss_B = self._objective.each(_Fed(self._sharding), noisy, embedding)
         if example.weight:
             levels_B = noisy.timesteps_B * BINS // self._objective.scheduler.config.num_train_timesteps
             sums_2N[0].index_add_(0, levels_B, loss_B.detach())
@@ -101,7 +101,7 @@ class Passes:
 class _Fed:
     """The model as the objective calls it; casts what it is shown to the model's precision."""
 
-    spread: Spread
+    sharding: Sharding
 
     def __call__(
         self,
@@ -112,12 +112,12 @@ class _Fed:
         added_cond_kwargs: dict[str, torch.Tensor] | None,
         return_dict: bool,
     ) -> tuple[torch.Tensor]:
-        dtype = self.spread.dtype
+        dtype = self.sharding.dtype
         if added_cond_kwargs is not None:
             added_cond_kwargs = added_cond_kwargs | {"text_embeds": added_cond_kwargs["text_embeds"].to(dtype)}
-        if self.spread.channels_last:
+        if self.sharding.channels_last:
             shown_BCHW = shown_BCHW.contiguous(memory_format=torch.channels_last)
-        found: tuple[torch.Tensor] = self.spread.model(
+        found: tuple[torch.Tensor] = self.sharding.model(
             shown_BCHW.to(dtype),
             timesteps_B,
             prompt_BLD.to(dtype),

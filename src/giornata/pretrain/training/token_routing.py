@@ -24,7 +24,7 @@ Place = tuple[int, int, str]
 
 
 def routed_blocks(unet: UNet2DConditionModel) -> list[BasicTransformerBlock]:
-    """All but those at the highest resolution."""
+    """All transformer blocks but those at the highest resolution."""
     middle = () if unet.mid_block is None else (unet.mid_block,)
     parts = (*unet.down_blocks[1:], *middle, *unet.up_blocks[:-1])
     return [module for part in parts for module in part.modules() if isinstance(module, BasicTransformerBlock)]

@@ -1,8 +1,14 @@
 """Model, optimizer, average and guard of one trainer: what a step changes, and what a checkpoint holds of it."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -11,27 +17,122 @@ from giornata.diffusion.objective import Objective
 from giornata.diffusion.regional import compiled, plainly
 from giornata.pretrain.feeding.examples import Draws, Example, blank, bound_for, examples_of, filled
 from giornata.pretrain.feeding.rows_of_phase import share
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.batch import Batch, Feed
+from giornata.pretrain.feeding.examples import Draws, EmptyPrompt, Example, blank
+from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
-from giornata.pretrain.training.guard import Guard
+from giornata.pretrain.training.committed import Committed
+from giornata.pretrain.training.costs import TrainingAttempt
 from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
 from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
 from giornata.pretrain.training.optimizer import Optimizer, learning_rate, whole
-from giornata.pretrain.training.parallel import spread
+from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Progress, check_origin
 from giornata.pretrain.training.step import Passes
 from giornata.pretrain.training.token_routing import TokenRouting
-from giornata.pretrain.training.training_run import Run
-from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase, PretrainConfig
 
+WINDOW_STEPS = 128
+"""Steps whose losses give the median."""
+LEAST_STEPS = 16
+"""Before so many steps only what is not a number is left out: the first losses say little about the next."""
+Feeds = Callable[[int, Ledger], Iterator[Feed]]
+"""(place of the phase, what of it was trained) to this trainer's feeds. Asked again in the same phase, with what was
+trained meanwhile, when the feeds ended before the phase was complete."""
 log = logging.getLogger(__name__)
 
 WEIGHT = "weight."
 
 
+class TooManyBadSteps(RuntimeError):
+    """max_bad_steps steps in a row were left out."""
+
+
+class Guard:
+    """All trainers judge the same numbers, and so alike. `losses` and `bad_in_row` are its whole state."""
+
+    def __init__(
+        self, *, max_loss_ratio: float, max_bad_steps: int, losses: Iterable[float] = (), bad_in_row: int = 0
+    ) -> None:
+        self._max_ratio, self._max_bad = max_loss_ratio, max_bad_steps
+        self._losses = deque(losses, maxlen=WINDOW_STEPS)
+        self.bad_in_row = bad_in_row
+
+    @property
+    def losses(self) -> list[float]:
+        """Losses of the last sound steps, oldest first."""
+        return list(self._losses)
+
+    def fault(self, loss: float, grad_norm: float) -> str | None:
+        """Why this step has to be left out; None for a sound one, which is then part of the median.
+
+        Raises TooManyBadSteps when max_bad_steps in a row were bad.
+        """
+        why = self._why(loss, grad_norm)
+        if why is None:
+            self._losses.append(loss)
+            self.bad_in_row = 0
+            return None
+        self.bad_in_row += 1
+        if self.bad_in_row >= self._max_bad:
+            hint = "lower phases.*.learning_rate, or look at the data of these steps"
+            raise TooManyBadSteps(f"{self.bad_in_row} steps in a row were left out, the last because {why}: {hint}")
+        return why
+
+    def _why(self, loss: float, grad_norm: float) -> str | None:
+        if not math.isfinite(loss):
+            return f"its loss is {loss}"
+        if not math.isfinite(grad_norm):
+            return f"the norm of its gradient is {grad_norm}"
+        if len(self._losses) >= LEAST_STEPS and loss > self._max_ratio * (usual := median(self._losses)):
+            return f"its loss of {loss:.4g} is more than {self._max_ratio:g} times the usual {usual:.4g}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a trainer is given. All trainers get the same, but for feeds and held rows.
+
+    `storage` is the run's own folder; `scratch` a local one, for this node. `digests` say what the rows are made of
+    (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's
+    rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.training.committed.newest); None:
+    from the beginning. `now_s` is the time in seconds since 1970, for the metrics. `report` gets the metrics of every
+    step, `preempted` is asked once before every step, in all trainers; `traced` is told (phase, step, rows) of what
+    this trainer trained. `node` names the machine that this trainer is on. `fence` raises InvalidInput when another
+    command owns the storage by now; the first trainer asks it before it writes a checkpoint, and before the commit.
+
+    `attempt` says since when this start costs money; None: since the call of `train`.
+    """
+
+    config: PretrainConfig
+    phases: Sequence[RowsOfPhase]
+    storage: Storage
+    scratch: Path
+    digests: Mapping[str, str]
+    scaling: tuple[float, float]
+    feeds: Feeds
+    clock_s: Callable[[], float]
+    now_s: Callable[[], float] = time.time
+    device: torch.device
+    empty: EmptyPrompt | None = None
+    held: Callable[[int], Iterable[Batch]] = lambda _: ()
+    report: Callable[[Mapping[str, float]], None] = lambda _: None
+    preempted: Callable[[], bool] = lambda: False
+    traced: Callable[[int, int, Sequence[Use]], None] = lambda _phase, _step, _uses: None
+    fence: Callable[[], None] = lambda: None
+    start: Committed | None = None
+    node: str = ""
+    node_size: int | None = None
+    peak_flops_per_s: float | None = None
+    attempt: TrainingAttempt | None = None
+
+
 class Trainer:
-    """Everything on one device. Calls are made by all trainers at the same place."""
+    """Everything on one device. All trainers make each call at the same place."""
 
     def __init__(self, run: Run, peers: Peers, channel: Channel, stack: ExitStack) -> None:
         self._run, self._channel = run, channel
@@ -46,12 +147,12 @@ class Trainer:
         routing = TokenRouting(unet, share=routed, seed=config.seed) if routed else None
         if train.torch_compile:
             stack.enter_context(compiled(unet, bits_promised=train.pinned_order))
-        self._spread = spread(unet, train, peers, run.device, node_size=run.node_size)
-        self._parameters = self._spread.parameters()
+        self._sharding = shard_model(unet, train, peers, run.device, node_size=run.node_size)
+        self._parameters = self._sharding.parameters()
         self._optimizer = Optimizer(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
         self._guard = self._new_guard(Progress())
-        self._passes = Passes(self._spread, self._objective(), channel, routing, self._kernels)
+        self._passes = Passes(self._sharding, self._objective(), channel, routing, self._kernels)
         timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
         self._held_draws = Draws(
             seed=config.seed, timesteps=timesteps, scaling=run.scaling, purpose="pretrain/validation"
@@ -65,7 +166,7 @@ class Trainer:
         )
 
     def restore(self) -> Progress:
-        """Everything as in the checkpoint to start from, and how far that is."""
+        """Load the checkpoint to start from, and return its progress."""
         start, run = self._run.start, self._run
         if start is None:
             return Progress()
@@ -84,7 +185,7 @@ class Trainer:
         return {**weights, **self._optimizer.tensors(), **averages}
 
     def prepare(self, progress: Progress) -> int:
-        """Be ready for the phase; returns its micro-batch."""
+        """Prepare the current phase, and return its micro-batch."""
         self._phase = self._run.config.phases[progress.phase]
         rows = self._micro_batches[progress.phase]
         mine = share(self._run.config.train.global_batch_size, rank=self._channel.rank, world=self._channel.world)
@@ -99,7 +200,7 @@ class Trainer:
         return rows
 
     def blank(self) -> Example:
-        """One row that weighs nothing."""
+        """An example of one row with weight 0."""
         return self._blank
 
     def step(self, progress: Progress, examples: Sequence[Example], rows: int) -> tuple[bool, dict[str, float]]:
@@ -133,10 +234,10 @@ class Trainer:
         passes = max(each[0] for each in self._channel.gather([len(self._held)]))
         if not passes:
             return {}
-        self._spread.gather_anew()
-        with self._averages.worn():
+        self._sharding.gather_anew()
+        with self._averages.swapped_in():
             losses = self._passes.judge(filled(self._held, self.blank, passes))
-            self._spread.gather_anew()
+            self._sharding.gather_anew()
         return losses.numbers("validation_")
 
     def _average(self, progress: Progress) -> None:
@@ -149,7 +250,7 @@ class Trainer:
         """Passes of unusual sizes (a step's rows that are fewer, the last step's, an empty pass) run without compiled
         kernels. So there are at most two sets of kernels for each size of picture, whatever rows come."""
         unusual = self._run.config.train.torch_compile and rows not in self._usual_rows
-        return plainly(self._spread.unet) if unusual else nullcontext()
+        return plainly(self._sharding.unet) if unusual else nullcontext()
 
     def _micro_batch(self, trial: Trial, phase: Phase) -> int:
         most = share_of(self._run.config.train.global_batch_size, self._channel.world)

@@ -1,18 +1,85 @@
 """Ray Jobs (docs.ray.io: "Ray Jobs Python SDK"), as much of it as the workload uses."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from giornata.workloads.pretrain.tail import Listening, Tail
-
+RETRY_S = 2.0
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """`left`: nobody listens any more. `whole`: the run has ended, and all that it printed was handed over."""
+
+    left: threading.Event = field(default_factory=threading.Event)
+    whole: threading.Event = field(default_factory=threading.Event)
+
+
+class Tail:
+    """Hands whole lines to `line`, from a thread of its own.
+
+    `connect` gives what was printed from its beginning on, in pieces of any length, until the run has ended or the
+    connection has: Ray does not tell which. `ended` says whether the run has. Both raise ConnectionError when the
+    cluster does not answer.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], AsyncIterator[str]],
+        ended: Callable[[], bool],
+        line: Callable[[str], None],
+        *,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._connect, self._ended, self._line, self._retry_s = connect, ended, line, retry_s
+        self._handed = 0
+        self.listening = Listening()
+
+    def begin(self) -> Listening:
+        """In a daemon thread: a connection that says nothing shall not keep the process."""
+        threading.Thread(target=self.read, daemon=True, name="pretrain-log").start()
+        return self.listening
+
+    def read(self) -> None:
+        """Read until everything is handed over, or nobody listens."""
+        while not self.listening.left.is_set():
+            try:
+                rest = asyncio.run(self._read_once())
+                if self._ended():
+                    self._hand(rest)
+                    self.listening.whole.set()
+                    return
+            except ConnectionError:
+                pass
+            self.listening.left.wait(self._retry_s)
+
+    async def _read_once(self) -> str:
+        """One connection; what it left of a line that is not whole."""
+        rest, met = "", 0
+        async for piece in self._connect():
+            *whole, rest = (rest + piece).split("\n")
+            for each in whole:
+                met += 1
+                if met > self._handed:
+                    self._handed = met
+                    self._hand(each)
+            if self.listening.left.is_set():
+                break
+        return rest
+
+    def _hand(self, line: str) -> None:
+        if line.strip():
+            self._line(line)
+
+
 class RunState(StrEnum):
-    """Of a submitted run; the names are Ray's."""
+    """State of a submitted run, by Ray's names."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -22,7 +89,6 @@ class RunState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether it will not change any more."""
         return self in {RunState.STOPPED, RunState.SUCCEEDED, RunState.FAILED}
 
 
@@ -39,7 +105,7 @@ class RayJobs(Protocol):
     def state(self, submission_id: str) -> RunState: ...
 
     def words(self, submission_id: str) -> str:
-        """What it ended with, or what it waits for."""
+        """Ray's message on the state of the submission."""
 
     def follow(self, submission_id: str, line: Callable[[str], None]) -> Listening:
         """Hand over everything that the run prints, from its beginning on, from another thread. Never raises."""
@@ -57,7 +123,7 @@ PATIENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
 
 @contextmanager
 def _answered() -> Iterator[None]:
-    """Whatever keeps Ray from answering is a ConnectionError."""
+    """Turn every failure to reach Ray into a ConnectionError."""
     from aiohttp import ClientError
     from ray.exceptions import RayError
 
@@ -79,12 +145,10 @@ class Cluster:
             self._client = JobSubmissionClient()
 
     def running(self, job_id: str) -> str | None:
-        """As the protocol has it."""
         live = [each for each in self._known(job_id) if not RunState(str(each.status)).ended]
         return str(live[0].submission_id) if live else None
 
     def submit(self, job_id: str, command: str) -> str:
-        """As the protocol has it."""
         # Two nodes that begin at one moment give it the same name, and Ray takes only the first.
         name = f"{job_id}-{len(self._known(job_id)) + 1}"
         with _answered():
@@ -100,17 +164,14 @@ class Cluster:
             return [each for each in self._client.list_jobs() if (each.metadata or {}).get(METADATA) == job_id]
 
     def state(self, submission_id: str) -> RunState:
-        """As the protocol has it."""
         with _answered():
             return RunState(str(self._client.get_job_status(submission_id)))
 
     def words(self, submission_id: str) -> str:
-        """As the protocol has it."""
         with _answered():
             return self._client.get_job_info(submission_id).message or ""
 
     def follow(self, submission_id: str, line: Callable[[str], None]) -> Listening:
-        """As the protocol has it."""
         tail = Tail(lambda: self._printed(submission_id), lambda: self.state(submission_id).ended, line)
         return tail.begin()
 
@@ -120,6 +181,5 @@ class Cluster:
                 yield piece
 
     def stop(self, submission_id: str) -> None:
-        """As the protocol has it."""
         with _answered():
             self._client.stop_job(submission_id)

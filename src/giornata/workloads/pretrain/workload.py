@@ -19,8 +19,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import PRETRAIN_KIND, total_steps
 from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
-from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, RayJobs, RunState
-from giornata.workloads.pretrain.tail import Listening
+from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, Listening, RayJobs, RunState
 
 POLL_S = 2.0
 AWAY_S = 600.0
@@ -37,7 +36,7 @@ REPORT = "report.json"
 
 
 class PretrainWorkload:
-    """Holds nothing: the work is done elsewhere."""
+    """Follows a run on Ray. The workload holds no model itself."""
 
     def __init__(
         self,
@@ -49,7 +48,6 @@ class PretrainWorkload:
         self._cluster, self._clock_s, self._sleep = cluster, clock_s, sleep
 
     def held(self) -> tuple[str, ...]:
-        """Nothing."""
         return ()
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
@@ -88,7 +86,7 @@ class PretrainWorkload:
 
 
 def command(config: dict[str, Any]) -> str:
-    """What Ray is to run, on the cluster that it was given to. With `-u` no line is kept back."""
+    """The command that Ray runs on its cluster. `-u` keeps no line back."""
     return shlex.join(
         [
             *(sys.executable, "-u", "-m", "giornata.pretrain.run"),
@@ -98,7 +96,7 @@ def command(config: dict[str, Any]) -> str:
 
 
 def _words(message: dict[str, Any]) -> str:
-    """Of an evaluation beside the run, or of what the run does not measure."""
+    """A line on an evaluation or on something that the run does not measure."""
     if message["event"] == "note":
         return str(message["words"])
     why = message.get("failed") or message.get("skipped")
@@ -111,8 +109,6 @@ class _StoppedByOthers(Exception):
 
 
 class _Following:
-    """One attempt's view of a run."""
-
     def __init__(
         self,
         start: Start,
@@ -139,7 +135,6 @@ class _Following:
         self._listening = Listening()
 
     def to_the_end(self) -> Outcome:
-        """Until the run has ended."""
         self._listening = self._cluster.follow(self._submission, self._lines.put)
         try:
             return self._watch()

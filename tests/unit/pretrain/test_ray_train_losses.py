@@ -19,31 +19,31 @@ from giornata.pretrain.fit import (
     LOOK_EVERY_S,
     MOST_FRUITLESS,
     RESIZE_WITHIN_S,
+    RayTrainLosses,
     SaveBeforeResize,
-    Setbacks,
     fit,
 )
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run import check
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import STATE, Committed, Facts, commit, name_of
+from giornata.pretrain.training.committed import STATE, Committed, FileFacts, commit, name_of
 from giornata.pretrain.training.progress import Progress, origin_of
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 
 def test_without_progress_it_is_given_up() -> None:
-    setbacks = Setbacks()
-    assert [setbacks.bearable(0) for _ in range(MOST_FRUITLESS)] == [True] * (MOST_FRUITLESS - 1) + [False]
+    losses = RayTrainLosses()
+    assert [losses.bearable(0) for _ in range(MOST_FRUITLESS)] == [True] * (MOST_FRUITLESS - 1) + [False]
 
 
 def test_as_long_as_checkpoints_come_it_is_begun_anew() -> None:
-    setbacks = Setbacks()
-    assert all(setbacks.bearable(step) for step in range(10 * MOST_FRUITLESS))
+    losses = RayTrainLosses()
+    assert all(losses.bearable(step) for step in range(10 * MOST_FRUITLESS))
 
 
 def test_progress_forgives_what_was() -> None:
-    setbacks = Setbacks()
-    assert [setbacks.bearable(step) for step in (0, 0, 5, 5, 5)] == [True, True, True, True, False]
+    losses = RayTrainLosses()
+    assert [losses.bearable(step) for step in (0, 0, 5, 5, 5)] == [True, True, True, True, False]
 
 
 def crashing(times: int, each: Callable[[int], object] = lambda _: None) -> tuple[Callable[..., str], list[int]]:
@@ -68,7 +68,7 @@ def config_of(folder: Path, **workers: Any) -> PretrainConfig:
 def test_trainers_that_always_crash_are_not_begun_for_ever(tmp_path: Path) -> None:
     once, calls = crashing(10**6)
     with pytest.raises(WorkerGroupError):
-        fit(config_of(tmp_path), board=None, owner="", once=once)
+        fit(config_of(tmp_path), actor=None, owner="", once=once)
     assert len(calls) == MOST_FRUITLESS
 
 
@@ -80,17 +80,17 @@ def test_trainers_that_crash_between_checkpoints_go_on(tmp_path: Path) -> None:
         state = tmp_path / STATE
         state.write_text(json.dumps(Progress(step=step).to_json()))
         run.put(state, f"checkpoints/{name}/{STATE}")
-        commit(run, Committed(name=name, step=step, phase=0, files={STATE: Facts.of(state)}))
+        commit(run, Committed(name=name, step=step, phase=0, files={STATE: FileFacts.of(state)}))
 
     once, calls = crashing(10 * MOST_FRUITLESS, checkpoint)
-    fit(config, board=None, owner="", once=once)
+    fit(config, actor=None, owner="", once=once)
     assert len(calls) == 10 * MOST_FRUITLESS + 1
 
 
 def test_a_bound_of_the_configuration_stands(tmp_path: Path) -> None:
     once, calls = crashing(10**6)
     with pytest.raises(WorkerGroupError):
-        fit(config_of(tmp_path, max_failures=0), board=None, owner="", once=once)
+        fit(config_of(tmp_path, max_failures=0), actor=None, owner="", once=once)
     assert len(calls) == 1
 
 
@@ -102,7 +102,7 @@ def test_another_configuration_on_the_same_storage_is_refused_before_ray_starts(
     origin = origin_of(config, 1, {"manifest": source.digest, "encoder": "e"})
     state.write_text(json.dumps(Progress(step=5, step_in_phase=5, origin=origin).to_json()))
     run.put(state, f"checkpoints/{name}/{STATE}")
-    commit(run, Committed(name=name, step=5, phase=0, files={STATE: Facts.of(state)}))
+    commit(run, Committed(name=name, step=5, phase=0, files={STATE: FileFacts.of(state)}))
     check(config)
     with pytest.raises(InvalidInput, match="training or finished phases has changed"):
         check(replace(config, train=replace(config.train, adam_beta1=0.8)))
@@ -112,7 +112,7 @@ def test_another_configuration_on_the_same_storage_is_refused_before_ray_starts(
 
 
 class PlayedBoard:
-    """A board whose trainers have left after so many looks."""
+    """A actor whose trainers have left after so many looks."""
 
     def __init__(self, looks: int) -> None:
         self.asked, self.looks, self._left_after = 0, 0, looks
@@ -137,16 +137,16 @@ class Calls:
 
 @pytest.mark.parametrize(("looks", "waited_s"), [(0, 0.0), (3, 3 * LOOK_EVERY_S), (10**9, RESIZE_WITHIN_S)])
 def test_ray_train_changes_the_number_of_trainers_after_they_have_saved(looks: int, waited_s: float) -> None:
-    board, now_s = PlayedBoard(looks), [0.0]
+    actor, now_s = PlayedBoard(looks), [0.0]
 
     def sleep(seconds: float) -> None:
         now_s[0] += seconds
 
-    callback = SaveBeforeResize(Calls(board), got=lambda found: found, clock_s=lambda: now_s[0], sleep=sleep)
+    callback = SaveBeforeResize(Calls(actor), got=lambda found: found, clock_s=lambda: now_s[0], sleep=sleep)
     callback.after_controller_state_update(RunningState(), SchedulingState(NoopDecision()))
-    assert board.asked == 0, "trainers that start have nothing to save"
+    assert actor.asked == 0, "trainers that start have nothing to save"
     callback.after_controller_state_update(RunningState(), ResizingState(NoopDecision()))
-    assert (board.asked, now_s[0]) == (1, pytest.approx(waited_s, abs=LOOK_EVERY_S))
+    assert (actor.asked, now_s[0]) == (1, pytest.approx(waited_s, abs=LOOK_EVERY_S))
 
 
 def test_ray_train_hands_its_states_to_the_callback() -> None:

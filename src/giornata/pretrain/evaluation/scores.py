@@ -1,14 +1,18 @@
-"""How well pictures fit their prompts, and how near they are to real ones, by CLIP.
+"""Scores of drawn pictures: CLIP score and CMMD by a CLIP model, FID by an Inception network.
 
 Shapes: N, M pictures or texts; D the width of CLIP's common space.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
+from torch import nn
 from torch.nn import functional
+from torchmetrics.image.fid import FrechetInceptionDistance
 from transformers import CLIPModel, CLIPTokenizer
 
 from giornata.domain.errors import Fault, InvalidInput
@@ -17,6 +21,9 @@ CMMD_SIGMA, CMMD_SCALE = 10.0, 1000.0
 AT_ONCE = 32
 # What CLIP's pictures are normalised by (preprocessor_config.json of openai/clip-vit-large-patch14-336).
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+WHERE = "--inception"
+_HINT = "the path of inception-2015-12-05.pt, or of another TorchScript network that is called like that one"
+_TRIAL_SIDE_PX = 64
 
 
 class Clip:
@@ -33,7 +40,7 @@ class Clip:
 
     @torch.no_grad()
     def pictures(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
-        """Of each its direction, ND, each of length 1."""
+        """Directions of the pictures, ND, each of length 1."""
         found = []
         for first in range(0, len(pictures), AT_ONCE):
             pixels_NCHW = torch.stack([pixels_of(each, self._side_px) for each in pictures[first : first + AT_ONCE]])
@@ -43,7 +50,7 @@ class Clip:
 
     @torch.no_grad()
     def texts(self, texts: Sequence[str]) -> torch.Tensor:
-        """Of each its direction, ND, each of length 1. What is too long is cut."""
+        """Directions of the texts, ND, each of length 1. Long texts are cut."""
         most = self._model.config.text_config.max_position_embeddings
         words = self._tokenizer(list(texts), padding=True, truncation=True, max_length=most, return_tensors="pt")
         pooled_NH = self._model.text_model(**words).pooler_output
@@ -76,3 +83,50 @@ def cmmd(drawn_ND: torch.Tensor, real_MD: torch.Tensor) -> float:
 
     within = likeness(drawn_ND, drawn_ND) + likeness(real_MD, real_MD)
     return float(CMMD_SCALE * (within - 2 * likeness(drawn_ND, real_MD)))
+
+
+class Inception(nn.Module):
+    """The network of a TorchScript file, called with `return_features=True`. Raises InvalidInput when it is none."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        if not Path(path).is_file():
+            raise InvalidInput([Fault(where=WHERE, message=f"{path} is not a file", hint=_HINT)])
+        try:
+            self._network: Any = torch.jit.load(path, map_location="cpu").eval()
+            trial_NF = self(torch.zeros(2, 3, _TRIAL_SIDE_PX, _TRIAL_SIDE_PX, dtype=torch.uint8))
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            raise InvalidInput([Fault(where=WHERE, message=f"{path}: {why[0]}", hint=_HINT)]) from None
+        if trial_NF.dim() != 2 or len(trial_NF) != 2:
+            message = f"{path} makes of 2 pictures {tuple(trial_NF.shape)} and not (2, features)"
+            raise InvalidInput([Fault(where=WHERE, message=message, hint=_HINT)])
+        self.num_features = trial_NF.shape[1]
+
+    @torch.no_grad()
+    def forward(self, pictures_N3HW: torch.Tensor) -> torch.Tensor:
+        """Features NF of uint8 pictures."""
+        features_NF: torch.Tensor = self._network(pictures_N3HW, return_features=True)
+        return features_NF
+
+    def check(self, pictures: int) -> None:
+        """Raise InvalidInput when these are too few: their covariance would say more of the number than of them."""
+        if pictures <= self.num_features:
+            message = f"{pictures} pictures are too few for FID with {self.num_features} features"
+            hint = f"more than {self.num_features}: --rows, and train.validation_rows of them held back"
+            raise InvalidInput([Fault(where=WHERE, message=message, hint=hint)])
+
+
+def fid(inception: Inception, drawn: Sequence[Image.Image], real: Sequence[Image.Image]) -> float:
+    """Heusel et al. 2017, arXiv 1706.08500; 0 for equal sets. Raises InvalidInput for too few pictures."""
+    inception.check(min(len(drawn), len(real)))
+    metric = FrechetInceptionDistance(feature=inception, normalize=False)
+    for pictures, are_real in ((drawn, False), (real, True)):
+        for picture in pictures:  # they differ in size
+            metric.update(_pixels(picture), real=are_real)
+    return float(metric.compute())
+
+
+def _pixels(picture: Image.Image) -> torch.Tensor:
+    pixels_HWC = torch.from_numpy(np.array(picture.convert("RGB")))
+    return pixels_HWC.permute(2, 0, 1)[None]

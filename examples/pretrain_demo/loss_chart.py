@@ -1,4 +1,4 @@
-"""The loss of a run with two phases and some kills, as PNG. Needs matplotlib."""
+"""Draw the loss curve of a run as PNG, with its phases and kills. Needs matplotlib."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from giornata.pretrain.demo.kills import Kill
+from examples.pretrain_demo.kills import Kill
 from giornata.protocol.pretraining import PretrainConfig
 
 INK, FAINT, LINE, JUDGED, KILLED, PAPER = "#1d1f23", "#6c7079", "#2f6fb2", "#d9822b", "#b3261e", "#f4f5f7"
@@ -15,7 +15,7 @@ Rows = Sequence[Mapping[str, float]]
 
 
 def draw_losses(path: Path, rows: Rows, kills: Sequence[Kill], config: PretrainConfig) -> None:
-    """Loss of each step, its running mean, validation loss, phases and kills."""
+    """Write a chart of the training loss, its running mean, the validation loss, phases and kills."""
     figure = Figure(figsize=(9, 4.6), dpi=110, layout="constrained")
     axes = figure.subplots()
     steps, losses = _series(rows, "loss")
@@ -37,7 +37,7 @@ def draw_losses(path: Path, rows: Rows, kills: Sequence[Kill], config: PretrainC
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Of each value and up to window // 2 on each side."""
+    """Average each value with up to window // 2 neighbors on each side."""
     half = window // 2
     parts = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
     return [sum(part) / len(part) for part in parts]

@@ -11,20 +11,20 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import counted
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.training.costs import FOLDER, TELL_EVERY_S, CostRecord, TrainingAttempt, spent_usd
 from giornata.pretrain.training.progress import Progress
-from giornata.pretrain.training.spending import FOLDER, TELL_EVERY_S, Account, Attempt, spent_usd
 
 COMMAND_MS = 1_700_000_000_000
 
 
-def account_of(run: Storage, name: str, **given: float) -> Account:
-    return Account.of(Attempt(name=name, began_s=0.0, began_ms=COMMAND_MS), run, Progress(**given))
+def account_of(run: Storage, name: str, **given: float) -> CostRecord:
+    return CostRecord.of(TrainingAttempt(name=name, began_s=0.0, began_ms=COMMAND_MS), run, Progress(**given))
 
 
 def begun(run: Storage, *, process_s: int, now_s: int, command_ms: int = COMMAND_MS) -> float:
     """Since how many seconds the attempt costs money. Seconds are of the command."""
     clock_s = 5000.0
-    attempt = Attempt.begun(
+    attempt = TrainingAttempt.begun(
         run,
         command_ms=command_ms,
         process_ms=COMMAND_MS + process_s * 1000,
@@ -114,7 +114,7 @@ def test_encoding_before_the_run_is_paid_by_the_run(tmp_path: Path, capsys: pyte
 
 def test_other_trainers_and_runs_without_prices_write_nothing(tmp_path: Path) -> None:
     run = Storage.at(tmp_path)
-    second = Account.of(Attempt(name="second", began_s=0.0), run, Progress(spent_usd=2.0), written=False)
+    second = CostRecord.of(TrainingAttempt(name="second", began_s=0.0), run, Progress(spent_usd=2.0), written=False)
     free = account_of(run, "free")
     for account, per_s in ((second, 1.0), (free, 0.0)):
         account.add(100.0, per_s)

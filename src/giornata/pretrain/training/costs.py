@@ -1,13 +1,12 @@
-"""What a run has cost so far, whoever trained it and whatever became of that.
+"""The costs of a run over all attempts, lost ones too, and the meter of each step.
 
-A checkpoint cannot tell: an attempt that is lost takes what it cost after its last checkpoint with it. So every
-start of the trainers, and every encoding before the run, keeps its own account beside the checkpoints:
+A checkpoint does not know the costs that a lost attempt had after it. So every start of the trainers, and every
+encoding before the run, keeps its own account beside the checkpoints:
 
     spent/1763730000000-9f1c….json     {"usd", "until_ms"} of one attempt; the first number is that of its run command
     spent/encode-1763720000000-….json  of one offline encoding
 
-An attempt that is killed has told what it cost up to its last account. Of prices nothing is known that is not in
-the configuration.
+A killed attempt has written its costs up to its last account. Prices come from the configuration.
 """
 
 import json
@@ -28,7 +27,7 @@ TELL_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TrainingAttempt:
     """One start of the trainers. It has cost money since `began_s`, by the loop's clock; `began_ms` is the same
     instant by the wall clock."""
 
@@ -39,7 +38,7 @@ class Attempt:
     @classmethod
     def begun(
         cls, run: Storage, *, command_ms: int, process_ms: int, now_ms: int, now_s: Callable[[], float]
-    ) -> "Attempt":
+    ) -> "TrainingAttempt":
         """The one that begins in a process of `process_ms`, started by a run command of `command_ms`.
 
         The first attempt of a command costs from the beginning of that, a later one from its own process on; no time
@@ -57,23 +56,20 @@ class Attempt:
 
 
 def spent_usd(run: Storage, progress: Progress) -> float:
-    """Of all attempts and encodings that have told; at least what the checkpoint says, should accounts be missing.
+    """USD of all attempts and encodings that have a record, and at least the USD of the checkpoint.
     Raises OSError."""
     accounts = sum(_read(run, name)["usd"] for name in run.names(FOLDER))
     return max(accounts, progress.spent_usd)
 
 
 @dataclass(slots=True, kw_only=True)
-class Account:
-    """Of one attempt: grows by laps, which follow one another without gaps, and is written in the background. One
-    that cannot be written is told, and hurts nobody."""
+class CostRecord:
+    """Costs of one attempt. The account grows by laps without gaps between them, and a thread writes it. A failure to
+    write it is a warning. `before_usd` is what other attempts cost."""
 
     run: Storage
-    name: str
-    began_s: float
-    began_ms: int
+    attempt: TrainingAttempt
     before_usd: float = 0.0
-    """What others have cost."""
     written: bool = True
     own_usd: float = 0.0
     until_s: float = field(init=False)
@@ -82,29 +78,23 @@ class Account:
     _thread: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.until_s = self.began_s
+        self.until_s = self.attempt.began_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-spent")
 
     @classmethod
-    def of(cls, attempt: Attempt, run: Storage, progress: Progress, *, written: bool = True) -> "Account":
-        """Of an attempt that goes on from this progress. One that is not `written` reads nothing either: of trainers
-        beside the first. Raises OSError."""
-        return cls(
-            run=run,
-            name=attempt.name,
-            began_s=attempt.began_s,
-            began_ms=attempt.began_ms,
-            before_usd=spent_usd(run, progress) if written else progress.spent_usd,
-            written=written,
-        )
+    def of(cls, attempt: TrainingAttempt, run: Storage, progress: Progress, *, written: bool = True) -> "CostRecord":
+        """The account of an attempt that goes on from this progress. One that is not `written` reads nothing either:
+        it is of a trainer beside the first. Raises OSError."""
+        before_usd = spent_usd(run, progress) if written else progress.spent_usd
+        return cls(run=run, attempt=attempt, before_usd=before_usd, written=written)
 
     @property
     def total_usd(self) -> float:
-        """With what others have cost."""
+        """Dollars of this attempt and of all others."""
         return self.before_usd + self.own_usd
 
     def add(self, lap_s: float, usd_per_s: float) -> None:
-        """Another lap. Never waits for the storage."""
+        """Add a lap. Never waits for the storage."""
         self.own_usd += lap_s * usd_per_s
         self.until_s += lap_s
         due = self._told_s is None or self.until_s - self._told_s >= TELL_EVERY_S
@@ -113,18 +103,19 @@ class Account:
             self._under_way = self._thread.submit(self._write, self._content())
 
     def close(self) -> None:
-        """Write it for the last time."""
+        """Write the account for the last time."""
         if self.written and self.own_usd:
             self._thread.submit(self._write, self._content())
         self._thread.shutdown(wait=True)
 
     def _content(self) -> bytes:
-        until_ms = self.began_ms + round((self.until_s - self.began_s) * 1000)
+        attempt = self.attempt
+        until_ms = attempt.began_ms + round((self.until_s - attempt.began_s) * 1000)
         return (json.dumps({"usd": self.own_usd, "until_ms": until_ms}) + "\n").encode()
 
     def _write(self, content: bytes) -> None:
         try:
-            self.run.write(f"{FOLDER}/{self.name}.json", content)
+            self.run.write(f"{FOLDER}/{self.attempt.name}.json", content)
         except OSError as error:
             log.warning("what this attempt cost was not written to %s: %s", self.run, error)
 
@@ -136,3 +127,30 @@ def _read(run: Storage, name: str) -> dict[str, float]:
     except (ValueError, KeyError, TypeError) as error:
         log.warning("the account %s of %s is not counted: it cannot be read (%s)", name, run, error)
         return {"usd": 0.0, "until_ms": 0}
+
+
+@dataclass(slots=True, kw_only=True)
+class Meter:
+    """Reads the clock at the end of every step; the first lap begins at `since_s`. `peak_flops_per_s` is of one
+    trainer; None: MFU is not told."""
+
+    clock_s: Callable[[], float]
+    trainers: int
+    usd_per_s: float
+    flops_per_picture: int
+    peak_flops_per_s: float | None
+    since_s: float
+
+    def lap_s(self) -> float:
+        now_s = self.clock_s()
+        lap_s, self.since_s = now_s - self.since_s, now_s
+        return lap_s
+
+    def numbers(self, *, rows: int, lap_s: float, waited_s: float) -> dict[str, float]:
+        """`images_per_s` of all trainers; `data_wait_share`, the part of the time that the slowest to be fed waited;
+        `mfu`, 0 to 1."""
+        per_s = rows / lap_s if lap_s > 0 else 0.0
+        found = {"images_per_s": per_s, "data_wait_share": min(1.0, waited_s / lap_s) if lap_s > 0 else 0.0}
+        if self.peak_flops_per_s:
+            found["mfu"] = per_s * self.flops_per_picture / (self.trainers * self.peak_flops_per_s)
+        return found

@@ -1,32 +1,84 @@
-"""What a run's configuration asks of a plan: its schedule, its machines, its prices, and the rows that there are.
+"""A plan's request from a run's configuration: its schedule, machines and prices, and the rows of its shards.
 
 Machines of the configuration come first among the choices, those that ship after them. `workers.trainers` counts
-devices, and whoever rents them rents whole instances: without a price of your own, as many as it takes.
+devices, but whole instances are rented: without a price of your own, as many as it takes. What only a plan asks
+(clusters, prices and rates to compare, months of storage) stands in a file of its own, for `--assume`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
-from giornata.pretrain.planning.facts import Facts, Instance
+from giornata.pretrain.planning.facts import Facts, Instance, load_facts
+from giornata.pretrain.planning.request import OF_THE_RUN, PlanRequest, request_of, schedule_of
+from giornata.pretrain.recipes import read_config
 from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining_checks import read_toml
 
 TRAINER, ENCODER = "own-trainer", "own-encoder"
 """Machines with one GPU of the configuration's kind, at its price."""
+ASSUMED = tuple(each.name for each in fields(PlanRequest) if each.name not in OF_THE_RUN)
+"""What may stand in a file for `--assume`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FromConfig:
     """Fields of PlanRequest, and sentences on what could not be taken from the configuration."""
 
     fields: dict[str, Any]
     notes: list[str] = field(default_factory=list)
 
 
-def values_of_run(config: PretrainConfig, facts: Facts, rows: Found) -> dict[str, Any]:
-    """Fields of PlanRequest. `rows`: of `rows_found`."""
+def request_named(config: str, facts: Facts | None = None, *, assume: Path | None = None) -> PlanRequest:
+    """The request of a run's recipe or TOML file, and of a file with assumptions.
+
+    Raises InvalidInput with all faults of both.
+    """
+    faults: list[Fault] = []
+    assumed: dict[str, Any] = {}
+    with collecting(faults):
+        run = read_config(config)
+    with collecting(faults):
+        assumed = {} if assume is None else _assumed(assume)
+    if faults:
+        raise InvalidInput(faults)
+    return request_of_run(run, facts, **assumed)
+
+
+def request_of_run(config: PretrainConfig, facts: Facts | None = None, **assumed: Any) -> PlanRequest:
+    """The request of a run's configuration, in its mode and in the others; `assumed` are fields of PlanRequest.
+
+    Without a GPU for trainers only FLOPs and storage are told, unless `trainers` are assumed.
+    Raises InvalidInput with all faults.
+    """
+    known = facts or load_facts()
+    rows = FromConfig(fields={}) if "dataset_rows" in assumed else _rows_found(config)
+    values = _values_of_run(config, known, rows)
+    if assumed.get("trainers"):
+        values["priced"] = True
+        values["configured"] |= {"trainers": None}
+    return request_of(values | assumed, known)
+
+
+def _assumed(path: Path) -> dict[str, Any]:
+    values = read_toml(path)
+    unknown = [name for name in values if name not in ASSUMED]
+    if unknown:
+        raise InvalidInput(
+            Fault(
+                where=f"{path}: {name}",
+                message="is the run's own" if name in OF_THE_RUN else "is nothing that a plan assumes",
+                hint=f"one of {', '.join(ASSUMED)}",
+            )
+            for name in unknown
+        )
+    return values
+
+
+def _values_of_run(config: PretrainConfig, facts: Facts, rows: FromConfig) -> dict[str, Any]:
+    """Fields of PlanRequest. `rows` comes from `_rows_found`."""
     trainers, encoders = _trainers(config, facts), _encoders(config, facts)
     mine = trainers.fields.get("trainers")
     return {
@@ -44,51 +96,38 @@ def values_of_run(config: PretrainConfig, facts: Facts, rows: Found) -> dict[str
     }
 
 
-def schedule_of(config: PretrainConfig) -> dict[str, Any]:
-    """Fields of PlanRequest that say what is trained, on whatever machines."""
-    batch = config.train.global_batch_size
-    return {
-        "name": config.name,
-        "model": config.model.architecture.value,
-        "phases": [
-            {"samples": phase.samples, "resolution": phase.resolution, "global_batch_size": batch}
-            for phase in config.phases
-        ],
-    }
-
-
-def rows_found(config: PretrainConfig) -> Found:
-    """How many rows the run's shards have, where their manifest lies in a folder of this machine. Raises InvalidInput
-    for a manifest that is none."""
+def _rows_found(config: PretrainConfig) -> FromConfig:
+    """The number of rows in the run's shards, where their manifest lies in a folder of this machine. Raises
+    InvalidInput for a broken manifest."""
     address = config.data.shards
     each = "every sample counts as a row of its own; dataset_rows in a file for --assume says how many there are"
     if "://" in address:
-        return Found(fields={}, notes=[f"The rows of {address} are not counted from here: {each}."])
+        return FromConfig(fields={}, notes=[f"The rows of {address} are not counted from here: {each}."])
     path = Path(address).expanduser() / MANIFEST
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        return Found(fields={}, notes=[f"There are no rows in {address} yet: {each}."])
+        return FromConfig(fields={}, notes=[f"There are no rows in {address} yet: {each}."])
     except OSError as error:
         raise InvalidInput([Fault(where=str(path), message=f"cannot be read: {error.strerror}")]) from None
     rows = Manifest.from_bytes(content, where=str(path)).rows
     passes = ", ".join(f"{phase.samples / max(1, rows):,.1f}" for phase in config.phases)
-    return Found(
+    return FromConfig(
         fields={"dataset_rows": rows}, notes=[f"{address} has {rows:,} rows: {passes} passes, phase by phase."]
     )
 
 
-def _trainers(config: PretrainConfig, facts: Facts) -> Found:
+def _trainers(config: PretrainConfig, facts: Facts) -> FromConfig:
     """`trainers`, the run's own first; with `priced` False when they have no GPU."""
     workers = config.workers
     if not workers.use_gpu:
-        return Found(fields={"priced": False})
+        return FromConfig(fields={"priced": False})
     gpu = workers.accelerator_type
     if gpu not in _gpus(facts):
         said = "is not given" if gpu is None else f"is {gpu!r}, of which no speed is known"
         known = f"name one of {', '.join(_gpus(facts))} to have it priced"
         note = f"The run's own cluster is not among these, as workers.accelerator_type {said}: {known}."
-        return Found(fields={}, notes=[note])
+        return FromConfig(fields={}, notes=[note])
     count, notes = workers.trainers, []
     if workers.trainer_usd_per_h is not None:
         mine, own = f"{count}x{TRAINER}", [_own(TRAINER, gpu, workers.trainer_usd_per_h)]
@@ -102,23 +141,23 @@ def _trainers(config: PretrainConfig, facts: Facts) -> Found:
                 f" paid and planned: {idle} more trainers would use them, or give workers.trainer_usd_per_h."
             )
     trainers = list(dict.fromkeys((mine, *facts.default_trainers)))
-    return Found(fields={"trainers": trainers, "own": own}, notes=notes)
+    return FromConfig(fields={"trainers": trainers, "own": own}, notes=notes)
 
 
-def _encoders(config: PretrainConfig, facts: Facts) -> Found:
+def _encoders(config: PretrainConfig, facts: Facts) -> FromConfig:
     """`encoders` of the kind and at the price that the run names; nothing when it names none, and all are tried."""
     gpu, price = config.encode.accelerator_type, config.workers.encoder_usd_per_h
     if gpu is None:
         if price is None or not config.workers.use_gpu:
-            return Found(fields={})
+            return FromConfig(fields={})
         note = "workers.encoder_usd_per_h is not used, as encode.accelerator_type does not say of which GPU it is."
-        return Found(fields={}, notes=[note])
+        return FromConfig(fields={}, notes=[note])
     if gpu not in _gpus(facts):
         note = f"encode.accelerator_type is {gpu!r}, of which no speed is known: other encoders are priced."
-        return Found(fields={}, notes=[note])
+        return FromConfig(fields={}, notes=[note])
     if price is not None:
-        return Found(fields={"encoders": [ENCODER], "own": [_own(ENCODER, gpu, price)]})
-    return Found(fields={"encoders": [next(each.name for each in facts.instances if each.gpu == gpu)]})
+        return FromConfig(fields={"encoders": [ENCODER], "own": [_own(ENCODER, gpu, price)]})
+    return FromConfig(fields={"encoders": [next(each.name for each in facts.instances if each.gpu == gpu)]})
 
 
 def _instance(facts: Facts, gpu: str, count: int) -> Instance:
@@ -138,5 +177,5 @@ def _own(name: str, gpu: str, usd_per_hour: float) -> dict[str, Any]:
 
 
 def _gpus(facts: Facts) -> list[str]:
-    """Of which an instance is known."""
+    """GPUs that some known instance has."""
     return list(dict.fromkeys(each.gpu for each in facts.instances))

@@ -1,4 +1,4 @@
-"""What the demo's model draws before it has learned anything, after each phase, and what the prompts mean, as PNG."""
+"""Draw a sheet of samples as PNG: before training, after each phase, and an example of what each prompt means."""
 
 import random
 import tempfile
@@ -23,8 +23,8 @@ SEEDS = (0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """A column of the sheet: with which UNet, and at which side."""
+class ModelState:
+    """A column of the sheet: the checkpoint that draws it, and the side of its pictures."""
 
     heading: str
     side_px: int
@@ -32,13 +32,13 @@ class Stage:
 
 
 def draw_samples(path: Path, config: PretrainConfig) -> None:
-    """A sheet: the run's prompts in rows; before, and after each phase, in columns."""
+    """Write the sheet. The run's prompts are rows; the states of the model are columns."""
     fix_determinism(threads=1)
     prompts = config.train.validation_prompts
-    stages = stages_of(config)
-    drawn = [_drawn(config, stage) for stage in stages]
+    states = states_of(config)
+    drawn = [_drawn(config, state) for state in states]
     meant = {shape.caption: draw_shape(shape, random.Random(shape.caption)) for shape in grid()}
-    groups = [Group(heading=stage.heading, captions=tuple(f"seed {seed}" for seed in SEEDS)) for stage in stages]
+    groups = [Group(heading=state.heading, captions=tuple(f"seed {seed}" for seed in SEEDS)) for state in states]
     groups.append(Group(heading="meant", captions=("an example",)))
     rows = [
         SheetRow(
@@ -53,30 +53,30 @@ def draw_samples(path: Path, config: PretrainConfig) -> None:
     compose_sheet(rows, groups, title=title, subtitle=subtitle, cell_px=CELL_PX).save(path, optimize=True)
 
 
-def stages_of(config: PretrainConfig) -> list[Stage]:
-    """Before, and the last checkpoint of each phase that has one."""
+def states_of(config: PretrainConfig) -> list[ModelState]:
+    """The untrained model, and the last checkpoint of each phase that has one."""
     first = config.phases[0].resolution
-    found = [Stage(heading="before", side_px=first, checkpoint=None)]
+    found = [ModelState(heading="before", side_px=first, checkpoint=None)]
     ends = {each.phase: each for each in sorted(committed(run_storage(config)), key=lambda each: -each.step)}
     for place, phase in enumerate(config.phases):
         # The first checkpoint that counts the next phase is the one at the change.
         if (at := ends.get(place + 1)) is not None:
-            found.append(Stage(heading=f"after {phase.resolution} px", side_px=phase.resolution, checkpoint=at))
+            found.append(ModelState(heading=f"after {phase.resolution} px", side_px=phase.resolution, checkpoint=at))
     return found
 
 
 @torch.no_grad()
-def _drawn(config: PretrainConfig, stage: Stage) -> list[list[Image.Image]]:
-    """For each seed the pictures of all prompts."""
+def _drawn(config: PretrainConfig, state: ModelState) -> list[list[Image.Image]]:
+    """For each seed, the pictures of all prompts."""
     with tempfile.TemporaryDirectory() as folder:
-        if stage.checkpoint is None:
+        if state.checkpoint is None:
             unet = new_unet(config.model.architecture, config.seed).eval()
         else:
-            export(config, run_storage(config), Path(folder), checkpoint=stage.checkpoint)
+            export(config, run_storage(config), Path(folder), checkpoint=state.checkpoint)
             unet = unet_at(Path(folder))
         pipeline = pipeline_of(config.model, unet)
         prompts = config.train.validation_prompts
-        return [sample(pipeline, prompts, side_px=stage.side_px, seed=seed) for seed in SEEDS]
+        return [sample(pipeline, prompts, side_px=state.side_px, seed=seed) for seed in SEEDS]
 
 
 def _short(prompt: str) -> str:

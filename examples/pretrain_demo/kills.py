@@ -1,7 +1,7 @@
-"""Kills a trainer in the middle of each phase, as a machine that vanishes would: SIGKILL, no notice.
+"""Kill one trainer in the middle of each phase with SIGKILL, as the loss of a machine does.
 
-Which process is a trainer is read from the trace, whose files begin with the pid of the trainer that writes them. A
-file that has just grown is that of a trainer that is alive.
+The trace tells which processes are trainers: each trainer writes its pid into its own file. A file that grew within
+FRESH_S belongs to a living trainer.
 """
 
 import json
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from giornata.pretrain.proof import FOLDER
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.trace import FOLDER
 from giornata.protocol.pretraining import PretrainConfig
 
 POLL_S = 0.05
 FRESH_S = 2.0
 BEHIND_CHECKPOINT = 5
-"""Steps that a kill undoes at least: it comes so long after a checkpoint."""
+"""Steps between a checkpoint and a kill, so that the kill undoes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """A trainer, as its trace shows it."""
+    """A living trainer with the last step in its trace."""
 
     pid: int
     phase: int
@@ -35,7 +35,7 @@ class Alive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """`step` is the last one that the trainer had written down."""
+    """A kill that happened. `step` is the last one in the trainer's trace."""
 
     phase: int
     step: int
@@ -43,7 +43,7 @@ class Kill:
 
 
 def kill_steps(config: PretrainConfig) -> list[int]:
-    """The step of each phase from which on a trainer is killed: the middle, and some steps after a checkpoint."""
+    """For each phase the step of its kill: in the middle, BEHIND_CHECKPOINT steps after a checkpoint."""
     found, before, every = [], 0, config.train.checkpoint_steps
     for phase in config.phases:
         steps = -(-phase.samples // config.train.global_batch_size)
@@ -54,16 +54,13 @@ def kill_steps(config: PretrainConfig) -> list[int]:
 
 
 def victim(alive: Sequence[Alive], steps: Sequence[int], killed: Sequence[Kill]) -> Alive | None:
-    """The trainer to be killed now, if it is time for one: once in each phase."""
+    """The trainer to kill now: one in each phase. None when no kill is due."""
     done = {kill.phase for kill in killed}
-    return next(
-        (each for each in alive if each.phase not in done and each.step >= steps[each.phase]),
-        None,
-    )
+    return next((each for each in alive if each.phase not in done and each.step >= steps[each.phase]), None)
 
 
 def alive_trainers(folder: Path, *, now_s: float) -> list[Alive]:
-    """Of the trace's files that have grown just now, the highest rank first."""
+    """The trainers whose files grew within FRESH_S, the highest rank first."""
     found = []
     for path in sorted(folder.glob("*.jsonl"), reverse=True):
         if now_s - path.stat().st_mtime > FRESH_S:
@@ -76,7 +73,7 @@ def alive_trainers(folder: Path, *, now_s: float) -> list[Alive]:
 
 @contextmanager
 def killing(config: PretrainConfig, say: Callable[[str], None]) -> Iterator[list[Kill]]:
-    """Within, one trainer is killed in each phase; the list grows by each kill."""
+    """Kill one trainer in each phase while the block runs. The list gets every kill."""
     kills: list[Kill] = []
     folder, steps, done = Path(run_storage(config).path()) / FOLDER, kill_steps(config), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Where the first trainer pins up how the run goes, and whoever started the run reads it and asks it to stop."""
+"""The actor between trainers and the command: it takes messages of the first trainer, and tells trainers to stop."""
 
 from collections import deque
 from typing import Any
@@ -13,23 +13,23 @@ STOP, RESIZE = "stop", "resize"
 
 
 @ray.remote(num_cpus=0)
-class Board:
-    """Keeps the last messages. It lives as long as the process that made it: nothing is lost with it, because what
-    matters is in the run's storage."""
+class ProgressActor:
+    """Keeps the last messages. The actor ends with the process that made it, and loses nothing: all state that
+    matters lies in the run's storage."""
 
     def __init__(self) -> None:
         self._messages: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._leave, self._saved = "", False
         self._crashes = Crashes()
 
-    def pin(self, message: dict[str, Any]) -> None:
-        """Add one. Nobody waits for it."""
+    def add(self, message: dict[str, Any]) -> None:
+        """Add a message."""
         self._messages.append(message)
         if message["event"] == "progress":
             self._crashes.step = message["step"]
 
     def begun(self) -> None:
-        """The trainers start."""
+        """Note that the trainers start."""
         self._crashes.begun()
         self._saved = False
         self._leave = STOP if self._leave == STOP else ""
@@ -45,7 +45,7 @@ class Board:
         return self._crashes.hopeless
 
     def take(self) -> list[dict[str, Any]]:
-        """All since the last time."""
+        """All messages since the last call."""
         taken = list(self._messages)
         self._messages.clear()
         return taken
@@ -67,12 +67,12 @@ class Board:
         self._saved = True
 
     def have_left(self) -> bool:
-        """Whether one has since the trainers started."""
+        """Whether a trainer has ended since the trainers started."""
         return self._saved
 
 
-def board_here() -> Any:
+def progress_actor_here() -> Any:
     """A new one, on the node of the caller. Ray puts an actor that needs nothing on any node, and one that is taken
-    away would take the board with it: the trainers would have nobody to ask, and nobody could stop them."""
+    away would take the actor with it: the trainers would have nobody to ask, and nobody could stop them."""
     node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return Board.options(scheduling_strategy=node).remote()  # type: ignore[attr-defined]
+    return ProgressActor.options(scheduling_strategy=node).remote()  # type: ignore[attr-defined]
