@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-
 from benchmarks.rig.figures import conclude, machine
 from benchmarks.simulate.calibration import fit, misfits
 from benchmarks.simulate.comparison import comparable, gain_rows, gains_of, played, summary

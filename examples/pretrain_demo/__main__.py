@@ -22,9 +22,9 @@ import typer
 
 from examples.pretrain_demo.kills import Kill, killing
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import Output, reporting
 from giornata.cli.pretrain_process import run_program
-from giornata.cli.words import duration
+from giornata.cli.ui.output import Output, reporting
+from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.example_data import Example, write_example
 from giornata.pretrain.recipes import read_config

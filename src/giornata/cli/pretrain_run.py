@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.ui.output import Output, reporting
 from giornata.cli.pretrain import Address, Config
 from giornata.cli.pretrain_process import run_program
+from giornata.cli.ui.output import Output, reporting
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 
 EXIT_STOPPED = 3

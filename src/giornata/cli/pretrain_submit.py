@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from giornata.cli.options import JsonFlag, check_job_name, settings_of
+from giornata.cli.pretrain import Config
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, reporting
 from giornata.cli.ui.watch import watch
-from giornata.cli.pretrain import Config
 from giornata.domain.job import JobState
 from giornata.pretrain.recipes import read_config
 from giornata.protocol.pretraining import HOUR_S, Mode, PretrainConfig

@@ -31,11 +31,10 @@ from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
 from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
-from giornata.pretrain.feeding.examples import Draws
-from giornata.pretrain.feeding.feeding import examples_of
-from giornata.pretrain.feeding.held import held_batches, held_portions
+from giornata.pretrain.feeding.examples import Draws, examples_of
+from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
 from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
-from giornata.pretrain.feeding.schedule import rows_of_phases
+from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import Committed, committed
@@ -123,7 +122,7 @@ def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, devi
 
     source = source_manifest(config)
     frozen = frozen_parts(config, source, device)
-    batches = held_batches(
+    batches = validation_batches(
         config, phase, rows_of_phases(config, source)[phase], source, frozen.encoder, rank=0, world=1
     )
     kind, scheduler = config.model.prediction_type, noise_scheduler(config.model.prediction_type)
@@ -185,7 +184,7 @@ def _held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[li
     rows_of = rows_of_phases(config, source)[phase]
     cutting = Cutting.of(config.data, seed=config.seed, resolution=config.phases[phase].resolution)
     names = tuple(shard.name for shard in source.shards)
-    group = pa.table({GROUP: [packed(held_portions(rows_of, rank=0, world=1))]})
+    group = pa.table({GROUP: [packed(validation_portions(rows_of, rank=0, world=1))]})
     pictures, captions = list[Image.Image](), list[str]()
     for table in ReadPictures(Storage.at(config.data.shards), names, rows_of, cutting)(group):
         for row in table.to_pylist():

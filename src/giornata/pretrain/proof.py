@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
-from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
 from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.training.costs import spent_usd
 from giornata.pretrain.training.progress import Progress

@@ -25,15 +25,14 @@ import torch
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.cluster import connected
 from giornata.pretrain.data import columns
+from giornata.pretrain.data.columns import CUT
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures
 from giornata.pretrain.encoding.encoder import device_of_an_encoder, gpus_of_an_encoder
-from giornata.pretrain.encoding.transforms import CUT
-from giornata.pretrain.feeding.batch import Batch, Feed
 from giornata.pretrain.feeding.examples import EmptyPrompt
+from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import Ledger
-from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.feeding.schedule import share
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage

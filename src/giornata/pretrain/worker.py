@@ -25,9 +25,9 @@ from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage
 from giornata.pretrain.encoding.encoder import Encoder, Text, open_encoder
 from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
+from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
 from giornata.pretrain.feeding.validation_rows import validation_batches
-from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.proof import FOLDER, Trace
 from giornata.pretrain.run_storage import run_storage

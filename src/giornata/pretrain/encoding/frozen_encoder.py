@@ -26,15 +26,14 @@ from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[a
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from giornata.diffusion.captions import encode
-from giornata.diffusion.tensor_file import json_sha256
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.hub import download_failed
 from giornata.diffusion.model_folder import VAE_STEM, component_faults
 from giornata.diffusion.models import off_the_file, vae_dtype
-from giornata.diffusion.shapes.architecture import new_vae, text_parts
-from giornata.diffusion.shapes.shipped import WEIGHTS
+from giornata.diffusion.shapes.model import WEIGHTS, new_vae, text_parts
 from giornata.diffusion.single_file import LAYOUTS
+from giornata.diffusion.tensor_file import json_sha256
 from giornata.diffusion.tiny_model import tiny_pipeline
 from giornata.diffusion.weights_digest import weights_digest
 from giornata.domain.errors import Fault, InvalidInput, Unavailable

@@ -15,13 +15,11 @@ import torch
 from giornata.diffusion.determinism import let_cudnn_choose
 from giornata.diffusion.objective import Objective
 from giornata.diffusion.regional import compiled, plainly
-from giornata.pretrain.feeding.examples import Draws, Example, blank, bound_for, examples_of, filled
-from giornata.pretrain.feeding.rows_of_phase import share
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.batch import Batch, Feed
-from giornata.pretrain.feeding.examples import Draws, EmptyPrompt, Example, blank
+from giornata.pretrain.feeding.examples import Draws, EmptyPrompt, Example, blank, bound_for, examples_of, filled
+from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import Ledger, Use
-from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
 from giornata.pretrain.training.committed import Committed
