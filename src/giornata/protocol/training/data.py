@@ -92,7 +92,8 @@ class DataFields(Message):
         2**31,
         ge=0,
         description="Bytes of encoded pictures that are kept in memory. Those beyond lie in a file of the job's "
-        "folder, which is removed at the end of the attempt. Changes no result.",
+        "folder, which is removed at the end of the attempt. Embeddings of captions have 256 MiB of their own, or as "
+        "many bytes as this where it is less. Changes no result.",
     )
 
 

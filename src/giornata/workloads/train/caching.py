@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from giornata.diffusion import pixels
-from giornata.diffusion.captions import EmbeddingCache, Wording
+from giornata.diffusion.captions import EMBEDDING_MEMORY_BYTES, EmbeddingCache, Wording
 from giornata.diffusion.dropping import ticket
 from giornata.diffusion.entry_store import EntryStore
 from giornata.diffusion.latent_batches import RowsOf, rows_on
@@ -32,8 +32,10 @@ class Supplies:
     embeddings: EmbeddingCache | None
 
     def close(self) -> None:
-        """Give back what the latents take, on the disk too. Nothing may be drawn afterwards."""
+        """Give back what latents and embeddings take, on the disk too. Nothing may be drawn afterwards."""
         self.latents.close()
+        if self.embeddings is not None:
+            self.embeddings.close()
 
 
 def prepare(
@@ -91,6 +93,8 @@ def prepare(
             family=base.family,
             max_token_length=spec.max_token_length,
             truncation=spec.truncate_captions,
+            memory_bytes=min(EMBEDDING_MEMORY_BYTES, spec.latent_memory_bytes),
+            directory=folder,
         )
     views = draws.views(first_step, spec.max_train_steps)
     if shelf is not None and len(views) * spec.resolution**2 < shelf.worth_pixels:
