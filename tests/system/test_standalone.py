@@ -253,6 +253,7 @@ DATASETS = """
 enable_bucket = true
 min_bucket_reso = 64
 caption_extension = ".txt"
+shuffle_caption = true
 
 [[datasets]]
 resolution = 128
@@ -260,7 +261,8 @@ batch_size = 2
 
   [[datasets.subsets]]
   image_dir = "{home}/first"
-  class_tokens = "sks toy"
+  class_tokens = "sks toy, red, on a table"
+  keep_tokens = 1
   num_repeats = 2
 
   [[datasets.subsets]]
@@ -270,7 +272,8 @@ batch_size = 2
 
 
 def test_a_configuration_of_sd_scripts_is_trained_to_its_end(tool):
-    """Of two folders with repeats of their own; the files are those of the run and of its datasets."""
+    """Two folders have repeats and kept parts of captions of their own. One file has the options of the run, and
+    another one has the folders."""
     pictures = sorted((tool.ground / "pictures").glob("*.png"))
     for name, some in (("first", pictures[:2]), ("second", pictures[2:])):
         (tool.home / name).mkdir()
@@ -285,8 +288,9 @@ def test_a_configuration_of_sd_scripts_is_trained_to_its_end(tool):
     assert {manifest(place, step).exists() for step in (3, 6)} == {True}
     with safe_open(tool.home / "out" / "two-toys.safetensors", "pt") as file:
         metadata = file.metadata()
-        downs = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys() if "lora_down" in name}
-        alphas = {file.get_tensor(name).item() for name in file.keys() if name.endswith(".alpha")}
+        names = list(file.keys())
+        downs = {name: tuple(file.get_slice(name).get_shape()) for name in names if "lora_down" in name}
+        alphas = {file.get_tensor(name).item() for name in names if name.endswith(".alpha")}
     assert downs
     assert not any("lora_te" in name for name in downs)
     assert ({shape[0] for shape in downs.values()}, alphas) == ({4}, {2.0})

@@ -133,13 +133,15 @@ class Wording:
     """How a subject's captions are said: functions of (seed, step, micro-batch, place). Class pictures' stay as they
     are, for they say what is to be kept.
 
-    `separator` stands between the parts; the first `kept` ones stay where they are when `shuffled`.
+    `separator` stands between the parts; the first `kept` ones stay where they are when `shuffled`, or those that
+    `keep_separator` tells apart.
     """
 
     seed: int = 0
     shuffled: bool = False
     kept: int = 0
     separator: str = ","
+    keep_separator: str | None = None
     dropout_rate: float = 0.0
 
     def draw(self, caption: str, role: Role, *key: int) -> str:
@@ -150,10 +152,11 @@ class Wording:
             return ""
         if not self.shuffled:
             return caption
-        parts = [part.strip() for part in caption.split(self.separator)]
-        first, rest = parts[: self.kept], parts[self.kept :]
+        first, rest, last = caption_length.parts_of(
+            caption, separator=self.separator, kept=self.kept, keep_separator=self.keep_separator
+        )
         order = permutation(self.seed, "caption-order", *key, n=len(rest))
-        return caption_length.joined([*first, *(rest[place] for place in order)], self.separator)
+        return caption_length.joined([*first, *(rest[place] for place in order), *last], self.separator)
 
     def all_of(self, captions: Iterable[str]) -> list[str] | None:
         """Everything that may ever be said, in a fixed order; None when that is too much to list."""

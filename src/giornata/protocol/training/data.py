@@ -38,6 +38,13 @@ class DataFields(Message):
         False, description="Put the parts of a caption into another order each time. Text encoders run at every step."
     )
     keep_tokens: int = Field(0, ge=0, le=64, description="First parts of a caption that stay where they are.")
+    keep_tokens_separator: str | None = Field(
+        None,
+        min_length=1,
+        max_length=8,
+        description="Mark in a caption, such as three vertical bars. The parts before the mark stay first, and parts "
+        "behind a second mark stay last. A caption without the mark follows keep_tokens. Default: captions have no mark.",
+    )
     caption_separator: str = Field(",", min_length=1, max_length=8, description="What stands between the parts.")
     caption_dropout_rate: float = Field(
         0.0,
@@ -103,6 +110,7 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
         *meaningless(
             spec,
             "keep_tokens",
+            "keep_tokens_separator",
             "caption_separator",
             because="without shuffle_caption",
             unless=spec.shuffle_caption,

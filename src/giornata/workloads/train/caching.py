@@ -76,6 +76,7 @@ def prepare(
             shuffled=spec.shuffle_caption,
             kept=spec.keep_tokens,
             separator=spec.caption_separator,
+            keep_separator=spec.keep_tokens_separator,
             dropout_rate=spec.caption_dropout_rate,
         ),
     )
