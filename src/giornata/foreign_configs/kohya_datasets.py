@@ -127,10 +127,11 @@ def _kept(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str,
     separators = {_said(chain, options, "caption_separator") or "," for chain in chains}
     marks = [_said(chain, options, "keep_tokens_separator") for chain in chains]
     counts = [
-        int(_said(chain, options, "keep_tokens") or 0) if _said(chain, options, "shuffle_caption") is True else None
+        (_said(chain, options, "keep_tokens") or 0) if _said(chain, options, "shuffle_caption") is True else None
         for chain in chains
     ]
-    if len(set(counts)) == 1 or len(separators) > 1 or any(marks):
+    numbers = all(count is None or (isinstance(count, int) and count >= 0) for count in counts)
+    if not numbers or len(set(counts)) == 1 or len(separators) > 1 or any(marks):
         return {}
     (separator,) = separators
     return {

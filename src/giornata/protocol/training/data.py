@@ -43,7 +43,8 @@ class DataFields(Message):
         min_length=1,
         max_length=8,
         description="Mark in a caption, such as three vertical bars. The parts before the mark stay first, and parts "
-        "behind a second mark stay last. A caption without the mark follows keep_tokens. Default: captions have no mark.",
+        "behind a second mark stay last. A caption without the mark follows keep_tokens. Default: no caption has a "
+        "mark.",
     )
     caption_separator: str = Field(",", min_length=1, max_length=8, description="What stands between the parts.")
     caption_dropout_rate: float = Field(
