@@ -25,6 +25,13 @@ class KeptParts:
     separator: str = ","
     mark: str = "|||"
 
+    @property
+    def words(self) -> str:
+        """The same for a person."""
+        if self.count is None:
+            return "captions are not shuffled"
+        return f"captions keep {self.count} {'part' if self.count == 1 else 'parts'} in front"
+
     def marked(self, caption: str) -> str:
         """The caption with a mark behind the parts that stay."""
         if self.count == 0:

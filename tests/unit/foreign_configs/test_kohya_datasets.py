@@ -75,6 +75,11 @@ def test_folders_that_differ_in_what_is_shuffled_are_marked_in_their_captions(re
     told = [(str(each.path), each.kept.marked("a, b, c,d")) for each in reading.subsets]
     assert told == [("dogs", "a, b ||| c,d"), ("cats", "a ||| b, c,d"), ("x", "a, b, c,d |||")]
     assert [each.kept for each in reading.class_subsets] == [None]
+    assert [each.kept.words for each in reading.subsets] == [
+        "captions keep 2 parts in front",
+        "captions keep 1 part in front",
+        "captions are not shuffled",
+    ]
 
 
 def test_folders_with_separators_or_marks_of_their_own_are_refused_where_they_differ(read):
