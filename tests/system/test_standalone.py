@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 from standardwebhooks import Webhook
 from tests.fixtures.seaweed import seaweed  # noqa: F401
 from tests.system.conftest import everybody, until
@@ -64,6 +65,18 @@ class Tool:
             cwd=self.home,
         )
 
+    def command(self, *words: str) -> "subprocess.Popen[str]":
+        """A command with none of the options that `start` gives."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("GIORNATA_")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "giornata", "--data", str(self.home / "data"), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean,
+            cwd=self.home,
+        )
+
     def run(self, place: str, *more: str, code: int = RunExitCode.DONE, **changes: object) -> dict:
         """To the end. The JSON object of its last line."""
         return ended(self.start(place, *more, **changes), code)
@@ -72,7 +85,7 @@ class Tool:
         return {name: (self.home / "out" / name).read_bytes() for name in FILES}
 
 
-def ended(process: "subprocess.Popen[str]", code: int) -> dict:
+def ended(process: "subprocess.Popen[str]", code: int = ExitCode.DONE) -> dict:
     said, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, errors + said
     assert said.count("\n") == 1, said
@@ -216,6 +229,73 @@ def test_a_run_that_is_done_is_only_exported_again(tool):
     named = {fault["where"] for fault in other["error"]["faults"]}
     assert named == {"spec.rank", "spec.alpha", "spec.seed"}
     assert tool.result() == before
+
+
+RUN = """
+pretrained_model_name_or_path = "{ground}/tiny"
+output_name = "two-toys"
+network_module = "networks.lora"
+network_dim = 4
+network_alpha = 2
+network_train_unet_only = true
+max_train_steps = 6
+save_every_n_steps = 3
+learning_rate = 1e-3
+lr_scheduler = "cosine"
+optimizer_type = "AdamW"
+mixed_precision = "no"
+seed = 5
+cache_latents = true
+max_data_loader_n_workers = 2
+"""
+DATASETS = """
+[general]
+enable_bucket = true
+min_bucket_reso = 64
+caption_extension = ".txt"
+shuffle_caption = true
+
+[[datasets]]
+resolution = 128
+batch_size = 2
+
+  [[datasets.subsets]]
+  image_dir = "{home}/first"
+  class_tokens = "sks toy, red, on a table"
+  keep_tokens = 1
+  num_repeats = 2
+
+  [[datasets.subsets]]
+  image_dir = "{home}/second"
+  class_tokens = "toy"
+"""
+
+
+def test_a_configuration_of_sd_scripts_is_trained_to_its_end(tool):
+    """Two folders have repeats and kept parts of captions of their own. One file has the options of the run, and
+    another one has the folders."""
+    pictures = sorted((tool.ground / "pictures").glob("*.png"))
+    for name, some in (("first", pictures[:2]), ("second", pictures[2:])):
+        (tool.home / name).mkdir()
+        for picture in some:
+            (tool.home / name / picture.name).write_bytes(picture.read_bytes())
+    (tool.home / "run.toml").write_text(RUN.format(ground=tool.ground))
+    (tool.home / "data.toml").write_text(DATASETS.format(home=tool.home))
+    files = ("--from", str(tool.home / "run.toml"), "--from", str(tool.home / "data.toml"))
+    place = tool.home / "storage"
+    said = ended(tool.command("train", *files, "--standalone", "--json", "--checkpoint-to", str(place), "-o", "out"))
+    assert (said["state"], said["checkpoint"]["step"]) == ("succeeded", 6)
+    assert {manifest(place, step).exists() for step in (3, 6)} == {True}
+    with safe_open(tool.home / "out" / "two-toys.safetensors", "pt") as file:
+        metadata = file.metadata()
+        names = list(file.keys())
+        downs = {name: tuple(file.get_slice(name).get_shape()) for name in names if "lora_down" in name}
+        alphas = {file.get_tensor(name).item() for name in names if name.endswith(".alpha")}
+    assert downs
+    assert not any("lora_te" in name for name in downs)
+    assert ({shape[0] for shape in downs.values()}, alphas) == ({4}, {2.0})
+    assert (metadata["ss_network_dim"], metadata["ss_network_alpha"]) == ("4", "2.0")
+    assert metadata["ss_steps"] == "6"
 
 
 def test_what_could_not_begin_is_changed_and_begun_at_the_same_place(tool):

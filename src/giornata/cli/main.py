@@ -1,7 +1,7 @@
 """`giornata`: the root of the command line. It imports no command before it is used."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,17 @@ class RootGroup(LazyGroup):
     """All commands."""
 
     sections = COMMANDS
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. An option of this group that stands behind the command's name is told its place."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:  # raised again: which module typer has click's errors in depends on its version
+            option = getattr(error, "option_name", None)
+            if any(option in param.opts for param in self.params) and ctx.invoked_subcommand:
+                error.message = f"{option} stands before the command: giornata {option} … {ctx.invoked_subcommand}"  # type: ignore[attr-defined]
+                error.possibilities = None  # type: ignore[attr-defined]
+            raise
 
 
 app = typer.Typer(

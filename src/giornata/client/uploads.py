@@ -96,15 +96,17 @@ class _Meter:
     """Adds up how far several threads are, each with its file."""
 
     def __init__(self, total_bytes: int, progress: Progress | None) -> None:
-        self._total_bytes, self._progress, self._done_bytes = total_bytes, progress, dict[str, int]()
+        self._total_bytes, self._progress, self._of_file = total_bytes, progress, dict[str, int]()
+        self._done_bytes = 0
         self._lock = threading.Lock()
 
     def at(self, sha256: str, done_bytes: int) -> None:
         """So far is the file; the count steps back when something has to be sent again."""
         with self._lock:
-            self._done_bytes[sha256] = done_bytes
+            self._done_bytes += done_bytes - self._of_file.get(sha256, 0)
+            self._of_file[sha256] = done_bytes
             if self._progress is not None:
-                self._progress(sum(self._done_bytes.values()), self._total_bytes)
+                self._progress(self._done_bytes, self._total_bytes)
 
 
 def _tickets(connection: Connection, files: Sequence[LocalFile]) -> tuple[UploadTicket, ...]:

@@ -1,5 +1,6 @@
 """What a job would take, without submitting it."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -115,7 +116,7 @@ def first_estimate(tx: Transaction, ctx: Context, job: JobRecord) -> FirstEstima
     offers, whose = _of_nodes(nodes) if nodes else _without_nodes(tx, ctx, job)
     if not offers:
         return FirstEstimate(basis=f"{UNKNOWN}; and no pace is published for {whose}")
-    return _ranges(job, job.total_steps, offers, whose)
+    return _ranges(job, job.total_steps, offers, whose, side_px=_side_px(tx, job))
 
 
 def _of_nodes(nodes: Sequence[Place]) -> tuple[list[Offer], str]:
@@ -152,11 +153,42 @@ def _names(offers: Sequence[Offer]) -> str:
     return ", ".join(dict.fromkeys(offer.pace.gpu for offer in offers))
 
 
-def _ranges(job: JobRecord, steps: int, offers: Sequence[Offer], whose: str) -> FirstEstimate:
+def _side_px(tx: Transaction, job: JobRecord) -> float:
+    """The side of a square that has as many pixels as a picture of a step has on average.
+
+    It is the job's resolution, or less where pictures have a resolution of their own or must not be enlarged.
+    """
+    spec = job.spec
+    if not spec["enable_bucket"]:
+        return float(spec["resolution"])
+    areas = [_mean_area_px(tx, job, spec["dataset"])]
+    if spec["with_prior_preservation"]:
+        areas.append(_mean_area_px(tx, job, spec["class_dataset"]))
+    return math.sqrt(sum(areas) / len(areas))
+
+
+def _mean_area_px(tx: Transaction, job: JobRecord, dataset_id: str | None) -> float:
+    """The mean over an epoch of a dataset. Without a dataset the base draws squares of the job's resolution."""
+    side = job.spec["resolution"]
+    items = () if dataset_id is None else tx.datasets.items(dataset_id, project_id=job.project_id)
+    if not items:
+        return float(side**2)
+    blobs = tx.uploads.blobs(job.project_id, sorted({item.sha256 for item in items}))
+    total = 0
+    for item in items:
+        area = min(item.resolution or side, side) ** 2
+        known = blobs[item.sha256].inspection if item.sha256 in blobs else None
+        if job.spec["bucket_no_upscale"] and known is not None and known["width"] and known["height"]:
+            area = min(area, known["width"] * known["height"])
+        total += item.repeats * area
+    return total / sum(item.repeats for item in items)
+
+
+def _ranges(job: JobRecord, steps: int, offers: Sequence[Offer], whose: str, *, side_px: float) -> FirstEstimate:
     spec = job.spec
     pictures = spec["train_batch_size"] * spec["gradient_accumulation_steps"]
     pictures *= 2 if spec["with_prior_preservation"] else 1
-    found = [(offer, offer.pace.step_s(side_px=spec["resolution"], pictures=pictures)) for offer in offers]
+    found = [(offer, offer.pace.step_s(side_px=side_px, pictures=pictures)) for offer in offers]
     step_s = (min(least for _, (least, _) in found), max(greatest for _, (_, greatest) in found))
     costs = [
         cost_micro_usd(price_micro_usd_per_hour=offer.price_micro_usd_per_hour, billed_ms=round(each * steps * 1000))

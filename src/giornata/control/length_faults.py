@@ -19,6 +19,7 @@ from giornata.protocol.training.train_fields import longest_spoken, spoken
 
 TELLING = (
     *("max_token_length", "truncate_captions", "shuffle_caption", "keep_tokens", "caption_separator"),
+    "keep_tokens_separator",
     *("train_text_encoder_ti", "num_new_tokens_per_abstraction", "token_abstraction"),
 )
 """Fields that decide how many tokens a caption has, and how many fit."""

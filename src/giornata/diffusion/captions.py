@@ -14,8 +14,10 @@ the last chunk's end. The pooled output is that of the first chunk.
 """
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,9 +25,13 @@ import torch
 from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.randomness import permutation, uniform
 from giornata.diffusion.sample_order import Role
+from giornata.diffusion.scratch_file import ScratchFile, ScratchRow
 from giornata.domain import caption_length
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
+
+EMBEDDING_MEMORY_BYTES = 2**28
+"""Some 800 captions of SDXL in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +121,11 @@ def _joined(states_BLD: torch.Tensor, chunks: int) -> torch.Tensor:
     return torch.cat([states_BNLD[:, 0, :1], inner_BLD, states_BNLD[:, -1, -1:]], dim=1)
 
 
-def _moved(tokens_BL: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _moved(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     """On the device. On its way to a GPU it waits for nothing that is under way there."""
     if device.type != "cuda":
-        return tokens_BL.to(device)
-    return tokens_BL.pin_memory().to(device, non_blocking=True)
+        return numbers.to(device)
+    return numbers.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +133,15 @@ class CaptionAugmentation:
     """How a subject's captions are said: functions of (seed, step, micro-batch, place). Class pictures' stay as they
     are, for they say what is to be kept.
 
-    `separator` stands between the parts; the first `kept` ones stay where they are when `shuffled`.
+    `separator` stands between the parts; the first `kept` ones stay where they are when `shuffled`, or those that
+    `keep_separator` tells apart.
     """
 
     seed: int = 0
     shuffled: bool = False
     kept: int = 0
     separator: str = ","
+    keep_separator: str | None = None
     dropout_rate: float = 0.0
 
     def draw(self, caption: str, role: Role, *key: int) -> str:
@@ -144,10 +152,11 @@ class CaptionAugmentation:
             return ""
         if not self.shuffled:
             return caption
-        parts = [part.strip() for part in caption.split(self.separator)]
-        first, rest = parts[: self.kept], parts[self.kept :]
+        first, rest, last = caption_length.parts_of(
+            caption, separator=self.separator, kept=self.kept, keep_separator=self.keep_separator
+        )
         order = permutation(self.seed, "caption-order", *key, n=len(rest))
-        return caption_length.joined([*first, *(rest[place] for place in order)], self.separator)
+        return caption_length.joined([*first, *(rest[place] for place in order), *last], self.separator)
 
     def all_of(self, captions: Iterable[str]) -> list[str] | None:
         """Everything that may ever be said, in a fixed order; None when that is too much to list."""
@@ -159,7 +168,9 @@ class CaptionAugmentation:
 class EmbeddingCache:
     """Embeddings of captions by frozen text encoders, each made once: 0.3 MB per caption in 16 bits.
 
-    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbours.
+    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbours. Embeddings
+    up to `memory_bytes` stay on the device. Those beyond lie in a file of `directory` (None: the system's folder for
+    temporary files).
     """
 
     def __init__(
@@ -171,21 +182,30 @@ class EmbeddingCache:
         family: Family = SDXL,
         max_token_length: int = CHUNK,
         truncation: bool = False,
+        memory_bytes: int = EMBEDDING_MEMORY_BYTES,
+        directory: Path | None = None,
     ) -> None:
         self._tokenizers, self._text_encoders, self._encoder_key = tokenizers, text_encoders, encoder_key
         self._family, self._max_token_length, self._truncation = family, max_token_length, truncation
         self._entries: dict[tuple[str, str], Embedding] = {}
+        self._rows: dict[tuple[str, str], ScratchRow] = {}
+        self._file = ScratchFile(Path(tempfile.gettempdir()) if directory is None else directory)
+        self._bound_bytes, self.in_memory_bytes = memory_bytes, 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + len(self._rows)
+
+    @property
+    def on_disk_bytes(self) -> int:
+        """Bytes of the embeddings that lie in the file."""
+        return self._file.size_bytes
 
     @torch.no_grad()
     def fill(self, captions: Iterable[str], tick: Callable[[], None] = lambda: None) -> None:
         """Encode what is missing. `tick` is called after each; it may raise to stop."""
         for caption in captions:
-            key = self._key(caption)
-            if key not in self._entries:
-                self._entries[key] = self._encoded(caption)
+            if caption not in self:
+                self._keep(caption, self._encoded(caption))
                 tick()
 
     def _encoded(self, caption: str) -> Embedding:
@@ -200,22 +220,49 @@ class EmbeddingCache:
 
     def put(self, caption: str, embedding: Embedding) -> None:
         """Take over what was encoded before: an embedding of one caption, on any device."""
-        device, pooled_BP = self._text_encoders[0].device, embedding.pooled_BP
-        self._entries[self._key(caption)] = Embedding(
-            prompt_BLD=embedding.prompt_BLD.to(device), pooled_BP=None if pooled_BP is None else pooled_BP.to(device)
-        )
+        if caption not in self:
+            self._keep(caption, embedding)
+
+    def close(self) -> None:
+        """Give the memory and the disk back."""
+        self._file.close()
+        self._entries.clear()
+        self._rows.clear()
 
     def __contains__(self, caption: str) -> bool:
-        return self._key(caption) in self._entries
+        key = self._key(caption)
+        return key in self._entries or key in self._rows
 
     def batch(self, captions: Sequence[str]) -> Embedding:
         """Embeddings of captions that were filled in, stacked."""
-        entries = [self._entries[self._key(caption)] for caption in captions]
+        entries = [self._found(self._key(caption)) for caption in captions]
         pooled = [entry.pooled_BP for entry in entries if entry.pooled_BP is not None]
         return Embedding(
             prompt_BLD=torch.cat([entry.prompt_BLD for entry in entries]),
             pooled_BP=torch.cat(pooled) if pooled else None,
         )
 
+    def _keep(self, caption: str, embedding: Embedding) -> None:
+        key, pooled_BP = self._key(caption), embedding.pooled_BP
+        tensors = [embedding.prompt_BLD, *([] if pooled_BP is None else [pooled_BP])]
+        size_bytes = sum(each.nbytes for each in tensors)
+        if self.in_memory_bytes + size_bytes > self._bound_bytes:
+            self._rows[key] = self._file.append(tensors)
+            return
+        self._entries[key] = _embedding([each.to(self._text_encoders[0].device) for each in tensors])
+        self.in_memory_bytes += size_bytes
+
+    def _found(self, key: tuple[str, str]) -> Embedding:
+        entry = self._entries.get(key)
+        if entry is not None:
+            return entry
+        device = self._text_encoders[0].device
+        return _embedding([_moved(each, device) for each in self._file.read(self._rows[key])])
+
     def _key(self, caption: str) -> tuple[str, str]:
         return hashlib.sha256(caption.encode("utf-8")).hexdigest(), self._encoder_key
+
+
+def _embedding(tensors: Sequence[torch.Tensor]) -> Embedding:
+    """An embedding of its prompt and, where there is one, its pooled part."""
+    return Embedding(prompt_BLD=tensors[0], pooled_BP=tensors[1] if len(tensors) > 1 else None)

@@ -33,18 +33,36 @@ def _hint(tokens: int, limit: int) -> str:
     return f"shorten it,{wider} or set truncate_captions to true, which cuts what does not fit"
 
 
-def longest_order(caption: str, *, separator: str, kept: int, count: Count) -> str:
+def parts_of(
+    caption: str, *, separator: str, kept: int, keep_separator: str | None = None
+) -> tuple[list[str], list[str], list[str]]:
+    """The parts of a caption that stay first, those that change places, and those that stay last.
+
+    A caption with `keep_separator` keeps the parts before it, and those behind a second one, as in sd-scripts
+    (`BaseDataset.process_caption`). Any other caption keeps its first `kept` parts.
+    """
+    if keep_separator is None or keep_separator not in caption:
+        parts = [part.strip() for part in caption.split(separator)]
+        return parts[:kept], parts[kept:], []
+    first, rest, last = (*caption.split(keep_separator, 2), "")[:3]
+    return _filled(first, separator), _filled(rest, separator), _filled(last, separator)
+
+
+def _filled(text: str, separator: str) -> list[str]:
+    return [part.strip() for part in text.split(separator) if part.strip()]
+
+
+def longest_order(caption: str, *, separator: str, kept: int, count: Count, keep_separator: str | None = None) -> str:
     """Of all orders in which the parts of a caption may stand, one that has the most tokens.
 
     A part is followed by the separator and a space, so its tokens do not depend on what comes then. Only that the
     last part has no separator after it makes a difference.
     """
-    parts = [part.strip() for part in caption.split(separator)]
-    first, rest = parts[:kept], parts[kept:]
+    first, rest, end = parts_of(caption, separator=separator, kept=kept, keep_separator=keep_separator)
     if len(rest) > 1:
         last = max(range(len(rest)), key=lambda place: count(rest[place]) - count(rest[place] + separator))
         rest.append(rest.pop(last))
-    return joined([*first, *rest], separator)
+    return joined([*first, *rest, *end], separator)
 
 
 def joined(parts: Sequence[str], separator: str) -> str:

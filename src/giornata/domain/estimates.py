@@ -53,7 +53,7 @@ class PublishedPace:
     price_micro_usd_per_hour: int | None = None
     price_source: str = ""
 
-    def step_s(self, *, side_px: int, pictures: int) -> tuple[float, float]:
+    def step_s(self, *, side_px: float, pictures: int) -> tuple[float, float]:
         """The range of a step. A picture takes time by its area at the least; a small one gains nothing at the worst,
         and the attention of a large one grows with the square of its area."""
         area = (side_px / AT_SIDE_PX) ** 2

@@ -163,7 +163,9 @@ def _wandb(fields: Fields) -> bool:
 
 _NEEDS: Mapping[str, Callable[[Fields], bool]] = MappingProxyType(
     {
-        **dict.fromkeys(("keep_tokens", "caption_separator"), _only("shuffle_caption", True)),
+        **dict.fromkeys(
+            ("keep_tokens", "keep_tokens_separator", "caption_separator"), _only("shuffle_caption", True)
+        ),
         **dict.fromkeys(
             ("bucket_reso_steps", "min_bucket_reso", "max_bucket_reso", "bucket_no_upscale"),
             _only("enable_bucket", True),

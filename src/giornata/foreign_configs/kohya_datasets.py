@@ -8,7 +8,7 @@ from typing import Any
 
 from giornata.foreign_configs.account import Reading, agreed, is_off, side_of
 from giornata.foreign_configs.kohya import read_kohya
-from giornata.pictures.subsets import Subset
+from giornata.pictures.subsets import KeptParts, Subset
 
 _OF_THE_RUN = {"batch_size": "train_batch_size", "num_repeats": "dataset_repeats"}
 _OF_A_DATASET = (
@@ -62,8 +62,12 @@ def read_kohya_datasets(content: Mapping[str, Any], options: Mapping[str, Any], 
     if sides:
         flat["resolution"] = largest = max(sides.values())
         lesser = {key: side for key, side in sides.items() if side < largest}
+    kept = _kept(subject, options)
+    if kept:
+        mark = next(iter(kept.values())).mark
+        flat |= {"shuffle_caption": True, "keep_tokens": 0, "keep_tokens_separator": mark}
     for key in _shared_keys(chains):
-        if sides and key == "resolution":
+        if (sides and key == "resolution") or (kept and key in {"shuffle_caption", "keep_tokens"}):
             continue
         own = _OF_THE_RUN.get(key, key)
         same, value = agreed(_said(chain, options, key) for chain in subject)
@@ -79,8 +83,8 @@ def read_kohya_datasets(content: Mapping[str, Any], options: Mapping[str, Any], 
     prompt = next((_said(chain, options, "class_tokens") for chain in classes), None)
     return read_kohya(
         flat | ({"class_tokens": prompt, "is_reg": True} if classes else {}),
-        subsets=_subsets([chain for chain in chains if chain not in classes], options, lesser),
-        class_subsets=_subsets(classes, options, lesser),
+        subsets=_subsets([chain for chain in chains if chain not in classes], options, lesser, kept),
+        class_subsets=_subsets(classes, options, lesser, {}),
         disputed=disputed,
         file=file,
     )
@@ -117,8 +121,29 @@ def _sides(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str
     return sides
 
 
+def _kept(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any]) -> dict[int, KeptParts]:
+    """The parts of captions that stay where they are, by the id of each folder's chain. Empty where all folders say
+    the same, and where a job cannot have what they say: separators that differ, or marks of their own."""
+    separators = {_said(chain, options, "caption_separator") or "," for chain in chains}
+    marks = [_said(chain, options, "keep_tokens_separator") for chain in chains]
+    counts = [
+        (_said(chain, options, "keep_tokens") or 0) if _said(chain, options, "shuffle_caption") is True else None
+        for chain in chains
+    ]
+    numbers = all(count is None or (isinstance(count, int) and count >= 0) for count in counts)
+    if not numbers or len(set(counts)) == 1 or len(separators) > 1 or any(marks):
+        return {}
+    (separator,) = separators
+    return {
+        id(chain): KeptParts(count=count, separator=separator) for chain, count in zip(chains, counts, strict=True)
+    }
+
+
 def _subsets(
-    chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any], lesser: Mapping[int, int]
+    chains: Sequence[tuple[Mapping[str, Any], ...]],
+    options: Mapping[str, Any],
+    lesser: Mapping[int, int],
+    kept: Mapping[int, KeptParts],
 ) -> tuple[Subset, ...]:
     found = []
     for chain in chains:
@@ -136,6 +161,7 @@ def _subsets(
                 suffix=_said(chain, options, "caption_suffix") or "",
                 captions={Path(name).stem: text for name, text in captions.items()} or None,
                 resolution=lesser.get(id(chain)),
+                kept=kept.get(id(chain)),
             )
         )
     return tuple(found)

@@ -17,12 +17,38 @@ _IN_A_FILE = "(captions stand in a file of their own)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptParts:
+    """The first `count` parts of a folder's captions stay where they are, or all (None), while a job shuffles the
+    others. `separator` stands between the parts. `mark` is what the job's keep_tokens_separator says."""
+
+    count: int | None
+    separator: str = ","
+    mark: str = "|||"
+
+    @property
+    def words(self) -> str:
+        """The same for a person."""
+        if self.count is None:
+            return "captions are not shuffled"
+        return f"captions keep {self.count} {'part' if self.count == 1 else 'parts'} in front"
+
+    def marked(self, caption: str) -> str:
+        """The caption with a mark behind the parts that stay."""
+        if self.count == 0:
+            return caption
+        parts = caption.split(self.separator)
+        count = len(parts) if self.count is None else self.count
+        kept, others = (self.separator.join(some).strip() for some in (parts[:count], parts[count:]))
+        return f"{kept} {self.mark} {others}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subset:
     """One folder of several. `caption` is that of pictures without one; `prefix` and `suffix` stand before and behind
     every caption; `trigger` stands in the place of [trigger], and before captions that do not have it.
     `caption_extension` None: `.caption` where the folder has such files, and `.txt` where not. With
     `captions`, by stems of names, the pictures are those that it names, and their captions stand in it. `resolution`,
-    in pixels, is that of pictures without one; None: the job's."""
+    in pixels, is that of pictures without one; None: the job's. `kept` marks in captions what is not shuffled."""
 
     path: Path
     repeats: int = 1
@@ -33,6 +59,7 @@ class Subset:
     trigger: str = ""
     captions: Mapping[str, str] | None = None
     resolution: int | None = None
+    kept: KeptParts | None = None
 
 
 def check_subsets(
@@ -96,21 +123,22 @@ def _check(subset: Subset, label: str, instance_prompt: str | None, into: Path |
     ]
     return replace(
         checked,
-        items=tuple(_told(item, subset, label) for item, _ in pairs),
+        items=tuple(_told(item, subset, label, instance_prompt) for item, _ in pairs),
         inspections=tuple(inspection for _, inspection in pairs),
         faults=tuple(_placed(fault, subset, label) for fault in checked.faults),
     )
 
 
-def _told(item: PictureFile, subset: Subset, label: str) -> PictureFile:
+def _told(item: PictureFile, subset: Subset, label: str, instance_prompt: str | None) -> PictureFile:
     """The picture with what the subset says of it."""
     named = None if subset.captions is None else subset.captions[Path(item.name).stem]
-    caption = named or item.caption or subset.caption
+    caption = named or item.caption or subset.caption or (instance_prompt if subset.kept is not None else None)
     if caption is not None:
         caption = " ".join(part for part in (subset.prefix, caption, subset.suffix) if part)
         for place in _PLACES if subset.trigger else ():
             caption = caption.replace(place, subset.trigger)
         caption = caption if subset.trigger in caption else f"{subset.trigger} {caption}"
+        caption = caption if subset.kept is None else subset.kept.marked(caption)
     return replace(
         item,
         name=f"{label} - {item.name}",

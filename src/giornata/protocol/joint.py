@@ -17,6 +17,7 @@ from giornata.protocol.training.optimization import Compile, Optimizer
 OWN = frozenset(
     {
         *("dataset", "instance_prompt", "shuffle_caption", "keep_tokens", "caption_separator"),
+        "keep_tokens_separator",
         *("caption_dropout_rate", "truncate_captions", "center_crop", "random_flip", "latent_memory_bytes"),
         *("class_prompt", "class_dataset", "num_class_images", "prior_loss_weight"),
         *("alpha", "use_rslora", "init_lora", "stop_text_encoder_training", "use_ema", "ema_decay"),

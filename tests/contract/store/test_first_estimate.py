@@ -6,9 +6,11 @@ from tests.fixtures.users import ANN, BOB, NODE, claim, end, move_in, new_datase
 
 from giornata.control.claim import claim_once
 from giornata.control.context import Context
+from giornata.control.create_dataset import create_dataset
 from giornata.control.estimate import estimate
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
+from giornata.protocol.datasets import CreateDataset, DatasetItem
 from giornata.protocol.jobs import Estimate, SubmitJob
 from giornata.protocol.work import Claim, NodeInfo
 
@@ -61,6 +63,26 @@ def test_the_size_of_a_step_counts(ctx: Context) -> None:
     assert look(ctx, **prior).step_s_range == (2.46, 2.46)
     small = estimate(ctx, ANN, train(new_dataset(ctx), max_train_steps=10, resolution=512))
     assert small.step_s_range == (1.23 / 4, 1.23), "that a quarter of the picture takes a quarter is not known"
+
+
+def test_pictures_that_are_trained_smaller_take_less(ctx: Context) -> None:
+    """Those that must not be enlarged count with their own size, those with a resolution of their own with that."""
+    connect_node(ctx, "NVIDIA GeForce RTX 3090")
+    bucketed = {"enable_bucket": True}
+    assert look(ctx, **bucketed).step_s_range == (1.23, 1.23)
+    small = look(ctx, **bucketed, bucket_no_upscale=True).step_s_range
+    assert small == (pytest.approx(1.23 * 64**2 / 1024**2), 1.23), "the inspector found 64 x 64"
+    sizes = [512, None, None, None]
+    items = [
+        DatasetItem(sha256=item.sha256, name=item.name, resolution=resolution, repeats=3 if resolution else 1)
+        for item, resolution in zip(new_dataset(ctx).items, sizes, strict=True)
+    ]
+    own = create_dataset(ctx, ANN, CreateDataset(items=tuple(items)))
+    mixed = estimate(ctx, ANN, train(own, max_train_steps=10, resolution=1024, **bucketed)).step_s_range
+    assert mixed == (pytest.approx(1.23 * (3 / 4 + 3) / 6), 1.23)
+    prior = {"with_prior_preservation": True, "class_prompt": "a dog"}
+    drawn = look(ctx, **bucketed, **prior, bucket_no_upscale=True).step_s_range
+    assert drawn == (pytest.approx(1.23 * (1 / 256 + 1)), 2.46), "class pictures are drawn in the job's resolution"
 
 
 @pytest.mark.parametrize("device", ["cpu", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 30900", ""])

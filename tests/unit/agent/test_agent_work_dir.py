@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from giornata.agent.blob_cache import BlobCache
 from giornata.agent.work_dir import WorkDir
+from giornata.agent.blob_cache import RECOUNT_SHARE, BlobCache
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.uploads import Download
 
@@ -74,6 +74,28 @@ def test_the_cache_is_bounded_and_evicts_what_was_used_least_recently(tmp_path: 
     kept = {path.name for path in (tmp_path / "cache").glob("??/*")}
     assert kept == {blob(contents[0]).sha256, blob(contents[2]).sha256}
     assert (tmp_path / "1").read_bytes() == contents[1]  # whoever uses it keeps it
+
+
+@pytest.mark.parametrize("most", [10**6, 2_000], ids=["room for all", "always full"])
+def test_the_cache_reads_its_directory_for_few_of_many_files(tmp_path: Path, most: int) -> None:
+    """Read for each file, a folder of 10,000 pictures took minutes of nothing else."""
+    cache = CountingCache(tmp_path / "cache", max_bytes=most)
+    for number in range(600):
+        content = f"{number:010}".encode()
+        cache.place(blob(content), tmp_path / f"{number}", Fetch(content))
+        kept_bytes = sum(path.stat().st_size for path in (tmp_path / "cache").glob("??/*")) if number % 50 == 0 else 0
+        assert kept_bytes <= most
+    assert cache.times_read <= 2 * (600 * 10 / (most * RECOUNT_SHARE) + 1)
+
+
+class CountingCache(BlobCache):
+    """Counts how often the whole directory is read."""
+
+    times_read = 0
+
+    def _trim(self, *, keep: Path) -> int:
+        self.times_read += 1
+        return super()._trim(keep=keep)
 
 
 def test_what_a_dead_process_left_is_wiped_and_a_living_ones_is_not(tmp_path: Path) -> None:

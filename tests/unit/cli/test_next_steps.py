@@ -117,6 +117,16 @@ def test_a_negative_budget_is_refused_as_an_amount(run, amount):
         assert f"'{amount}' is not between 0 and" in done.errors
 
 
+@pytest.mark.parametrize("option", ["--data", "--url", "--config"])
+def test_an_option_of_all_commands_behind_the_command_is_told_its_place(option):
+    done = CliRunner().invoke(app, ["jobs", option, "somewhere"])
+    assert done.exit_code == 2
+    assert f"{option} stands before the command: giornata {option} … jobs" in " ".join(done.stderr.split())
+    assert "Possible" not in done.stderr
+    other = CliRunner().invoke(app, ["jobs", "--stat", "running"])
+    assert "No such option: --stat" in other.stderr
+
+
 def test_the_simulator_without_the_servers_libraries_says_what_to_install():
     script = """
 import sys
@@ -138,6 +148,7 @@ def test_a_tiny_model_goes_into_no_folder_that_cannot_take_it(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("not a model")
     places = {"file": "is a file", "file/below": "is a file", "full": "holds files that are no model"}
+    places["/proc/model"] = "/proc is not writable"  # root is told that it may write there
     for place, said in places.items():
         done = CliRunner().invoke(app, ["tiny-model", str(tmp_path / place)])
         assert done.exit_code == 2, place

@@ -1,6 +1,7 @@
 """The whole way over HTTP: from files to a dataset, a job, its node, and the result on the user's disk."""
 
 import hashlib
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,11 +195,38 @@ def test_a_good_folder_becomes_a_dataset(served: Served, tmp_path: Path) -> None
     assert [each.id for each in sdk.datasets()] == [dataset.id]
 
 
-def bitmap(number: int) -> bytes:
-    """A 64 × 64 BMP in one grey."""
-    pixels = bytes([50 * number + 20]) * (64 * 64 * 3)
+@pytest.mark.parametrize("count", [20, 80])
+def test_pictures_go_through_client_store_and_api_in_memory_of_a_fixed_size(
+    served: Served, node_http: httpx.Client, tmp_path: Path, count: int
+) -> None:
+    """Client, server and node are in this process. What they hold at a time does not depend on the number."""
+    for number in range(count):
+        (tmp_path / f"{number}.bmp").write_bytes(bitmap(number, side=256))
+    sdk, node, target = served.client(), Node(served, 1, node_http, tmp_path), tmp_path / "fetched"
+    tracemalloc.start()
+    try:
+        dataset = sdk.dataset_from_folder(tmp_path, "a photo of timber dog")
+        sdk.submit({"model": "tiny", "dataset": dataset.id, "instance_prompt": "a dog"})
+        lease = node.lease()
+        for wanted in lease.inputs:
+            what = wanted.download
+            download(node_http, what.request, target, sha256=what.sha256, size_bytes=what.size_bytes)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len({wanted.download.sha256 for wanted in lease.inputs}) == count
+    assert peak_bytes < FEW_PICTURES_BYTES
+
+
+FEW_PICTURES_BYTES = 40 * 3 * 256**2
+"""All decoded pictures of the larger set have twice as many."""
+
+
+def bitmap(number: int, side: int = 64) -> bytes:
+    """A square BMP in one gray, with the number behind it."""
+    pixels = bytes([(50 * number + 20) % 256]) * (side * side * 3) + number.to_bytes(4, "little")
     header = b"BM" + (54 + len(pixels)).to_bytes(4, "little") + bytes(4) + (54).to_bytes(4, "little")
-    size, one, bits = (64).to_bytes(4, "little"), (1).to_bytes(2, "little"), (24).to_bytes(2, "little")
+    size, one, bits = side.to_bytes(4, "little"), (1).to_bytes(2, "little"), (24).to_bytes(2, "little")
     return header + (40).to_bytes(4, "little") + size + size + one + bits + bytes(24) + pixels
 
 

@@ -1,5 +1,9 @@
 """Captions are encoded as the pipeline does it, to the letter, and never cut."""
 
+import errno
+import io
+from pathlib import Path
+
 import pytest
 import torch
 from diffusers import StableDiffusionXLPipeline
@@ -7,6 +11,9 @@ from diffusers import StableDiffusionXLPipeline
 from giornata.diffusion import captions
 from giornata.diffusion.captions import EmbeddingCache
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.scratch_file import ScratchFile
+from giornata.domain.reasons import Reason
+from giornata.workloads.train.faults import reason_of
 
 CAPTIONS = ["a photo of a sks toy", "a \"quoted\"  toy, 'so'", "ein grünes Spielzeug — 玩具 🙂", "", " a toy "]
 
@@ -53,6 +60,55 @@ def test_a_cached_batch_is_its_members(tiny_base: BaseModel) -> None:
     assert torch.equal(batch.prompt_BLD[1:2], cache.batch([CAPTIONS[0]]).prompt_BLD)
     assert batch.prompt_BLD.shape[:2] == (3, 77)
     assert not batch.prompt_BLD.requires_grad
+
+
+@pytest.mark.parametrize("count", [10, 60])
+def test_embeddings_beyond_the_bound_lie_on_the_disk_to_the_bit(
+    tiny_base: BaseModel, tmp_path: Path, count: int
+) -> None:
+    """The memory of 10,000 captions is that of the bound: the embeddings of SDXL alone would have 3 GB."""
+    texts = [f"a toy of number {number}" for number in range(count)]
+    tools = {"tokenizers": tiny_base.tokenizers, "text_encoders": tiny_base.text_encoders, "encoder_key": "e"}
+    whole = EmbeddingCache(**tools)
+    whole.fill(texts)
+    each_bytes = whole.in_memory_bytes // count
+    bounded = EmbeddingCache(**tools, memory_bytes=4 * each_bytes, directory=tmp_path)
+    bounded.fill(texts[: count // 2])
+    for text in texts[count // 2 :]:
+        bounded.put(text, whole.batch([text]))
+    assert bounded.in_memory_bytes == 4 * each_bytes
+    assert bounded.in_memory_bytes + bounded.on_disk_bytes == whole.in_memory_bytes
+    assert list(tmp_path.iterdir()) == []  # the file has no name
+    assert len(bounded) == len(whole) == count
+    assert all(text in bounded for text in texts)
+    ours, theirs = bounded.batch(texts[::-1]), whole.batch(texts[::-1])
+    assert torch.equal(ours.prompt_BLD, theirs.prompt_BLD)
+    assert ours.pooled_BP is not None
+    assert theirs.pooled_BP is not None
+    assert torch.equal(ours.pooled_BP, theirs.pooled_BP)
+    bounded.close()
+    assert texts[0] not in bounded
+
+
+def test_half_precision_is_read_from_the_disk_as_it_was(tmp_path: Path) -> None:
+    file = ScratchFile(tmp_path)
+    first, second = torch.randn(1, 3, 5).bfloat16(), torch.randn(1, 2).bfloat16()
+    rows = [file.append([first, second]), file.append([second])]
+    assert file.size_bytes == 2 * (15 + 2 + 2)
+    for _ in range(2):
+        assert [torch.equal(*pair) for pair in zip(file.read(rows[0]), (first, second), strict=True)] == [True, True]
+        assert torch.equal(file.read(rows[1])[0], second)
+
+
+def test_a_full_disk_is_the_nodes_fault_and_names_the_folder(tmp_path: Path) -> None:
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        ScratchFile(tmp_path, open_file=lambda _: Full()).append([torch.ones(4)])
+    assert str(tmp_path) in str(caught.value)
+    assert reason_of(caught.value) is Reason.NODE_DISK
 
 
 def test_what_fits_exactly_is_allowed_and_one_token_more_is_named(tiny_base: BaseModel) -> None:

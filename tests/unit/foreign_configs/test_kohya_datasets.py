@@ -64,7 +64,29 @@ def test_what_a_job_has_once_is_refused_where_folders_differ(read):
     )
     reading = read(run_toml=RUN, data_toml=other)
     keys = {row.key: row.why for row in reading.refused}
-    assert set(keys) == {"train_batch_size", "shuffle_caption", "keep_tokens", "flip_aug"}
+    assert set(keys) == {"train_batch_size", "flip_aug"}
+
+
+def test_folders_that_differ_in_what_is_shuffled_are_marked_in_their_captions(read):
+    other = DATASETS + '[[datasets]]\nresolution = 768\nbatch_size = 2\n[[datasets.subsets]]\nimage_dir = "x"\n'
+    reading = read(run_toml=RUN, data_toml=other.replace('image_dir = "cats"', 'image_dir = "cats"\nkeep_tokens = 1'))
+    assert reading.refused == ()
+    assert (reading.fields["shuffle_caption"], reading.fields["keep_tokens_separator"]) == (True, "|||")
+    told = [(str(each.path), each.kept.marked("a, b, c,d")) for each in reading.subsets]
+    assert told == [("dogs", "a, b ||| c,d"), ("cats", "a ||| b, c,d"), ("x", "a, b, c,d |||")]
+    assert [each.kept for each in reading.class_subsets] == [None]
+    assert [each.kept.words for each in reading.subsets] == [
+        "captions keep 2 parts in front",
+        "captions keep 1 part in front",
+        "captions are not shuffled",
+    ]
+
+
+def test_folders_with_separators_or_marks_of_their_own_are_refused_where_they_differ(read):
+    for word in ('caption_separator = ";"', 'keep_tokens_separator = "|||"'):
+        other = DATASETS.replace('image_dir = "cats"', f'image_dir = "cats"\nkeep_tokens = 1\n{word}')
+        reading = read(run_toml=RUN, data_toml=other)
+        assert {row.key for row in reading.refused} == {"keep_tokens", word.partition(" ")[0]}
 
 
 def test_every_folder_has_the_resolution_of_its_dataset(read):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from giornata.pictures.subsets import Subset, check_subsets
+from giornata.pictures.subsets import KeptParts, Subset, check_subsets
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +115,16 @@ def test_folders_of_one_name_and_masks_in_them_are_kept_apart(folders, tmp_path)
         "pets 2 - 3.png",
     ]
     assert [item.path.parent.name for item in checked.items] == ["1", "pets", "2", "pets"]
+
+
+def test_parts_that_a_folder_keeps_are_marked_in_its_captions(folders):
+    """Behind prefix and suffix, and also in the caption of the job for pictures without one."""
+    first = Subset(path=folders / "dogs", prefix="photo,", suffix=", sharp", kept=KeptParts(count=1))
+    second = Subset(path=folders / "cats", caption="cat", kept=KeptParts(count=None))
+    checked = check_subsets([first, second], instance_prompt="sks dog, red")
+    assert checked.faults == ()
+    captions = {item.name: item.caption for item in checked.items}
+    assert captions["dogs - 0.png"] == "photo ||| sks dog, red , sharp"
+    assert captions["cats - 3.png"] == "cat |||"
+    assert KeptParts(count=0).marked("a, b") == "a, b"
+    assert KeptParts(count=9).marked("a, b") == "a, b |||"

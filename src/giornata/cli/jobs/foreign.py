@@ -113,7 +113,8 @@ def tell(reading: Reading, fields: Mapping[str, Any], sources: Sources, out: Out
             out.say(f"{what}: {path}")
     for folder in (*sources.subsets, *sources.class_subsets):
         at = "" if folder.resolution is None else f", at {folder.resolution} px"
-        out.say(f"pictures: {folder.path}, repeated {folder.repeats} times{at}")
+        kept = "" if folder.kept is None else f"; {folder.kept.words}"
+        out.say(f"pictures: {folder.path}, repeated {folder.repeats} times{at}{kept}")
     if reading.left_out:
         out.hint(f"no effect here: {', '.join(reading.left_out)}")
 
@@ -165,6 +166,7 @@ def _folder(subset: Subset) -> dict[str, Any]:
         "repeats": subset.repeats,
         "caption": subset.caption,
         "resolution": subset.resolution,
+        "captions": None if subset.kept is None else subset.kept.words,
     }
 
 

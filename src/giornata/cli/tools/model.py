@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -73,7 +74,9 @@ def folder_faults(directory: Path) -> list[Fault]:
     if others:
         return [Fault(where="DIR", message=f"{there} holds files that are no model", hint=hint)]
     there = directory.absolute().parent if directory.is_dir() else there  # the model is made beside it, and renamed
-    if not os.access(there, os.W_OK | os.X_OK):
+    try:
+        Path(tempfile.mkdtemp(prefix=".giornata-", dir=there)).rmdir()
+    except OSError:
         return [Fault(where="DIR", message=f"{there} is not writable", hint=hint)]
     return []
 

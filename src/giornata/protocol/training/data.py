@@ -43,6 +43,14 @@ class DataFields(Message):
     caption_separator: str = Field(
         ",", min_length=1, max_length=8, description="With shuffle_caption: text between the parts of a caption."
     )
+    keep_tokens_separator: str | None = Field(
+        None,
+        min_length=1,
+        max_length=8,
+        description="Mark in a caption, such as three vertical bars. The parts before the mark stay first, and parts "
+        "behind a second mark stay last. A caption without the mark follows keep_tokens. Default: no caption has a "
+        "mark.",
+    )
     caption_dropout_rate: float = Field(
         0.0,
         ge=0,
@@ -101,7 +109,8 @@ class DataFields(Message):
         2**31,
         ge=0,
         description="Maximum bytes of encoded pictures in memory. The rest is kept in a file in the job's folder "
-        "until the attempt ends. Changes no result.",
+        "until the attempt ends. Embeddings of captions have 256 MiB of their own, or as many bytes as this setting "
+        "if that is less. Changes no result.",
     )
 
 

@@ -65,6 +65,7 @@ def longest_spoken(spec: TrainFields, caption: str, count: Count) -> str:
         caption,
         separator=spec.caption_separator,
         kept=spec.keep_tokens,
+        keep_separator=spec.keep_tokens_separator,
         count=lambda part: count(spoken(spec, part)),
     )
     return spoken(spec, ordered)

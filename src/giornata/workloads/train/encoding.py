@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from giornata.diffusion import pixels
-from giornata.diffusion.captions import CaptionAugmentation, EmbeddingCache
+from giornata.diffusion.captions import EMBEDDING_MEMORY_BYTES, CaptionAugmentation, EmbeddingCache
 from giornata.diffusion.dropping import ticket
 from giornata.diffusion.latent_batches import RowsOf, rows_on
 from giornata.diffusion.latent_store import LatentStore
@@ -176,8 +176,10 @@ class CachedInputs:
     embeddings: EmbeddingCache | None
 
     def close(self) -> None:
-        """Give back what the latents take, on the disk too. Nothing may be drawn afterwards."""
+        """Give back what latents and embeddings take, on the disk too. Nothing may be drawn afterwards."""
         self.latents.close()
+        if self.embeddings is not None:
+            self.embeddings.close()
 
 
 def cache_inputs(
@@ -219,6 +221,7 @@ def cache_inputs(
             shuffled=spec.shuffle_caption,
             kept=spec.keep_tokens,
             separator=spec.caption_separator,
+            keep_separator=spec.keep_tokens_separator,
             dropout_rate=spec.caption_dropout_rate,
         ),
     )
@@ -236,6 +239,8 @@ def cache_inputs(
             family=base.family,
             max_token_length=spec.max_token_length,
             truncation=spec.truncate_captions,
+            memory_bytes=min(EMBEDDING_MEMORY_BYTES, spec.latent_memory_bytes),
+            directory=folder,
         )
     views = draws.views(first_step, spec.max_train_steps)
     if encoding_cache is not None and len(views) * spec.resolution**2 < encoding_cache.worth_pixels:
