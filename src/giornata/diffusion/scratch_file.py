@@ -8,7 +8,7 @@ from typing import IO
 
 import torch
 
-from giornata.diffusion.entry_store import OpenFile, unnamed_file
+from giornata.diffusion.latent_store import OpenFile, unnamed_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

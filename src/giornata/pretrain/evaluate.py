@@ -32,9 +32,9 @@ from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
 from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
 from giornata.pretrain.feeding.examples import Draws, examples_of
-from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
 from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
+from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import Committed, committed

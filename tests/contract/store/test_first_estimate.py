@@ -6,12 +6,12 @@ from tests.fixtures.users import ANN, BOB, NODE, claim, end, move_in, new_datase
 
 from giornata.control.claim import claim_once
 from giornata.control.context import Context
-from giornata.control.create_dataset import create_dataset
+from giornata.control.datasets import create_dataset
 from giornata.control.estimate import estimate
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
-from giornata.protocol.datasets import CreateDataset, DatasetItem
 from giornata.protocol.jobs import Estimate, SubmitJob
+from giornata.protocol.uploads import CreateDataset, DatasetItem
 from giornata.protocol.work import Claim, NodeInfo
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from giornata.agent.work_dir import WorkDir
 from giornata.agent.blob_cache import RECOUNT_SHARE, BlobCache
+from giornata.agent.work_dir import WorkDir
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.uploads import Download
 

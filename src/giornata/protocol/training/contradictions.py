@@ -83,7 +83,9 @@ def _of_base_model(spec: TrainFields) -> Iterator[str]:
 
 def _of_data(spec: TrainFields) -> Iterator[str]:
     if not spec.shuffle_caption:
-        yield from _unused(spec, "keep_tokens", "keep_tokens_separator", "caption_separator", because="without shuffle_caption")
+        yield from _unused(
+            spec, "keep_tokens", "keep_tokens_separator", "caption_separator", because="without shuffle_caption"
+        )
     if not spec.enable_bucket:
         yield from _unused(spec, *BUCKET_FIELDS, because="without enable_bucket")
         return
