@@ -85,7 +85,7 @@ class Tool:
         return {name: (self.home / "out" / name).read_bytes() for name in FILES}
 
 
-def ended(process: "subprocess.Popen[str]", code: int = ExitCode.DONE) -> dict:
+def ended(process: "subprocess.Popen[str]", code: int = RunExitCode.DONE) -> dict:
     said, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, errors + said
     assert said.count("\n") == 1, said

@@ -36,14 +36,14 @@ def test_another_separator() -> None:
 
 def test_a_mark_tells_what_stays_first_and_a_second_one_what_stays_last() -> None:
     """As in sd-scripts' `process_caption`: empty parts go, and a caption without the mark keeps `kept` parts."""
-    wording = Wording(seed=1, shuffled=True, kept=1, keep_separator="|||")
+    wording = CaptionAugmentation(seed=1, shuffled=True, kept=1, keep_separator="|||")
     found = said(wording, "sks,  toy ||| red, blue,, green ||| at night")
     assert {tuple(each.split(", ")[:2]) for each in found} == {("sks", "toy")}
     assert {each.rpartition(", ")[2] for each in found} == {"at night"}
     assert {tuple(sorted(each.split(", ")[2:5])) for each in found} == {("blue", "green", "red")}
     assert len(set(found)) == 6
     assert set(said(wording, "sks, toy |||")) == {"sks, toy"}
-    assert said(wording) == said(Wording(seed=1, shuffled=True, kept=1))
+    assert said(wording) == said(CaptionAugmentation(seed=1, shuffled=True, kept=1))
 
 
 @pytest.mark.parametrize("rate", [0.25, 1.0])
