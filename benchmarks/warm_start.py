@@ -24,7 +24,7 @@ from pathlib import Path
 
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import engine_environment
-from giornata.agent.events import Event, EngineEnded, EngineMessage
+from giornata.agent.events import EngineEnded, EngineMessage, Event
 from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
 
 SUBJECTS = ("teal-heart", "two-tone-house")

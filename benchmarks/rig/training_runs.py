@@ -16,7 +16,7 @@ from typing import Any
 
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import engine_environment
-from giornata.agent.events import Event, EngineEnded, EngineMessage
+from giornata.agent.events import EngineEnded, EngineMessage, Event
 from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
 
 PATIENCE_S = 3600.0
