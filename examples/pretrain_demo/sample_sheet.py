@@ -2,10 +2,13 @@
 
 import random
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import diffusers
 import torch
+import transformers
 from PIL import Image
 
 from giornata.diffusion.determinism import fix_determinism
@@ -34,6 +37,7 @@ class ModelState:
 def draw_samples(path: Path, config: PretrainConfig) -> None:
     """Write the sheet. The run's prompts are rows; the states of the model are columns."""
     fix_determinism(threads=1)
+    _silence_libraries()
     prompts = config.train.validation_prompts
     states = states_of(config)
     drawn = [_drawn(config, state) for state in states]
@@ -77,6 +81,13 @@ def _drawn(config: PretrainConfig, state: ModelState) -> list[list[Image.Image]]
         pipeline = pipeline_of(config.model, unet)
         prompts = config.train.validation_prompts
         return [sample(pipeline, prompts, side_px=state.side_px, seed=seed) for seed in SEEDS]
+
+
+def _silence_libraries() -> None:
+    """Keep progress bars of libraries, and what they tell about a single process, off the terminal."""
+    diffusers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")
 
 
 def _short(prompt: str) -> str:
