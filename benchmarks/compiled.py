@@ -28,8 +28,8 @@ ARTIFACTS = "saved.bin"
 def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side: int) -> dict[str, Any]:
     """One way in this process, whose kernels lie in `directory`."""
     import torch
-    from joint import _step, unet_of
 
+    from benchmarks.joint import _step, unet_of
     from giornata.diffusion import regional
     from giornata.diffusion.determinism import fix_determinism
     from giornata.diffusion.slot_optimizer import SlotOptimizer

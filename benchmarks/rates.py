@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from less_work import SIDE_PX, run_in_a_process
-
+from benchmarks.less_work import SIDE_PX, run_in_a_process
 from benchmarks.rig import less_work_run
 from benchmarks.rig.figures import conclude, machine
 from benchmarks.rig.pretraining_data import drawn, encoded
