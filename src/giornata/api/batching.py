@@ -1,4 +1,4 @@
-"""Requests that came in while the database was at work are done together, in one transaction."""
+"""Requests that arrive while the database is at work are answered together, in one transaction."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence

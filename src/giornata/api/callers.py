@@ -1,6 +1,7 @@
 """Who asks: a key for users and nodes, an attempt's own token for everything that an attempt writes."""
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import Depends, Path, Request
@@ -25,30 +26,19 @@ _token = HTTPBearer(auto_error=False, scheme_name="attempt_token", description="
 Bearer = HTTPAuthorizationCredentials | None
 
 
-async def _context(request: Request) -> Context:
-    context: Context = request.app.state.context
-    return context
+def _of_app(name: str) -> Callable[[Request], Awaitable[Any]]:
+    """The dependency that gives what the app keeps in its state under this name."""
+
+    async def kept(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return kept
 
 
-async def _settings(request: Request) -> ApiSettings:
-    settings: ApiSettings = request.app.state.settings
-    return settings
-
-
-async def _lists(request: Request) -> Lists:
-    lists: Lists = request.app.state.lists
-    return lists
-
-
-async def _wakeup(request: Request) -> Wakeup:
-    wakeup: Wakeup = request.app.state.wakeup
-    return wakeup
-
-
-Ctx = Annotated[Context, Depends(_context)]
-Settings = Annotated[ApiSettings, Depends(_settings)]
-ReadLists = Annotated[Lists, Depends(_lists)]
-Wake = Annotated[Wakeup, Depends(_wakeup)]
+Ctx = Annotated[Context, Depends(_of_app("context"))]
+Settings = Annotated[ApiSettings, Depends(_of_app("settings"))]
+ReadLists = Annotated[Lists, Depends(_of_app("lists"))]
+Wake = Annotated[Wakeup, Depends(_of_app("wakeup"))]
 
 
 async def _caller(

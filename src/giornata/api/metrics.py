@@ -1,4 +1,4 @@
-"""`/metrics`, in Prometheus' text format, from a registry of this app's own."""
+"""Metrics of requests and of the installation: `/metrics` in the text format of Prometheus, and the access log."""
 
 import itertools
 import json

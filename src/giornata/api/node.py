@@ -9,17 +9,7 @@ from fastapi import APIRouter, Body, Path, Query, Request, status
 from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
 from giornata.api.lists import LARGEST_ID, UploadId
 from giornata.api.openapi import ATTEMPT, refusals
-from giornata.control import (
-    claim,
-    commit,
-    complete,
-    heartbeat,
-    known_node,
-    node_policy,
-    report,
-    reported_ends,
-    uploads,
-)
+from giornata.control import claim, commit, complete, heartbeat, known_node, report, reported_ends, uploads
 from giornata.control import reject_checkpoint as rejecting_checkpoint
 from giornata.control.authenticate import require_standing
 from giornata.control.context import Caller, Context
@@ -101,7 +91,7 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
 @router.get("/policy", responses=refusals(401, 403))
 def get_node_policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
     """What the fleet asks of its nodes, with URLs to measure the link by; nothing for a fleet that is not known."""
-    return node_policy.node_policy(ctx, caller, fleet)
+    return known_node.node_policy(ctx, caller, fleet)
 
 
 @router.post("/checks", responses=refusals(401, 403, 409))

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own, with the errors that are really sent."""
+"""The OpenAPI document: FastAPI's own, with the errors that are really sent and the schemas of jobs by kind."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

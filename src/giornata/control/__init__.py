@@ -1,1 +1,1 @@
-"""Use cases: one verb a file. What they need is in `ports`."""
+"""Use cases, a concept a file. `ports` declares what they need; read `context`, `claim` and `heartbeat` first."""

@@ -1,4 +1,8 @@
-"""At each heartbeat: warn once when a budget is nearly used up, and stop the attempt when it is."""
+"""Heartbeats are where the server stops an attempt: its budget is used up, or it does not obey a release.
+
+A heartbeat warns once when a budget is nearly used up. An attempt that was told to give its job back has a grace to
+do so; after that the server ends it.
+"""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What a job would take, without submitting it."""
+"""Estimates: what a job would take and cost, without submitting it."""
 
 import math
 from collections.abc import Collection, Sequence

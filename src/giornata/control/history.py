@@ -1,4 +1,4 @@
-"""What finished jobs tell of one that is like them."""
+"""Statistics of finished jobs: how fast jobs like this one were, and how often attempts are interrupted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The first start of an installation, and the key with which it signs URLs and attempt tokens."""
+"""The first start of an installation: its signing key, and the admin key that the settings name."""
 
 import json
 import logging

@@ -1,21 +1,28 @@
-"""A node as the server knows it: whose machine it is on, and what it costs. Its own word is not taken on trust.
+"""Nodes as the server knows them: which machine a node is on, what it costs, what it found out about itself.
 
-A node of a project's own key is on a machine of that project, whatever id it says (`domain.machine_ids`). A node of
-the operator's key, or of a project's key that the operator has bound to a fleet, is on a machine of the operator's.
+The server does not take a node's own word on trust. A node of a project's own key is on a machine of that project,
+whatever id it says (`domain.machine_ids`). A node of the operator's key, or of a project's key that the operator has
+bound to a fleet, is on a machine of the operator's.
 """
 
 from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_bound_fleet, require_node, require_same_workload
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NodeRow, NodeSighting
-from giornata.domain.errors import Conflict, Fault, Forbidden, InvalidInput
+from giornata.control.signed_urls import download, signed_url
+from giornata.control.timestamps import instant
+from giornata.domain.errors import BlobMissing, Conflict, Fault, Forbidden, InvalidInput
 from giornata.domain.machine_ids import LONGEST_ID, own_id
 from giornata.domain.money import format_usd
+from giornata.domain.node_checks import NodeThresholds
+from giornata.domain.probe import probe_bytes, probe_sha256, probe_size
 from giornata.domain.starts import NodeStart
-from giornata.protocol.node_checks import ChecksNoted, NodeChecks
+from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy, ProbeUpload
+from giornata.protocol.uploads import Download
 from giornata.protocol.work import NodeInfo
 
 HEARD_OF_WITHIN_MS = 24 * 3_600_000
+FOLDER = "probes"
 
 
 def known_node(caller: Caller, node: NodeInfo) -> NodeInfo:
@@ -148,3 +155,44 @@ def _start(checks: NodeChecks) -> NodeStart:
     if checks.leaving:
         return NodeStart.FAILED
     return NodeStart.UNDER_WAY if checks.node.engine_pid is None else NodeStart.DONE
+
+
+def node_policy(ctx: Context, caller: Caller, fleet: str) -> NodePolicy:
+    """The thresholds of the fleet; none for one that the server does not govern, and none for machines of a
+    project's own. Raises Forbidden, Unavailable."""
+    require_node(caller)
+    governed = ctx.fleets.get(fleet) if caller.owns_machines is None else None
+    wanted = NodeThresholds() if governed is None else governed.thresholds
+    down, up = wanted.min_download_bytes_per_s, wanted.min_upload_bytes_per_s
+    return NodePolicy(
+        min_driver=wanted.min_driver,
+        min_vram_bytes=wanted.min_vram_bytes,
+        min_disk_bytes=wanted.min_disk_bytes,
+        min_download_bytes_per_s=down,
+        min_upload_bytes_per_s=up,
+        max_clock_skew_s=wanted.max_clock_skew_s,
+        download=None if down is None else _download(ctx, probe_size(down)),
+        upload=None if up is None else _upload(ctx, probe_size(up)),
+        at=instant(ctx.clock.now_ms()),
+    )
+
+
+def _download(ctx: Context, size_bytes: int) -> Download:
+    """A URL of the probe, which is made where there is none. It belongs to no project, so the collector takes it
+    away from time to time, as every object without a row."""
+    key = f"{FOLDER}/down-{size_bytes}"
+    try:
+        there = ctx.blobs.size(key) == size_bytes
+    except BlobMissing:
+        there = False
+    if not there:
+        ctx.blobs.write(key, [probe_bytes(size_bytes)])
+    return download(ctx, sha256=probe_sha256(size_bytes), size_bytes=size_bytes, key=key)
+
+
+def _upload(ctx: Context, size_bytes: int) -> ProbeUpload:
+    """A PUT that all nodes share: they send the same bytes."""
+    sha256 = probe_sha256(size_bytes)
+    life_s = round(ctx.policy.upload_url_s)
+    put = ctx.blobs.sign_put(f"{FOLDER}/up-{size_bytes}", size_bytes=size_bytes, sha256=sha256, expires_in_s=life_s)
+    return ProbeUpload(size_bytes=size_bytes, sha256=sha256, request=signed_url(put))

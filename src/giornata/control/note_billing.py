@@ -1,6 +1,6 @@
-"""Write down from when to when a provider bills instances, and at what price.
+"""Intervals in which a provider bills an instance, and at what price.
 
-There is one row for each interval at one price. A listing that changes nothing reads and writes nothing here.
+One row stands for each interval at one price. A listing that changes nothing reads and writes nothing here.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,7 @@
-"""Providers that want to be left alone: nobody asks them again before the time that they said.
+"""Providers that ask to be left alone: no loop asks such a provider before the time that the provider named.
 
-It is written down with the fleet, so that all loops of all servers keep to it; other fleets are asked as ever.
+The time is kept with the fleet in the store, so that all loops of all servers respect it. Other fleets are asked as
+usual.
 """
 
 from giornata.control.context import Context, GovernedFleet

@@ -1,4 +1,4 @@
-"""Looking at jobs."""
+"""Jobs, as users read them: one job, a page of jobs, and why a job waits."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence

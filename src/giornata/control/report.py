@@ -1,4 +1,4 @@
-"""What a node says along the way: log lines, metrics, notices. Fenced like everything that it writes."""
+"""What a node reports while it works: log lines, metrics and notices. Each report is fenced and bounded."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Find attempts that are far slower than their like, or that stand still, and have their jobs moved if that pays."""
+"""Attempts that are far slower than similar ones, or stand still: their jobs move if that pays."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,11 @@
-"""Many rows, and many values of one column, by one statement whose text does not hang on how many there are.
+"""Rows in and out of statements: records from rows, inserts that give way, and many rows in one statement.
 
-A text that does is compiled, prepared and planned anew for each number.
+The text of a statement does not depend on the number of rows. A text that does is compiled, prepared and planned anew
+for each number.
 
-On PostgreSQL they travel as one JSON value, which the statement reads as a table: that costs the driver as much for
-64 rows as for one, while `executemany` binds and sends each row by itself. SQLite binds a row faster than it reads
-one out of JSON, and has no way to the database that would have to be saved.
+On PostgreSQL the rows travel as one JSON value, which the statement reads as a table. That costs the driver as much
+for 64 rows as for one, while `executemany` binds and sends each row by itself. SQLite binds a row faster than it
+reads one out of JSON, and has no network to save.
 """
 
 import functools

@@ -15,8 +15,7 @@ from giornata.control.complete import complete
 from giornata.control.context import Caller, GovernedFleet
 from giornata.control.heartbeat import heartbeat
 from giornata.control.job_outputs import read_events
-from giornata.control.known_node import note_checks
-from giornata.control.node_policy import node_policy
+from giornata.control.known_node import node_policy, note_checks
 from giornata.control.nodes import list_nodes
 from giornata.control.operator_actions import list_machines, quarantine_machine, release_machine
 from giornata.control.ports.fleet import Instance, InstanceState

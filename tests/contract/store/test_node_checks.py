@@ -8,8 +8,7 @@ from tests.fixtures.work import NODE_CALLER, Workshop
 
 from giornata.control.collect import collect
 from giornata.control.context import Caller, Context, GovernedFleet
-from giornata.control.known_node import note_checks
-from giornata.control.node_policy import node_policy
+from giornata.control.known_node import node_policy, note_checks
 from giornata.control.nodes import list_nodes
 from giornata.domain.errors import Conflict, Forbidden
 from giornata.domain.node_checks import MIB, NodeThresholds
