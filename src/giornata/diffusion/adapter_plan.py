@@ -209,7 +209,7 @@ def suffix(name: str) -> str:
     return ".".join(parts[start:])
 
 
-# ---- The layers that a job's adapter is put on, and which of them the lean layer can carry
+# ---- the layers of an adapter, and which of them the lean layer can carry
 
 CARRIED = (nn.Linear, EightBitLinear, BatchedLoraLinear)
 """What the lean layer takes the place of, and itself. Not what is derived from these: that does something more."""
@@ -286,7 +286,7 @@ def lean_shapes(base: BaseModel, spec: TrainSpec) -> dict[str, tuple[int, ...]]:
     }
 
 
-# At which rate each tensor of a job learns, and until which step: a function of the spec and the tensor's name.
+# ---- learning rates: a function of the spec and the tensor's name
 
 TEXT, TOKENS = "text_encoders", "tokens"
 ENCODERS = ("text_encoder", "text_encoder_2")

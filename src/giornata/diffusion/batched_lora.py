@@ -25,8 +25,8 @@ class StackedLora:
     `scale_J11` is None where nothing has to be multiplied: every scale is 1, or is in A already.
 
     A rank below R is filled up with zeros. They stay zeros: where a row of A is zero, so is the gradient of B's
-    column, and the other way round; and no optimizer moves a zero without a gradient. Siblings all have the A of all
-    of them, one under the other. `dropping` leaves out a part of what A gives.
+    column, and the other way round; and no optimizer moves a zero without a gradient. Fused projections each have the
+    A of all of them, one under the other. `dropping` leaves out a part of what A gives.
     """
 
     a_JRI: torch.Tensor
@@ -56,8 +56,11 @@ class BatchedLoraLinear(nn.Linear):
         self.number = 0  # among them
 
     def attach(self, stack: StackedLora | None) -> None:
-        """Add these adapters from now on. Twice for every layer in every step: around the module's own way of setting
-        an attribute, which looks for parameters and buffers and takes longer than a small product."""
+        """Compute with these adapters from now on. Every step calls this twice for every layer.
+
+        It goes around the module's own way of setting an attribute, which looks for parameters and buffers and takes
+        longer than a small product.
+        """
         self.__dict__["stack"] = stack
         if self.siblings is not None:
             self.siblings.forget()
@@ -99,9 +102,9 @@ def up(outputs: torch.Tensor, low: torch.Tensor, stack: StackedLora) -> torch.Te
     return torch.addmm(flat_NO, low_NR, stack.b_JOR.squeeze(0).t()).view(outputs.shape)
 
 
-# ---- Siblings
+# ---- fused projections: queries, keys and values of one attention
 #
-# Shapes as in `giornata.diffusion.batched_lora`; S siblings. Their frozen weights lie one under the other, and so do
+# Shapes as above; S projections of one input. Their frozen weights lie one under the other, and so do
 # their A in a job's row, S·R × I: one product with each, where there were S. Their B stay apart, for each has a
 # low-rank vector of its own.
 
@@ -212,7 +215,7 @@ def _joined(layers: Sequence[BatchedLoraLinear]) -> tuple[torch.Tensor, torch.Te
         return weight, torch.cat([layer.bias for layer in layers])
 
 
-# ---- The base model's own word, while adapters are on it
+# ---- the base model alone, while adapters are attached
 
 
 @contextmanager

@@ -199,10 +199,10 @@ def refuse(path: Path, faults: list[Fault], reason: Reason = Reason.BAD_SPEC) ->
         raise WorkloadFailed(reason, f"cannot resume from {path.name}: {in_short(faults)}", tuple(faults))
 
 
-# ---- Tensors as they are at one moment, brought to the CPU while work goes on
+# ---- snapshots: tensors of one moment, copied to the CPU while the steps go on
 #
 # All tensors of a kind are joined into one, so that a copy off a GPU is one transfer rather than thousands. On CUDA
-# it goes to pinned memory on a stream of its own: whoever took the snapshot may change the originals at once.
+# it goes to pinned memory on a stream of its own: the caller may change the originals at once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

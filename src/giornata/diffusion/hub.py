@@ -32,7 +32,7 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.training.model_names import HubFile
 
-# ---- Keeps the hub's cache on this machine within a bound: what was used longest ago goes first
+# ---- the cache of this machine, within a bound: the least recently used repositories go first
 #
 # Only repositories that a node brought here are counted and removed. Each has a mark beside the cache, whose time is
 # that of its last use; what was there before (somebody's own models in the same cache) has none and is never touched.
@@ -231,7 +231,7 @@ def download_failed(
     return WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
 
 
-# ---- Whether a model still arrives from the hub: its client says nothing while gigabytes come in
+# ---- arrival: the hub's client says nothing while gigabytes come in
 
 LOOK_EVERY_S = 5.0
 BLOCK_BYTES = 512  # POSIX: st_blocks counts these, whatever the file system's own are

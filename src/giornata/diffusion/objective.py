@@ -267,9 +267,9 @@ def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:
     return changed
 
 
-# Training in the formulation of EDM (Karras et al., 2022, arXiv 2206.00364, section 5), as diffusers' script does it
+# ---- training in the formulation of EDM (Karras et al., 2022, arXiv 2206.00364, section 5)
 #
-# with `--do_edm_style_training` and an EulerDiscreteScheduler.
+# diffusers' script does so with `--do_edm_style_training` and an EulerDiscreteScheduler.
 #
 # Shapes: B pictures; C, H, W of the latents. A noise level sigma stands for a timestep of the base's own schedule:
 # its noise is sigma times as strong as the latents. What the UNet says is turned into the latents it takes for the

@@ -11,7 +11,7 @@ from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
 
-# ---- sd-scripts' `scale_weight_norms`: after each step no layer's product s·B·A is longer than a bound
+# ---- `scale_weight_norms` of sd-scripts: after each step no layer's product s·B·A is longer than a bound
 #
 # Shapes: G layers of one shape and one scale s; r rank, I inputs (a kernel counted among them), O outputs. The
 # length is Frobenius's: ‖B·A‖² = sum((BᵀB) ∘ (A·Aᵀ)), two r x r matrices, so that no matrix of the layer's own size
@@ -204,7 +204,7 @@ def _clear(parameters: Iterable[torch.nn.Parameter]) -> None:
             parameter.grad.zero_()
 
 
-# ---- A running average of the adapter's weights, which is what the user gets when the job wants it
+# ---- the running average (EMA) of the adapter's weights, which users get when the job wants it
 
 EMA = "ema."
 

@@ -88,7 +88,7 @@ def to_model_range(pixels_HWC: np.ndarray) -> torch.Tensor:
     return pixels_CHW.to(torch.float32).div(127.5).sub(1.0).unsqueeze(0).contiguous()
 
 
-# ---- Masks of pictures: what of them is to be learnt
+# ---- masks
 #
 # Shapes: H, W of the latents. A mask is a picture's alpha channel: 255 is learnt, 0 is not, and what lies between
 # counts in proportion.

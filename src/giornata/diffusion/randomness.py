@@ -96,7 +96,7 @@ def _words(bits: np.random.Philox, count: int) -> np.ndarray:
     return np.asarray(bits.random_raw(count), dtype=np.uint64)
 
 
-# ---- Multi-resolution noise, which sd-scripts calls pyramid noise: coarse noise on top of fine
+# ---- multi-resolution noise (pyramid noise in sd-scripts): coarse noise on top of fine
 #
 # Level i (from 0) is normal noise of 1 / r^i of the height and width, r uniform in [2, 4), enlarged bilinearly and
 # multiplied by discount^i; the last level is the one with a side of one. The sum is divided by its standard

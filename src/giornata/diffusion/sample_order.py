@@ -70,9 +70,9 @@ def _epoch(seed: int, role: str, epoch: int, count: int) -> tuple[int, ...]:
     return tuple(randomness.permutation(seed, f"order/{role}", epoch, n=count))
 
 
-# Which pictures share a micro-batch when not all are of one size: a function of the seed and of the batch's number.
+# ---- buckets: which pictures share a micro-batch is a function of the seed and of the batch's number
 #
-# Every bucket is an endless sequence of its own (see `giornata.diffusion.sample_order`), cut into batches of `batch`
+# Every bucket is an endless `SampleOrder` of its own, cut into batches of `batch`
 # pictures. By the end of epoch e (from 0) bucket b has had ceil((e + 1) · n_b / batch) batches, n_b being its
 # pictures, repeats counted: so it has shown each of them e + 1 times, and less than one batch more. What does not
 # fill a batch is filled from the bucket's next round, and taken off the following epochs. Hence every batch is full

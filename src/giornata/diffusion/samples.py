@@ -25,7 +25,7 @@ from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import spoken
 
-# One picture from the modules that training has in memory; nothing is loaded, and nothing about them is changed.
+# ---- one picture, from the modules that training has in memory; nothing is loaded or changed
 #
 # Shapes: B = 1 picture; C, H, W of the latents, or of the picture (C = 3) where it says so.
 

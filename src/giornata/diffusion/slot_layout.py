@@ -102,7 +102,7 @@ def _place(each: AdaptedLayer, letter: str, rank: int, start: int) -> TensorPlac
     return TensorPlace(layer=each.public, name=name, start=start, rows=rows, columns=columns)
 
 
-# ---- What the adapters in each place are multiplied by: alpha / rank, one number for each family of layers
+# ---- the scales: alpha / rank, one number for each place and family of layers
 #
 # Shapes: J places, F families, M numbers of a place. In float32 the layers multiply what A gives out. In a narrower
 # precision the float32 row is multiplied before it is rounded: a scale is rounded nowhere by itself, and the layers

@@ -18,7 +18,7 @@ from giornata.diffusion.slots import AdapterSlot
 from giornata.diffusion.tokens import NewTokens
 from giornata.protocol.specs import TrainSpec
 
-# ---- Parameters that lie in no slot, one after the other in rows of their own: of DoRA, of LoKr, of convolutions
+# ---- flat rows: the parameters of DoRA, LoKr and convolutions, which lie in no slot
 #
 # An optimizer that may be given rows (`giornata.diffusion.optimizer_kinds`) then has a few tensors instead of
 # hundreds.

@@ -33,7 +33,7 @@ from giornata.diffusion.model_folder import check_model_folder, family_of_folder
 from giornata.diffusion.tiny_weights import set_text_weights, set_unet_weights, set_vae_weights
 from giornata.domain.errors import Fault, InvalidInput
 
-# ---- What the small models share: SDXL's noise schedule, CLIP's text configuration and tokenizer at a small size
+# ---- parts of small models: SDXL's noise schedule, CLIP's text configuration and tokenizer at a small size
 
 MAX_TOKENS = 77
 SCHEDULE = {

@@ -151,7 +151,7 @@ def _linear(layer: Any) -> nn.Linear:
     return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
 
 
-# ---- How much arithmetic a picture takes, and how much a device can do: the two halves of MFU
+# ---- the two halves of MFU: the arithmetic of a picture, and the rate of a device
 #
 # Model FLOP utilisation (Chowdhery et al., "PaLM", 2022, appendix B): arithmetic that the model needs per second,
 # over what the device's matrix units do at their best. What gradient checkpointing computes a second time is not

@@ -16,11 +16,12 @@ print("peft" in sys.modules, "bitsandbytes" in sys.modules)
 import torch
 from giornata.diffusion.optimizer import AdapterOptimizer
 from giornata.diffusion.grid_layout import Group
+from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
 from giornata.protocol.specs import TrainSpec
 
 spec = TrainSpec.model_validate({"model": "m", "dataset": "ds_1", "seed": 1, "optimizer": "adamw8bit"})
 row = torch.nn.Parameter(torch.zeros(8192))
-optimizer = AdapterOptimizer([Group(learning_rate=1e-3, parameters={"row": row})], spec)
+optimizer = AdapterOptimizer([ParameterGroup(learning_rate=1e-3, parameters={"row": row})], spec)
 row.grad.fill_(1.0)
 optimizer.step(0)
 print(optimizer.state()["optimizer.state1.row"].dtype, bool((row < 0).all()))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from giornata.diffusion.families.family import Family, TextEncoder
 
-# ---- How kohya's trainer, and with it most tools that load SDXL LoRAs, names the layers of SDXL
+# ---- the names that kohya's trainer, and most tools that load LoRAs, give to the layers of SDXL
 #
 # Its UNet is built as in Stability's own code: `input_blocks`, `middle_block` and `output_blocks`, numbered through
 # over all levels. With n resnets per level on the way down, diffusers' `down_blocks.b.resnets.l` is

@@ -90,7 +90,7 @@ def _optimizer(
     return optimizer
 
 
-# ---- The adapter that a job starts from, as a file among its inputs
+# ---- the file that an adapter starts from
 
 ROLE = "init_lora"
 

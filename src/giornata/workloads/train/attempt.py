@@ -6,39 +6,33 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from giornata.diffusion.checkpoint import data_sha256
-from giornata.diffusion.determinism import differences, fingerprint
+from giornata.diffusion.determinism import differences
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
-from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
 from giornata.diffusion.recompute import recomputing
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
-from giornata.workloads.train import class_images
 from giornata.workloads.train.attach_adapter import attach_adapter, layer_entries, lora_layer
 from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer, state_of
-from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels, begin_again
-from giornata.workloads.train.encoding import CachedInputs, cache_inputs, together_on
-from giornata.workloads.train.encoding_cache import WORTH_PIXELS, EncodingCache
+from giornata.workloads.train.compiling import NO_CACHE, Compiler, Kernels, begin_again
+from giornata.workloads.train.encoding import CachedInputs
+from giornata.workloads.train.encoding_cache import WORTH_PIXELS
 from giornata.workloads.train.exporting import exactness_of, export, write_page
 from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.graphs import Graphs, Watched
-from giornata.workloads.train.held_out import HeldOut, HeldOutEvaluator, split, validation_of
-from giornata.workloads.train.layout import lay_out
+from giornata.workloads.train.held_out import HeldOutEvaluator, validation_of
 from giornata.workloads.train.memory_budget import (
     BudgetOf,
     MemoryPlan,
     budget_of,
     to_fingerprint,
-    unbounded,
     why_not_drawn,
     without_footprint,
 )
 from giornata.workloads.train.oom_retry import OomRetry
-from giornata.workloads.train.preparation import Prepared, check, header_of, prediction_type_of
-from giornata.workloads.train.sample_set import SampleSet, load_samples
+from giornata.workloads.train.preparation import Prepared, prediction_type_of, prepare, seed_of
 from giornata.workloads.train.sampling import SampleRenderer
 from giornata.workloads.train.step_metrics import CheckpointCadence, Clock, StepMeter, gauges_of, images_per_step
 from giornata.workloads.train.steps import PassFeed, Stepper
@@ -103,62 +97,19 @@ class TrainingAttempt:
 
     def prepare(self) -> Prepared:
         """Everything that can be done before there is an adapter."""
-        instances, classes = load_samples(self.start.inputs, self.spec)
-        check(self.base, self.spec, self.start, instances, classes)
-        data_hash = data_sha256(
-            tuple(sample for one in (instances, classes) if one is not None for sample in one.samples)
-        )
-        header = header_of(self.start, self.spec, data_hash=data_hash, base_sha256=self.base_sha256)
-        first_step = 0 if header is None else header.step
-        left = first_step < self.spec.max_train_steps
-        instances, held = split(instances, self.spec, self._seed)
-        layout = lay_out(self.base, self.spec, self.budget_of if left else unbounded, self.reporter, header)
-        cached_inputs, ours = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
-        ours |= to_fingerprint(layout.memory_plan, self.spec)
-        if header is not None and KERNELS in header.fingerprint:
-            ours[KERNELS] = header.fingerprint[KERNELS]  # how it was, and will be, when it is alone
-        if left:
-            sample_sets, extra = class_images.sample_sets_of(
-                self.base,
-                self.spec,
-                instances,
-                classes,
-                base_sha256=self.base_sha256,
-                directory=self.start.directory,
-                reporter=self.reporter,
-                tick=self._tick,
-            )
-            ours |= extra | together_on(self.base, self.spec)
-            cached_inputs = self._cached_inputs(sample_sets, first_step)
-        return Prepared(
-            instances=instances,
-            data_hash=data_hash,
-            header=header,
-            first_step=first_step,
-            layout=layout,
-            cached_inputs=cached_inputs,
-            fingerprint=ours,
-            held_out=self._held_out(held) if left and held is not None else None,
+        return prepare(
+            self.base,
+            self.spec,
+            self.start,
+            base_sha256=self.base_sha256,
+            reporter=self.reporter,
+            budget_of=self.budget_of,
+            worth_pixels=self.pack_worth_pixels,
+            objective=self.objective,
+            tick=self._tick,
         )
 
     # ---- before the steps
-
-    def _cached_inputs(self, sample_sets: tuple[SampleSet, ...], first_step: int) -> CachedInputs:
-        encoding_cache = EncodingCache(
-            reporter=self.reporter, directory=self.start.directory, worth_pixels=self.pack_worth_pixels
-        )
-        return cache_inputs(
-            self.base,
-            self.spec,
-            sample_sets,
-            seed=self._seed,
-            first_step=first_step,
-            tick=self._tick,
-            encoding_cache=encoding_cache,
-        )
-
-    def _held_out(self, held: SampleSet) -> HeldOut:
-        return HeldOut.encoded(self.base, self.spec, held, self.objective(), seed=self._seed, tick=self._tick)
 
     def _kernels(self, ready: Prepared, layer: str) -> Kernels:
         return Kernels(
@@ -171,12 +122,6 @@ class TrainingAttempt:
             reporter=self.reporter,
             directory=self.start.directory,
         )
-
-    @property
-    def _seed(self) -> int:
-        if self.spec.seed is None:
-            raise ValueError("a job's seed is set at submission")
-        return self.spec.seed
 
     def _tick(self, done: int, total: int) -> None:
         """Between the items of the caching phase: there is nothing to save yet, so every stop is a plain one."""
@@ -407,7 +352,7 @@ class TrainingAttempt:
             "fingerprints": list(writer.history),
             "images": images_per_step(self.spec) * self.spec.max_train_steps,
             "pictures": len(captions),
-            "seed": self._seed,
+            "seed": seed_of(self.spec),
             **validation_of(self.spec, writer.validated),
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)

@@ -260,7 +260,7 @@ def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kern
     writer.changed(first_step, without | kernels.entry, last_counts=True)
 
 
-# ---- Compiled kernels against plain ones, in the first pass of an attempt
+# ---- the trial: compiled kernels against plain ones, in the first pass of an attempt
 #
 # Compiled kernels round differently, so bytes cannot be compared. What is compared is the loss, and the length of
 # the difference of all gradients against the length of the plain gradients. When both agree, the pass by kernels

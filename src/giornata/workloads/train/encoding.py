@@ -1,4 +1,4 @@
-"""Encoding what a job's caches lack: captions, and views of pictures that threads decode meanwhile."""
+"""Encodes captions and views of pictures once, before the steps, or takes them from the encoding cache."""
 
 import os
 from collections import defaultdict, deque
@@ -162,7 +162,7 @@ def _look(latents: LatentCache, wanted: PictureToEncode) -> DecodedPicture:
     return DecodedPicture(crops=tuple(latents.crops(image, wanted.views)))
 
 
-# ---- The phase before the first step: whatever would be computed again and again is computed once
+# ---- the caching phase, before the first step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +314,7 @@ def _undecodables(sample_set: SampleSet) -> list[Fault]:
     return faults
 
 
-# ---- Pictures are decoded by threads while the device encodes those before them
+# ---- decoding ahead: threads decode pictures while the device encodes those before them
 
 MOST_THREADS = 4
 AHEAD = 2

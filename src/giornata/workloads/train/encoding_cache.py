@@ -1,14 +1,14 @@
-"""What the caching phase made, kept by the platform for the job's next attempt and for jobs that repeat it.
+"""The encoding cache: the platform keeps encodings for the job's next attempt and for jobs that repeat it.
 
-A pack holds the encodings of a portion of the job: of pictures, and of captions where the text encoders are frozen.
+A shard holds the encodings of a portion of the job: of pictures, and of captions where the text encoders are frozen.
 It is one safetensors file under a key that is a hash of everything the bits depend on: contents of the pictures, how
 they are cut, captions as tokens, weights of the VAE and the text encoders, and the fingerprint of device and
-libraries. So a job has the same bits with packs and without.
+libraries. So a job has the same bits with shards and without.
 
-The rule: an attempt asks for packs when it would have to encode at least WORTH_PIXELS, for those that have something
+The rule: an attempt asks for shards when it would have to encode at least WORTH_PIXELS, for those that have something
 it needs; it offers each that it asked for in vain as soon as it has encoded all of that portion, MOST_BYTES in all.
 So a short job neither asks nor uploads, an attempt that resumes near the end encodes the little it needs rather than
-fetch everything, and what an attempt offers is never half of a pack. One pack with all of a job, as there were
+fetch everything, and what an attempt offers is never half of a shard. One shard with all of a job, as there were
 before, is asked for too.
 """
 
@@ -46,12 +46,11 @@ from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
 from giornata.workloads.train.sample_set import SampleSet
 
-# What a job encodes, in portions: each is kept as soon as it is encoded, so that an attempt that is killed before
+# ---- the contents of shards
 #
-# its first step leaves what it had.
-#
-# Portions are a function of the job alone, whatever an attempt still needs of it, and so are the keys of their
-# packs. A small job is one portion.
+# Each shard is kept as soon as it is encoded, so that an attempt that is killed before its first step leaves it.
+# Contents are a function of the job alone, whatever an attempt still needs of it, and so are the keys of
+# the shards. A small job is one shard.
 
 PORTION_PIXELS = 32 * 2**20
 """As many as 32 pictures of 1024 x 1024 have: seconds of a fast GPU, a minute of a slow one; 16 MiB to upload."""
@@ -119,8 +118,8 @@ MOST_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardKeys:
-    """Names packs of a job. `with_captions`: its text encoders are frozen. `rows_of`: how many pictures of a size are
-    encoded together."""
+    """Names shards of a job. `with_captions`: its text encoders are frozen. `rows_of`: how many pictures of a size
+    are encoded together."""
 
     base: BaseModel
     crop_policy: CropPolicy
@@ -129,7 +128,7 @@ class ShardKeys:
     rows_of: RowsOf = one_row
 
     def of(self, views: Iterable[CropView], captions: Sequence[str]) -> str:
-        """The key of the pack that holds these. One without captions does not depend on text encoders."""
+        """The key of the shard that holds these. One without captions does not depend on text encoders."""
         said = captions if captions and self.with_captions else None
         return shard_key(
             self.base, self.crop_policy, views, said, max_token_length=self.max_token_length, rows_of=self.rows_of
@@ -138,7 +137,7 @@ class ShardKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingCache:
-    """Where an attempt gets packs from and leaves them. `worth_pixels`: see the rule above; `portion_pixels`: see
+    """Where an attempt gets shards from and leaves them. `worth_pixels`: see the rule above; `portion_pixels`: see
     `portions`. `save` has the signature of safetensors' own."""
 
     reporter: Reporter
@@ -156,7 +155,7 @@ class EncodingCache:
         embeddings: EmbeddingCache | None,
     ) -> "CacheWriter":
         """Fill the caches with what there is of the portions; `views` are those that the attempt needs. Returns who
-        takes the packs that are to be kept."""
+        takes the shards that are to be kept."""
         cache_writer = CacheWriter(encoding_cache=self, latents=latents, embeddings=embeddings)
         if len(portions) > 1:
             together = [view for portion in portions for view in portion.views]
@@ -172,18 +171,18 @@ class EncodingCache:
         return cache_writer
 
     def restore(self, key: str, latents: LatentCache, embeddings: EmbeddingCache | None) -> bool:
-        """Fill the caches from the pack under `key`. False, and the caches as they were, when none can be had."""
+        """Fill the caches from the shard under `key`. False, and the caches as they were, when none can be had."""
         path = self.reporter.cache_get(key)
         if path is None:
             return False
         try:
-            pack = read_shard(path, key)
+            shard = read_shard(path, key)
         except UnreadableTensorFile as error:
             self.reporter.log(f"the encodings that were kept cannot be used, and are made again: {error}")
             return False
-        for view, placement, entry in pack.views:
+        for view, placement, entry in shard.views:
             latents.put(view, placement, entry)
-        for caption, embedding in pack.embeddings:
+        for caption, embedding in shard.embeddings:
             if embeddings is not None:
                 embeddings.put(caption, embedding)
         return True
@@ -191,7 +190,7 @@ class EncodingCache:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CacheWriter:
-    """Hands packs over while an attempt encodes. `wanted` are the keys of those that nobody has, by what is in them;
+    """Hands shards over while an attempt encodes. `wanted` are the keys of those that nobody has, by what is in them;
     `left_bytes` is how much more may be kept. Once something is left out, so is all that follows."""
 
     encoding_cache: EncodingCache
@@ -202,20 +201,20 @@ class CacheWriter:
     written: int = 0
 
     def offer(self, portion: ShardContents) -> None:
-        """Write the pack of a portion that is encoded, if it is wanted, and hand it over. A disk that is full costs
-        the pack, and not the job."""
+        """Write the shard of a portion that is encoded, if it is wanted, and hand it over. A disk that is full costs
+        the shard, and not the job."""
         key = self.wanted.pop((portion.views, portion.captions), None)
         if key is None:
             return
-        pack = shard_of(self.latents, portion.views, self.embeddings, portion.captions)
-        self.left_bytes -= sum(tensor.nbytes for tensor in pack.tensors()[0].values())
+        shard = shard_of(self.latents, portion.views, self.embeddings, portion.captions)
+        self.left_bytes -= sum(tensor.nbytes for tensor in shard.tensors()[0].values())
         if self.left_bytes < 0:
             self._keep_no_more(f"{MOST_BYTES / 2**30:.1f} GiB are the most")
             return
         # A name for each: the agent may not have taken the one before.
         path = self.encoding_cache.directory / f"encodings-{self.written:04d}.safetensors"
         try:
-            write_shard(path, key, pack, save=self.encoding_cache.save)
+            write_shard(path, key, shard, save=self.encoding_cache.save)
         except (OSError, SafetensorError) as error:
             path.with_name(path.name + ".part").unlink(missing_ok=True)
             if reason_of(error) is not Reason.NODE_DISK:
@@ -282,7 +281,7 @@ def shard_key(
     if crop_policy.center_crop:
         del cut["seed"]  # decides nothing then, and jobs with other seeds can share
     if crop_policy.no_upscale_steps is None:
-        del cut["no_upscale_steps"]  # packs from before there was such a thing keep their keys
+        del cut["no_upscale_steps"]  # shards from before there was such a thing keep their keys
     lesser = sorted({view.resolution for view in views if view.resolution is not None})
     if not lesser:
         del cut["sides"]
@@ -315,14 +314,14 @@ def _tokens(base: BaseModel, text: str) -> list[list[int]]:
     return [tokenizer(text, verbose=False).input_ids for tokenizer in base.tokenizers]
 
 
-def write_shard(path: Path, key: str, pack: EncodingShard, *, save: Callable[..., None] = save_file) -> None:
+def write_shard(path: Path, key: str, shard: EncodingShard, *, save: Callable[..., None] = save_file) -> None:
     """One uncompressed file with deterministic bytes; written aside and renamed."""
-    tensors, index = pack.tensors()
+    tensors, index = shard.tensors()
     write_tensor_file(path, {"index": index, "key": key, "sha256": _digest(tensors, index)}, tensors, save=save)
 
 
 def read_shard(path: Path, key: str) -> EncodingShard:
-    """The pack under `key`, on the CPU. Raises UnreadableTensorFile."""
+    """The shard under `key`, on the CPU. Raises UnreadableTensorFile."""
     header, tensors = read_tensor_file(path, key)
     try:
         if header["sha256"] != _digest(tensors, header["index"]):

@@ -95,7 +95,7 @@ def write_page(exported: Exported, *, samples: str | None, directory: Path, repo
     reporter.artifact(CARD, directory / CARD, "text/markdown")
 
 
-# ---- In which sense a job's result is exact
+# ---- in which sense a result is exact
 
 JOINT = "joint"
 """The fingerprint's entry of steps that were made in a shared batch: {"place": …, "width": …, "rank": …}."""

@@ -54,7 +54,7 @@ def lay_out(
     return MemoryLayout(memory_plan=memory_plan, sizes=sizes, budget_now=lambda: budget_of(base.device))
 
 
-# ---- How many jobs a device has room for in one batch, told before the first of them begins
+# ---- batch slots: how many jobs fit on a device in one batch
 #
 # The frozen base is there once. Each place takes an adapter and an optimizer, padded to the rank that all are padded
 # to, and the activations of its rows; see giornata.workloads.train.memory_budget for the sizes.

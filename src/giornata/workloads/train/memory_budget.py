@@ -29,7 +29,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
 from giornata.protocol.training.objective import has_dropout
 
-# ---- How a step is laid out in the device's memory, and how it can be made smaller
+# ---- memory plans: how a step uses the device's memory, and how it can use less
 #
 # Three things can give, in this order, each as far as it goes:
 #

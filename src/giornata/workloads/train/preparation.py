@@ -1,25 +1,117 @@
-"""What can be told of a job, its pictures and its checkpoint before anything is computed."""
+"""Prepares an attempt: checks the job, its pictures and its checkpoint, then caches what the steps will need."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from giornata.diffusion.adapter_plan import plan_faults
 from giornata.diffusion.captions import token_count, too_long
-from giornata.diffusion.checkpoint import Header, base_faults, header_faults, read_header, refuse
-from giornata.diffusion.determinism import Fingerprint
+from giornata.diffusion.checkpoint import Header, base_faults, data_sha256, header_faults, read_header, refuse
+from giornata.diffusion.determinism import Fingerprint, fingerprint
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.objective import Objective
+from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
 from giornata.diffusion.tokens import unsaid
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import longest_spoken, spoken
+from giornata.workloads.interface import Reporter
+from giornata.workloads.train import class_images
 from giornata.workloads.train.attach_adapter import check_init_lora, starts_from_file
-from giornata.workloads.train.encoding import CachedInputs
-from giornata.workloads.train.held_out import HeldOut
-from giornata.workloads.train.layout import MemoryLayout
-from giornata.workloads.train.sample_set import SampleSet, refuse_if
+from giornata.workloads.train.compiling import KERNELS
+from giornata.workloads.train.encoding import CachedInputs, Tick, cache_inputs, together_on
+from giornata.workloads.train.encoding_cache import EncodingCache
+from giornata.workloads.train.held_out import HeldOut, split
+from giornata.workloads.train.layout import MemoryLayout, lay_out
+from giornata.workloads.train.memory_budget import BudgetOf, to_fingerprint, unbounded
+from giornata.workloads.train.sample_set import SampleSet, load_samples, refuse_if
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Everything about an attempt that is known before its first step. `cached_inputs` is None when no step is left;
+    `held_out` is None then, and when nothing is held out."""
+
+    instances: SampleSet
+    data_hash: str
+    header: Header | None
+    first_step: int
+    layout: MemoryLayout
+    cached_inputs: CachedInputs | None
+    fingerprint: Fingerprint
+    held_out: HeldOut | None = None
+
+    def close(self) -> None:
+        """Give the cached inputs back."""
+        if self.cached_inputs is not None:
+            self.cached_inputs.close()
+        if self.held_out is not None:
+            self.held_out.cached_inputs.close()
+
+
+def prepare(
+    base: BaseModel,
+    spec: TrainSpec,
+    start: Start,
+    *,
+    base_sha256: str,
+    reporter: Reporter,
+    budget_of: BudgetOf,
+    worth_pixels: int,
+    objective: Callable[[], Objective],
+    tick: Tick,
+) -> Prepared:
+    """Do everything that can be done before there is an adapter. Raises WorkloadFailed, and what `tick` raises.
+
+    An attempt that has no step left caches nothing. `worth_pixels` is that of the encoding cache.
+    """
+    seed, (instances, classes) = seed_of(spec), load_samples(start.inputs, spec)
+    check(base, spec, start, instances, classes)
+    data_hash = data_sha256(sample for one in (instances, classes) if one is not None for sample in one.samples)
+    header = header_of(start, spec, data_hash=data_hash, base_sha256=base_sha256)
+    first_step = 0 if header is None else header.step
+    left = first_step < spec.max_train_steps
+    instances, held = split(instances, spec, seed)
+    layout = lay_out(base, spec, budget_of if left else unbounded, reporter, header)
+    ours = fingerprint(base.device) | optimizer_fingerprint(spec.optimizer) | to_fingerprint(layout.memory_plan, spec)
+    if header is not None and KERNELS in header.fingerprint:
+        ours[KERNELS] = header.fingerprint[KERNELS]  # how it was, and will be, when it is alone
+    cached_inputs = held_out = None
+    if left:
+        common: dict[str, Any] = {"directory": start.directory, "reporter": reporter}
+        sample_sets, extra = class_images.sample_sets_of(
+            base, spec, instances, classes, base_sha256=base_sha256, tick=tick, **common
+        )
+        ours |= extra | together_on(base, spec)
+        cache = EncodingCache(worth_pixels=worth_pixels, **common)
+        cached_inputs = cache_inputs(
+            base, spec, sample_sets, seed=seed, first_step=first_step, tick=tick, encoding_cache=cache
+        )
+        if held is not None:
+            held_out = HeldOut.encoded(base, spec, held, objective(), seed=seed, tick=tick)
+    return Prepared(
+        instances=instances,
+        data_hash=data_hash,
+        header=header,
+        first_step=first_step,
+        layout=layout,
+        cached_inputs=cached_inputs,
+        fingerprint=ours,
+        held_out=held_out,
+    )
+
+
+def seed_of(spec: TrainSpec) -> int:
+    """Return the job's seed, which submission sets."""
+    if spec.seed is None:
+        raise ValueError("a job's seed is set at submission")
+    return spec.seed
+
+
+# ---- checks
 
 
 def check(base: BaseModel, spec: TrainSpec, start: Start, instances: SampleSet, classes: SampleSet | None) -> None:
@@ -85,28 +177,3 @@ def _objective_faults(base: BaseModel, spec: TrainSpec) -> list[Fault]:
         message = f"the base model has only {count} timesteps"
         faults.append(Fault(where="spec.min_timestep", message=message, hint=f"choose one below {count}"))
     return faults
-
-
-# ---- What comes out of an attempt's preparation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """Everything about an attempt that is known before its first step. `cached_inputs` is None when no step is left;
-    `held_out` is None then, and when nothing is held out."""
-
-    instances: SampleSet
-    data_hash: str
-    header: Header | None
-    first_step: int
-    layout: MemoryLayout
-    cached_inputs: CachedInputs | None
-    fingerprint: Fingerprint
-    held_out: HeldOut | None = None
-
-    def close(self) -> None:
-        """Give the cached inputs back."""
-        if self.cached_inputs is not None:
-            self.cached_inputs.close()
-        if self.held_out is not None:
-            self.held_out.cached_inputs.close()

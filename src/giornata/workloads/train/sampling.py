@@ -24,7 +24,7 @@ from giornata.protocol.training.results import steps_beside_each_other, steps_wi
 from giornata.workloads.interface import Reporter, Stopped, Wish
 from giornata.workloads.train.faults import reason_of
 
-# ---- The small pictures of the steps so far, for the sheet on which all steps stand beside each other
+# ---- the album: small pictures of the steps so far, for the sheet of all steps
 #
 # They travel in the checkpoints: the attempt that makes the sheet may have drawn none of them itself.
 #

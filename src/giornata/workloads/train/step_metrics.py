@@ -15,7 +15,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.memory_budget import adapter_shapes
 
-# ---- What the platform tells of a job besides its loss. Nothing here waits for the device while steps run
+# ---- gauges: metrics besides the loss. Nothing here waits for the device while steps run
 
 
 @dataclass(slots=True, kw_only=True)

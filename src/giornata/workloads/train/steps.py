@@ -32,7 +32,7 @@ from giornata.workloads.train.graphs import Pass, named_tensors, part_of
 from giornata.workloads.train.sampling_plan import assemble
 from giornata.workloads.train.step_metrics import Clock
 
-# ---- The batches of the coming passes, made ready by a thread while the device is busy with the present one
+# ---- the feed: a thread prepares the batches of the coming passes while the device is busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
