@@ -11,7 +11,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.requeue import requeue
 from giornata.domain.job import JobState
-from giornata.domain.reasons import LEAVES_OPEN_WHOSE, STRIKE
+from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, STRIKE
 from giornata.protocol.work import FailAttempt
 
 
@@ -33,7 +33,7 @@ def shared_fault(tx: Transaction, job: JobRow, attempt: AttemptRow, report: Fail
     What a node names that is not on this node does not count.
     """
     others = set(report.together) - {attempt.id}
-    if not others or job.joint_key is None or not LEAVES_OPEN_WHOSE[report.reason]:
+    if not others or job.joint_key is None or not AMBIGUOUS_WHEN_SHARED[report.reason]:
         return None
     there = [each for each in tx.attempts.get_each(sorted(others)).values() if each.node_id == attempt.node_id]
     return SharedFault(attempts={each.id: each for each in [attempt, *there]}) if there else None

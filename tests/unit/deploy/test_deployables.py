@@ -20,8 +20,8 @@ from giornata.cli.settings import Settings
 from giornata.fleets.kubernetes.options import Options
 from giornata.fleets.kubernetes.workload import workload_of
 from giornata.fleets.opening import NodeWork
+from giornata.fleets.skypilot.task import NodeFacts, task_of
 from giornata.fleets.skypilot.task import Options as SkyOptions
-from giornata.fleets.skypilot.task import Told, task_of
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -104,7 +104,9 @@ def test_every_variable_that_is_set_is_a_setting():
     }
     options = Options(image="it", cache_claim="models")
     texts["kubernetes driver"] = str(workload_of("gpu", "it", options, told, 1))
-    texts["skypilot driver"] = str(task_of("it", SkyOptions(), (), Told(fleet="gpu", url="https://it", key="it")))
+    texts["skypilot driver"] = str(
+        task_of("it", SkyOptions(), (), NodeFacts(fleet="gpu", url="https://it", key="it"))
+    )
     unknown = {name: set(VARIABLE.findall(text)) - known for name, text in texts.items()}
     assert {name: found for name, found in unknown.items() if found} == {}
     assert len(VARIABLE.findall(texts["kubernetes driver"])) >= 9
