@@ -15,7 +15,7 @@ from giornata.cli.settings import Settings
 from giornata.cli.settings.fleet_settings import TABLES
 from giornata.cli.settings.settings import OLD_NAMES
 from giornata.domain.job import mermaid
-from giornata.domain.reasons import BAN, BLAME, LEAVES_OPEN_WHOSE, RETRY, STRIKE, Reason
+from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, BAN, BLAME, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING
 from giornata.protocol.pretraining import PretrainConfig
@@ -32,7 +32,7 @@ def reasons_table() -> str:
     def yes(value: bool) -> str:
         return "yes" if value else "–"
 
-    maps = (RETRY, STRIKE, BAN, LEAVES_OPEN_WHOSE)
+    maps = (RETRY, STRIKE, BAN, AMBIGUOUS_WHEN_SHARED)
     rows = [f"| `{r}` | {BLAME[r]} | {' | '.join(yes(each[r]) for each in maps)} |" for r in Reason]
     head = "| reason | blame | tried again | strike | banned for this job | of several at once: nobody's |"
     return "\n".join([head, "|---|---|---|---|---|---|", *rows])

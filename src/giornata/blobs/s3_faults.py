@@ -1,4 +1,4 @@
-"""What S3 says went wrong, in this house's words."""
+"""Errors of S3 as errors of the domain."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

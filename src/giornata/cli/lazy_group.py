@@ -4,7 +4,8 @@ The index of a group has each command's name, module and help: `--help` and shel
 """
 
 import importlib
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,34 +33,18 @@ class Section:
     entries: tuple[Entry, ...]
 
 
-class LazyCommands(MutableMapping[str, Any]):
-    """Commands by name, in the order of the index. Looking one up imports its module."""
+class LazyCommands(UserDict[str, Any]):
+    """Commands by name, in the order of the index. A lookup imports the command's module."""
 
     def __init__(self, entries: Sequence[Entry], *, prefix: str) -> None:
-        self._entries = {entry.name: entry for entry in entries}
+        super().__init__({entry.name: entry for entry in entries})
         self._prefix = prefix
-        self._loaded = dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            self._loaded[name] = _load(self._entries[name], self._prefix + name)
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        self._loaded.pop(name, None)
-        self._entries.pop(name, None)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries or name in self._loaded
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._entries, *self._loaded)))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
+        found = self.data[name]
+        if isinstance(found, Entry):
+            found = self.data[name] = _load(found, self._prefix + name)
+        return found
 
 
 def _load(entry: Entry, path: str) -> Any:

@@ -15,8 +15,8 @@ from giornata.domain.errors import BlobMissing, Conflict, Fault, Forbidden, Inva
 from giornata.domain.machine_ids import LONGEST_ID, own_id
 from giornata.domain.money import format_usd
 from giornata.domain.node_checks import NodeThresholds
-from giornata.domain.probe import probe_bytes, probe_sha256, probe_size
 from giornata.domain.starts import NodeStart
+from giornata.domain.transfers import probe_bytes, probe_sha256, probe_size
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy, ProbeUpload
 from giornata.protocol.uploads import Download
 from giornata.protocol.work import NodeInfo

@@ -16,7 +16,7 @@ from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.requeue import requeue, settle_failure
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.domain.reasons import BAN, LEAVES_OPEN_WHOSE, REPORTABLE_FAILURES, REPORTABLE_RELEASES, STRIKE, Reason
+from giornata.domain.reasons import BAN, AMBIGUOUS_WHEN_SHARED, REPORTABLE_FAILURES, REPORTABLE_RELEASES, STRIKE, Reason
 from giornata.domain.routing import memory_after_too_small
 from giornata.protocol.events import EventType
 from giornata.protocol.work import AttemptEnded, FailAttempt, ReleaseAttempt
@@ -203,7 +203,7 @@ def shared_fault(tx: Transaction, job: JobRow, attempt: AttemptRow, report: Fail
     What a node names that is not on this node does not count.
     """
     others = set(report.together) - {attempt.id}
-    if not others or job.joint_key is None or not LEAVES_OPEN_WHOSE[report.reason]:
+    if not others or job.joint_key is None or not AMBIGUOUS_WHEN_SHARED[report.reason]:
         return None
     there = [each for each in tx.attempts.get_each(sorted(others)).values() if each.node_id == attempt.node_id]
     return SharedFault(attempts={each.id: each for each in [attempt, *there]}) if there else None

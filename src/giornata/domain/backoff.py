@@ -43,7 +43,7 @@ class Host:
 
 
 class Obstacle(StrEnum):
-    """What keeps a queued job from every connected node that serves its kind and its project."""
+    """Obstacles between a queued job and every connected node of its kind and project."""
 
     BANNED = "banned"
     QUARANTINED = "quarantined"

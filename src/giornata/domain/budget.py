@@ -13,7 +13,7 @@ MARGIN_PERCENT = 25
 
 
 class Payer(StrEnum):
-    """Whose money it is, in the order in which they stop a job. MONTH: what the project may spend in a month."""
+    """The owner of a budget, in the order in which budgets stop a job. MONTH is the project's monthly budget."""
 
     JOB = "job"
     PROJECT = "project"
@@ -25,7 +25,7 @@ _ORDER = tuple(Payer)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectLimits:
-    """What all jobs of a project may cost; None: without a limit."""
+    """Budgets of a project: total and per month. None means no limit."""
 
     total_micro_usd: int | None = None
     monthly_micro_usd: int | None = None
@@ -79,7 +79,7 @@ def first_used_up(budgets: tuple[Budget, ...]) -> Budget | None:
 
 
 def project_budgets(limits: ProjectLimits, spent: Spent, *, at_ms: int) -> list[Budget]:
-    """Those that the project has, as of this instant."""
+    """The budgets of the project at this instant, with the amounts spent."""
     found = []
     if limits.total_micro_usd is not None:
         found.append(

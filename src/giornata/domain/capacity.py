@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Use(StrEnum):
-    """What the node on an instance is at."""
+    """Activity of the node on an instance."""
 
     NONE = "none"  # nobody has been heard from it yet, or not for long
     IDLE = "idle"
@@ -32,7 +32,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a node can do. None: it is not known, and taken to be good enough; for a project: it serves all."""
+    """Capabilities of a node. None means unknown and sufficient; for project_id, None means all projects."""
 
     kinds: tuple[str, ...]
     vram_bytes: int | None = None
@@ -75,13 +75,13 @@ class InstanceView:
 
     @property
     def stays(self) -> bool:
-        """Nobody told it to go."""
+        """Whether the instance was not asked to leave or end."""
         return self.leaving_since_ms is None and not self.ended
 
 
 @dataclass(slots=True, kw_only=True)
 class Placement:
-    """Who would take what: jobs by instance, and what is left over of each group."""
+    """An assignment: number of jobs by instance, and the jobs that fit nowhere."""
 
     placed: dict[str, int] = field(default_factory=dict)
     left: list[Demand] = field(default_factory=list)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from giornata.domain.errors import Fault
 
 LENGTHS = (75, 150, 225)
-"""What `max_token_length` may be: one, two or three times what a CLIP text encoder reads at once."""
+"""Values of `max_token_length`: one, two or three chunks of a CLIP text encoder."""
 CHUNK = LENGTHS[0]
 SHOWN = 20
 

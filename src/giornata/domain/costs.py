@@ -28,7 +28,7 @@ class Interval:
 
 
 def shared_cost_micro_usd(interval: Interval, beside: Iterable[Sequence[Interval]], *, price_per_hour: int) -> int:
-    """What the interval costs at an hourly price in micro-dollars, rounded half up to a micro-dollar.
+    """The cost of the interval at an hourly price in micro-dollars, rounded half up to a micro-dollar.
 
     A node costs its price once: at each moment the attempts that are billed pay equal shares. So no bill depends on
     who came first, and a job that leaves makes the node dearer for those that stay.
@@ -80,7 +80,7 @@ class Billed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What is billed of an instance: the part of its life that is asked about, in intervals that do not overlap.
+    """The billed time of an instance: the part of its life that is asked about, in intervals that do not overlap.
 
     `ready_at_ms` is when it first asked for work; None when it never did.
     """

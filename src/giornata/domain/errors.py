@@ -62,12 +62,12 @@ class GiornataError(Exception):
 
     @property
     def public(self) -> str:
-        """What tenants are told. The text of the error itself is for whoever operates the server."""
+        """The message for tenants. The text of the error itself is for the operator of the server."""
         return str(self)
 
 
 class InvalidInput(GiornataError):
-    """What was sent is wrong. Every fault is listed, not only the first."""
+    """The input is invalid. The error lists every fault, not only the first."""
 
     code = "invalid-input"
 
@@ -177,7 +177,7 @@ class Unavailable(GiornataError):
 
 
 class Unreachable(Unavailable):
-    """Nobody answers at the server's address, or not in its protocol. Raised by clients, never sent by a server."""
+    """No server answers at the address in its protocol. Clients raise this error; no server sends it."""
 
     code = "unreachable"
 

@@ -1,4 +1,4 @@
-"""What is decided of a fleet, and what from: the operator's policy, what is believed of it, the plan."""
+"""The inputs and the result of scaling: the operator's policy, the state of the fleet, the plan."""
 
 from dataclasses import asdict, dataclass, field, replace
 
@@ -9,7 +9,7 @@ from giornata.domain.scaling_windows import Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingPolicy:
-    """What the operator wants of a fleet."""
+    """The operator's limits and times for a fleet."""
 
     min_nodes: int = 0
     max_nodes: int = 1
@@ -77,7 +77,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now.
+    """The changes to a fleet that one scaling step decides.
 
     `desired` is what to ask of the provider; `leaving` get no more work from now on; `ending` are those of them that
     hold no job any more, and go with this `desired`; `reallocate` are to be replaced by others. `needed`: there is
@@ -105,7 +105,7 @@ class FleetLimits:
     max_price_micro_usd_per_hour: int | None = None
 
     def set_ones(self) -> dict[str, int]:
-        """Those that an operator set, by name."""
+        """The limits that an operator set, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

@@ -38,7 +38,7 @@ _SEVERITY = {MachineState.OK: 0, MachineState.PROBATION: 1, MachineState.QUARANT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthPolicy:
-    """What the operator thinks of failures. Strikes: a machine's fault weighs 1, a crash `suspicion`."""
+    """The operator's weights for failures. A machine's fault adds 1 strike, a crash adds `suspicion`."""
 
     half_life_s: float = 12 * 3600.0
     suspicion: float = 0.5
@@ -112,14 +112,14 @@ def newcomer(machine_id: str, kind: str, *, policy: HealthPolicy, at_ms: int) ->
 
 
 def weight_of(reason: Reason, *, policy: HealthPolicy) -> float:
-    """What an end counts against the machine. A job that needs more memory than such a node has is no sign."""
+    """The strikes of an ended attempt. A job that needs more memory than the node has adds none."""
     if BLAME[reason] is Blame.MACHINE:
         return 1.0
     return policy.suspicion if reason is Reason.CRASHED else 0.0
 
 
 def strikes_at(health: Health, *, policy: HealthPolicy, at_ms: int) -> float:
-    """What is left of its strikes: half after each half-life. A clock that was set back makes none of them grow."""
+    """The remaining strikes: half after each half-life. A clock that was set back adds none."""
     return health.strikes * _decay(at_ms - health.scored_at_ms, policy=policy)
 
 

@@ -8,7 +8,7 @@ from giornata.domain.errors import IllegalTransition
 
 
 class JobState(StrEnum):
-    """Where a job is in its life. The last four are terminal: they never change."""
+    """States of a job. The last four are terminal: they never change."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -20,7 +20,7 @@ class JobState(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """What can happen to a job."""
+    """Events that change the state of a job."""
 
     CLAIM = "claim"  # a node took it
     LAPSE = "lapse"  # the lease ran out; the attempt may still come back while nobody else took the job

@@ -1,4 +1,4 @@
-"""What the last words of an engine say about the machine.
+"""Faults of a machine, recognized from the last log lines of an engine.
 
 An engine that dies, or fails without a verdict, leaves lines behind. Some of them are a library's own words for a
 fault of the machine. Three things keep a user's text, which may stand in a log, from blaming a machine:

@@ -1,4 +1,4 @@
-"""Whose machine it is, as its id says: `desk-1` is the operator's, `desk-1@ann` is the project ann's own.
+"""Owners of machines, by their ids: `desk-1` is the operator's, `desk-1@ann` belongs to the project ann.
 
 The server adds the project to the id of every machine that a project's own key speaks for. A node cannot say an id
 with an `@`, so no key can name a machine of another owner. Fleets of a project's own nodes are named alike.

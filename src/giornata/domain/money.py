@@ -10,7 +10,7 @@ CENT_USD = 0.01
 
 
 def cost_micro_usd(*, price_micro_usd_per_hour: int, billed_ms: int) -> int:
-    """What `billed_ms` milliseconds cost at an hourly price, rounded half up to a micro-dollar.
+    """The cost of `billed_ms` milliseconds at an hourly price, rounded half up to a micro-dollar.
 
     Always computed from the whole interval, so that adding up heartbeats never drifts.
     """

@@ -1,4 +1,4 @@
-"""What a node has to be capable of before it gets work."""
+"""Requirements that a node must meet before it gets jobs."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ GIB, MIB = 2**30, 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeThresholds:
-    """What a fleet asks of its nodes. None: it does not matter."""
+    """Requirements of a fleet for its nodes. None means no requirement."""
 
     min_driver: str | None = None  # of the GPU, such as "550.54"
     min_vram_bytes: int | None = None  # free, not in all

@@ -34,7 +34,7 @@ class Reason(StrEnum):
 
 
 class Blame(StrEnum):
-    """Who is held responsible."""
+    """The party that is responsible for the end of an attempt."""
 
     NOBODY = "nobody"
     JOB = "job"
@@ -89,10 +89,9 @@ INTERRUPTION: Mapping[Reason, bool] = _total(
     {reason: BLAME[reason] in {Blame.MACHINE, Blame.PLATFORM, Blame.UNDECIDED} for reason in Reason}
 )
 
-# One fault ends several attempts on one engine: does the reason leave open whose it was, of the jobs or the machine?
-# A disk that is full or a file that does not arrive is the machine's affair whoever is there, and what is wrong with
-# a spec or with data names its job.
-LEAVES_OPEN_WHOSE: Mapping[Reason, bool] = _total(
+# Reasons that do not tell whether a job or the machine failed when several attempts share an engine. A full disk or a
+# failed download is always the machine's; a bad spec or bad data names its job.
+AMBIGUOUS_WHEN_SHARED: Mapping[Reason, bool] = _total(
     {
         reason: reason
         in {Reason.CRASHED, Reason.TOO_SLOW, Reason.NODE_DRIVER, Reason.NODE_VRAM, Reason.NODE_TOO_SMALL}

@@ -14,7 +14,7 @@ MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReapPolicy:
-    """Of what a fleet has. At least one each."""
+    """Shares of a fleet that may be replaced. Each share allows at least one machine."""
 
     hourly_share: float = 0.1
     excluded_share: float = 0.5  # away at one time, because they were reallocated
@@ -63,7 +63,7 @@ class RolledInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollStep:
-    """What to do now: whom to tell, and whom to have renewed. `over`: nobody is outdated any more."""
+    """Instances that a roll drains and renews now. `over`: no instance is outdated any more."""
 
     tell: tuple[str, ...] = ()
     renew: tuple[str, ...] = ()

@@ -72,7 +72,7 @@ class _Now:
 
 
 def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
-    """What to do about the fleet now.
+    """The plan for the fleet now.
 
     A node at work is only ever told to go when the policy allows fewer nodes than are at work; it then writes a
     checkpoint first. Applied to its own outcome it changes nothing, unless a step limit held it back.
@@ -135,14 +135,14 @@ def _change(now: _Now, need: _Need, *, room: int) -> tuple[int, list[Step], int]
 
 
 def _held_back(up: int, reasons: list[str]) -> int:
-    """Nobody more in a turn in which somebody ends: a provider that is asked for as many as it has ends nobody."""
+    """Never scale up and down in one step: at an unchanged number the provider terminates nothing."""
     if up:
         reasons.append("not before those that leave are asked to end")
     return 0
 
 
 def _unfit(now: _Now, need: _Need) -> list[Step]:
-    """Who leaves although jobs wait: on a machine that is not fit a node gets none of them, and is billed.
+    """Idle nodes on unhealthy machines leave even while jobs wait: they can take no job and are billed.
 
     The reaper replaces such machines sooner, as long as it may; here nothing is excluded, so that the provider may
     give the same machine again. When most of the fleet is not fit, machines are hardly the cause, and all stay.
@@ -255,7 +255,7 @@ def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reason
 
 
 def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
-    """Who leaves, and how many that are not listed yet are not asked for any more."""
+    """The nodes that leave, and the number of unlisted nodes that are no longer requested."""
     # Beyond what is allowed, those that never came go before anybody who is there: for them nobody has to end.
     never_came = min(max(0, now.count - len(now.staying)), max(0, now.count - now.most), now.policy.max_scale_down)
     if never_came:

@@ -20,7 +20,7 @@ def log_about(**fields: str) -> Iterator[None]:
 
 
 def log_fields() -> dict[str, str]:
-    """Those of the line that is logged now."""
+    """The fields of the line that is logged now."""
     asked = request_id.get()
     return {**({"request_id": asked} if asked else {}), **_about.get()}
 

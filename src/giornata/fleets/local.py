@@ -34,7 +34,7 @@ Command = Callable[[int], Sequence[str]]
 
 
 class Options(FleetOptions):
-    """What can be said of nodes on this machine."""
+    """Options of a fleet on this machine."""
 
     price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="Price of one node in US dollars per hour.")
     gpus: int | None = Field(
@@ -132,7 +132,7 @@ class LocalFleet:
             slot.begin_again(self._new_id(slot.number), now_s=self.monotonic_s())
 
     def price(self) -> Price:
-        """As the settings say."""
+        """The price in the settings."""
         return Price(micro_usd_per_hour=self.price_micro_usd_per_hour, source="settings")
 
     def close(self) -> None:

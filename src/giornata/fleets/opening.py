@@ -27,7 +27,7 @@ OF_TABLE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeWork:
-    """What the nodes of a fleet are for. `workloads` has the command line of each kind of one's own that is among
+    """The work of a fleet's nodes. `workloads` has the command line of each kind of one's own that is among
     `kinds`."""
 
     kinds: tuple[str, ...] = ("train",)
@@ -73,14 +73,14 @@ EXTRAS: Mapping[str, str] = {"salad": "salad", "kubernetes": "kubernetes", "skyp
 
 
 class FleetOptions(BaseModel):
-    """What a driver can be told, in its part of the settings. Nothing unknown is passed over."""
+    """Options of a driver in the settings. Unknown options are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetDependencies:
-    """What drivers may need of the process that they are in.
+    """Things of the server's process that drivers may need.
 
     `server_url` is how nodes reach the server, known once it listens; `node_key` makes or finds the fleet's key;
     `environment` is this process's, for credentials that have standard names; `now_ms` the server's clock; `seen` has
@@ -137,7 +137,7 @@ class HasIdentities(Protocol):
 
     @property
     def identities(self) -> WorkloadIdentities | None:
-        """What recognises them; None when this fleet's nodes carry a key."""
+        """The verifier of the tokens; None when the fleet's nodes carry a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class AnyIdentities:
 
 
 def identities_of(fleets: Iterable[object]) -> WorkloadIdentities:
-    """What recognises the nodes of all of these fleets that have such tokens."""
+    """One verifier for the tokens of all these fleets."""
     found = [fleet.identities for fleet in fleets if isinstance(fleet, HasIdentities)]
     known = [each for each in found if each is not None]
     return AnyIdentities(known) if known else NoIdentities()

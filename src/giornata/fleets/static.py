@@ -15,7 +15,7 @@ from giornata.fleets.opening import FleetDependencies, FleetOptions
 
 
 class Options(FleetOptions):
-    """What can be said of machines that join by themselves."""
+    """Options of a fleet whose machines join by themselves."""
 
     price_usd_per_hour: float | None = Field(
         None,
@@ -66,7 +66,7 @@ class StaticFleet:
         self._must_be_there(instance_id)
 
     def price(self) -> Price:
-        """As the settings say."""
+        """The price in the settings."""
         return Price(micro_usd_per_hour=round((self.options.price_usd_per_hour or 0) * MICRO_USD), source="settings")
 
     def close(self) -> None:

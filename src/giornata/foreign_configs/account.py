@@ -1,4 +1,4 @@
-"""What becomes of each key of a foreign configuration: it is taken, refused, or has no meaning here."""
+"""The account of a foreign configuration: each key is taken, refused, or has no effect here."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -15,7 +15,7 @@ ROOT_PROJECT = "default"
 
 
 class Scope(StrEnum):
-    """What a key may do in its project."""
+    """Permissions of a key in its project."""
 
     ADMIN = "admin"
     MEMBER = "member"
@@ -187,7 +187,7 @@ class WorkCosts(Reply):
 
 
 class FleetCosts(Reply):
-    """What the provider bills for a fleet in the time, at the prices of that time; the parts add up to `billed`."""
+    """Bill of the provider for a fleet in the period, at the prices of the time; the parts add up to `billed`."""
 
     fleet: str
     instances: int

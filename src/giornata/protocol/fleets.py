@@ -46,8 +46,10 @@ class FleetInstance(Reply):
 
 
 class FleetPlan(Reply):
-    """What was decided last, and why. Names are ids of instances. `stopped` says why no more nodes are asked for
-    although jobs wait: so many of them never came."""
+    """The last scaling decision and its reasons, with ids of instances.
+
+    `stopped` says why no more nodes are requested although jobs wait: so many of them never came.
+    """
 
     jobs: int = 0
     desired: int = 0

@@ -10,13 +10,13 @@ MAX_COUNT = 2**53 - 1
 
 
 class Message(BaseModel):
-    """Immutable; a field that is not known is a fault, not a shrug."""
+    """An immutable message. An unknown field is a fault."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
 
 
 class Reply(BaseModel):
-    """What a server or an engine says. Readers ignore fields that they do not know, so that it may grow."""
+    """A message from a server or an engine. Readers ignore unknown fields, so that messages may grow."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, protected_namespaces=())
 

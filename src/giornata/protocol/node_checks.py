@@ -1,4 +1,4 @@
-"""What a fleet asks of its nodes, and what a node found out about itself."""
+"""Requirements of a fleet for its nodes, and the measurements of a node."""
 
 from datetime import datetime
 from typing import Annotated
@@ -36,7 +36,7 @@ class NodePolicy(Reply):
 
 
 class NodeFigures(Message):
-    """What was measured; null: it was not asked for, or could not be found out."""
+    """Measurements of a node. null: not required, or not measurable."""
 
     driver: str | None = Field(None, max_length=64)
     graphics_trouble: str | None = Field(None, max_length=500)
@@ -61,7 +61,7 @@ class NodeChecks(Message):
 
 
 class ChecksNoted(Reply):
-    """What the server has to say to it."""
+    """The server's reply to the checks of a node."""
 
     drain: bool = Field(False, description="The node should leave.")
 

@@ -1,4 +1,4 @@
-"""What a job of each kind is asked to do."""
+"""The specs of all kinds of job, and the facts that other rooms read from them."""
 
 import hashlib
 import json
@@ -135,7 +135,7 @@ STEP_SIZE = (
     "compile",
     "cuda_graphs",
 )
-"""What decides how much work one step of training is, besides the base model."""
+"""Fields that decide, besides the base model, how much work one training step is."""
 
 
 def shape_key_of(kind: str, spec: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ class SignedPart(Reply):
 
 
 class FileToUpload(Message):
-    """What the client is about to send. `name` is only for messages to people."""
+    """A file that the client wants to send. `name` appears only in messages."""
 
     sha256: Sha256
     size_bytes: ObjectSize

@@ -1,4 +1,4 @@
-"""What a webhook carries, and how it is signed: the scheme of Standard Webhooks (standardwebhooks.com), version 1.
+"""The content of a webhook and its signature: the scheme of Standard Webhooks (standardwebhooks.com), version 1.
 
     webhook-id: evt_…              the same when a delivery is repeated: whoever has seen it need not look again
     webhook-timestamp: 1700000000  seconds since 1970, when it was sent

@@ -119,7 +119,7 @@ def test_without_an_image_the_operator_makes_the_workload(opened, tmp_path):
     with opened() as it:
         bare = fleet_on(it.fleet.calls.client, it.api.namespace, "gpu", Options(), dependencies(tmp_path))
         bare.desired(0)
-        with pytest.raises(FleetUnavailable, match="giornata-gpu is not there"):
+        with pytest.raises(FleetUnavailable, match="giornata-gpu does not exist"):
             bare.desired(1)
         assert it.api.workloads("deployments") == []
 
@@ -296,7 +296,7 @@ def test_gone_is_found_by_listing_and_not_from_one_answer(strict):
 
     strict.server.misbehave = lie
     for call in (strict.fleet.drain, lambda one: strict.fleet.reallocate(one, reason="a test")):
-        with pytest.raises(FleetUnavailable, match="is listed"):
+        with pytest.raises(FleetUnavailable, match="is in the list"):
             call(first)
 
     def vanish_before(_handler: Handler, asked: Asked) -> bool:

@@ -7,7 +7,7 @@ from tests.contract.model.house import key_of
 from tests.contract.model.town_deeds import Deeds
 
 from giornata.control.reported_ends import fail
-from giornata.domain.reasons import LEAVES_OPEN_WHOSE, Reason
+from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, Reason
 from giornata.protocol.work import FailAttempt
 
 JOINT_KEYS = tuple(key_of("train", model) for model in MODELS)
@@ -51,7 +51,7 @@ class Beside(Deeds):
         attempts = self.witness.attempts
         others = [attempts[it] for it in report.together if it != held.attempt_id]
         beside = any(it.node_id == attempts[held.attempt_id].node_id for it in others)
-        return beside and self.joint_key_of(held) is not None and LEAVES_OPEN_WHOSE[report.reason]
+        return beside and self.joint_key_of(held) is not None and AMBIGUOUS_WHEN_SHARED[report.reason]
 
     def joint_key_of(self, held: Held) -> str | None:
         """The job's as it is now; None where that cannot be told."""

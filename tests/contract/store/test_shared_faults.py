@@ -5,7 +5,7 @@ from tests.fixtures.work import Workshop
 
 from giornata.control.complete import complete
 from giornata.control.reported_ends import fail
-from giornata.domain.reasons import BAN, LEAVES_OPEN_WHOSE, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
+from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, BAN, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
 from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease
 from giornata.store import schema
 
@@ -27,7 +27,7 @@ def test_the_reason_decides_whether_anybody_is_blamed(shop: Workshop, reason: Re
     leases = together(shop, 3)
     states = {failing(shop, lease, *leases, reason=reason) for lease in reversed(leases)}
     jobs = shop.rows(schema.jobs)
-    if not LEAVES_OPEN_WHOSE[reason]:
+    if not AMBIGUOUS_WHEN_SHARED[reason]:
         assert states == {"queued" if RETRY[reason] else "failed"}
         assert {job["joint_key"] for job in jobs} == {"key"}
         assert len(shop.rows(schema.bans)) == 3 * BAN[reason]

@@ -17,6 +17,7 @@ from tests.fixtures.kubernetes_schemas import rule_faults, schema_faults
 
 from giornata.api.health import health_routes
 from giornata.cli.settings import Settings
+from giornata.cli.settings.settings import OLD_NAMES
 from giornata.fleets.kubernetes.options import Options
 from giornata.fleets.kubernetes.workload import workload_of
 from giornata.fleets.opening import NodeWork
@@ -98,7 +99,7 @@ def told() -> dict[str, str]:
 
 
 def test_every_variable_that_is_set_is_a_setting():
-    known = {f"GIORNATA_{name.upper()}" for name in Settings.model_fields}
+    known = {f"GIORNATA_{name.upper()}" for name in (*Settings.model_fields, *OLD_NAMES)}
     texts = {
         str(file.relative_to(ROOT)): file.read_text() for file in [*DOCKERFILES, *MANIFESTS, DEPLOY / "compose.yaml"]
     }

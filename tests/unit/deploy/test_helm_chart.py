@@ -11,6 +11,7 @@ from tests.fixtures.kubernetes_schemas import rule_faults, schema_faults
 
 from giornata.api.settings import ApiSettings
 from giornata.cli.settings import Settings, admin_key_of
+from giornata.cli.settings.settings import OLD_NAMES
 from giornata.fleets.kubernetes.options import Options
 
 helm = pytest.importorskip("helm_python", reason="Helm has a wheel for Linux on x86-64 only")
@@ -99,7 +100,7 @@ def test_each_part_is_there_when_it_is_wanted() -> None:
 
 @every_value
 def test_every_variable_is_a_setting(values: dict[str, Any]) -> None:
-    known = {f"GIORNATA_{name.upper()}" for name in Settings.model_fields}
+    known = {f"GIORNATA_{name.upper()}" for name in (*Settings.model_fields, *OLD_NAMES)}
     found = set(VARIABLE.findall(yaml.safe_dump_all(rendered(values))))
     assert found <= known
     assert {"GIORNATA_DATA", "GIORNATA_PUBLIC_URL", "GIORNATA_LOG_FORMAT"} <= found

@@ -30,10 +30,10 @@ from giornata.domain.money import (
     format_usd,
 )
 from giornata.domain.reasons import (
+    AMBIGUOUS_WHEN_SHARED,
     BAN,
     BLAME,
     INTERRUPTION,
-    LEAVES_OPEN_WHOSE,
     REPORTABLE_FAILURES,
     REPORTABLE_RELEASES,
     RETRY,
@@ -90,7 +90,7 @@ def test_the_diagram_draws_every_row() -> None:
 # ---- reasons ----
 
 
-@pytest.mark.parametrize("table", [BLAME, RETRY, STRIKE, BAN, INTERRUPTION, LEAVES_OPEN_WHOSE])
+@pytest.mark.parametrize("table", [BLAME, RETRY, STRIKE, BAN, INTERRUPTION, AMBIGUOUS_WHEN_SHARED])
 def test_every_reason_has_a_row_in_every_table(table: dict[Reason, object]) -> None:
     assert set(table) == set(Reason)
 
@@ -104,7 +104,7 @@ def test_blame_follows_justice(reason: Reason) -> None:
 
 
 def test_only_what_a_node_may_report_and_another_may_try_leaves_it_open_whose_it_was() -> None:
-    open_ones = {reason for reason, is_open in LEAVES_OPEN_WHOSE.items() if is_open}
+    open_ones = {reason for reason, is_open in AMBIGUOUS_WHEN_SHARED.items() if is_open}
     assert open_ones <= REPORTABLE_FAILURES
     assert all(RETRY[reason] for reason in open_ones)
     assert not any(BLAME[reason] is Blame.JOB for reason in open_ones)

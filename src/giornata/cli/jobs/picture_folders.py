@@ -1,4 +1,4 @@
-"""What a person is told of a folder of pictures before a job is sent."""
+"""Folders of pictures: read and checked before a job is sent, with notes for the user."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -43,7 +43,7 @@ OF_THE_OLD_JOB = "(the instance_prompt of the job that is continued; the server 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What the command was told about a job on a server."""
+    """The arguments of a command that submits a job to a server."""
 
     directory: Path | None
     class_directory: Path | None = None

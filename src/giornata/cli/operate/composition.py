@@ -206,11 +206,11 @@ class FernetSealer:
             raise InvalidInput([Fault(where="secrets_key", message=message, hint=SECRETS_KEY_HINT)]) from None
 
     def seal(self, text: str) -> str:
-        """As the protocol says."""
+        """Encrypt the text. See `Sealer`."""
         return self._fernet.encrypt(text.encode()).decode()
 
     def unseal(self, sealed: str) -> str:
-        """As the protocol says."""
+        """Decrypt the text. Raises Unavailable for text that another key sealed."""
         try:
             return self._fernet.decrypt(sealed).decode()
         except InvalidToken:

@@ -38,7 +38,7 @@ OF_SERVERS_ALONE = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class Fleets:
-    """Those that the loops look after, and a local one of a fixed size, which nobody has to."""
+    """The fleets that loops manage, and the local fleet of a fixed size, which needs no loop."""
 
     context: Context
     fixed: GovernedFleet | None = None
@@ -121,7 +121,7 @@ def _faults_of_local(settings: Settings, varying: range | None) -> list[Fault]:
 
 
 def _faults_of_work(settings: Settings, *, on_machine: bool) -> list[Fault]:
-    """What nodes that the server has started would end of at once, and be started again, and paid for, for ever."""
+    """Faults in kinds and workloads that would end every started node at once, again and again."""
     kinds = {f"fleets.{name}.kinds": each.kinds for name, each in settings.fleets.items() if _starts_nodes(each)}
     kinds |= {"kinds": settings.kinds} if on_machine else {}
     if not kinds:
@@ -199,13 +199,13 @@ def _node_key(data: Path, context: Context) -> str:
 
 
 def work_of(settings: Settings, table: FleetTable) -> NodeWork:
-    """What nodes of the fleet are for, with the commands of those kinds that are the operator's own."""
+    """The kinds, places and own commands of the fleet's nodes."""
     own = {kind: program for kind, program in settings.workloads.items() if kind in table.kinds}
     return NodeWork(kinds=table.kinds, places=table.places, workloads=own)
 
 
 def _node_flags(settings: Settings) -> list[str]:
-    """What nodes on the server's machine are told besides."""
+    """Further options of the nodes on the server's machine."""
     flags = [
         "--device",
         settings.device,

@@ -14,7 +14,7 @@ DEFAULT = ScalingPolicy()
 
 
 class _Table(BaseModel):
-    """Nothing unknown is passed over."""
+    """A table of the settings file; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -117,7 +117,7 @@ class ScalingTable(_Table):
         return schedules
 
     def policy(self) -> ScalingPolicy:
-        """As the rules want it."""
+        """The policy that the scaling rules take."""
         price = self.max_price_usd_per_hour
         same = self.model_dump(exclude={"max_price_usd_per_hour", "schedules"})
         return ScalingPolicy(
@@ -148,7 +148,7 @@ class ChecksTable(_Table):
     )
 
     def thresholds(self) -> NodeThresholds:
-        """As the rules want them."""
+        """The thresholds that the node checks take."""
         return NodeThresholds(**self.model_dump())
 
 

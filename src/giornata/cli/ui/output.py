@@ -1,4 +1,4 @@
-"""What a command says: tables on a terminal, plain lines in a pipe, one JSON object last with --json."""
+"""The output of a command: tables on a terminal, plain lines in a pipe, one JSON object last with --json."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ JOBS = ("jobs",)
 
 
 class Output:
-    """Where a command's words go."""
+    """Prints the output of one command."""
 
     def __init__(self, *, as_json: bool, see: Sequence[str] = JOBS) -> None:
         self.as_json, self._see = as_json, see
@@ -50,7 +50,7 @@ class Output:
         self.console.print(text, markup=False)
 
     def hint(self, text: str) -> None:
-        """What to do next."""
+        """Print a line about the next step."""
         self.console.print(text, style="dim", markup=False)
 
     def table(
@@ -83,7 +83,7 @@ class Output:
             sys.stdout.flush()
 
     def error(self, error: GiornataError) -> None:
-        """What went wrong, all of it, and what to do."""
+        """Print every fault of the error and the next step."""
         if self.as_json:
             faults = error.faults if isinstance(error, InvalidInput) else ()
             listed = [{"where": f.where, "message": f.message, "hint": f.hint} for f in faults]
@@ -101,7 +101,7 @@ class Output:
             console.print(step, style="dim", markup=False)
 
     def _next_step(self, error: GiornataError) -> str:
-        """What the error says of it, and otherwise what helps with such an answer of a server."""
+        """The hint of the error, or else the usual next step for this type of error."""
         if error.hint:
             return error.hint
         again = f"The server may have been killed. Start it again with: {giornata('up')}"

@@ -156,7 +156,7 @@ class KubernetesFleet:
         return "; ".join(filter(None, [why, unread]))
 
     def price(self) -> Price:
-        """As the settings say: clusters have no prices."""
+        """The price in the settings: clusters have no prices."""
         return self.node_price
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class KubernetesFleet:
         if nodes == 0:
             return
         if self.workload is None:
-            raise FleetUnavailable(f"{self.calls.described} is not there, and the fleet is not to make it")
+            raise FleetUnavailable(f"{self.calls.described} does not exist, and the fleet has no image to create it")
         try:
             self.calls.create_workload(self.workload(nodes))
         except Missing as error:
@@ -258,7 +258,7 @@ class KubernetesFleet:
             call(pod)
         except (Missing, Conflict):  # Conflict: the name has another uid now
             self._pod(pod.metadata.uid)
-            raise FleetUnavailable(f"pod {pod.metadata.name} is listed, and is not there") from None
+            raise FleetUnavailable(f"pod {pod.metadata.name} is in the list, but the API did not find it") from None
 
 
 def _cost(pod: Pod) -> str | None:

@@ -1,4 +1,4 @@
-"""What failed calls of a cluster's API mean, in words that an operator can act on."""
+"""Failed calls of a cluster's API, as errors that an operator can act on."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the kubernetes driver can be told."""
+"""Options of the kubernetes driver, checked when the server starts."""
 
 import re
 from decimal import Decimal

@@ -127,7 +127,7 @@ class SaladFleet:
                 return  # it was the first try, whose reply got lost, that ended it
             raise InstanceGone(f"{self.group} has no instance {instance_id} any more")
         if same.id == instance_id or not self.calls.of(self._home[same.id]).reallocate(same.id).found:
-            raise FleetUnavailable(f"SaladCloud lists {same.id}, and does not find it")
+            raise FleetUnavailable(f"SaladCloud's list contains {same.id}, but the API returned 404 for it")
 
     def drain(self, instance_id: str) -> None:
         """See Fleet. It costs the least to delete, after those that the number falls for."""
@@ -136,7 +136,7 @@ class SaladFleet:
                 return
         if self._listed(instance_id) is None:
             raise InstanceGone(f"{self.group} has no instance {instance_id} any more")
-        raise FleetUnavailable(f"SaladCloud lists {instance_id}, and does not find it")
+        raise FleetUnavailable(f"SaladCloud's list contains {instance_id}, but the API returned 404 for it")
 
     def price(self) -> Price:
         """The dearest of the GPU classes at the group's priority, since any may come, or what the settings say."""

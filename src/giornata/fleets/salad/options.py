@@ -1,4 +1,4 @@
-"""What a fleet on SaladCloud can be told. Bounds are those of the provider's API (0.9)."""
+"""Options of a fleet on SaladCloud. Bounds are those of the provider's API (0.9)."""
 
 from typing import Annotated, Literal
 

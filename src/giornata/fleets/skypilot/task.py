@@ -1,4 +1,4 @@
-"""What the skypilot driver can be told, and the SkyPilot task that a node is."""
+"""Options of the skypilot driver, and the SkyPilot task of a node."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SOURCES = ("image", "package", "setup")
 
 
 class Options(FleetOptions):
-    """What machines to ask for, where, and what runs on them."""
+    """The machines to request, their places, and the program on them."""
 
     accelerators: str = Field(
         "RTX4090:1",
@@ -78,7 +78,7 @@ class Options(FleetOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What every node of the fleet is told: where the server is, its key, and what it is for."""
+    """Facts that every node of the fleet gets: URL of the server, key, and work."""
 
     fleet: str
     url: str

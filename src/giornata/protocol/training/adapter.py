@@ -1,4 +1,4 @@
-"""What is trained."""
+"""The weights that a training job learns."""
 
 import re
 from enum import StrEnum
@@ -55,7 +55,7 @@ def _listed(words: Any) -> Any:
 
 
 class AdapterFields(Message):
-    """What is trained."""
+    """The adapter and what it is attached to."""
 
     adapter_type: Annotated[AdapterType, BeforeValidator(_adapter_type)] = Field(
         AdapterType.LORA,

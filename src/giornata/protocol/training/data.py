@@ -115,7 +115,7 @@ class DataFields(Message):
 
 
 class PriorFields(Message):
-    """What is to be kept: prior preservation."""
+    """Prior preservation: the class that the model must not forget."""
 
     with_prior_preservation: bool = Field(
         False,

@@ -1,4 +1,4 @@
-"""What the files of a training job are called.
+"""Names of the files of a training job.
 
 A job with an `output_name` puts the name in front of each file, so that the files of two jobs fit into one folder.
 A job without one keeps the names that all jobs had before the field was there.
@@ -15,7 +15,7 @@ SAMPLES = "samples.png"
 BY_STEP = "samples-by-step.png"
 
 LONGEST_BYTES = 160
-"""Of a name in UTF-8. File systems take 255, and what follows the name takes up to 45."""
+"""Maximum bytes of a name in UTF-8. File systems take 255, and a suffix takes up to 45."""
 # What Windows forbids in the name of a file, and what would end the tag <lora:NAME:1> of A1111 or code in Markdown.
 FORBIDDEN = r'<>:"/\\|?*`\x00-\x1f\x7f'
 _INNER, _OUTER = rf"[^{FORBIDDEN}]", rf"[^\s.{FORBIDDEN}]"
@@ -52,23 +52,23 @@ def lora_file(kind: str, output_name: str | None, *, step: int | None = None) ->
 
 
 def embeddings_file(output_name: str | None, *, step: int | None = None) -> str:
-    """Of the rows of new tokens: `my-dog-embeddings.safetensors`."""
+    """The file with the rows of new tokens: `my-dog-embeddings.safetensors`."""
     stem = output_name if step is None else f"{output_name or 'lora'}-{step:06d}"
     return _after(stem, EMBEDDINGS)
 
 
 def samples_file(output_name: str | None) -> str:
-    """Of the pictures that are drawn when the job is done: `my-dog-samples.png`."""
+    """The file with the sample images of the finished job: `my-dog-samples.png`."""
     return _after(output_name, SAMPLES)
 
 
 def by_step_file(output_name: str | None) -> str:
-    """Of the pictures of all steps beside each other: `my-dog-samples-by-step.png`."""
+    """The file with the sample images of all steps: `my-dog-samples-by-step.png`."""
     return _after(output_name, BY_STEP)
 
 
 def sheet_file(step: int, output_name: str | None) -> str:
-    """Of the pictures that are drawn after a step: `my-dog-samples-00000100.png`."""
+    """The file with the sample images after a step: `my-dog-samples-00000100.png`."""
     return _after(output_name, f"samples-{step:08d}.png")
 
 

@@ -1,4 +1,4 @@
-"""What the name of a base model means: a hub's repository, one file of it, or a place on the node."""
+"""Names of base models: a repository on the hub, one of its files, or a path on the node."""
 
 import re
 from dataclasses import dataclass

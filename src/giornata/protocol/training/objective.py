@@ -29,7 +29,7 @@ class HuberSchedule(StrEnum):
 
 
 class ObjectiveFields(Message):
-    """What is minimised."""
+    """The loss that a training job minimizes."""
 
     prediction_type: Literal["epsilon", "v_prediction"] | None = Field(
         None, description="Prediction target of the UNet. Default: the type in the base model's scheduler."
@@ -92,7 +92,7 @@ DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
 
 
 class RegularizationFields(Message):
-    """What keeps an adapter from learning its pictures by heart."""
+    """Regularization of the adapter."""
 
     network_dropout: float = Field(
         0.0,

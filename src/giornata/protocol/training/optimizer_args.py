@@ -1,4 +1,4 @@
-"""What `optimizer_args` may say to each optimizer: the names of its package, with bounds."""
+"""The arguments in `optimizer_args` of each optimizer, by the names of its package, with bounds."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ class Arg:
 
     @property
     def values(self) -> str:
-        """What it may be, in words."""
+        """The permitted values, as text."""
         if self.choices:
             return ", ".join(str(each).lower() for each in self.choices)
         bounds = f"{'>' if self.above else '≥'} {self.low:g}, {'<' if self.below else '≤'} {self.high:g}"

@@ -11,7 +11,7 @@ from giornata.protocol.training.file_names import OutputName
 
 
 class ResultFields(Message):
-    """What is kept of it."""
+    """Checkpoints and exported files of a training job."""
 
     checkpointing_steps: int | Literal["auto"] = Field(
         "auto",

@@ -40,7 +40,7 @@ def held_count(spec: TrainFields, pictures: int) -> int:
 
 
 def words_of(spec: TrainFields) -> dict[str, tuple[str, ...]]:
-    """What each abstraction stands for: TOK → (<s0>, <s1>); empty when there are no new tokens."""
+    """The tokens of each abstraction: TOK → (<s0>, <s1>); empty without new tokens."""
     if not spec.train_text_encoder_ti:
         return {}
     each = spec.num_new_tokens_per_abstraction
