@@ -117,19 +117,24 @@ def write_example(
     folder.mkdir(parents=True, exist_ok=True)
     per_file = -(-len(made) // files)
     for number, start in enumerate(range(0, len(made), per_file)):
-        write_parquet(folder / f"part-{number:05}.parquet", made[start : start + per_file])
+        write_parquet(folder, number, made[start : start + per_file])
     return Example(folder=folder, rows=tuple(made))
 
 
-def write_parquet(path: Path, rows: Sequence[Row]) -> None:
-    """Columns `jpg` and `caption`, and one that no ingest reads. A caption that is no text is null."""
+def write_parquet(folder: Path, number: int, rows: Sequence[Row]) -> str:
+    """Write the file of this number, with a column that no ingest reads, and return its name.
+
+    A caption that is no text is null.
+    """
     captions = [row.caption if isinstance(row.caption, str) else None for row in rows]
     table = {
-        "url": [f"https://example.org/{path.stem}/{place}" for place in range(len(rows))],
+        "url": [f"https://example.org/{number}/{place}" for place in range(len(rows))],
         "caption": pa.array(captions, pa.string()),
         "jpg": pa.array([row.image for row in rows], pa.binary()),
     }
-    pq.write_table(pa.table(table), path, row_group_size=ROW_GROUP)
+    name = f"part-{number:05}.parquet"
+    pq.write_table(pa.table(table), folder / name, row_group_size=ROW_GROUP)
+    return name
 
 
 def drawn_rows(
