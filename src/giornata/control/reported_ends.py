@@ -16,7 +16,14 @@ from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.requeue import requeue, settle_failure
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.domain.reasons import BAN, AMBIGUOUS_WHEN_SHARED, REPORTABLE_FAILURES, REPORTABLE_RELEASES, STRIKE, Reason
+from giornata.domain.reasons import (
+    AMBIGUOUS_WHEN_SHARED,
+    BAN,
+    REPORTABLE_FAILURES,
+    REPORTABLE_RELEASES,
+    STRIKE,
+    Reason,
+)
 from giornata.domain.routing import memory_after_too_small
 from giornata.protocol.events import EventType
 from giornata.protocol.work import AttemptEnded, FailAttempt, ReleaseAttempt
