@@ -131,7 +131,7 @@ def _row(model: str, option: str, lean: Sequence[float], peft: Sequence[float]) 
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """In Markdown, as docs/benchmarks.md has it."""
+    """In Markdown, as docs/benchmark-log.md has it."""
     lines = ["| model | option | lean, CPU ms | peft, CPU ms | lean ÷ peft, pair by pair |", "|---|---|---|---|---|"]
     for row in rows:
         cells = [spread_words(row[key]) for key in ("lean_ms", "peft_ms", "lean_over_peft")]

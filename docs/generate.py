@@ -172,12 +172,12 @@ def optimizer_args_table() -> str:
 
 PARTS = {
     "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
-    "settings.md": {"settings": settings_table, "fleets": fleet_tables, "pretraining": pretraining_table},
-    "fleets/local.md": {"options": partial(driver_options, "local")},
-    "fleets/kubernetes.md": {"options": partial(driver_options, "kubernetes")},
-    "fleets/skypilot.md": {"options": partial(driver_options, "skypilot")},
-    "fleets/static.md": {"options": partial(driver_options, "static")},
-    "training.md": {
+    "reference/settings.md": {"settings": settings_table, "fleets": fleet_tables, "pretraining": pretraining_table},
+    "how-to/providers/local.md": {"options": partial(driver_options, "local")},
+    "how-to/providers/kubernetes.md": {"options": partial(driver_options, "kubernetes")},
+    "how-to/providers/skypilot.md": {"options": partial(driver_options, "skypilot")},
+    "how-to/providers/static.md": {"options": partial(driver_options, "static")},
+    "reference/training.md": {
         "spec": train_spec_table,
         "names": train_names_table,
         "foreign": foreign_names_table,

@@ -2,7 +2,7 @@
 
 Plays `ancestor-1000` under the ancestor's policy, then the same with ours and the same trainer (what differs is
 policy), then ours with the estimated speed-up of the trainer; then the other scenarios under both policies. Prints
-what policy alone and the trainer alone gain, the table for docs/benchmarks.md, how well the model fits what was
+what policy alone and the trainer alone gain, the table for docs/benchmark-log.md, how well the model fits what was
 published, how far each run is from what the offer allows, and one JSON line.
 """
 

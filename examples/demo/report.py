@@ -12,7 +12,7 @@ from giornata.domain.money import format_rate_usd, format_usd
 from giornata.protocol.jobs import Job
 
 MIN_SUBJECT, MIN_OLD = 0.4, 0.8
-"""The demo fails below these scores, as means over all LoRAs. They lie far below the scores in docs/benchmarks.md:
+"""The demo fails below these scores, as means over all LoRAs. They lie far below the scores in docs/benchmark-log.md:
 other processors round differently, and the score of a single LoRA comes from few pictures."""
 
 JOB_HEADERS = ("job", "attempts", "steps", "useful", "lost", "cost", "cost per step")

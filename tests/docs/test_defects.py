@@ -1,4 +1,4 @@
-"""docs/defects.md: all of D1 to D120, each with tests that exist or with a reason."""
+"""docs/explanation/defects.md: all of D1 to D120, each with tests that exist or with a reason."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in (ROOT / "docs" / "defects.md").read_text().splitlines()
+    for line in (ROOT / "docs" / "explanation" / "defects.md").read_text().splitlines()
     if line.startswith("| D")
 ]
 EXCUSES = ("*Cannot arise:* ", "*Not here yet:* ")

@@ -1,10 +1,10 @@
-"""docs/failures.md names tests that exist."""
+"""docs/reference/failures.md names tests that exist."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NAMED = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / "failures.md").read_text())
+NAMED = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / "reference" / "failures.md").read_text())
 
 
 def test_every_test_that_the_page_names_exists():

@@ -6,7 +6,7 @@ import pytest
 
 from giornata.domain.estimates import COLLECTED, PUBLISHED_PACES
 
-GUIDE = (Path(__file__).parents[2] / "docs/guides/money.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs/how-to/money.md").read_text()
 
 
 @pytest.mark.parametrize("pace", PUBLISHED_PACES, ids=lambda pace: pace.gpu)

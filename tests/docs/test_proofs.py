@@ -1,4 +1,4 @@
-"""docs/training.md says of every option that changes training what proves it, and what it names exists."""
+"""docs/reference/training.md says of every option that changes training what proves it, and what it names exists."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ CHANGE_NO_WEIGHT = {
 
 
 def _rows() -> list[tuple[str, str, str]]:
-    page = (ROOT / "docs" / "training.md").read_text()
+    page = (ROOT / "docs" / "reference" / "training.md").read_text()
     table = page.partition("<!-- proofs:begin -->")[2].partition("<!-- proofs:end -->")[0]
     cells = [[cell.strip() for cell in line.strip("|").split(" |")] for line in table.strip().splitlines()]
     return [(fields, equality, score) for fields, equality, score in (row[:3] for row in cells[2:])]
@@ -43,12 +43,12 @@ def test_every_row_has_a_proof_and_every_test_exists():
 
 
 def test_every_score_was_measured():
-    """Its name is that of a row of the table in docs/benchmarks.md."""
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    """Its name is that of a row of the table in docs/benchmark-log.md."""
+    page = (ROOT / "docs" / "benchmark-log.md").read_text()
     measured = page.partition("## What it learns")[2].partition("\n## ")[0]
     names = {line.split("|")[1].strip() for line in measured.splitlines() if line.startswith("| ")}
     for _, _, score in _rows():
         rest = re.sub(r"\(.*?\)", "", score)
         for name in sorted(names, key=len, reverse=True):
             rest = re.sub(rf"(^|[,;]\s*){re.escape(name)}\s*(?=$|[,;])", "", rest)
-        assert rest.strip(" ,;") == "", f"docs/benchmarks.md has no {rest.strip(' ,;')!r}"
+        assert rest.strip(" ,;") == "", f"docs/benchmark-log.md has no {rest.strip(' ,;')!r}"

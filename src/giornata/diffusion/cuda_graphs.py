@@ -5,7 +5,7 @@ neither wait for the device, nor copy between the CPU and the device, nor draw r
 in a pool of memory that all graphs of one recorder share: they run one after the other, and none reads what another
 has left.
 
-This code has not run on a GPU yet (docs/cuda.md).
+This code has not run on a GPU yet (docs/explanation/cuda.md).
 """
 
 from collections.abc import Callable, Mapping

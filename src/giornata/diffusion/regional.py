@@ -33,7 +33,7 @@ Kinds = tuple[type[nn.Module], ...]
 EVERYWHERE: Kinds = UNITS
 REGIONS: Mapping[str, Kinds] = MappingProxyType({"cpu": (BasicTransformerBlock,)})
 """What is compiled where it is not EVERYWHERE: on a CPU compiled resnets take as long as plain ones do, and twice the
-compiler's time (docs/benchmarks.md)."""
+compiler's time (docs/benchmark-log.md)."""
 NO_BOUND = 2**30
 
 Which = Callable[[str], str | None]

@@ -30,7 +30,7 @@ def must_stop(*, last_renewed_monotonic_s: float, now_monotonic_s: float, lease_
 
 
 # Before a fleet has a history of its own: the mean uptime of interrupted runs in a published week of 100
-# consumer nodes was 35 h (docs/benchmarks.md names the source).
+# consumer nodes was 35 h (docs/benchmark-log.md names the source).
 PRIOR_MTBI_S = 35 * 3600.0
 PRIOR_WEIGHT_INTERRUPTIONS = 1.0
 

@@ -49,7 +49,7 @@ def transfer_s(size_bytes: int, mbps: float) -> float:
 
 
 # The ancestor's worker: a script for each job, which loads the model anew and encodes every picture at every step.
-# Seconds are calibrated (docs/benchmarks.md), not measured: see benchmarks/simulate/calibration.py.
+# Seconds are calibrated (docs/benchmark-log.md), not measured: see benchmarks/simulate/calibration.py.
 ANCESTOR_TRAINER = Trainer(
     name="ancestor's script",
     step_s=2.257,
@@ -60,7 +60,7 @@ ANCESTOR_TRAINER = Trainer(
 )
 
 # An ESTIMATE, not a measurement: no GPU figure of ours exists. On two cores the engine trained the tiny model at
-# batch 1 with about 2 to 5 times the images/s of the example script (docs/benchmarks.md); a third of the step's time
+# batch 1 with about 2 to 5 times the images/s of the example script (docs/benchmark-log.md); a third of the step's time
 # less on a GPU is a careful guess from what that speed comes from (latents and texts encoded once, compiled kernels).
 SPEED_UP = 1.5
 OUR_TRAINER = dataclasses.replace(

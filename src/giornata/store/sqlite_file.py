@@ -59,7 +59,7 @@ class FairLock:
     """First come, first served.
 
     SQLite lets writers race for its lock, and at 16 writers the unlucky one waits for seconds
-    (docs/benchmarks.md); `threading.Lock` promises no order either.
+    (docs/benchmark-log.md); `threading.Lock` promises no order either.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Jobs teach the drawing model subjects that it has never seen, by a scorer without learned parts.
 
-The bounds are taken from the spread over seeds in docs/benchmarks.md ("What it learns"), with room for other
+The bounds are taken from the spread over seeds in docs/benchmark-log.md ("What it learns"), with room for other
 processors, which round otherwise: means over these jobs, far from what was measured and farther from the controls.
 """
 

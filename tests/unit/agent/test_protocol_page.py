@@ -1,4 +1,4 @@
-"""docs/protocol.md and the code say the same."""
+"""docs/reference/protocol.md and the code say the same."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from giornata.client.node import NodeClient
 from giornata.protocol.pipe import FromEngine, ToEngine
 from giornata.protocol.work import Lease
 
-PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text()
 
 
 def rows(heading: str) -> dict[str, set[str]]:

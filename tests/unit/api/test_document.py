@@ -1,4 +1,4 @@
-"""`/openapi.json`, and docs/api.md held against it."""
+"""`/openapi.json`, and docs/reference/api.md held against it."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from giornata.protocol.jobs import ChangeJob, ContinueJob, SubmitJob
 from giornata.protocol.specs import KINDS, TrainSpec
 from giornata.protocol.uploads import CreateDataset, UploadRequest
 
-PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
 
 # Everything that the ancestor's API had: routes, parameters, columns, statuses, events.
 ANCESTOR = """
@@ -118,7 +118,7 @@ def test_the_page_shows_code_that_runs(served: Served, tmp_path: Path) -> None:
         assert shown in code
         code = code.replace(shown, real)
     scope: dict[str, object] = {}
-    exec(compile(code, "docs/api.md", "exec"), scope)  # noqa: S102
+    exec(compile(code, "docs/reference/api.md", "exec"), scope)  # noqa: S102
     (job,) = served.client().jobs()
     assert (job.name, job.labels) == ("timber", {"customer": "42"})
 

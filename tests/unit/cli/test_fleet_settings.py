@@ -216,7 +216,7 @@ def test_a_server_that_shares_its_database_has_no_nodes_in_its_care(tmp_path, co
 
 
 def test_every_field_of_the_tables_is_documented_with_a_meaning():
-    page = (DOCS / "settings.md").read_text()
+    page = (DOCS / "reference" / "settings.md").read_text()
     for table, model in TABLES.items():
         for name, field in model.model_fields.items():
             assert field.description, f"{table}.{name} has no description"
@@ -224,8 +224,8 @@ def test_every_field_of_the_tables_is_documented_with_a_meaning():
 
 
 def test_the_example_of_the_guide_is_read(tmp_path, context):
-    """The one in docs/guides/fleets.md, less the drivers that need an extra or a key."""
-    guide = (DOCS / "guides" / "fleets.md").read_text()
+    """The one in docs/how-to/fleets.md, less the drivers that need an extra or a key."""
+    guide = (DOCS / "how-to" / "fleets.md").read_text()
     example = guide.partition("```toml\n")[2].partition("```")[0]
     settings = settings_from(tmp_path, example)
     assert len(settings.fleets) >= 2

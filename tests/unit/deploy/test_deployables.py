@@ -260,6 +260,6 @@ def test_what_images_copy_is_there_and_not_ignored():
 
 def test_the_guide_names_every_variable_that_compose_wants():
     wanted = set(re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text()))
-    guide = (ROOT / "docs/guides/deploy-compose.md").read_text()
+    guide = (ROOT / "docs/how-to/deploy-compose.md").read_text()
     assert {name for name in wanted if name not in guide} == set()
     assert wanted

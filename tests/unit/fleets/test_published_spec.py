@@ -181,6 +181,6 @@ def test_the_fake_refuses_what_the_provider_would():
 
 
 def test_options_say_their_bounds_in_the_guide():
-    guide = (ROOT / "docs" / "fleets" / "salad.md").read_text()
+    guide = (ROOT / "docs" / "how-to" / "providers" / "salad.md").read_text()
     missing = [name for name in Options.model_fields if f"`{name}`" not in guide]
     assert missing == []

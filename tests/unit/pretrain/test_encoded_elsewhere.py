@@ -15,7 +15,7 @@ from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.recipes import sdxl_tiny
 
-GUIDE = Path(__file__).parents[3] / "docs/guides/pretraining-modes.md"
+GUIDE = Path(__file__).parents[3] / "docs/how-to/pretraining-modes.md"
 ROWS, BROKEN = 5, 3
 
 

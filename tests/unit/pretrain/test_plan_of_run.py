@@ -20,7 +20,7 @@ from giornata.pretrain.recipes import RECIPES, sd2_base, shapes
 from giornata.protocol.pretraining import Mode
 
 FACTS = load_facts()
-GUIDE = Path(__file__).parents[3] / "docs/guides/pretraining.md"
+GUIDE = Path(__file__).parents[3] / "docs/tutorials/pretraining.md"
 
 
 def planned(*arguments):

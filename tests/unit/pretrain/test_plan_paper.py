@@ -1,7 +1,7 @@
 """The published tables of two pre-trainings of Stable Diffusion 2, computed again with the planner's formulas.
 
 "The seed" is Anyscale's pre-training with Ray (posts of 2024, github.com/anyscale/templates); the other is the README
-of github.com/mosaicml/diffusion. The page docs/guides/pretraining-price.md shows the same figures.
+of github.com/mosaicml/diffusion. The page docs/how-to/pretraining-price.md shows the same figures.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from giornata.pretrain.planning.pricing import (
 )
 
 FACTS = load_facts()
-PAGE = Path(__file__).parents[3] / "docs/guides/pretraining-price.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/pretraining-price.md"
 SAMPLES = {256: 1_126_400_000, 512: 1_740_800_000}
 STEPS = {  # table 3, images/s at 256 and 512 pixels: 3a of 16 A100-40G, 3b of 32 A100-80G
     ("3a", "DDP over TCP"): (1074.0, 264.0),

@@ -149,7 +149,7 @@ def test_a_name_that_is_neither_recipe_nor_file():
 
 
 def test_the_guide_names_every_field():
-    guide = (Path(__file__).parents[3] / "docs/guides/pretraining-price.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs/how-to/pretraining-price.md").read_text()
     kinds = (GivenRate, GivenEncoderRate, GivenModel)
     names = [*ASSUMED, *(each.name for kind in kinds for each in fields(kind))]
     missing = [name for name in names if f"`{name}`" not in guide]

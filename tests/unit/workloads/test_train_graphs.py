@@ -25,7 +25,7 @@ from giornata.workloads.train.memory_budget import CONTEXT_BYTES, GRAPH_BYTES, M
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB"
-TRAINING_PAGE = Path(__file__).parents[3] / "docs" / "training.md"
+TRAINING_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "training.md"
 
 
 @dataclass

@@ -82,7 +82,7 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any field of the spec, as docs/training.md describes it. Write lists with commas or as JSON. "
+            help="Any field of the spec, as docs/reference/training.md describes it. Write lists with commas or as JSON. "
             "May be repeated.",
             show_default=False,
         ),

@@ -53,7 +53,7 @@ def list_fleets(
     with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
         fleets = list(client.fleets()) if name is None else [client.fleet(name)]
         if not fleets and out.live:
-            out.hint("No fleets. docs/guides/fleets.md describes how to add one.")
+            out.hint("No fleets. docs/how-to/fleets.md describes how to add one.")
             return
         _table(out, fleets)
         for fleet in fleets:

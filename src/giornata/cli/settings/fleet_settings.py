@@ -1,4 +1,4 @@
-"""The tables `[fleets.NAME]` of the settings. `docs/settings.md` lists them, and a test compares the two."""
+"""The tables `[fleets.NAME]` of the settings. `docs/reference/settings.md` lists them, and a test compares the two."""
 
 from typing import Annotated, Any
 

@@ -69,7 +69,7 @@ def _close(folder: Path, status: os.stat_result, *, named: str, holds: tuple[str
         raise InvalidInput([_open_fault(folder, mode, "lies on a file system that keeps no rights", named, hint)])
     log.warning(
         "%s was open to other users (mode %s) and has mode 0700 now; whoever read it may know the keys in it: "
-        "docs/guides/operating.md says how to replace them",
+        "docs/how-to/operating.md says how to replace them",
         folder,
         mode,
     )

@@ -41,7 +41,7 @@ OLD_NAMES = {
 
 
 class Settings(BaseSettings):
-    """Every setting there is. `docs/settings.md` lists them, and a test compares the two."""
+    """Every setting there is. `docs/reference/settings.md` lists them, and a test compares the two."""
 
     model_config = SettingsConfigDict(env_prefix="GIORNATA_", frozen=True, extra="forbid")
 

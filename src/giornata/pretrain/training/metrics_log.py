@@ -40,7 +40,7 @@ class MetricsLog:
                 self._open = []
             self._open.append(line)
             self._files[f"{METRICS}/steps-{int(row['step']) - len(self._open) + 1:08d}.jsonl"] = self._open
-        if not self._thread.is_alive() and not self._over.is_set():
+        if self._thread.ident is None and not self._over.is_set():  # once: of another owner it has ended
             self._thread.start()
 
     def cut(self) -> Callable[[], None]:

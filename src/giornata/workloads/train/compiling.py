@@ -52,7 +52,7 @@ class Speeds:
 
 
 SPEEDS: Mapping[str, Speeds] = MappingProxyType({"cpu": Speeds(saved_s=2.5e-4, made_s=14.0, found_s=1.9)})
-"""By torch's names of devices; docs/benchmarks.md says how they were measured, and that larger blocks save more.
+"""By torch's names of devices; docs/benchmark-log.md says how they were measured, and that larger blocks save more.
 CUDA has no row, and auto is off there, until somebody has measured this code on it."""
 
 
@@ -269,7 +269,7 @@ def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kern
 
 LOSS_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-4, "bf16": 1e-2})
 GRADIENT_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-2, "bf16": 1e-1})
-"""By the spec's mixed_precision, relative; docs/training.md promises them."""
+"""By the spec's mixed_precision, relative; docs/reference/training.md promises them."""
 
 
 class KernelsDiffer(Exception):

@@ -1,4 +1,4 @@
-"""When passes may run as CUDA graphs, decided before the first step; docs/training.md has the table for users."""
+"""When passes may run as CUDA graphs, decided before the first step; docs/reference/training.md has the table for users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
