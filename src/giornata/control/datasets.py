@@ -10,8 +10,7 @@ from giornata.control.inspect_blobs import inspect_blobs
 from giornata.control.item_faults import item_faults, missing_faults
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.permissions import require_user
-from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
-from giornata.control.projects import max_pictures_of
+from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord, ProjectRecord
 from giornata.control.text_limits import is_id, label_faults
 from giornata.control.timestamps import instant
 from giornata.domain.datasets import usage_words
@@ -112,3 +111,9 @@ def list_datasets(ctx: Context, caller: Caller, cursor: str | None, limit: int) 
         )
     following = next_cursor(rows, lambda dataset: (dataset.created_at_ms, dataset.id))
     return DatasetPage(items=tuple(map(dataset_reply, rows.items)), next=following)
+
+
+def max_pictures_of(ctx: Context, project: ProjectRecord | None) -> int:
+    """Most pictures of a dataset: the project's own limit, or else the installation's."""
+    own = None if project is None else project.max_pictures
+    return ctx.policy.max_pictures if own is None else own

@@ -2,6 +2,7 @@
 
 from giornata.control.budgets import project_spent
 from giornata.control.context import Caller, Context
+from giornata.control.datasets import max_pictures_of
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.permissions import require_root_admin, require_user
 from giornata.control.ports.records import ProjectRecord
@@ -37,12 +38,6 @@ def project_reply(tx: Transaction, ctx: Context, project: ProjectRecord) -> Proj
             "month_spent_micro_usd": spent.month_micro_usd,
         }
     return made.model_copy(update=money)
-
-
-def max_pictures_of(ctx: Context, project: ProjectRecord | None) -> int:
-    """Most pictures of a dataset: the project's own limit, or else the installation's."""
-    own = None if project is None else project.max_pictures
-    return ctx.policy.max_pictures if own is None else own
 
 
 def read_project(tx: Transaction, ctx: Context, project_id: str) -> Project:

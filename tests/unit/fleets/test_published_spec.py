@@ -21,7 +21,7 @@ from tests.fixtures.salad_cloud import API_KEY, PREFIX, SPEC, SaladCloud
 from tests.fixtures.salad_imds import SPEC as IMDS_SPEC
 from tests.fixtures.salad_rented import SOME, Rented
 
-from giornata.cli.settings import Settings
+from giornata.cli.settings import OLD_NAMES, Settings
 from giornata.fleets.salad import Options
 
 ROOT = Path(__file__).parents[3]
@@ -164,7 +164,7 @@ def test_every_variable_of_the_group_definition_is_a_setting():
     group = json.loads((DEPLOY / "group.json").read_text())
     own = [name for name in group["container"]["environment_variables"] if name.startswith("GIORNATA_")]
     assert own
-    assert {name.removeprefix("GIORNATA_").lower() for name in own} <= set(Settings.model_fields)
+    assert {name.removeprefix("GIORNATA_").lower() for name in own} <= {*Settings.model_fields, *OLD_NAMES}
 
 
 def test_the_fake_refuses_what_the_provider_would():
