@@ -30,10 +30,10 @@ def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side
     import torch
 
     from benchmarks.joint import _step, unet_of
-    from giornata.diffusion import regional
-    from giornata.diffusion.determinism import fix_determinism
-    from giornata.diffusion.slot_optimizer import SlotOptimizer
-    from giornata.diffusion.slots import AdapterSlots
+    from giornata.diffusion.adapter.slots import AdapterSlots
+    from giornata.diffusion.base import regional
+    from giornata.diffusion.draws.determinism import fix_determinism
+    from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
     from giornata.protocol.specs import TrainSpec
 
     fix_determinism(1)

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from diffusers import UNet2DConditionModel
 
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
-from giornata.diffusion.objective import answer
-from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.optim.objective import answer
+from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.protocol.specs import TrainSpec
 
 SIZES: dict[str, dict[str, Any]] = {

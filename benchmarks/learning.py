@@ -24,9 +24,9 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.rig.lessons import LESSONS, PROMPT
 from benchmarks.rig.school import School
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.drawings import SUBJECTS
+from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.tiny.drawings import SUBJECTS
 
 COLUMNS = ("subject", "subject_iou", "old", "unmoved")
 BASE = "base"

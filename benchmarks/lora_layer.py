@@ -19,14 +19,14 @@ import torch
 
 from benchmarks.rig import medium_model
 from benchmarks.rig.figures import conclude, machine, spread, spread_words
-from giornata.diffusion.batched_lora import adapters_off
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.lora import Adapters, add_adapters
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.objective import answer
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.tiny_model import build_tiny_model
+from giornata.diffusion.adapter.batched_lora import adapters_off
+from giornata.diffusion.adapter.lora import Adapters, add_adapters
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.draws.determinism import fix_determinism
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.optim.objective import answer
+from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.attach_adapter import LEAN, PEFT, attach_adapter

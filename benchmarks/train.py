@@ -108,13 +108,13 @@ def _model(size: str, home: Path) -> str:
 
         return str(build_full(folder))
     subprocess.run(
-        [sys.executable, "-m", "giornata.diffusion.tiny_model", str(folder)], check=True, capture_output=True
+        [sys.executable, "-m", "giornata.diffusion.tiny.tiny_model", str(folder)], check=True, capture_output=True
     )
     return str(folder)
 
 
 def _pictures(folder: Path, size_px: int) -> tuple[InputFile, ...]:
-    module = [sys.executable, "-m", "giornata.diffusion.drawings", "teal-heart", str(folder)]
+    module = [sys.executable, "-m", "giornata.diffusion.tiny.drawings", "teal-heart", str(folder)]
     subprocess.run([*module, "--count", str(PICTURES), "--size", str(size_px)], check=True, capture_output=True)
     return tuple(
         InputFile(path=path, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), name=path.name)

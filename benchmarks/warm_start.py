@@ -64,7 +64,9 @@ def module(name: str, *arguments: str) -> None:
 
 
 def pictures(directory: Path, subject: str, size_px: int) -> tuple[InputFile, ...]:
-    module("giornata.diffusion.drawings", subject, str(directory), "--count", str(PICTURES), "--size", str(size_px))
+    module(
+        "giornata.diffusion.tiny.drawings", subject, str(directory), "--count", str(PICTURES), "--size", str(size_px)
+    )
     return tuple(
         InputFile(path=path, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), name=path.name)
         for path in sorted(directory.glob("*.png"))
@@ -144,7 +146,7 @@ def main(arguments: list[str]) -> int:
         home = Path(name)
         model = options.model or str(home / "tiny")
         if options.model is None:
-            module("giornata.diffusion.tiny_model", model)
+            module("giornata.diffusion.tiny.tiny_model", model)
         inputs = [pictures(home / subject, subject, options.resolution) for subject in SUBJECTS]
         timings = [measure(options, jobs(options, model, home, inputs)) for _ in range(options.repetitions)]
     ratios = [each.ratio for each in timings]

@@ -1,7 +1,7 @@
-"""Draws the log of a demo as an animated SVG: `make demo | tee demo.log`, then `python tools/demo_animation.py demo.log OUT.svg`.
+"""Draws the log of a demo as an animated SVG: `python -m tools.demo_animation demo.log OUT.svg`.
 
-Each line appears when it appeared in the run. Waits longer than `LONGEST_WAIT_S` are shortened; the times in front of the
-lines are those of the run. Where a viewer asks for reduced motion, all lines stand still.
+Each line appears when it appeared in the run. Waits longer than `LONGEST_WAIT_S` are shortened; the times in front
+of the lines are those of the run. Where a viewer asks for reduced motion, all lines stand still.
 """
 
 import re
@@ -61,10 +61,15 @@ def draw(lines: list[Line]) -> str:
         frames.append(f"@keyframes l{number}{{0%,{hidden:.2f}%{{opacity:0}}{hidden + 0.01:.2f}%,100%{{opacity:1}}}}")
         y = BAR_PX + LINE_PX * (number + 0.8)
         style = f"animation:l{number} {whole_s:.1f}s infinite"
-        rows.append(f'<text x="{MARGIN_PX}" y="{y:.0f}" fill="{_color(line.text)}" style="{style}">{escape(line.text)}</text>')
+        rows.append(
+            f'<text x="{MARGIN_PX}" y="{y:.0f}" fill="{_color(line.text)}" style="{style}">{escape(line.text)}</text>'
+        )
     style = "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre}"
     still = "@media (prefers-reduced-motion:reduce){text{animation:none!important}}"
-    dots = "".join(f'<circle cx="{20 + 18 * i}" cy="18" r="6" fill="{c}"/>' for i, c in enumerate(("#ff5f56", "#ffbd2e", "#27c93f")))
+    dots = "".join(
+        f'<circle cx="{20 + 18 * i}" cy="18" r="6" fill="{c}"/>'
+        for i, c in enumerate(("#ff5f56", "#ffbd2e", "#27c93f"))
+    )
     return "\n".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
         f"<style>{style}{''.join(frames)}{still}</style>",

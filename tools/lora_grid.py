@@ -21,9 +21,9 @@ from diffusers.utils import logging as diffusers_logging
 from PIL import Image, ImageOps, UnidentifiedImageError
 from transformers.utils import logging as transformers_logging
 
-from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet, fitted
-from giornata.diffusion.lora_file import diffusers_faults
-from giornata.diffusion.model_folder import check_model_folder, family_of_folder
+from giornata.diffusion.base.model_folder import check_model_folder, family_of_folder
+from giornata.diffusion.files.lora_file import diffusers_faults
+from giornata.diffusion.sampling.grid_layout import Group, SheetRow, cell_side_px, compose_sheet, fitted
 from giornata.domain.errors import Fault, InvalidInput
 
 MAX_PICTURES = 3

@@ -12,14 +12,14 @@ from diffusers import AutoencoderKL, DDPMScheduler
 from transformers import CLIPTokenizer
 
 from benchmarks.rig.full_model import LAYOUT, PARTS, filled, without_weights
+from giornata.diffusion.base.models import BaseModel, vae_dtype
 from giornata.diffusion.families import SDXL
 from giornata.diffusion.families.vocabulary import clip_tokenizer
-from giornata.diffusion.models import BaseModel, vae_dtype
-from giornata.diffusion.tiny_model import PAD_TOKENS, build_tiny_model
+from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, build_tiny_model
 from giornata.protocol.specs import TrainSpec, model_key
 
 Loader = Callable[..., BaseModel]
-"""As giornata.diffusion.models.load_base."""
+"""As giornata.diffusion.base.models.load_base."""
 
 
 def layout_of(model: str, home: Path) -> Path:

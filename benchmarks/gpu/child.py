@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gpu.record import ROOT
 from benchmarks.gpu.settings import Settings, settings_from
-from giornata.diffusion.determinism import let_libraries_repeat
+from giornata.diffusion.draws.determinism import let_libraries_repeat
 
 
 def tests(_: Settings, home: Path) -> dict[str, Any]:

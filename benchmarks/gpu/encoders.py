@@ -10,7 +10,7 @@ from benchmarks.gpu.base import Built, layout_of
 from benchmarks.gpu.plain import seconds
 from benchmarks.gpu.settings import Settings
 from benchmarks.rig.figures import spread
-from giornata.diffusion import captions, latent_batches
+from giornata.diffusion.encode import captions, latent_batches
 from giornata.protocol.specs import TrainSpec
 
 

@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional
 
 from benchmarks.gpu.settings import Settings
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.models import BaseModel
 from giornata.protocol.specs import TrainSpec
 
 

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> None:
     """The process."""
     import torch
 
-    from giornata.diffusion.unet_layers import matmul_flops_per_s
+    from giornata.diffusion.base.unet_layers import matmul_flops_per_s
 
     wanted, dtype, threads = arguments
     torch.set_num_threads(int(threads))

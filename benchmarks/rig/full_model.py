@@ -12,9 +12,9 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
+from giornata.diffusion.base.single_file import LAYOUTS
 from giornata.diffusion.families.vocabulary import clip_tokenizer
-from giornata.diffusion.single_file import LAYOUTS
-from giornata.diffusion.tiny_model import PAD_TOKENS, place_model
+from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, place_model
 
 LAYOUT = LAYOUTS / "sdxl"
 DTYPE = torch.bfloat16

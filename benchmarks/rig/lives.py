@@ -13,10 +13,10 @@ from benchmarks.rig.server import SECRETS_KEY, Server
 from benchmarks.rig.wire import Wire
 from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
-from giornata.control.claim import claim_once
-from giornata.control.complete import complete
+from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.complete import complete
 from giornata.control.context import Caller
-from giornata.control.submit import submit
+from giornata.control.jobs.submit import submit
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.work import Claim, CompleteAttempt

@@ -6,7 +6,7 @@ import torch
 from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from giornata.diffusion.tiny_model import PAD_TOKENS, WORDS, place_model, scheduler, tokenizer
+from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, WORDS, place_model, scheduler, tokenizer
 
 HIDDEN = 128
 

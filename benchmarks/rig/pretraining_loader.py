@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from giornata.diffusion.captions import encode
-from giornata.diffusion.decoding import decode
+from giornata.diffusion.encode.captions import encode
+from giornata.diffusion.encode.decoding import decode
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.shards import read_rows
 from giornata.pretrain.data.storage import Storage

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.objective import NoisyBatch, Objective
-from giornata.diffusion.regional import compiled
-from giornata.diffusion.unet_layers import matmul_flops_per_s
+from giornata.diffusion.base.regional import compiled
+from giornata.diffusion.base.unet_layers import matmul_flops_per_s
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.optim.objective import NoisyBatch, Objective
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.feeding.examples import Example
 from giornata.pretrain.training.models import (

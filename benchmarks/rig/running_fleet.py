@@ -10,7 +10,7 @@ from benchmarks.rig.backlog import KIND
 from benchmarks.rig.databases import engine_of
 from benchmarks.rig.server import SECRETS_KEY
 from giornata.cli.operate.composition import FernetSealer
-from giornata.control.authenticate import attempt_token
+from giornata.control.access.authenticate import attempt_token
 
 LEASE_MS = 90_000
 

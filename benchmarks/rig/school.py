@@ -18,13 +18,13 @@ from safetensors.torch import load_file
 from tools.tiny_shapes.evaluate import draw_prompts, load
 
 from benchmarks.rig.lessons import COMMON, LESSONS, PROMPT, Lesson
-from giornata.diffusion.drawings import SUBJECTS, background, draw_picture
-from giornata.diffusion.export import read_adapter
-from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import load_base
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.tokens import words_of
+from giornata.diffusion.base.models import load_base
+from giornata.diffusion.files.export import read_adapter
+from giornata.diffusion.files.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
 from giornata.diffusion.shapes.pictures import TRAINED, caption_of, captioned
-from giornata.diffusion.tokens import words_of
+from giornata.diffusion.tiny.drawings import SUBJECTS, background, draw_picture
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType

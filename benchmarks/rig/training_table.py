@@ -24,7 +24,7 @@ def flops_per_image(work: Work) -> int:
     import torch
     from diffusers import UNet2DConditionModel
 
-    from giornata.diffusion.unet_layers import layers_of, training_flops
+    from giornata.diffusion.base.unet_layers import layers_of, training_flops
     from giornata.protocol.specs import TrainSpec
     from giornata.workloads.train.memory_budget import adapter_shapes
 

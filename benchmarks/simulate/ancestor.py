@@ -1,8 +1,8 @@
 """The ancestor's orchestrator, as a small model: the baseline, and the one place with a second scheduler.
 
 Written anew from the description of what its code does; numbers in brackets are those of its known defects
-(docs/explanation/defects.md). Two of its settings were never published and are assumed: FAILED_ATTEMPTS and FAILURES_PER_WORKER,
-the latter as its successor's example has it.
+(docs/explanation/defects.md). Two of its settings were never published and are assumed: FAILED_ATTEMPTS and
+FAILURES_PER_WORKER, the latter as its successor's example has it.
 """
 
 from collections.abc import Sequence

@@ -79,7 +79,7 @@ class DemoRun:
                 ("giornata", "tiny-model", "--shapes", str(settings.model)),
                 *(
                     (
-                        "giornata.diffusion.drawings",
+                        "giornata.diffusion.tiny.drawings",
                         subject,
                         str(settings.pictures(subject)),
                         "--count",

@@ -29,7 +29,7 @@ SUBJECTS = {
     "striped-cube": "a sks cube",
     "orange-fish": "a sks fish",
 }
-"""Subjects that giornata.diffusion.drawings draws, and the prompt that each is trained with."""
+"""Subjects that giornata.diffusion.tiny.drawings draws, and the prompt that each is trained with."""
 
 # Attention layers alone can learn a heart. A house of two colors needs the other layers, too.
 TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2")

@@ -11,8 +11,8 @@ import torch
 import transformers
 from PIL import Image
 
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.grid_layout import Group, SheetRow, compose_sheet
+from giornata.diffusion.draws.determinism import fix_determinism
+from giornata.diffusion.sampling.grid_layout import Group, SheetRow, compose_sheet
 from giornata.diffusion.shapes.pictures import draw_shape, grid
 from giornata.pretrain.evaluation.sampling import pipeline_of, sample, unet_at
 from giornata.pretrain.run_storage import run_storage

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.fixtures.train_studio import spec_for
 
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.latent_batches import MOST_ROWS, LatentBatches, encode, rows_on
-from giornata.diffusion.models import load_base
-from giornata.diffusion.tiny_model import build_tiny_model
+from giornata.diffusion.base.models import load_base
+from giornata.diffusion.draws.determinism import fix_determinism
+from giornata.diffusion.encode.latent_batches import MOST_ROWS, LatentBatches, encode, rows_on
+from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.protocol.specs import TrainSpec
 
 torch = pytest.importorskip("torch")

@@ -8,8 +8,8 @@ import pytest
 from tests.fixtures.train_hall import Table
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.tiny_model import build_tiny_model
+from giornata.diffusion.draws.determinism import fix_determinism
+from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.workload import TrainWorkload
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.determinism import fix_determinism
+from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.workloads.interface import Wish
 from giornata.workloads.train.workload import TrainWorkload
 
@@ -31,7 +31,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=JOBS)
 def studio(request: pytest.FixtureRequest, tmp_path: Path) -> Studio:
-    from giornata.diffusion.tiny_model import build_tiny_model
+    from giornata.diffusion.tiny.tiny_model import build_tiny_model
 
     # CUBLAS_WORKSPACE_CONFIG is set by tests/gpu/conftest.py, before CUDA starts.
     fix_determinism(1)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.checkpoint import TensorSnapshot
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.tiny_model import build_tiny_model
+from giornata.diffusion.draws.determinism import fix_determinism
+from giornata.diffusion.files.checkpoint import TensorSnapshot
+from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.workloads.interface import Wish
 from giornata.workloads.train.workload import TrainWorkload
 

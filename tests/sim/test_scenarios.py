@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from benchmarks.simulate.regret import bound_of, regret_of
 
-from giornata.control.read_costs import read_costs
+from giornata.control.projects.read_costs import read_costs
 from giornata.control.timestamps import instant
 from giornata.simulate.installation import ADMIN
 from giornata.simulate.invariants import findings

@@ -32,7 +32,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `tiny` and `pictures`."""
     ground = tmp_path_factory.mktemp("standalone")
     subprocess.run([sys.executable, "-m", "giornata", "tiny-model", str(ground / "tiny")], check=True)
-    drawing = [sys.executable, "-m", "giornata.diffusion.drawings", "teal-heart", str(ground / "pictures")]
+    drawing = [sys.executable, "-m", "giornata.diffusion.tiny.drawings", "teal-heart", str(ground / "pictures")]
     subprocess.run([*drawing, "--count", "4", "--size", "64"], check=True)
     return ground
 

@@ -1,7 +1,7 @@
 """The two stages: the VAE learns to keep pictures, then the UNet learns to draw them from words.
 
 Shapes: B pictures of one process, C = 3 colours or 4 latent channels, H, W pixels or latents; N pictures in all;
-K captions, L tokens, D and P widths as in giornata.diffusion.captions. Pixels are in [-1, 1], all is float32.
+K captions, L tokens, D and P widths as in giornata.diffusion.encode.captions. Pixels are in [-1, 1], all is float32.
 """
 
 import math
@@ -12,8 +12,12 @@ import torch
 from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from PIL import Image
 
-from giornata.diffusion.captions import Embedding, encode
-from giornata.diffusion.drawings import (
+from giornata.diffusion.draws.randomness import normal, uniform
+from giornata.diffusion.encode.captions import Embedding, encode
+from giornata.diffusion.optim.objective import NoisyBatch, Objective
+from giornata.diffusion.shapes import pictures
+from giornata.diffusion.shapes.model import PREDICTION_TYPE, TextParts
+from giornata.diffusion.tiny.drawings import (
     BACKGROUNDS,
     CENTRE,
     JITTER,
@@ -26,11 +30,7 @@ from giornata.diffusion.drawings import (
     paint,
     shifted,
 )
-from giornata.diffusion.objective import NoisyBatch, Objective
-from giornata.diffusion.randomness import normal, uniform
-from giornata.diffusion.shapes import pictures
-from giornata.diffusion.shapes.model import PREDICTION_TYPE, TextParts
-from giornata.diffusion.tiny_model import scheduler
+from giornata.diffusion.tiny.tiny_model import scheduler
 from tools.tiny_shapes.stage import Course, Peers, Plan, Ramp
 
 L1_WEIGHT, EDGE_WEIGHT, KL_WEIGHT = 0.3, 0.2, 2e-5

@@ -18,8 +18,8 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline
 from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.determinism import fix_determinism
+from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.shapes.pictures import FORMS, SIZE_PX, Shape, draw_shape, grid
 from tools.tiny_shapes.courses import tensor_of
 from tools.tiny_shapes.scoring import Reading, Scorer, Tally, tally

@@ -24,11 +24,11 @@ from diffusers.utils import logging as diffusers_logging
 from PIL import Image
 from transformers.utils import logging as transformers_logging
 
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.drawings import BACKGROUNDS
-from giornata.diffusion.drawings import SUBJECTS as DRAWN
-from giornata.diffusion.lora_file import diffusers_faults
+from giornata.diffusion.draws.determinism import fix_determinism
+from giornata.diffusion.files.lora_file import diffusers_faults
 from giornata.diffusion.shapes.pictures import TRAINED
+from giornata.diffusion.tiny.drawings import BACKGROUNDS
+from giornata.diffusion.tiny.drawings import SUBJECTS as DRAWN
 from giornata.domain.errors import Fault, InvalidInput
 from tools.lora_grid import Row, parse_row, wearing
 from tools.tiny_shapes.evaluate import draw_prompts, load

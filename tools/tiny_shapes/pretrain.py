@@ -19,10 +19,10 @@ import torch
 import transformers
 from torch import multiprocessing
 
-from giornata.diffusion.determinism import fix_determinism
+from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.shapes.model import new_unet, new_vae, pipeline, text_parts
 from giornata.diffusion.tensor_file import write_durably
-from giornata.diffusion.tiny_model import place_model
+from giornata.diffusion.tiny.tiny_model import place_model
 from giornata.domain.errors import InvalidInput
 from giornata.engine.process_setup import die_with_parent
 from tools.tiny_shapes.card import model_card

@@ -23,8 +23,8 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from giornata.diffusion.drawings import BACKGROUNDS, RGB, SUBJECTS, Pen, Placing, paint
 from giornata.diffusion.shapes.pictures import FORMS, PALETTE, SIZE_PX, Shape, filled
+from giornata.diffusion.tiny.drawings import BACKGROUNDS, RGB, SUBJECTS, Pen, Placing, paint
 
 SIDE = 32
 FLOOR = 24.0
@@ -78,7 +78,7 @@ class Tally:
 
 
 class Scorer:
-    """Looks for the six forms, and for subjects of giornata.diffusion.drawings if any are named.
+    """Looks for the six forms, and for subjects of giornata.diffusion.tiny.drawings if any are named.
 
     Raises KeyError for a subject that does not exist.
     """

@@ -19,8 +19,8 @@ import torch
 from safetensors import safe_open
 from torch import distributed
 
-from giornata.diffusion.determinism import fingerprint
-from giornata.diffusion.optimizer import WeightAverage
+from giornata.diffusion.draws.determinism import fingerprint
+from giornata.diffusion.optim.optimizer import WeightAverage
 from giornata.diffusion.tensor_file import METADATA_KEY, canonical_json, safetensors_bytes, write_durably
 from giornata.domain.errors import Fault, InvalidInput
 

@@ -8,8 +8,10 @@ from fastapi import APIRouter, Path, Query, Response, status
 from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.lists import Cursor, Limit
 from giornata.api.openapi import USER, USER_ITEM, refusals
-from giornata.control import keep_secrets, keys, nodes, projects, read_costs
-from giornata.control import set_budget as budgeting
+from giornata.control.access import keep_secrets, keys
+from giornata.control.fleets import nodes
+from giornata.control.projects import projects, read_costs
+from giornata.control.projects import set_budget as budgeting
 from giornata.protocol.admin import (
     Costs,
     CreatedKey,

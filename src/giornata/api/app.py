@@ -22,14 +22,14 @@ from giornata.api.openapi import install_openapi, operation_id
 from giornata.api.problems import install_handlers
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import ConnectionQuota, Wakeup
-from giornata.control.claim import claim_each
-from giornata.control.complete import complete_each
+from giornata.control.access.install import read_signing_key
+from giornata.control.attempts.claim import claim_each
+from giornata.control.attempts.complete import complete_each
+from giornata.control.attempts.heartbeat import heartbeat_each
 from giornata.control.context import Context
-from giornata.control.heartbeat import heartbeat_each
-from giornata.control.install import read_signing_key
+from giornata.control.jobs.submit import Submission, submit_each
 from giornata.control.loops import LoopStatus
 from giornata.control.monitoring import StorageCheck, read_gauges
-from giornata.control.submit import Submission, submit_each
 
 DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.
 

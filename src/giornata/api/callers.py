@@ -10,9 +10,9 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 from giornata.api.lists import Lists
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
-from giornata.control.authenticate import authenticate, remembered, verify
+from giornata.control.access.authenticate import authenticate, remembered, verify
+from giornata.control.access.install import signing_key
 from giornata.control.context import Caller, Context
-from giornata.control.install import signing_key
 from giornata.domain.errors import Unauthenticated
 
 MAX_KEY_LENGTH = 512

@@ -21,7 +21,7 @@ from giornata.api.body_limits import replayed
 from giornata.api.callers import known_attempt, known_caller
 from giornata.api.problems import answer_to
 from giornata.control.context import Context
-from giornata.control.submit import IDEMPOTENCY_KEY
+from giornata.control.jobs.submit import IDEMPOTENCY_KEY
 from giornata.domain.errors import GiornataError
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.node_checks import NodeChecks

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Response
 from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.lists import Cursor, Limit
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
-from giornata.control import nodes, operator_actions, read_fleets, roll
+from giornata.control.fleets import nodes, operator_actions, read_fleets, roll
 from giornata.domain.health import MachineState
 from giornata.protocol.admin import Node
 from giornata.protocol.fleets import Fleet, FleetPage, MachinePage, QuarantineMachine, ScaleFleet

@@ -10,9 +10,9 @@ from giornata.api.callers import Ctx, ReadLists, Settings, User, Wake
 from giornata.api.event_stream import MEDIA_TYPE, Ending, LastEventId, Page, Stream, wants_stream
 from giornata.api.lists import After, AfterStep, JobId, Limit
 from giornata.api.openapi import USER_ITEM, refusals
-from giornata.control import job_outputs
-from giornata.control.authenticate import require_standing
+from giornata.control.access.authenticate import require_standing
 from giornata.control.context import Caller, Context
+from giornata.control.jobs import job_outputs
 from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["histories"])

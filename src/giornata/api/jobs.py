@@ -10,7 +10,8 @@ from pydantic import Field
 from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.lists import Cursor, JobId, Limit
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
-from giornata.control import estimate, read_jobs, retry, set_budget, stop_job, submit
+from giornata.control.jobs import estimate, read_jobs, retry, stop_job, submit
+from giornata.control.projects import set_budget
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, JobPart, SubmitJob

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Body, Path, Query, Request, status
 from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
 from giornata.api.lists import LARGEST_ID, UploadId
 from giornata.api.openapi import ATTEMPT, refusals
-from giornata.control import claim, commit, complete, heartbeat, known_node, report, reported_ends, uploads
-from giornata.control import reject_checkpoint as rejecting_checkpoint
-from giornata.control.authenticate import require_standing
+from giornata.control.access.authenticate import require_standing
+from giornata.control.attempts import claim, commit, complete, heartbeat, known_node, report, reported_ends
+from giornata.control.attempts import reject_checkpoint as rejecting_checkpoint
 from giornata.control.context import Caller, Context
+from giornata.control.storage import uploads
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.strict_json import Json
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket

@@ -7,7 +7,7 @@ from math import inf
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from giornata.control.claim import Asked
+from giornata.control.attempts.claim import Asked
 from giornata.control.durations import Durations
 from giornata.domain.errors import Conflict, Forbidden
 from giornata.domain.telemetry import Histogram

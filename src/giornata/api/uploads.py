@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Response
 from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.lists import Cursor, Limit, UploadId
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM
-from giornata.control import datasets, uploads
+from giornata.control.storage import datasets, uploads
 from giornata.protocol.strict_json import Json
 from giornata.protocol.uploads import (
     Blob,

@@ -184,7 +184,7 @@ def _tool(request: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="giornata-") as folder:
         path = Path(folder) / "report.json"
         try:
-            run_model_code("giornata.diffusion.lora_tool", [str(path), json.dumps(request)])
+            run_model_code("giornata.diffusion.files.lora_tool", [str(path), json.dumps(request)])
         except GiornataError:
             if not path.is_file():
                 raise

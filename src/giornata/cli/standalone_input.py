@@ -20,7 +20,7 @@ from giornata.cli.settings import Settings, s3_credentials_of, storage_url
 from giornata.cli.system import RandomNames, SystemClock
 from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
-from giornata.control.length_faults import prompts_of
+from giornata.control.jobs.length_faults import prompts_of
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pictures.subsets import Subset
 from giornata.protocol.webhooks import key_of

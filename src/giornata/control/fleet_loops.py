@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from giornata.control.context import Context, GovernedFleet
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.loops import Loop
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.scale import scale_fleet
 
 SCALE_EVERY_S = 5.0
 RECONCILE_EVERY_S = 15.0

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from giornata.control.collect import collect
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.lift_bans import lift_bans
 from giornata.control.context import Context
-from giornata.control.lapse import lapse_leases
-from giornata.control.lift_bans import lift_bans
-from giornata.control.reap import reap
-from giornata.control.set_budget import settle_budgets
-from giornata.control.stop_job import expire_deadlines
-from giornata.control.stragglers import move_stragglers
+from giornata.control.fleets.reap import reap
+from giornata.control.fleets.stragglers import move_stragglers
+from giornata.control.jobs.stop_job import expire_deadlines
+from giornata.control.projects.set_budget import settle_budgets
+from giornata.control.storage.collect import collect
 from giornata.domain.errors import Unavailable
 
 log = logging.getLogger("giornata.loops")

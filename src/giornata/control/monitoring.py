@@ -3,7 +3,7 @@
 import threading
 from dataclasses import replace
 
-from giornata.control.budgets import project_spent
+from giornata.control.budgets.budgets import project_spent
 from giornata.control.context import Context
 from giornata.control.ports.gauges import Gauges
 from giornata.domain.errors import GiornataError, Unavailable

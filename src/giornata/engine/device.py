@@ -26,7 +26,7 @@ def prepare_device(wanted: str, threads: int) -> Device:
     """
     import torch
 
-    from giornata.diffusion.determinism import fix_determinism
+    from giornata.diffusion.draws.determinism import fix_determinism
 
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:

@@ -174,7 +174,7 @@ def spare_gpu(config: PretrainConfig, *, there: float, all_trained: bool) -> boo
 
 def _evaluate_at_low_priority(values: Mapping[str, Any], name: str, gpu: bool) -> dict[str, float] | str:
     """See `evaluated`. Its errors travel as words: those of this program need not be pickled."""
-    from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
+    from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
 
     if not gpu:
         os.nice(LEAST_PRIORITY)

@@ -21,9 +21,9 @@ import torch
 from diffusers import UNet2DConditionModel
 from PIL import Image
 
-from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
-from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
-from giornata.diffusion.objective import Objective
+from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
+from giornata.diffusion.optim.objective import Objective
+from giornata.diffusion.sampling.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.storage import Storage

@@ -18,7 +18,7 @@ import ray.train.torch
 import torch
 from ray.train.v2._internal.execution.context import get_train_context
 
-from giornata.diffusion.determinism import let_libraries_repeat
+from giornata.diffusion.draws.determinism import let_libraries_repeat
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest

@@ -1,7 +1,8 @@
 """Agent and engine talk in JSON lines: the agent writes to the engine's standard input, and the engine to its
 standard output. Bytes travel as files; a message names a path only when the file is complete on disk.
 
-`docs/reference/protocol.md` describes the conversation. It is small on purpose: a script of twenty lines can be an engine.
+`docs/reference/protocol.md` describes the conversation. It is small on purpose: a script of twenty lines can be an
+engine.
 """
 
 from pathlib import Path

@@ -11,14 +11,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.access.install import install
 from giornata.control.context import Caller, Context, GovernedFleet
-from giornata.control.install import install
+from giornata.control.jobs.submit import submit
 from giornata.control.policy import Policy
 from giornata.control.ports.clock import Clock
 from giornata.control.ports.pictures import Inspection
 from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
-from giornata.control.projects import create_project
-from giornata.control.submit import submit
+from giornata.control.projects.projects import create_project
 from giornata.domain.job import TERMINAL
 from giornata.protocol.admin import ROOT_PROJECT, CreateProject, Scope
 from giornata.protocol.jobs import SubmitJob

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from giornata.control.read_costs import read_costs
+from giornata.control.projects.read_costs import read_costs
 from giornata.control.timestamps import instant
 from giornata.domain.money import MICRO_USD, MS_PER_HOUR
 from giornata.domain.reasons import BLAME, Blame, Reason

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from giornata.control.claim import Asked, claim_each
-from giornata.control.commit import commit_artifact, commit_checkpoint
-from giornata.control.complete import complete
+from giornata.control.attempts.claim import Asked, claim_each
+from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import Beat, heartbeat_each
+from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
-from giornata.control.heartbeat import Beat, heartbeat_each
 from giornata.control.loops import DEFAULT_SCHEDULE, Loop, Loops
-from giornata.control.reported_ends import fail, release
 from giornata.domain.errors import Conflict, Forbidden, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import CANARY_KIND, model_key

@@ -60,8 +60,9 @@ ANCESTOR_TRAINER = Trainer(
 )
 
 # An ESTIMATE, not a measurement: no GPU figure of ours exists. On two cores the engine trained the tiny model at
-# batch 1 with about 2 to 5 times the images/s of the example script (docs/benchmark-log.md); a third of the step's time
-# less on a GPU is a careful guess from what that speed comes from (latents and texts encoded once, compiled kernels).
+# batch 1 with about 2 to 5 times the images/s of the example script (docs/benchmark-log.md); a third of the step's
+# time less on a GPU is a careful guess from what that speed comes from (latents and texts encoded once, compiled
+# kernels).
 SPEED_UP = 1.5
 OUR_TRAINER = dataclasses.replace(
     ANCESTOR_TRAINER,

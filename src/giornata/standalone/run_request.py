@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from giornata.client.training_folder import TrainingFolder
-from giornata.control.item_faults import resolution_faults
-from giornata.control.spec_faults import NO_DATASET, in_steps, parse_spec
+from giornata.control.jobs.spec_faults import NO_DATASET, in_steps, parse_spec
+from giornata.control.storage.item_faults import resolution_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pipe import InputFile
 from giornata.protocol.specs import TrainSpec

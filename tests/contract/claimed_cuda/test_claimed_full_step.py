@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.fixtures.claimed_cuda.started import compiler, facts_of
 
-from giornata.diffusion.memory import GIB
+from giornata.diffusion.base.memory import GIB
 
 pytestmark = [
     pytest.mark.long,

@@ -14,11 +14,11 @@ from tests.contract.diffusion.test_formats import outputs as exact_outputs
 from tests.unit.diffusion.test_export import checkpoint
 from tests.unit.diffusion.test_lora import outputs, same, spec_of
 
-from giornata.diffusion.adapter_start import start_from
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.families import SD15
-from giornata.diffusion.formats import Format, write_lora
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.files.adapter_start import start_from
+from giornata.diffusion.files.formats import Format, write_lora
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.specs import TrainSpec
 

@@ -14,12 +14,12 @@ from tests.contract.diffusion.test_formats import facts, noisy
 from tests.contract.diffusion.test_formats import outputs as exact_outputs
 from tests.unit.diffusion.test_lora import outputs, same, shape_of, spec_of
 
-from giornata.diffusion.adapter_plan import holds, size_of
+from giornata.diffusion.adapter.adapter_plan import holds, size_of
+from giornata.diffusion.adapter.lora import ADAPTER, Adapters, add_adapters
+from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.families.sdxl import kohya_name
-from giornata.diffusion.formats import FILE_NAMES, write_kohya, write_lora
-from giornata.diffusion.kohya_file import kohya_layers, kohya_parts, layer_of, split_name
-from giornata.diffusion.lora import ADAPTER, Adapters, add_adapters
-from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.files.formats import FILE_NAMES, write_kohya, write_lora
+from giornata.diffusion.files.kohya_file import kohya_layers, kohya_parts, layer_of, split_name
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

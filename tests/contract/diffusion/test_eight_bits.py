@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from giornata.diffusion.batched_lora import adapters_off
-from giornata.diffusion.eight_bits import (
+from giornata.diffusion.adapter.batched_lora import adapters_off
+from giornata.diffusion.adapter.lora import Adapters, add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.eight_bits import (
     EIGHT_BITS,
     FORMATS,
     EightBitConv2d,
@@ -25,13 +27,11 @@ from giornata.diffusion.eight_bits import (
     widened,
     working_bytes,
 )
-from giornata.diffusion.lora import Adapters, add_adapters
-from giornata.diffusion.memory import ActivationPrecision, kept_bytes
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.recompute import Recompute, recomputing
-from giornata.diffusion.slots import AdapterSlots
-from giornata.diffusion.unet_layers import layers_of
+from giornata.diffusion.base.memory import ActivationPrecision, kept_bytes
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.recompute import Recompute, recomputing
+from giornata.diffusion.base.unet_layers import layers_of
+from giornata.diffusion.draws.randomness import normal
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization
 from giornata.workloads.train.memory_budget import adapter_shapes, sizes_of

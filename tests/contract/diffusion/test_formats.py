@@ -12,12 +12,19 @@ from diffusers.utils import convert_state_dict_to_diffusers
 from safetensors import safe_open
 from safetensors.torch import load, load_file
 
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.families.sdxl import kohya_name
-from giornata.diffusion.formats import FILE_NAMES, Format, lost_tensors, write_diffusers, write_kohya, write_lora
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.lora_facts import LoraFacts, facts_of
-from giornata.diffusion.lora_rewrite import facts_shown
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.files.formats import (
+    FILE_NAMES,
+    Format,
+    lost_tensors,
+    write_diffusers,
+    write_kohya,
+    write_lora,
+)
+from giornata.diffusion.files.lora_facts import LoraFacts, facts_of
+from giornata.diffusion.files.lora_rewrite import facts_shown
 from giornata.diffusion.tensor_file import safetensors_bytes
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason

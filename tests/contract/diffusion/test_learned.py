@@ -10,12 +10,12 @@ from tools.tiny_shapes.evaluate import load
 from tools.tiny_shapes.learned import Examination, main, shows
 from tools.tiny_shapes.scoring import Scorer
 
-from giornata.diffusion.drawings import BACKGROUNDS, SUBJECTS, draw_picture
-from giornata.diffusion.formats import write_diffusers
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.lora_facts import facts_of
-from giornata.diffusion.models import load_base
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.models import load_base
+from giornata.diffusion.files.formats import write_diffusers
+from giornata.diffusion.files.lora_facts import facts_of
 from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.tiny.drawings import BACKGROUNDS, SUBJECTS, draw_picture
 from giornata.protocol.specs import TrainSpec
 
 PROMPT = "a sks shape"

@@ -7,12 +7,12 @@ import torch
 from diffusers import UNet2DConditionModel
 from tests.unit.diffusion.test_memory import count_kept, in_a_slot, sdxl  # noqa: F401
 
-from giornata.diffusion.adapter_plan import why_not_lean
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.memory import GIB, ActivationPrecision, AdapterShape, multiplied_out_bytes
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.unet_layers import LayerKind, layers_of
+from giornata.diffusion.adapter.adapter_plan import why_not_lean
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.memory import GIB, ActivationPrecision, AdapterShape, multiplied_out_bytes
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.recompute import Recompute
+from giornata.diffusion.base.unet_layers import LayerKind, layers_of
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.memory_budget import MemoryPlan, sizes_of
 

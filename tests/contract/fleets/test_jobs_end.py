@@ -14,14 +14,14 @@ from tests.fixtures.work import Workshop
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.lift_bans import lift_bans
+from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.context import Context
-from giornata.control.lift_bans import lift_bans
+from giornata.control.fleets.reap import reap
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import InstanceState
-from giornata.control.reap import reap
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.reported_ends import fail, release
-from giornata.control.scale import scale_fleet
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
 from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease, ReleaseAttempt

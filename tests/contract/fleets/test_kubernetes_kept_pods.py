@@ -4,10 +4,10 @@ import pytest
 from tests.contract.fleets.test_jobs_end import Installation, shop  # noqa: F401
 from tests.fixtures.kubernetes_under_test import strict_cluster
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.reported_ends import release
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import InstanceState
-from giornata.control.reported_ends import release
-from giornata.control.scale import scale_fleet
 from giornata.protocol.work import CompleteAttempt, ReleaseAttempt
 
 

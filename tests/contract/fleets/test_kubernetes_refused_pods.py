@@ -7,8 +7,8 @@ from tests.fixtures.kubernetes_admission import pod_security, priority_classes, 
 from tests.fixtures.kubernetes_under_test import NAMESPACE, SERVER, client_of, dependencies, rules_of_the_server
 
 from giornata.control.context import Caller
+from giornata.control.fleets.read_fleets import list_fleets
 from giornata.control.ports.fleet import Outdated
-from giornata.control.read_fleets import list_fleets
 from giornata.domain.errors import FleetRefused
 from giornata.fleets.kubernetes.driver import fleet_on
 from giornata.fleets.kubernetes.options import Options

@@ -13,12 +13,12 @@ from tests.contract.fleets.under_test import FleetUnderTest
 from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.work import NODE_CALLER, Workshop
 
+from giornata.control.attempts.known_node import note_checks
 from giornata.control.context import Caller
-from giornata.control.known_node import note_checks
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
+from giornata.control.jobs.read_jobs import get_job
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.read_jobs import get_job
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.scale import scale_fleet
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.node_checks import NodeChecks

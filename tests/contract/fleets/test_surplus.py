@@ -8,14 +8,14 @@ from tests.contract.fleets.under_test import FleetUnderTest
 from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.work import Workshop
 
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Caller
-from giornata.control.heartbeat import heartbeat
-from giornata.control.nodes import drain_node
-from giornata.control.operator_actions import pause_fleet, resume_fleet
+from giornata.control.fleets.nodes import drain_node
+from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.reported_ends import release
-from giornata.control.scale import scale_fleet
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import Heartbeat, Lease, ReleaseAttempt

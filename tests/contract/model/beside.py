@@ -6,7 +6,7 @@ from tests.contract.model.deeds import FAILURES, LATEST
 from tests.contract.model.house import key_of
 from tests.contract.model.town_deeds import Deeds
 
-from giornata.control.reported_ends import fail
+from giornata.control.attempts.reported_ends import fail
 from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, Reason
 from giornata.protocol.work import FailAttempt
 

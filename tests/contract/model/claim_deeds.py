@@ -8,7 +8,7 @@ from tests.contract.model.deeds import NodeDeeds
 from tests.contract.model.house import PLACES, Place, Row
 from tests.contract.model.standing import Standing
 
-from giornata.control.claim import claim_once
+from giornata.control.attempts.claim import claim_once
 from giornata.domain.routing import Candidate, rank
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.work import Claim

@@ -5,13 +5,13 @@ from typing import Any
 
 from tests.contract.model.calls import DIED, Calls, Held, Ticket
 
-from giornata.control.commit import commit_artifact, commit_checkpoint
-from giornata.control.complete import complete
-from giornata.control.heartbeat import heartbeat
-from giornata.control.reject_checkpoint import reject_checkpoint
-from giornata.control.report import add_log_lines, add_notice, put_metrics
-from giornata.control.reported_ends import fail, release
-from giornata.control.uploads import commit_cache, get_cache, request_attempt_uploads
+from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.reject_checkpoint import reject_checkpoint
+from giornata.control.attempts.report import add_log_lines, add_notice, put_metrics
+from giornata.control.attempts.reported_ends import fail, release
+from giornata.control.storage.uploads import commit_cache, get_cache, request_attempt_uploads
 from giornata.domain.errors import GiornataError, Unavailable
 from giornata.domain.reasons import REPORTABLE_FAILURES, REPORTABLE_RELEASES, Reason
 from giornata.protocol.uploads import FileToUpload, UploadRequest

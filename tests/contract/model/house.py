@@ -14,11 +14,11 @@ from tests.contract.model.written import Written
 from tests.fixtures.users import have
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
+from giornata.control.access.install import install
 from giornata.control.context import Caller, Context
-from giornata.control.datasets import create_dataset
-from giornata.control.install import install
 from giornata.control.policy import Policy
 from giornata.control.ports.records import ProjectRecord
+from giornata.control.storage.datasets import create_dataset
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.uploads import CreateDataset, DatasetItem

@@ -9,13 +9,13 @@ import itertools
 from tests.contract.model.house import PLACES, House, Place
 from tests.contract.model.invariants import Witness
 
-from giornata.control.claim import claim_once
-from giornata.control.complete import complete
-from giornata.control.lapse import lapse_leases
-from giornata.control.lift_bans import lift_bans
-from giornata.control.reap import reap
-from giornata.control.reported_ends import fail
-from giornata.control.stop_job import expire_deadlines
+from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.lift_bans import lift_bans
+from giornata.control.attempts.reported_ends import fail
+from giornata.control.fleets.reap import reap
+from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.domain.job import TERMINAL
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
 from giornata.protocol.work import Claim, CompleteAttempt, FailAttempt, Lease

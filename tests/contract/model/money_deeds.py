@@ -6,9 +6,9 @@ from tests.contract.model.calls import DIED
 from tests.contract.model.house import PROJECTS, ROOT, owner
 from tests.contract.model.town_deeds import DAY_S, Deeds
 
-from giornata.control.budgets import project_spent
+from giornata.control.budgets.budgets import project_spent
 from giornata.control.process_cache import ProcessCache
-from giornata.control.set_budget import change_job, set_project_budget, settle_budgets
+from giornata.control.projects.set_budget import change_job, set_project_budget, settle_budgets
 from giornata.domain.budget import month_start_ms, project_budgets
 from giornata.domain.errors import GiornataError, OverBudget
 from giornata.domain.job import TERMINAL

@@ -39,7 +39,7 @@ MUTANTS = (
         name="drop the fencing predicate",
         patches=(
             Patch(
-                file="control/fence.py",
+                file="control/storage/fence.py",
                 old="    if attempt.ended_at_ms is not None:\n",
                 new="    if False:\n",
             ),
@@ -55,7 +55,7 @@ MUTANTS = (
         name="drop the fence before a write, keep the predicate in it",
         patches=(
             Patch(
-                file="control/fence.py",
+                file="control/storage/fence.py",
                 old="    if attempt.ended_at_ms is not None:\n",
                 new="    if False:\n",
             ),
@@ -85,7 +85,7 @@ MUTANTS = (
         name="a job is shown before the step that is safe",
         patches=(
             Patch(
-                file="control/commit.py",
+                file="control/attempts/commit.py",
                 old="committed_step=safe, step=max(job.step, safe), **fruit",
                 new="committed_step=safe, **fruit",
             ),
@@ -95,7 +95,7 @@ MUTANTS = (
         name="a bad job is held against machines",
         patches=(
             Patch(
-                file="control/judge_machines.py",
+                file="control/attempts/judge_machines.py",
                 old="    if job_failed and not canary:\n",
                 new="    if False:\n",
             ),
@@ -105,7 +105,7 @@ MUTANTS = (
         name="delete N before N+1 is in",
         patches=(
             Patch(
-                file="control/commit.py",
+                file="control/attempts/commit.py",
                 old='for the step.\n    """\n    project_id = glimpse(ctx, attempt_id)\n',
                 new=(
                     'for the step.\n    """\n    project_id = glimpse(ctx, attempt_id)\n'
@@ -121,7 +121,7 @@ MUTANTS = (
         name="two transactions for event and change",
         patches=(
             Patch(
-                file="control/commit.py",
+                file="control/attempts/commit.py",
                 old=(
                     "    tx.events.add(job.id, job.project_id, EventType.CHECKPOINT_COMMITTED, attempt.number, data,"
                     " at_ms)\n"
@@ -129,7 +129,7 @@ MUTANTS = (
                 new="",
             ),
             Patch(
-                file="control/commit.py",
+                file="control/attempts/commit.py",
                 old=(
                     "            tx.checkpoints.delete(job.id, old)\n"
                     "        return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)\n"
@@ -159,7 +159,7 @@ MUTANTS = (
         name="terminal state overwritten",
         patches=(
             Patch(
-                file="control/stop_job.py",
+                file="control/jobs/stop_job.py",
                 old="    state = tx.jobs.change(job, event, ended_at_ms=at_ms, paused_by=None)\n",
                 new=(
                     "    state = JobState(_TYPES[event].removeprefix('job.'))\n"
@@ -172,7 +172,7 @@ MUTANTS = (
         name="a strike for a node that was preempted",
         patches=(
             Patch(
-                file="control/reported_ends.py",
+                file="control/attempts/reported_ends.py",
                 old="        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))\n",
                 new=(
                     "        if isinstance(report, ReleaseAttempt):\n"
@@ -186,7 +186,7 @@ MUTANTS = (
         name="the silence of a node is billed",
         patches=(
             Patch(
-                file="control/lapse.py",
+                file="control/attempts/lapse.py",
                 old="    tx.ledger.extend_each([attempt.id], to_ms=attempt.renewed_at_ms)",
                 new="    tx.ledger.extend_each([attempt.id], to_ms=at_ms)",
             ),
@@ -196,7 +196,7 @@ MUTANTS = (
         name="a node that says that a checkpoint is spoilt is believed",
         patches=(
             Patch(
-                file="control/look_at_bytes.py",
+                file="control/storage/look_at_bytes.py",
                 old="    wrong = wrong or _wrong_bytes(ctx, standing.key, sha256)\n",
                 new='    wrong = wrong or "the node says so"\n',
             ),
@@ -226,7 +226,7 @@ MUTANTS = (
         name="of those that crashed together each is to blame",
         patches=(
             Patch(
-                file="control/reported_ends.py",
+                file="control/attempts/reported_ends.py",
                 old="for each in [attempt, *there]}) if there else None",
                 new="for each in [attempt, *there]}) if False else None",
             ),
@@ -234,7 +234,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a job that crashed in company may do so again",
-        patches=(Patch(file="control/requeue.py", old='        columns["joint_key"] = None\n', new=""),),
+        patches=(Patch(file="control/attempts/requeue.py", old='        columns["joint_key"] = None\n', new=""),),
     ),
     Mutant(
         name="each of several attempts pays the whole node",
@@ -250,7 +250,7 @@ MUTANTS = (
         name="a node that does not obey an order goes on for ever",
         patches=(
             Patch(
-                file="control/enforce_budgets.py",
+                file="control/attempts/enforce_budgets.py",
                 old="    late = [attempt.id for attempt in attempts if _is_late(ctx, attempt)]\n",
                 new="    late: list[str] = []\n",
             ),
@@ -259,12 +259,16 @@ MUTANTS = (
     Mutant(
         name="a slow machine that was told to let a job go may have it again",
         patches=(
-            Patch(file="control/reported_ends.py", old="    if BAN[Reason.TOO_SLOW]:\n", new="    if False:\n"),
+            Patch(
+                file="control/attempts/reported_ends.py", old="    if BAN[Reason.TOO_SLOW]:\n", new="    if False:\n"
+            ),
         ),
     ),
     Mutant(
         name="a ban is never lifted",
-        patches=(Patch(file="control/lift_bans.py", old="    return due[:AT_MOST]\n", new="    return due[:0]\n"),),
+        patches=(
+            Patch(file="control/attempts/lift_bans.py", old="    return due[:AT_MOST]\n", new="    return due[:0]\n"),
+        ),
     ),
     Mutant(
         name="the pause before a job goes back never ends",
@@ -290,7 +294,7 @@ MUTANTS = (
         name="crashes on one machine never end a job",
         patches=(
             Patch(
-                file="control/requeue.py",
+                file="control/attempts/requeue.py",
                 old="        crashes=len(crashes),\n",
                 new="        crashes=len({each.machine_id for each in crashes}),\n",
             ),
@@ -300,7 +304,7 @@ MUTANTS = (
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(
-                file="control/reported_ends.py",
+                file="control/attempts/reported_ends.py",
                 old=(
                     "        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, "
                     "_ordered(attempt, report)}:\n"

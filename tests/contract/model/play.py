@@ -13,12 +13,12 @@ from tests.contract.model.shares import check_costs
 from tests.contract.model.together import Everything
 from tests.contract.model.town_deeds import DAY_S, DEEDS, Step
 
-from giornata.control.claim import claim_once
-from giornata.control.collect import collect
-from giornata.control.complete import complete
-from giornata.control.lapse import lapse_leases
-from giornata.control.set_budget import change_job, set_project_budget
-from giornata.control.stop_job import expire_deadlines
+from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.jobs.stop_job import expire_deadlines
+from giornata.control.projects.set_budget import change_job, set_project_budget
+from giornata.control.storage.collect import collect
 from giornata.domain.attempt import CLOCKS_AGREE_MS
 from giornata.domain.job import TERMINAL
 from giornata.domain.reasons import Reason

@@ -11,8 +11,8 @@ from tests.contract.model.house import PLACES, Place, Row
 from tests.contract.model.money_deeds import MoneyDeeds
 from tests.contract.model.standing import Key, Standing
 
-from giornata.control.claim import Asked, claim_each
-from giornata.control.heartbeat import Beat, heartbeat_each
+from giornata.control.attempts.claim import Asked, claim_each
+from giornata.control.attempts.heartbeat import Beat, heartbeat_each
 from giornata.domain.errors import GiornataError, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, Heartbeat

@@ -4,12 +4,12 @@ from tests.contract.model.calls import DIED, Held
 from tests.contract.model.house import PLACES
 from tests.contract.model.user_deeds import UserDeeds
 
-from giornata.control.collect import collect
-from giornata.control.lapse import lapse_leases
-from giornata.control.lift_bans import lift_bans
-from giornata.control.reap import reap
-from giornata.control.stop_job import expire_deadlines
-from giornata.control.stragglers import order_release
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.lift_bans import lift_bans
+from giornata.control.fleets.reap import reap
+from giornata.control.fleets.stragglers import order_release
+from giornata.control.jobs.stop_job import expire_deadlines
+from giornata.control.storage.collect import collect
 from giornata.domain.attempt import CLOCKS_AGREE_MS
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT

@@ -9,11 +9,11 @@ from tests.contract.model.deeds import named
 from tests.contract.model.house import PROJECTS, owner
 from tests.contract.model.shares import cost_of_job
 
-from giornata.control.read_jobs import get_job
-from giornata.control.retry import RETRYABLE, continue_training, retry
-from giornata.control.stop_job import cancel
-from giornata.control.submit import submit
-from giornata.control.uploads import complete_upload, request_uploads
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.retry import RETRYABLE, continue_training, retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import submit
+from giornata.control.storage.uploads import complete_upload, request_uploads
 from giornata.domain.errors import GiornataError, InvalidInput, KeyInFlight, NotFound, OverBudget
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.jobs import ContinueJob, SubmitJob

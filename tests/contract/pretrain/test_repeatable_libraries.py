@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from giornata.diffusion.determinism import let_libraries_repeat
+from giornata.diffusion.draws.determinism import let_libraries_repeat
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.worker import work

@@ -6,9 +6,9 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from tests.fixtures.users import ANN, claim, have, move_in, new_job
 
-from giornata.control.commit import commit_artifact
+from giornata.control.attempts.commit import commit_artifact
 from giornata.control.context import Context
-from giornata.control.job_outputs import read_artifacts
+from giornata.control.jobs.job_outputs import read_artifacts
 from giornata.control.ports.blobs import BlobRequest
 from giornata.protocol.work import CommitArtifact
 from giornata.store import schema

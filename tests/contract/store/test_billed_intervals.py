@@ -14,10 +14,10 @@ from tests.fixtures.work import Workshop
 from tests.fixtures.yard import Yard
 
 from giornata.control.context import Caller
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import InstanceState
-from giornata.control.read_costs import read_costs
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.scale import scale_fleet
+from giornata.control.projects.read_costs import read_costs
 from giornata.control.timestamps import instant
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy

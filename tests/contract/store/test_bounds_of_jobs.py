@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from tests.fixtures.work import Workshop
 
-from giornata.control.heartbeat import heartbeat
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.report import LONGEST_LINE, add_log_lines, add_notice, put_metrics
 from giornata.control.policy import Policy
 from giornata.control.process_cache import ProcessCache
-from giornata.control.report import LONGEST_LINE, add_log_lines, add_notice, put_metrics
 from giornata.protocol.work import Heartbeat, LogLines, MetricBatch, NoticeReport, StepMetrics
 from giornata.store import schema
 

@@ -9,15 +9,15 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.work import PRICE, Workshop
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.context import Caller
-from giornata.control.heartbeat import heartbeat
-from giornata.control.lapse import lapse_leases
-from giornata.control.read_jobs import get_job
-from giornata.control.reported_ends import fail, release
-from giornata.control.retry import continue_training, retry
-from giornata.control.set_budget import AT_ONCE, change_job, set_project_budget, settle_budgets
-from giornata.control.stop_job import cancel, expire_deadlines
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.retry import continue_training, retry
+from giornata.control.jobs.stop_job import cancel, expire_deadlines
+from giornata.control.projects.set_budget import AT_ONCE, change_job, set_project_budget, settle_budgets
 from giornata.domain.errors import IllegalTransition, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope, SetBudget

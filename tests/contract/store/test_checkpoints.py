@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.work import Workshop
 
-from giornata.control.commit import commit_artifact, commit_checkpoint, to_prune
-from giornata.control.complete import complete
-from giornata.control.lapse import lapse_leases
+from giornata.control.attempts.commit import commit_artifact, commit_checkpoint, to_prune
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reject_checkpoint import reject_checkpoint
+from giornata.control.attempts.report import put_metrics
+from giornata.control.attempts.reported_ends import release
 from giornata.control.ports.work_rows import BlobRow, CheckpointRow
-from giornata.control.reject_checkpoint import reject_checkpoint
-from giornata.control.report import put_metrics
-from giornata.control.reported_ends import release
 from giornata.domain.errors import BlobMismatch, BlobMissing, Conflict, NotFound
 from giornata.protocol.work import (
     CommitArtifact,

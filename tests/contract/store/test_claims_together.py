@@ -16,11 +16,11 @@ from tests.fixtures.work import NODE_CALLER, Workshop
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.control.claim import Asked, claim_each
+from giornata.control.attempts.claim import Asked, claim_each
+from giornata.control.attempts.heartbeat import Beat, heartbeat_each
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.context import Caller, Context
-from giornata.control.heartbeat import Beat, heartbeat_each
-from giornata.control.lapse import lapse_leases
-from giornata.control.reported_ends import fail, release
 from giornata.domain.errors import Conflict, GiornataError, LeaseLost
 from giornata.domain.health import newcomer
 from giornata.domain.reasons import Reason

@@ -2,8 +2,8 @@
 
 from tests.fixtures.work import Workshop
 
-from giornata.control.heartbeat import heartbeat
-from giornata.control.lapse import lapse_leases
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.lapse import lapse_leases
 from giornata.domain.attempt import CLOCKS_AGREE_MS
 from giornata.protocol.work import Heartbeat
 from giornata.store import schema

@@ -4,16 +4,16 @@ import pytest
 from tests.fixtures.users import ANN, move_in, new_dataset, new_job, train
 from tests.fixtures.work import Workshop
 
-from giornata.control.claim import Asked, claim_each, nothing_yet
+from giornata.control.attempts.claim import Asked, claim_each, nothing_yet
+from giornata.control.attempts.heartbeat import Beat, heartbeat_each
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reported_ends import fail
 from giornata.control.context import Caller, Context
-from giornata.control.heartbeat import Beat, heartbeat_each
-from giornata.control.lapse import lapse_leases
+from giornata.control.fleets.nodes import list_nodes
+from giornata.control.jobs.retry import retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import submit
 from giornata.control.monitoring import read_gauges
-from giornata.control.nodes import list_nodes
-from giornata.control.reported_ends import fail
-from giornata.control.retry import retry
-from giornata.control.stop_job import cancel
-from giornata.control.submit import submit
 from giornata.domain.errors import LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, NodeState, Scope

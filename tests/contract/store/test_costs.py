@@ -6,13 +6,13 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.work import NODE_CALLER, PRICE, Workshop
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Caller
-from giornata.control.heartbeat import heartbeat
+from giornata.control.jobs.read_jobs import get_job
 from giornata.control.monitoring import read_gauges
-from giornata.control.read_costs import read_costs
-from giornata.control.read_jobs import get_job
-from giornata.control.reported_ends import release
+from giornata.control.projects.read_costs import read_costs
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Forbidden, InvalidInput
 from giornata.protocol.admin import ROOT_PROJECT, Costs, Scope

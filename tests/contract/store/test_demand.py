@@ -2,9 +2,9 @@
 
 from tests.fixtures.work import Workshop
 
-from giornata.control.lapse import lapse_leases
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reported_ends import fail
 from giornata.control.ports.work_rows import Demand
-from giornata.control.reported_ends import fail
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import FailAttempt
 

@@ -3,10 +3,10 @@
 from tests.fixtures.work import Workshop
 from tests.fixtures.world import START_MS
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.durations import LENGTH_BOUNDS_S, WAIT_BOUNDS_S
-from giornata.control.reported_ends import fail, release
-from giornata.control.stop_job import expire_deadlines, stop_job
+from giornata.control.jobs.stop_job import expire_deadlines, stop_job
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import CompleteAttempt, FailAttempt, ReleaseAttempt

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.fixtures.work import Workshop
 
-from giornata.control.complete import complete
-from giornata.control.heartbeat import heartbeat
-from giornata.control.lapse import lapse_leases
-from giornata.control.reported_ends import fail, release
-from giornata.control.stop_job import stop_job
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reported_ends import fail, release
+from giornata.control.jobs.stop_job import stop_job
 from giornata.domain.errors import Conflict, InvalidInput, LeaseLost
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, RETRY, STRIKE, Reason

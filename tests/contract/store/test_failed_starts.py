@@ -7,13 +7,13 @@ from tests.fixtures.fleets import node_of
 from tests.fixtures.work import NODE_CALLER
 from tests.fixtures.yard import POLICY, Yard
 
+from giornata.control.attempts.known_node import note_checks
+from giornata.control.attempts.lift_bans import lift_bans
+from giornata.control.attempts.reported_ends import fail
 from giornata.control.context import Caller
-from giornata.control.known_node import note_checks
-from giornata.control.lift_bans import lift_bans
+from giornata.control.fleets.read_fleets import read_fleet
+from giornata.control.jobs.read_jobs import get_job
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
-from giornata.control.read_fleets import read_fleet
-from giornata.control.read_jobs import get_job
-from giornata.control.reported_ends import fail
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.node_checks import NodeChecks

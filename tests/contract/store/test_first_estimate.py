@@ -4,10 +4,10 @@ import pytest
 from tests.fixtures.fleets import ToyFleet, governed, with_fleets
 from tests.fixtures.users import ANN, BOB, NODE, claim, end, move_in, new_dataset, new_job, progress, train
 
-from giornata.control.claim import claim_once
+from giornata.control.attempts.claim import claim_once
 from giornata.control.context import Context
-from giornata.control.datasets import create_dataset
-from giornata.control.estimate import estimate
+from giornata.control.jobs.estimate import estimate
+from giornata.control.storage.datasets import create_dataset
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import Estimate, SubmitJob

@@ -6,11 +6,11 @@ import pytest
 from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.work import Workshop
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
 from giornata.control.context import Caller
 from giornata.control.fleet_loops import fleet_loops
+from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet
 from giornata.control.loops import Loops
-from giornata.control.operator_actions import pause_fleet, resume_fleet
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope

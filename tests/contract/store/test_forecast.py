@@ -3,11 +3,11 @@
 import pytest
 from tests.fixtures.users import ANN, BOB, NODE, claim, move_in, new_dataset, new_job, progress, train
 
-from giornata.control.claim import claim_once
-from giornata.control.complete import complete
+from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.complete import complete
 from giornata.control.context import Context
-from giornata.control.estimate import estimate
-from giornata.control.submit import submit
+from giornata.control.jobs.estimate import estimate
+from giornata.control.jobs.submit import submit
 from giornata.control.timestamps import instant
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Estimate, SubmitJob

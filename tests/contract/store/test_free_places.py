@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, with_fleets
 
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.reported_ends import release
-from giornata.control.scale import scale_fleet
+from giornata.control.attempts.reported_ends import release
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.work import ReleaseAttempt
 from giornata.store import schema

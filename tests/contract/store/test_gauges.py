@@ -2,14 +2,14 @@
 
 from tests.fixtures.world import ManualClock
 
-from giornata.control.authenticate import authenticate
-from giornata.control.claim import claim_once
+from giornata.control.access.authenticate import authenticate
+from giornata.control.access.install import install
+from giornata.control.access.keys import create_key
+from giornata.control.attempts.claim import claim_once
 from giornata.control.context import Context
-from giornata.control.install import install
-from giornata.control.keys import create_key
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import submit
 from giornata.control.monitoring import read_gauges
-from giornata.control.stop_job import cancel
-from giornata.control.submit import submit
 from giornata.protocol.admin import CreateKey, NodeState, Scope
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.work import Claim, NodeInfo

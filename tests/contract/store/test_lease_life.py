@@ -7,16 +7,16 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.work import Workshop
 
-from giornata.control.commit import commit_artifact, commit_checkpoint
-from giornata.control.complete import complete
+from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reject_checkpoint import reject_checkpoint
+from giornata.control.attempts.report import add_log_lines, add_notice, put_metrics
+from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.context import Caller
-from giornata.control.heartbeat import heartbeat
-from giornata.control.lapse import lapse_leases
-from giornata.control.read_jobs import get_job
-from giornata.control.reject_checkpoint import reject_checkpoint
-from giornata.control.report import add_log_lines, add_notice, put_metrics
-from giornata.control.reported_ends import fail, release
-from giornata.control.stop_job import expire_deadlines, stop_job
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.stop_job import expire_deadlines, stop_job
 from giornata.domain.errors import IllegalTransition, LeaseLost
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason

@@ -7,16 +7,16 @@ from datetime import timedelta
 import pytest
 from tests.fixtures.work import Workshop
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.lift_bans import lift_bans
+from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.context import Caller
-from giornata.control.lapse import lapse_leases
-from giornata.control.lift_bans import lift_bans
-from giornata.control.operator_actions import quarantine_machine, release_machine
-from giornata.control.read_jobs import get_job
-from giornata.control.reap import reap
-from giornata.control.reported_ends import fail, release
-from giornata.control.retry import retry
-from giornata.control.stragglers import order_release
+from giornata.control.fleets.operator_actions import quarantine_machine, release_machine
+from giornata.control.fleets.reap import reap
+from giornata.control.fleets.stragglers import order_release
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.retry import retry
 from giornata.control.timestamps import instant
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason

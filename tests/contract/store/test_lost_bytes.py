@@ -10,14 +10,14 @@ from tests.contract.store.test_races import at_once
 from tests.fixtures.users import ROOT, have
 from tests.fixtures.work import Workshop
 
-from giornata.control.commit import commit_artifact, commit_checkpoint
-from giornata.control.complete import complete
+from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.reject_checkpoint import reject_checkpoint
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Context
-from giornata.control.datasets import create_dataset
 from giornata.control.ports.blobs import Stored
-from giornata.control.reject_checkpoint import reject_checkpoint
-from giornata.control.reported_ends import release
-from giornata.control.uploads import commit_cache, get_cache, request_attempt_uploads, request_uploads
+from giornata.control.storage.datasets import create_dataset
+from giornata.control.storage.uploads import commit_cache, get_cache, request_attempt_uploads, request_uploads
 from giornata.domain.errors import BlobMissing, Conflict, InvalidInput, LeaseLost, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.uploads import CreateDataset, DatasetItem, FileToUpload, UploadRequest

@@ -11,18 +11,18 @@ from tests.contract.store.test_budgets import statements
 from tests.contract.store.test_reap import ListedFleet
 from tests.fixtures.work import NODE_CALLER, Workshop
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.known_node import node_policy, note_checks
+from giornata.control.attempts.reported_ends import fail
 from giornata.control.context import Caller, GovernedFleet
-from giornata.control.heartbeat import heartbeat
-from giornata.control.job_outputs import read_events
-from giornata.control.known_node import node_policy, note_checks
-from giornata.control.nodes import list_nodes
-from giornata.control.operator_actions import list_machines, quarantine_machine, release_machine
+from giornata.control.fleets.nodes import list_nodes
+from giornata.control.fleets.operator_actions import list_machines, quarantine_machine, release_machine
+from giornata.control.fleets.reap import reap
+from giornata.control.fleets.stragglers import move_stragglers
+from giornata.control.jobs.job_outputs import read_events
+from giornata.control.jobs.read_jobs import get_job, list_jobs
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.read_jobs import get_job, list_jobs
-from giornata.control.reap import reap
-from giornata.control.reported_ends import fail
-from giornata.control.stragglers import move_stragglers
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from giornata.domain.health import MachineState
 from giornata.domain.node_checks import NodeThresholds

@@ -12,14 +12,14 @@ from tests.fixtures.users import ANN, move_in, new_dataset, train
 from tests.fixtures.users import ROOT as USERS_ROOT
 from tests.fixtures.work import PRICE, Workshop
 
-from giornata.control.budgets import project_spent
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.reported_ends import release
+from giornata.control.budgets.budgets import project_spent
 from giornata.control.context import Context
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.submit import submit
 from giornata.control.process_cache import ProcessCache
-from giornata.control.read_jobs import get_job
-from giornata.control.reported_ends import release
-from giornata.control.set_budget import change_job, set_project_budget, settle_budgets
-from giornata.control.submit import submit
+from giornata.control.projects.set_budget import change_job, set_project_budget, settle_budgets
 from giornata.domain.budget import Spent, month_of, month_start_ms
 from giornata.domain.errors import OverBudget
 from giornata.domain.money import cost_micro_usd

@@ -6,13 +6,13 @@ import pytest
 from tests.fixtures.users import ANN, ROOT, move_in
 from tests.fixtures.work import NODE_CALLER, Workshop
 
-from giornata.control.claim import Asked, claim_each
+from giornata.control.attempts.claim import Asked, claim_each
+from giornata.control.attempts.reported_ends import fail
 from giornata.control.context import Context
-from giornata.control.read_jobs import get_job
-from giornata.control.reported_ends import fail
-from giornata.control.retry import retry
-from giornata.control.stop_job import cancel
-from giornata.control.submit import submit
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.retry import retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import submit
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.work import Claim, ClaimReply, FailAttempt, NodeInfo

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.work import NODE_CALLER, Workshop
 
-from giornata.control.collect import collect
+from giornata.control.attempts.known_node import node_policy, note_checks
 from giornata.control.context import Caller, Context, GovernedFleet
-from giornata.control.known_node import node_policy, note_checks
-from giornata.control.nodes import list_nodes
+from giornata.control.fleets.nodes import list_nodes
+from giornata.control.storage.collect import collect
 from giornata.domain.errors import Conflict, Forbidden
 from giornata.domain.node_checks import MIB, NodeThresholds
 from giornata.domain.transfers import probe_sha256, probe_size

@@ -9,16 +9,16 @@ from tests.contract.store.test_reap import ListedFleet
 from tests.fixtures.users import ANN_ADMIN, ROOT
 from tests.fixtures.work import NODE_CALLER, PRICE, Workshop
 
-from giornata.control.authenticate import authenticate
+from giornata.control.access.authenticate import authenticate
+from giornata.control.access.keys import create_key, list_keys, revoke_key
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.known_node import note_checks
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Caller
-from giornata.control.heartbeat import heartbeat
-from giornata.control.keys import create_key, list_keys, revoke_key
-from giornata.control.known_node import note_checks
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.jobs.read_jobs import get_job
 from giornata.control.policy import Policy
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
-from giornata.control.read_jobs import get_job
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.reported_ends import release
 from giornata.domain.errors import Forbidden, InvalidInput
 from giornata.protocol.admin import CreateKey, Scope
 from giornata.protocol.node_checks import NodeChecks

@@ -3,7 +3,7 @@
 from tests.contract.store.test_races import at_once
 from tests.fixtures.work import Workshop
 
-from giornata.control.report import add_notice
+from giornata.control.attempts.report import add_notice
 from giornata.protocol.work import NoticeReport
 from giornata.store import schema
 

@@ -7,15 +7,15 @@ from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, govern
 from tests.fixtures.work import NODE_CALLER
 from tests.fixtures.yard import POLICY, Yard
 
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Caller
-from giornata.control.heartbeat import heartbeat
-from giornata.control.nodes import drain_node, list_nodes, undrain_node
-from giornata.control.operator_actions import pause_fleet, resume_fleet, scale_by_hand
+from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
+from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet, scale_by_hand
+from giornata.control.fleets.read_fleets import read_fleet
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.roll import ask_to_roll
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
-from giornata.control.read_fleets import read_fleet
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.reported_ends import release
-from giornata.control.roll import ask_to_roll
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from giornata.domain.scaling_windows import parse_window
 from giornata.protocol.admin import ROOT_PROJECT, NodeState, Scope

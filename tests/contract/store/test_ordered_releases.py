@@ -6,11 +6,11 @@ import pytest
 from tests.contract.store.test_stragglers import cohort, idle_node, lease
 from tests.fixtures.work import Workshop
 
+from giornata.control.attempts.heartbeat import Beat, heartbeat, heartbeat_each
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Context
-from giornata.control.heartbeat import Beat, heartbeat, heartbeat_each
-from giornata.control.lapse import lapse_leases
-from giornata.control.reported_ends import release
-from giornata.control.stragglers import move_stragglers, order_release
+from giornata.control.fleets.stragglers import move_stragglers, order_release
 from giornata.domain.errors import LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Heartbeat, Lease, Order, ReleaseAttempt

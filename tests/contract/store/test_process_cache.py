@@ -7,9 +7,9 @@ import sqlalchemy as sa
 from tests.fixtures.users import ANN_ADMIN, move_in
 from tests.fixtures.world import ManualClock
 
-from giornata.control.authenticate import KEPT_MS, authenticate, remembered
+from giornata.control.access.authenticate import KEPT_MS, authenticate, remembered
+from giornata.control.access.keys import create_key, revoke_key
 from giornata.control.context import Context
-from giornata.control.keys import create_key, revoke_key
 from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unauthenticated
 from giornata.domain.money import cost_micro_usd

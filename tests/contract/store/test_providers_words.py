@@ -7,11 +7,11 @@ from tests.contract.store.test_reap import keep_quarantined, quarantine, with_fl
 from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, governed, node_of, with_fleets
 
 from giornata.control.context import Caller
+from giornata.control.fleets.read_fleets import list_fleets, read_fleet
+from giornata.control.fleets.reap import reap
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.read_fleets import list_fleets, read_fleet
-from giornata.control.reap import reap
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.scale import scale_fleet
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope

@@ -8,11 +8,11 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.work import NODE_CALLER, Workshop
 
-from giornata.control.claim import Asked, claim_each, nothing_yet
-from giornata.control.complete import complete
-from giornata.control.heartbeat import heartbeat
-from giornata.control.lapse import lapse_leases
-from giornata.control.reported_ends import fail
+from giornata.control.attempts.claim import Asked, claim_each, nothing_yet
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.reported_ends import fail
 from giornata.domain.health import Health, HealthPolicy, MachineState
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, FailAttempt, Heartbeat, Lease

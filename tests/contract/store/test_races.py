@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from tests.fixtures.work import PRICE, Workshop
 
-from giornata.control.commit import commit_checkpoint
-from giornata.control.complete import complete
-from giornata.control.heartbeat import heartbeat
-from giornata.control.lapse import lapse_leases
-from giornata.control.stop_job import stop_job
-from giornata.control.uploads import request_attempt_uploads
+from giornata.control.attempts.commit import commit_checkpoint
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.jobs.stop_job import stop_job
+from giornata.control.storage.uploads import request_attempt_uploads
 from giornata.domain.errors import Conflict
 from giornata.domain.job import JobEvent
 from giornata.protocol.uploads import FileToUpload, UploadRequest

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 
 from tests.fixtures.work import Workshop
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.reported_ends import fail
 from giornata.control.context import Caller, GovernedFleet
-from giornata.control.heartbeat import heartbeat
-from giornata.control.operator_actions import quarantine_machine
+from giornata.control.fleets.operator_actions import quarantine_machine
+from giornata.control.fleets.reap import reap
+from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
-from giornata.control.reap import reap
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.reported_ends import fail
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope

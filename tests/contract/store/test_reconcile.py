@@ -3,10 +3,10 @@
 import pytest
 from tests.fixtures.yard import Yard, draining
 
-from giornata.control.heartbeat import heartbeat
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.reported_ends import release
+from giornata.control.fleets.reconcile import reconcile_fleet, unconfigured
 from giornata.control.ports.fleet import InstanceState, Limits
-from giornata.control.reconcile import reconcile_fleet, unconfigured
-from giornata.control.reported_ends import release
 from giornata.domain.errors import FleetUnavailable, LeaseLost
 from giornata.protocol.work import Heartbeat, Order, ReleaseAttempt
 from giornata.store import schema

@@ -6,14 +6,14 @@ import threading
 import pytest
 from tests.fixtures.users import ANN, ROOT, claim, move_in, new_dataset, progress, train
 
-from giornata.control.complete import complete
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.context import Context
-from giornata.control.heartbeat import heartbeat
-from giornata.control.projects import list_projects
-from giornata.control.retry import retry
-from giornata.control.set_budget import change_job, set_project_budget
-from giornata.control.stop_job import cancel
-from giornata.control.submit import submit
+from giornata.control.jobs.retry import retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import submit
+from giornata.control.projects.projects import list_projects
+from giornata.control.projects.set_budget import change_job, set_project_budget
 from giornata.domain.errors import Forbidden, NotFound, OverBudget
 from giornata.protocol.admin import Project, SetBudget
 from giornata.protocol.jobs import ChangeJob, Job, SubmitJob

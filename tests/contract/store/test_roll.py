@@ -6,13 +6,13 @@ import pytest
 from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.work import NODE_CALLER
 
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Caller
+from giornata.control.fleets.read_fleets import read_fleet
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.roll import ask_to_roll
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance, Outdated
-from giornata.control.read_fleets import read_fleet
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.reported_ends import release
-from giornata.control.roll import ask_to_roll
-from giornata.control.scale import scale_fleet
 from giornata.domain.errors import Conflict, FleetUnavailable, Forbidden, NotFound
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope

@@ -10,13 +10,13 @@ from tests.fixtures.salad_group import FakeInstance
 from tests.fixtures.salad_imds import ORGANIZATION_ID, SaladKeys, SaladWorkload
 from tests.fixtures.salad_rented import Rented
 
-from giornata.control.authenticate import authenticate
-from giornata.control.claim import claim_once
-from giornata.control.complete import complete
+from giornata.control.access.authenticate import authenticate
+from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.context import GovernedFleet
-from giornata.control.heartbeat import heartbeat
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.scale import scale_fleet
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.fleets.opening import identities_of

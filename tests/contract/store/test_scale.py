@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.yard import POLICY, Yard
 
+from giornata.control.attempts.lift_bans import lift_bans
+from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.context import Caller
 from giornata.control.fleet_views import demand_of
-from giornata.control.lift_bans import lift_bans
+from giornata.control.fleets.scale import scale_fleet
+from giornata.control.jobs.read_jobs import get_job
 from giornata.control.ports.fleet import Limits
-from giornata.control.read_jobs import get_job
-from giornata.control.reported_ends import fail, release
-from giornata.control.scale import scale_fleet
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import FailAttempt, ReleaseAttempt

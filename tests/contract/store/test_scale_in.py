@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.yard import POLICY, Yard, draining
 
-from giornata.control.heartbeat import heartbeat
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.reported_ends import release
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.reported_ends import release
-from giornata.control.scale import scale_fleet
 from giornata.protocol.work import Heartbeat, Order, ReleaseAttempt
 from giornata.store import schema
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.yard import POLICY, Yard
 
-from giornata.control.scale import scale_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.domain.errors import FleetRefused, FleetUnavailable
 from giornata.store import schema
 

@@ -3,8 +3,8 @@
 import pytest
 from tests.fixtures.work import Workshop
 
-from giornata.control.complete import complete
-from giornata.control.reported_ends import fail
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.reported_ends import fail
 from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, BAN, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
 from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease
 from giornata.store import schema

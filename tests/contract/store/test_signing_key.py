@@ -7,8 +7,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from giornata.cli.operate.composition import FernetSealer
-from giornata.control.context import Context
-from giornata.control.install import (
+from giornata.control.access.install import (
     GIVEN_KEY_NAME,
     install,
     put_admin_key,
@@ -17,6 +16,7 @@ from giornata.control.install import (
     seal_signing_key,
     signing_key,
 )
+from giornata.control.context import Context
 from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unavailable
 from giornata.protocol.admin import ROOT_PROJECT

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from tests.fixtures.work import NODE_CALLER, Workshop
 
-from giornata.control.claim import claim_once
-from giornata.control.complete import complete
-from giornata.control.heartbeat import heartbeat
-from giornata.control.reported_ends import release
-from giornata.control.stragglers import move_stragglers
+from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.reported_ends import release
+from giornata.control.fleets.stragglers import move_stragglers
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, CompleteAttempt, Heartbeat, Lease, Order, ReleaseAttempt
 from giornata.store import schema

@@ -6,12 +6,12 @@ import pytest
 from tests.contract.store.test_claims_together import database_kind, told, twins  # noqa: F401 - fixtures
 from tests.fixtures.work import Workshop
 
-from giornata.control.complete import Done, complete_each
+from giornata.control.attempts.complete import Done, complete_each
+from giornata.control.attempts.reported_ends import fail
 from giornata.control.context import Caller
-from giornata.control.read_jobs import get_job
-from giornata.control.reported_ends import fail
-from giornata.control.set_budget import set_project_budget
-from giornata.control.submit import Submission, submit_each
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.submit import Submission, submit_each
+from giornata.control.projects.set_budget import set_project_budget
 from giornata.domain.errors import Conflict, GiornataError, InvalidInput, LeaseLost, OverBudget
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope, SetBudget

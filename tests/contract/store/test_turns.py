@@ -8,13 +8,13 @@ import pytest
 from tests.fixtures.users import ANN, BOB
 from tests.fixtures.work import Workshop
 
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Caller
-from giornata.control.estimate import estimate
-from giornata.control.read_jobs import get_job
-from giornata.control.reported_ends import release
-from giornata.control.retry import retry
-from giornata.control.stop_job import cancel
-from giornata.control.submit import submit, turn_of
+from giornata.control.jobs.estimate import estimate
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.retry import retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import submit, turn_of
 from giornata.domain.reasons import Reason
 from giornata.domain.routing import Turns
 from giornata.protocol.jobs import SubmitJob

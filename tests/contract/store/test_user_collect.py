@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from tests.fixtures.users import ANN, BOB, Bytes, claim, have, move_in, new_dataset, new_job, progress, upload_key
 from tests.fixtures.world import ManualClock
 
-from giornata.control.collect import CollectReport, collect
 from giornata.control.context import Context
+from giornata.control.jobs.submit import submit
 from giornata.control.ports.blobs import Stored
 from giornata.control.ports.work_rows import ArtifactRow
-from giornata.control.submit import submit
-from giornata.control.uploads import commit_cache, complete_upload, request_uploads
-from giornata.control.verify_upload import verify_upload
+from giornata.control.storage.collect import CollectReport, collect
+from giornata.control.storage.uploads import commit_cache, complete_upload, request_uploads
+from giornata.control.storage.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, NotFound
 from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES
 from giornata.protocol.jobs import SubmitJob

@@ -8,13 +8,13 @@ import sqlalchemy as sa
 from tests.fixtures.users import ANN, BOB, NODE, claim, end, have, move_in, new_dataset, new_job, progress, train
 from tests.fixtures.world import ManualClock
 
-from giornata.control.collect import collect
 from giornata.control.context import Context
-from giornata.control.estimate import estimate
-from giornata.control.job_outputs import read_checkpoints
-from giornata.control.retry import CONTINUED_FROM, continue_training, retry
-from giornata.control.stop_job import cancel
-from giornata.control.submit import submit
+from giornata.control.jobs.estimate import estimate
+from giornata.control.jobs.job_outputs import read_checkpoints
+from giornata.control.jobs.retry import CONTINUED_FROM, continue_training, retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import submit
+from giornata.control.storage.collect import collect
 from giornata.domain.errors import Forbidden, IdempotencyMismatch, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason

@@ -11,10 +11,10 @@ from tests.fixtures.users import ANN, BOB, NODE, PICTURES, ROOT, claim, have, mo
 from tests.fixtures.world import FinePicture, FinePictures, ManualClock
 
 from giornata.control.context import Context
-from giornata.control.datasets import create_dataset, get_dataset, list_datasets
+from giornata.control.jobs.submit import submit
 from giornata.control.policy import Policy
-from giornata.control.projects import set_project_limits
-from giornata.control.submit import submit
+from giornata.control.projects.projects import set_project_limits
+from giornata.control.storage.datasets import create_dataset, get_dataset, list_datasets
 from giornata.domain.errors import Fault, Forbidden, InvalidInput, NotFound
 from giornata.protocol.admin import SetLimits
 from giornata.protocol.jobs import SubmitJob

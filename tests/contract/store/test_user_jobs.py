@@ -22,15 +22,15 @@ from tests.fixtures.users import (
 )
 from tests.fixtures.world import ManualClock
 
-from giornata.control.claim import claim_once
+from giornata.control.attempts.claim import claim_once
 from giornata.control.context import Caller, Context
-from giornata.control.job_outputs import read_artifacts, read_checkpoints, read_events, read_logs, read_metrics
-from giornata.control.nodes import list_nodes
+from giornata.control.fleets.nodes import list_nodes
+from giornata.control.jobs.job_outputs import read_artifacts, read_checkpoints, read_events, read_logs, read_metrics
+from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.control.jobs.retry import retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import submit
 from giornata.control.ports.work_rows import ArtifactRow
-from giornata.control.read_jobs import get_job, list_jobs
-from giornata.control.retry import retry
-from giornata.control.stop_job import cancel
-from giornata.control.submit import submit
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Forbidden, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import JobEvent, JobState

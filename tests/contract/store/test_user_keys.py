@@ -7,11 +7,11 @@ import sqlalchemy as sa
 from tests.fixtures.users import ANN, ANN_ADMIN, ANNS_NODE, BOB, NODE, ROOT, move_in
 from tests.fixtures.world import ManualClock
 
-from giornata.control.authenticate import authenticate
+from giornata.control.access.authenticate import authenticate
+from giornata.control.access.install import install, signing_key
+from giornata.control.access.keys import create_key, list_keys, revoke_key
 from giornata.control.context import Context
-from giornata.control.install import install, signing_key
-from giornata.control.keys import create_key, list_keys, revoke_key
-from giornata.control.projects import create_project, list_projects
+from giornata.control.projects.projects import create_project, list_projects
 from giornata.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, CreateProject, Scope
 from giornata.store.database import Database

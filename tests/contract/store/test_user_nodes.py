@@ -4,9 +4,9 @@ import pytest
 from tests.fixtures.users import ANN, ANNS_NODE, BOB, ROOT, claim, end, move_in, new_job
 from tests.fixtures.world import ManualClock
 
+from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.context import Caller, Context
-from giornata.control.heartbeat import heartbeat
-from giornata.control.nodes import list_nodes
+from giornata.control.fleets.nodes import list_nodes
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import NodeState

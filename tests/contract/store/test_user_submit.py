@@ -8,10 +8,10 @@ from tests.fixtures.users import ANN, BOB, NODE, claim, end, move_in, new_datase
 from tests.fixtures.world import ManualClock
 
 from giornata.control.context import Context
-from giornata.control.estimate import estimate
-from giornata.control.job_outputs import read_events
-from giornata.control.read_jobs import get_job
-from giornata.control.submit import submit
+from giornata.control.jobs.estimate import estimate
+from giornata.control.jobs.job_outputs import read_events
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.submit import submit
 from giornata.domain.errors import Fault, Forbidden, IdempotencyMismatch, InvalidInput
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason

@@ -11,11 +11,10 @@ from tests.fixtures.users import ANN, BOB, NODE, Bytes, claim, have, move_in, ne
 from tests.fixtures.world import ManualClock
 
 from giornata.control.context import Context
+from giornata.control.jobs.stop_job import cancel
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs, Stored
-from giornata.control.stop_job import cancel
-from giornata.control.timestamps import instant
-from giornata.control.uploads import (
+from giornata.control.storage.uploads import (
     commit_cache,
     complete_upload,
     get_cache,
@@ -24,7 +23,8 @@ from giornata.control.uploads import (
     request_attempt_uploads,
     request_uploads,
 )
-from giornata.control.verify_upload import verify_upload
+from giornata.control.storage.verify_upload import verify_upload
+from giornata.control.timestamps import instant
 from giornata.domain.errors import (
     BlobMismatch,
     BlobMissing,

@@ -14,9 +14,9 @@ with absent(*SELDOM):
 print("peft" in sys.modules, "bitsandbytes" in sys.modules)
 
 import torch
-from giornata.diffusion.optimizer import AdapterOptimizer
-from giornata.diffusion.grid_layout import Group
-from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
+from giornata.diffusion.optim.optimizer import AdapterOptimizer
+from giornata.diffusion.sampling.grid_layout import Group
+from giornata.diffusion.optim.optimizer import AdapterOptimizer, ParameterGroup
 from giornata.protocol.specs import TrainSpec
 
 spec = TrainSpec.model_validate({"model": "m", "dataset": "ds_1", "seed": 1, "optimizer": "adamw8bit"})

@@ -23,7 +23,7 @@ from tools.tiny_shapes.evaluate import ceiling, load
 from tools.tiny_shapes.stage import Course, Peers, Plan, Ramp, Stage, Surroundings
 from torch import nn
 
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.shapes.model import new_vae, text_parts
 from giornata.diffusion.shapes.pictures import captioned, captions
 from giornata.domain.errors import InvalidInput

@@ -10,7 +10,7 @@ from tests.fixtures.rerun_graphs import RULES, RerunGraph, RerunRecorder, captur
 from tests.fixtures.train_hall import Hall
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.graph_conditions import CAPTURING, GRAPHS_OFF, Capturing
 from giornata.workloads.train.workload import TrainWorkload

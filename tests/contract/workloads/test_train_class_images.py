@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train import class_images

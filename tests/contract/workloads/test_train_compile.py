@@ -17,7 +17,7 @@ from safetensors.torch import load
 from tests.fixtures.kernels import needs_compiler
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.regional import compiler_of
+from giornata.diffusion.base.regional import compiler_of
 from giornata.workloads.interface import Wish
 from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, Compiler, Speeds
 from giornata.workloads.train.kernel_cache import KernelCache
@@ -162,7 +162,7 @@ def test_a_compiler_that_fails_costs_auto_nothing_but_the_kernels(studio: Studio
 SECOND = """
 import json, sys
 from pathlib import Path
-from giornata.diffusion.determinism import fix_determinism
+from giornata.diffusion.draws.determinism import fix_determinism
 from tests.fixtures.train_studio import RecordingReporter
 fix_determinism(1)
 from giornata.protocol.pipe import Start

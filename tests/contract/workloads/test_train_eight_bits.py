@@ -14,9 +14,9 @@ from tools.tiny_shapes.evaluate import draw_prompts
 from tools.tiny_shapes.evaluate import load as load_pipeline
 from tools.tiny_shapes.scoring import LEAST_IOU, Scorer
 
-from giornata.diffusion.drawings import BACKGROUNDS, draw_subject
-from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.tiny.drawings import BACKGROUNDS, draw_subject
 from giornata.protocol.specs import model_key
 from giornata.workloads.interface import Outcome
 from giornata.workloads.train.workload import TrainWorkload

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.models import load_base
+from giornata.diffusion.base.models import load_base
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Wish
 from giornata.workloads.train.encoding import CachedInputs, cache_inputs

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load, load_file, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion import checkpoint as checkpoints
-from giornata.diffusion.export import export_checkpoint
-from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.files import checkpoint as checkpoints
+from giornata.diffusion.files.export import export_checkpoint
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ResumePoint

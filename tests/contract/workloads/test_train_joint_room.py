@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from tests.fixtures.train_hall import JOBS, Hall
 
-from giornata.diffusion.models import load_base
+from giornata.diffusion.base.models import load_base
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

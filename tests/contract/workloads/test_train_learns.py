@@ -17,9 +17,9 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, input_file
 from tools.tiny_shapes.evaluate import load
 from tools.tiny_shapes.learned import Examination, Marks
 
-from giornata.diffusion.drawings import draw_subject
-from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
+from giornata.diffusion.files.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
 from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.tiny.drawings import draw_subject
 from giornata.protocol.pipe import Start
 from giornata.workloads.interface import Outcome
 from giornata.workloads.train.workload import TrainWorkload

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load as load_tensors
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion import checkpoint as checkpoints
-from giornata.diffusion.memory import GIB
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.recompute import Recompute
+from giornata.diffusion.base.memory import GIB
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.recompute import Recompute
+from giornata.diffusion.files import checkpoint as checkpoints
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

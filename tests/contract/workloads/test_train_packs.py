@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.latents import CropPolicy
-from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.encode.latents import CropPolicy
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train import encoding_cache as packs

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.fixtures.train_studio import draw_pictures, spec_for
 
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.objective import Objective
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.optim.objective import Objective
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.encoding import cache_inputs
 from giornata.workloads.train.sample_set import load_samples

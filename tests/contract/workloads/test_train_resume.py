@@ -19,7 +19,7 @@ from tests.fixtures.resumed_jobs import ELSEWHERE, JOBS, PICTURES
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from giornata.diffusion.formats import FILE_NAMES
+from giornata.diffusion.files.formats import FILE_NAMES
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Wish
 

@@ -15,13 +15,13 @@ from safetensors import safe_open
 from safetensors.torch import load, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.batched_lora import adapters_off
+from giornata.diffusion.adapter.batched_lora import adapters_off
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.weights_digest import base_sha256
 from giornata.diffusion.families import SD15, SDXL, Family
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.samples import PURPOSE, PromptImages, draw_samples, initial_noise
-from giornata.diffusion.slots import AdapterSlots
-from giornata.diffusion.weights_digest import base_sha256
+from giornata.diffusion.sampling.samples import PURPOSE, PromptImages, draw_samples, initial_noise
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ResumePoint

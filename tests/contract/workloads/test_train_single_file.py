@@ -8,8 +8,8 @@ from safetensors.torch import load
 from tests.fixtures.single_file import write_single_file
 from tests.fixtures.train_studio import Studio, draw_pictures, spec_for
 
+from giornata.diffusion.base.models import load_base
 from giornata.diffusion.families import SD15
-from giornata.diffusion.models import load_base
 from giornata.workloads.train.workload import TrainWorkload
 
 

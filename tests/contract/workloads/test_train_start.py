@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
-from giornata.diffusion.formats import FILE_NAMES
+from giornata.diffusion.files.formats import FILE_NAMES
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile

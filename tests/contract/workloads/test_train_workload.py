@@ -13,9 +13,9 @@ from pydantic import SecretStr
 from safetensors import safe_open
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
-from giornata.diffusion import checkpoint as checkpoints
-from giornata.diffusion.hub import HuggingFaceHub
-from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.base.hub import HuggingFaceHub
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.files import checkpoint as checkpoints
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ResumePoint

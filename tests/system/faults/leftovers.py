@@ -8,7 +8,7 @@ from tests.system.faults.ground import Ground
 from giornata.agent.work_dir import WorkDir
 from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
-from giornata.control.collect import collect
+from giornata.control.storage.collect import collect
 from giornata.store import schema
 
 REFERRERS = (schema.dataset_items, schema.checkpoints, schema.artifacts, schema.caches)

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from tests.system.faults.rig import Rig
 
-from giornata.diffusion.tiny_model import build_tiny_model
+from giornata.diffusion.tiny.tiny_model import build_tiny_model
 
 # Loading torch takes its time.
 PATIENCE_S = 200.0

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fixtures.pretrain_sources import write_example
 
-from giornata.diffusion.decoding import decode
+from giornata.diffusion.encode.decoding import decode
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.example_data import Example

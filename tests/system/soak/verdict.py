@@ -17,8 +17,8 @@ from tests.system.soak.users import Book, counted
 
 from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
-from giornata.control.collect import collect
 from giornata.control.context import Context
+from giornata.control.storage.collect import collect
 from giornata.domain.errors import BlobMissing
 from giornata.domain.reasons import Reason
 

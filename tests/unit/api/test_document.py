@@ -9,7 +9,7 @@ from tests.fixtures.served import Served
 from tests.unit.client.test_client_flow import bitmap
 
 from giornata.api.problems import CODE_OF_STATUS, STATUS, Problem
-from giornata.control.spec_faults import parse_spec
+from giornata.control.jobs.spec_faults import parse_spec
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason

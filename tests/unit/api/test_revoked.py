@@ -13,7 +13,7 @@ from tests.unit.api.test_streams import submitted
 from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen
 from giornata.client import Backoff, Client
-from giornata.control.authenticate import authenticate
+from giornata.control.access.authenticate import authenticate
 from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unauthenticated
 

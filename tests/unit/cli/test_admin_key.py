@@ -7,8 +7,8 @@ import pytest
 from giornata.cli.operate.composition import open_house
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import connect
-from giornata.control.authenticate import authenticate
-from giornata.control.keys import create_key, revoke_key
+from giornata.control.access.authenticate import authenticate
+from giornata.control.access.keys import create_key, revoke_key
 from giornata.domain.errors import InvalidInput, Unauthenticated
 from giornata.protocol.admin import CreateKey, Scope
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from giornata.cli.jobs.base_models import Hub, model_faults, sent_name
-from giornata.control.spec_faults import parse_spec
+from giornata.control.jobs.spec_faults import parse_spec
 
 MISSING = {"x-error-code": "RepoNotFound"}
 KNOWN = {"stabilityai/stable-diffusion-xl-base-1.0", "owner/name", "owner/vae"}

@@ -12,8 +12,8 @@ from giornata.cli.operate.open_fleets import open_fleets, own_nodes, work_of
 from giornata.cli.settings import load_settings
 from giornata.cli.settings.connection import read_invitation
 from giornata.cli.settings.fleet_settings import TABLES, ChecksTable, ScalingTable
+from giornata.control.access.install import install
 from giornata.control.context import Context
-from giornata.control.install import install
 from giornata.control.ports.identities import NoIdentities
 from giornata.domain.errors import InvalidInput
 from giornata.domain.fleet_plan import ScalingPolicy

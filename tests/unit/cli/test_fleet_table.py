@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.fleets import TalkativeFleet, ToyFleet, governed, with_fleets
 
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.scale import scale_fleet
 from giornata.domain.errors import Forbidden
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.fleets import InstanceStanding

@@ -3,9 +3,9 @@
 import pytest
 from tests.fixtures.fleets import ToyFleet, governed, with_fleets
 
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Limits
-from giornata.control.reconcile import reconcile_fleet
-from giornata.control.scale import scale_fleet
 from giornata.domain.errors import Forbidden, NotFound
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.fleets import ScaleFleet

@@ -15,8 +15,8 @@ from giornata.cli.operate.composition import SECRETS_KEY_FILE, open_house
 from giornata.cli.settings import Settings
 from giornata.cli.settings.private_files import BLOBS, DATA, NODE, private_folder
 from giornata.cli.system import RandomNames, SystemClock
+from giornata.control.access.install import install, signing_key
 from giornata.control.context import Foundations
-from giornata.control.install import install, signing_key
 from giornata.domain.errors import InvalidInput, Unavailable
 from giornata.store.database import open_store
 from giornata.store.migrate import migrate

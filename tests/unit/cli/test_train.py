@@ -19,7 +19,7 @@ PROMPT = ("--instance-prompt", 'a photo of "sks" dög')
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn") / "teal heart"
-    drawing = [sys.executable, "-m", "giornata.diffusion.drawings", "teal-heart", str(folder), "--count", "4"]
+    drawing = [sys.executable, "-m", "giornata.diffusion.tiny.drawings", "teal-heart", str(folder), "--count", "4"]
     subprocess.run([*drawing, "--size", "64"], check=True)
     return folder
 

@@ -30,7 +30,7 @@ batch_size = 2
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn")
-    drawing = [sys.executable, "-m", "giornata.diffusion.drawings", "teal-heart", str(folder), "--count", "4"]
+    drawing = [sys.executable, "-m", "giornata.diffusion.tiny.drawings", "teal-heart", str(folder), "--count", "4"]
     subprocess.run([*drawing, "--size", "64"], check=True)
     return sorted(path.read_bytes() for path in folder.glob("*.png"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from giornata.cli.jobs.spec_options import parse_assignments
 from giornata.cli.ui.text import ago, ahead, cost, duration, size
-from giornata.control.spec_faults import NO_DATASET, parse_spec
+from giornata.control.jobs.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.specs import TrainSpec
 

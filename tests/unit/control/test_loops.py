@@ -10,8 +10,8 @@ from tests.fixtures.databases import new_sqlite
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
+from giornata.control.access.install import install
 from giornata.control.context import Context
-from giornata.control.install import install
 from giornata.control.loops import DEFAULT_SCHEDULE, LONGEST_PAUSE_S, Loop, Loops, pause_s
 from giornata.domain.errors import Unavailable
 from giornata.store.database import open_store

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.fixtures.world import START_MS, ManualClock
 
-from giornata.control.authenticate import authenticate, remembered
+from giornata.control.access.authenticate import authenticate, remembered
+from giornata.control.access.permissions import require_same_workload
 from giornata.control.context import Context
-from giornata.control.permissions import require_same_workload
 from giornata.control.ports.identities import Workload
 from giornata.domain.errors import Forbidden, Unauthenticated
 from giornata.protocol.admin import Scope

@@ -6,9 +6,9 @@ import pytest
 import torch
 from bitsandbytes.optim import AdamW8bit
 
-from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.schedule import learning_rate_factor
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.draws.schedule import learning_rate_factor
+from giornata.diffusion.optim.optimizer import AdapterOptimizer, ParameterGroup
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimization import Optimizer
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 
-from giornata.diffusion.captions import Embedding, EmbeddingCache, encode
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.samples import PURPOSE, SamplerConfig, draw_samples, initial_noise, sample_image
-from giornata.diffusion.tokens import add_tokens, taught
-from giornata.diffusion.unet_layers import layers_of
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.tokens import add_tokens, taught
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.recompute import Recompute
+from giornata.diffusion.base.unet_layers import layers_of
+from giornata.diffusion.encode.captions import Embedding, EmbeddingCache, encode
+from giornata.diffusion.sampling.samples import PURPOSE, SamplerConfig, draw_samples, initial_noise, sample_image
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import spoken
 from giornata.workloads.train.class_images import draw

@@ -8,10 +8,10 @@ import pytest
 import torch
 from diffusers import StableDiffusionXLPipeline
 
-from giornata.diffusion import captions
-from giornata.diffusion.captions import EmbeddingCache
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.scratch_file import ScratchFile
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.encode import captions
+from giornata.diffusion.encode.captions import EmbeddingCache
+from giornata.diffusion.encode.scratch_file import ScratchFile
 from giornata.domain.reasons import Reason
 from giornata.workloads.train.faults import reason_of
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 from safetensors import SafetensorError, safe_open
 
-from giornata.diffusion.checkpoint import (
+from giornata.diffusion.draws.determinism import differences, fingerprint
+from giornata.diffusion.draws.sample_order import Sample
+from giornata.diffusion.files.checkpoint import (
     Header,
     data_sha256,
     read_checkpoint,
@@ -18,8 +20,6 @@ from giornata.diffusion.checkpoint import (
     told_spec,
     write_checkpoint,
 )
-from giornata.diffusion.determinism import differences, fingerprint
-from giornata.diffusion.sample_order import Sample
 from giornata.diffusion.tensor_file import canonical_json
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason

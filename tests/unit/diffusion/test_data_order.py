@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from giornata.diffusion.sample_order import Sample, SampleOrder, by_content
+from giornata.diffusion.draws.sample_order import Sample, SampleOrder, by_content
 
 seeds = st.integers(0, 2**63 - 1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageChops
 
-from giornata.diffusion.drawings import BACKGROUNDS, SUBJECTS, background, draw_picture, draw_subject
+from giornata.diffusion.tiny.drawings import BACKGROUNDS, SUBJECTS, background, draw_picture, draw_subject
 from giornata.domain.errors import InvalidInput
 from giornata.pictures.inspection import PictureLimits
 from giornata.pictures.inspector.examine import examine
@@ -81,7 +81,15 @@ def test_every_wrong_argument_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_the_command_line_draws(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "giornata.diffusion.drawings", "two-tone-house", str(tmp_path), "--count", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "giornata.diffusion.tiny.drawings",
+        "two-tone-house",
+        str(tmp_path),
+        "--count",
+        "2",
+    ]
     subprocess.run([*command, "--size", "96"], check=True)
     for index in range(2):
         with Image.open(tmp_path / f"two-tone-house-{index:02d}.png") as picture:

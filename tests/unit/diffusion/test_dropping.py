@@ -9,11 +9,11 @@ import pytest
 import torch
 from tests.unit.diffusion.test_slots import filled, spec_of
 
-from giornata.diffusion.dropping import Dropping, drawn, for_places, ticket
-from giornata.diffusion.lora import ADAPTER, add_adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.adapter.dropping import Dropping, drawn, for_places, ticket
+from giornata.diffusion.adapter.lora import ADAPTER, add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.randomness import normal
 from giornata.protocol.specs import TrainSpec
 
 WORDS = 2**64

@@ -7,8 +7,8 @@ import torch
 from diffusers import DDPMScheduler, EulerDiscreteScheduler
 from tests.unit.diffusion.test_objective import EMBEDDING, Oracle, batch_of, noise_schedule, objective_of
 
-from giornata.diffusion.objective import NoisyBatch, edm_sigmas
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.optim.objective import NoisyBatch, edm_sigmas
 from giornata.protocol.specs import TrainSpec
 
 TYPES = ("epsilon", "v_prediction")

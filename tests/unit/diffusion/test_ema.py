@@ -4,8 +4,8 @@ import pytest
 import torch
 from diffusers.training_utils import EMAModel
 
-from giornata.diffusion.optimizer import WeightAverage
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.optim.optimizer import WeightAverage
 
 
 def moved(parameter: torch.nn.Parameter, step: int) -> None:

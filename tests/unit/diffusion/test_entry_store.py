@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from giornata.diffusion.latent_store import LatentEntry, LatentStore, unnamed_file
+from giornata.diffusion.encode.latent_store import LatentEntry, LatentStore, unnamed_file
 from giornata.domain.reasons import Reason
 from giornata.workloads.train.faults import reason_of
 

@@ -9,12 +9,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from giornata.diffusion.export import export_checkpoint, main
-from giornata.diffusion.formats import Format, write_lora
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.lora_facts import facts_of
-from giornata.diffusion.model_card import hashes_of
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.files.export import export_checkpoint, main
+from giornata.diffusion.files.formats import Format, write_lora
+from giornata.diffusion.files.lora_facts import facts_of
+from giornata.diffusion.files.model_card import hashes_of
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.specs import TrainSpec
 

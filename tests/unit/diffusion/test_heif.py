@@ -7,7 +7,7 @@ import pillow_heif
 import pytest
 from PIL import Image, ImageCms
 
-from giornata.diffusion.decoding import Undecodable, decode, upright_size
+from giornata.diffusion.encode.decoding import Undecodable, decode, upright_size
 
 SIZE = (96, 64)
 

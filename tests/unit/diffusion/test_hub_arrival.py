@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from giornata.diffusion.hub import Arrival, arriving
+from giornata.diffusion.base.hub import Arrival, arriving
 
 
 def test_what_comes_is_seen_and_what_lies_there_is_not(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.diffusion.hub import HubCache
+from giornata.diffusion.base.hub import HubCache
 
 MIB = 2**20
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from giornata.diffusion.latent_batches import LatentBatches, encode, one_row, rows_on, rows_within
-from giornata.diffusion.latents import CropPolicy, CropView, LatentCache
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.encode.latent_batches import LatentBatches, encode, one_row, rows_on, rows_within
+from giornata.diffusion.encode.latents import CropPolicy, CropView, LatentCache
 
 GIB = 2**30
 
@@ -75,7 +75,7 @@ def test_a_cpu_takes_one_at_a_time(tiny_base: BaseModel) -> None:
     ("total_gib", "side", "rows"), [(8, 1024, 1), (24, 1024, 1), (80, 1024, 4), (140, 1024, 8), (24, 512, 4)]
 )
 def test_a_batch_takes_at_most_a_sixteenth_of_the_device(total_gib: int, side: int, rows: int) -> None:
-    """SDXL's VAE takes 1 GiB for a picture of 1024 x 1024 in bf16 (diffusion/memory.py)."""
+    """SDXL's VAE takes 1 GiB for a picture of 1024 x 1024 in bf16 (diffusion/base/memory.py)."""
     vae = SimpleNamespace(config=SimpleNamespace(block_out_channels=(128, 256)), dtype=torch.bfloat16)
     assert rows_within(vae, (side, side), total_bytes=total_gib * GIB) == rows
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from giornata.diffusion import latents, pixels, randomness
-from giornata.diffusion.latents import CROP_VARIANTS, CropPolicy, LatentCache
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws import randomness
+from giornata.diffusion.encode import latents, pixels
+from giornata.diffusion.encode.latents import CROP_VARIANTS, CropPolicy, LatentCache
 from giornata.protocol.specs import TrainSpec
 
 SHA = "a" * 64

@@ -8,8 +8,8 @@ import torch
 from peft import LoraConfig, get_peft_model_state_dict
 from peft.tuners.lora import Linear as LoraLinear
 
-from giornata.diffusion.lora import ADAPTER, TEXT_TARGETS, add_adapters, target_faults
-from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.adapter.lora import ADAPTER, TEXT_TARGETS, add_adapters, target_faults
+from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

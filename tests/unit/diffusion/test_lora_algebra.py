@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from giornata.diffusion.lora_algebra import Cut, LokrFactors, LoraFactors, Method, add, merge, resize
+from giornata.diffusion.files.lora_algebra import Cut, LokrFactors, LoraFactors, Method, add, merge, resize
 
 EXACT = 1e-12
 

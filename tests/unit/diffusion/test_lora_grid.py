@@ -7,11 +7,11 @@ from diffusers import StableDiffusionXLPipeline
 from PIL import Image, ImageChops
 from tools.lora_grid import Row, Sampling, main, make_grid, paint, paint_row, parse_row
 
-from giornata.diffusion.formats import write_kohya
-from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet, fitted
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.lora_facts import facts_of
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.files.formats import write_kohya
+from giornata.diffusion.files.lora_facts import facts_of
+from giornata.diffusion.sampling.grid_layout import Group, SheetRow, cell_side_px, compose_sheet, fitted
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.specs import TrainSpec
 

@@ -9,13 +9,20 @@ from diffusers import StableDiffusionXLPipeline
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.families import SD15
-from giornata.diffusion.formats import FILE_NAMES, write_lora
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.lora_algebra import Cut, Method
-from giornata.diffusion.lora_facts import facts_of
-from giornata.diffusion.lora_file import read_lora
-from giornata.diffusion.lora_tool import in_kohya_names, inspect_file, main, merge_files, resize_file, updates_of
+from giornata.diffusion.files.formats import FILE_NAMES, write_lora
+from giornata.diffusion.files.lora_algebra import Cut, Method
+from giornata.diffusion.files.lora_facts import facts_of
+from giornata.diffusion.files.lora_file import read_lora
+from giornata.diffusion.files.lora_tool import (
+    in_kohya_names,
+    inspect_file,
+    main,
+    merge_files,
+    resize_file,
+    updates_of,
+)
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.specs import TrainSpec
 

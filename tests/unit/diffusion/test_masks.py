@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from giornata.diffusion import pixels
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.latents import CropPolicy, LatentCache
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import NoisyBatch, Objective
-from giornata.diffusion.pixels import CropPlacement
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.encode import pixels
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.encode.latents import CropPolicy, LatentCache
+from giornata.diffusion.encode.pixels import CropPlacement
+from giornata.diffusion.optim.objective import NoisyBatch, Objective
 
 SHA = "a" * 64
 

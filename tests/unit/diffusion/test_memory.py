@@ -8,8 +8,9 @@ import torch
 from diffusers import UNet2DConditionModel
 from torch.utils.checkpoint import checkpoint
 
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.memory import (
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.memory import (
     GIB,
     ActivationPrecision,
     AdapterShape,
@@ -18,10 +19,9 @@ from giornata.diffusion.memory import (
     text_bytes,
     vae_bytes,
 )
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.recompute import Recompute, set_recompute
-from giornata.diffusion.slots import AdapterSlots
-from giornata.diffusion.unet_layers import Layer, layers_of, matmul_flops_per_s, training_flops
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.recompute import Recompute, set_recompute
+from giornata.diffusion.base.unet_layers import Layer, layers_of, matmul_flops_per_s, training_flops
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.memory_budget import CONTEXT_BYTES
 

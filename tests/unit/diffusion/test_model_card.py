@@ -5,8 +5,8 @@ import json
 import pytest
 
 from giornata.diffusion.families import SD15
-from giornata.diffusion.lora_facts import facts_of
-from giornata.diffusion.model_card import hashes_of, model_card, recipe_sha256
+from giornata.diffusion.files.lora_facts import facts_of
+from giornata.diffusion.files.model_card import hashes_of, model_card, recipe_sha256
 from giornata.protocol.specs import TrainSpec
 
 FILES = ("lora-kohya.safetensors", "pytorch_lora_weights.safetensors")

@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from giornata.diffusion.model_folder import damaged
-from giornata.diffusion.models import BaseModel, check_model_folder, load_base, vae_dtype
+from giornata.diffusion.base.model_folder import damaged
+from giornata.diffusion.base.models import BaseModel, check_model_folder, load_base, vae_dtype
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
@@ -302,7 +302,7 @@ def test_what_the_hub_sent_is_checked_too(copy: Path) -> None:
 
 def test_checking_a_folder_loads_no_heavy_library() -> None:
     code = (
-        "import sys; import giornata.diffusion.model_folder as m; from pathlib import Path;"
+        "import sys; import giornata.diffusion.base.model_folder as m; from pathlib import Path;"
         "m.check_model_folder(Path('.'));"
         "print(sorted({'torch', 'diffusers', 'transformers', 'numpy', 'PIL'} & set(sys.modules)))"
     )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from giornata.diffusion.randomness import Multires, normal, uniform
+from giornata.diffusion.draws.randomness import Multires, normal, uniform
 
 
 def by_sd_scripts(noise: torch.Tensor, iterations: int, discount: float, key: tuple[int, ...]) -> torch.Tensor:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.unit.diffusion.test_slots import filled, spec_of
 
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.optimizer import norm_limit
-from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.optim.optimizer import norm_limit
+from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.protocol.specs import TrainSpec
 
 MOST = 0.5

@@ -9,9 +9,9 @@ import torch
 from diffusers import DDPMScheduler
 from diffusers.training_utils import compute_snr
 
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.objective import NoisyBatch, Objective, scheduler_of
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.optim.objective import NoisyBatch, Objective, scheduler_of
 from giornata.protocol.specs import TrainSpec
 
 

@@ -11,10 +11,10 @@ from schedulefree import AdamWScheduleFree
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.optimization import Adafactor
 
-from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
-from giornata.diffusion.optimizer_kinds import KINDS
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.schedule import learning_rate_factor
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.draws.schedule import learning_rate_factor
+from giornata.diffusion.optim.optimizer import AdapterOptimizer, ParameterGroup
+from giornata.diffusion.optim.optimizer_kinds import KINDS
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimization import LrScheduler
 

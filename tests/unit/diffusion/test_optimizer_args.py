@@ -8,9 +8,9 @@ from prodigyopt import Prodigy
 from schedulefree import AdamWScheduleFree
 from transformers.optimization import Adafactor
 
-from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
-from giornata.diffusion.optimizer_kinds import KINDS
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.optim.optimizer import AdapterOptimizer, ParameterGroup
+from giornata.diffusion.optim.optimizer_kinds import KINDS
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimization import Optimizer
 from giornata.protocol.training.optimizer_args import ARGS, argument

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image, ImageCms
 
-from giornata.diffusion import pixels
-from giornata.diffusion.decoding import NotAPicture
-from giornata.diffusion.pixels import Undecodable
+from giornata.diffusion.encode import pixels
+from giornata.diffusion.encode.decoding import NotAPicture
+from giornata.diffusion.encode.pixels import Undecodable
 
 
 def saved(image: Image.Image, path: Path, **options: object) -> Path:

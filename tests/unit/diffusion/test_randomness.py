@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from giornata.diffusion import randomness
-from giornata.diffusion.randomness import integer, normal, normals, permutation, uniform
+from giornata.diffusion.draws import randomness
+from giornata.diffusion.draws.randomness import integer, normal, normals, permutation, uniform
 
 
 def test_the_numbers_are_these_for_ever() -> None:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tests.unit.diffusion.test_slots import filled, spec_of
 
-from giornata.diffusion.adapter_plan import plan_faults, rate_of
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.adapter.adapter_plan import plan_faults, rate_of
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimization import SDXL_BLOCK_LR
 from giornata.workloads.train.steps import optimizer_of

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.recompute import Recompute, lowest_blocks, recomputing, set_recompute
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.recompute import Recompute, lowest_blocks, recomputing, set_recompute
 from giornata.protocol.specs import TrainSpec
 
 

@@ -12,17 +12,17 @@ from diffusers import StableDiffusionPipeline, UNet2DConditionModel
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from giornata.diffusion.captions import EmbeddingCache, encode
-from giornata.diffusion.export import export_checkpoint
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.tokens import add_tokens, taught
+from giornata.diffusion.base.models import BaseModel, check_model_folder, load_base
+from giornata.diffusion.encode.captions import EmbeddingCache, encode
 from giornata.diffusion.families import FAMILIES, SD15, SDXL, family_named
 from giornata.diffusion.families.sd15 import kohya_name
-from giornata.diffusion.formats import FILE_NAMES, Format, lost_tensors, write_kohya, write_lora
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.lora_facts import facts_of
-from giornata.diffusion.model_card import SPEC_KEY, recipe_sha256
-from giornata.diffusion.models import BaseModel, check_model_folder, load_base
-from giornata.diffusion.tiny_model import build_tiny_model
-from giornata.diffusion.tokens import add_tokens, taught
+from giornata.diffusion.files.export import export_checkpoint
+from giornata.diffusion.files.formats import FILE_NAMES, Format, lost_tensors, write_kohya, write_lora
+from giornata.diffusion.files.lora_facts import facts_of
+from giornata.diffusion.files.model_card import SPEC_KEY, recipe_sha256
+from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.domain.errors import InvalidInput, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

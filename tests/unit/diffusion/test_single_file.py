@@ -16,11 +16,11 @@ from tests.fixtures.single_file import write_single_file
 from tests.unit.diffusion.test_models import StubHub
 from transformers import CLIPTextConfig
 
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.single_file import LAYOUTS
 from giornata.diffusion.families import FAMILIES, Family
 from giornata.diffusion.families.vocabulary import clip_tokenizer
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.single_file import LAYOUTS
-from giornata.diffusion.tiny_model import PIPELINES, tiny_pipeline
+from giornata.diffusion.tiny.tiny_model import PIPELINES, tiny_pipeline
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec, model_key

@@ -10,11 +10,11 @@ from tests.unit.diffusion.test_slots import filled, spec_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from giornata.diffusion.batched_lora import BatchedLoraLinear, FusedProjections, StackedLora
-from giornata.diffusion.lora import ADAPTER, add_adapters
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.adapter.batched_lora import BatchedLoraLinear, FusedProjections, StackedLora
+from giornata.diffusion.adapter.lora import ADAPTER, add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.draws.randomness import normal
 
 SCALE = 3.0 / 5.0
 

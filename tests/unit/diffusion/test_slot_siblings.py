@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from giornata.diffusion.batched_lora import BatchedLoraLinear, FusedProjections, StackedLora, families
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.recompute import Recompute, recomputing
-from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.adapter.batched_lora import BatchedLoraLinear, FusedProjections, StackedLora, families
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.recompute import Recompute, recomputing
 from giornata.protocol.specs import TrainSpec
 
 JOBS, RANK, WIDE, SIZES = 2, 3, 6, (4, 5, 5)

@@ -8,15 +8,15 @@ import torch
 from tests.contract.diffusion.test_adapters import trained
 from tests.contract.diffusion.test_formats import facts
 
-from giornata.diffusion.adapter_plan import lean_shapes
-from giornata.diffusion.adapter_start import check_start, start_from
-from giornata.diffusion.batched_lora import BatchedLoraLinear, StackedLora, adapters_off
-from giornata.diffusion.formats import write_lora
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.adapter.adapter_plan import lean_shapes
+from giornata.diffusion.adapter.batched_lora import BatchedLoraLinear, StackedLora, adapters_off
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.files.adapter_start import check_start, start_from
+from giornata.diffusion.files.formats import write_lora
+from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.checkpoint_writer import state_of

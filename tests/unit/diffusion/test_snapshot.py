@@ -2,7 +2,7 @@
 
 import torch
 
-from giornata.diffusion.checkpoint import TensorSnapshot
+from giornata.diffusion.files.checkpoint import TensorSnapshot
 
 
 def test_it_keeps_values_shapes_and_dtypes_of_the_moment() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from diffusers import StableDiffusionXLPipeline
 
-from giornata.diffusion.tiny_model import build_tiny_model, main
+from giornata.diffusion.tiny.tiny_model import build_tiny_model, main
 from giornata.domain.errors import InvalidInput
 
 

@@ -10,13 +10,13 @@ from diffusers import StableDiffusionXLPipeline
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from giornata.diffusion.captions import encode
-from giornata.diffusion.formats import write_embeddings, write_kohya
-from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.lora_facts import facts_of
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.tokens import add_tokens, learning_steps, taught, unsaid
+from giornata.diffusion.adapter.lora import add_adapters
+from giornata.diffusion.adapter.tokens import add_tokens, learning_steps, taught, unsaid
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.encode.captions import encode
+from giornata.diffusion.files.formats import write_embeddings, write_kohya
+from giornata.diffusion.files.lora_facts import facts_of
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from giornata.diffusion.captions import CaptionAugmentation
+from giornata.diffusion.encode.captions import CaptionAugmentation
 
 CAPTION = "sks, red,blue ,  green"
 KEYS = list(itertools.product(range(60), range(2), range(2)))

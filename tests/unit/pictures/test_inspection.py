@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.diffusion.drawings import draw_subject
+from giornata.diffusion.tiny.drawings import draw_subject
 from giornata.domain.errors import Unavailable
 from giornata.pictures.inspection import Inspection, PictureLimits, inspect
 

@@ -11,7 +11,7 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 from giornata.diffusion.families import SD15, Family
 from giornata.diffusion.shapes.model import WEIGHTS
-from giornata.diffusion.tiny_model import build_tiny_model, tiny_pipeline
+from giornata.diffusion.tiny.tiny_model import build_tiny_model, tiny_pipeline
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.frozen_encoder import SD2_TEXT, load_frozen, sd2_vae_config

@@ -9,7 +9,7 @@ from PIL import Image
 from tests.fixtures.pretrain_oddities import ODDITIES
 from tests.fixtures.pretrain_sources import write_example
 
-from giornata.diffusion.decoding import NotAPicture, Undecodable, decode
+from giornata.diffusion.encode.decoding import NotAPicture, Undecodable, decode
 from giornata.pretrain.data.examination import Refusal
 from giornata.pretrain.data.source_rows import rows_of
 from giornata.pretrain.data.sources import Kind, find

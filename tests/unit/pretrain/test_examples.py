@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.fixtures.pretrain_feeds import SCALING, TOKENS, batch
 
-from giornata.diffusion import randomness
+from giornata.diffusion.draws import randomness
 from giornata.pretrain.feeding.examples import MOST_LOGVAR, Draws, EmptyPrompt, Example, pieces
 from giornata.pretrain.feeding.feed import Batch
 

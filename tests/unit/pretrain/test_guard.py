@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
 from giornata.pretrain.training.trainer import LEAST_STEPS, WINDOW_STEPS, Guard, TooManyBadSteps
 
 

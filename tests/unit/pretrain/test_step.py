@@ -8,7 +8,7 @@ import torch
 from tests.fixtures.pretrain_feeds import SCALING, batch
 from torch import nn
 
-from giornata.diffusion.objective import Objective
+from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.feeding.examples import Draws, Example, blank, pieces
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import Sharding

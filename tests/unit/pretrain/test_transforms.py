@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from tests.fixtures.pretrain_shards import picture
 
-from giornata.diffusion.decoding import decode
+from giornata.diffusion.encode.decoding import decode
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.transforms import Cutting, cut_for_each, cut_rows
 from giornata.protocol.pretraining import Data

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from giornata.diffusion.lora_facts import facts_of, kohya_metadata
-from giornata.diffusion.model_card import hashes_of, model_card, recipe_sha256
+from giornata.diffusion.files.lora_facts import facts_of, kohya_metadata
+from giornata.diffusion.files.model_card import hashes_of, model_card, recipe_sha256
 from giornata.protocol.joint import joint_key, why_solo
 from giornata.protocol.specs import TrainSpec, canonical_names, model_key
 from giornata.protocol.training.base_model import BaseQuantization

@@ -7,10 +7,10 @@ import pytest
 import torch
 from tests.fixtures.train_studio import RecordingReporter
 
-from giornata.diffusion.checkpoint import Header
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.regional import compiler_of, kinds_of_region, regions
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.recompute import Recompute
+from giornata.diffusion.base.regional import compiler_of, kinds_of_region, regions
+from giornata.diffusion.files.checkpoint import Header
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import RETRY, STRIKE, Reason
 from giornata.protocol.specs import TrainSpec

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from giornata.diffusion.latents import CropPolicy
-from giornata.diffusion.randomness import Multires
-from giornata.diffusion.sample_order import Sample, by_content
+from giornata.diffusion.draws.randomness import Multires
+from giornata.diffusion.draws.sample_order import Sample, by_content
+from giornata.diffusion.encode.latents import CropPolicy
 from giornata.workloads.train.sample_set import SampleSet
 from giornata.workloads.train.sampling_plan import SamplingPlan
 

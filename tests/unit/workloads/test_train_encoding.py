@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from giornata.diffusion.pixels import Undecodable
-from giornata.diffusion.sample_order import Sample, by_content
+from giornata.diffusion.draws.sample_order import Sample, by_content
+from giornata.diffusion.encode.pixels import Undecodable
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.encoding import AHEAD, MOST_THREADS, CachedInputs, ahead, cache_inputs

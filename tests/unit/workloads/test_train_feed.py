@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from giornata.diffusion.captions import CaptionAugmentation
-from giornata.diffusion.latents import CropPolicy, CropView, LatentCache
-from giornata.diffusion.sample_order import Sample, by_content
+from giornata.diffusion.draws.sample_order import Sample, by_content
+from giornata.diffusion.encode.captions import CaptionAugmentation
+from giornata.diffusion.encode.latents import CropPolicy, CropView, LatentCache
 from giornata.workloads.train.encoding import CachedInputs
 from giornata.workloads.train.sample_set import SampleSet
 from giornata.workloads.train.sampling_plan import SamplingPlan
@@ -27,7 +27,7 @@ class Latents(LatentCache):
     def __getitem__(self, view: CropView) -> Any:
         if view.picture_sha256 in self._broken:
             raise KeyError(view.picture_sha256)
-        from giornata.diffusion.latents import LatentEntry
+        from giornata.diffusion.encode.latents import LatentEntry
 
         value = float(int(view.picture_sha256.rpartition("-")[2]))
         entry = LatentEntry(mean_CHW=torch.full((4, 2, 2), value), std_CHW=torch.zeros(4, 2, 2))

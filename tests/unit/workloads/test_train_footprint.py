@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from giornata.diffusion.memory import GIB
-from giornata.diffusion.recompute import Recompute
+from giornata.diffusion.base.memory import GIB
+from giornata.diffusion.base.recompute import Recompute
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import BAN, RETRY, STRIKE, Reason
 from giornata.protocol.specs import TrainSpec

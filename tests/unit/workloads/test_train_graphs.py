@@ -10,8 +10,8 @@ import pytest
 import torch
 from tests.fixtures.rerun_graphs import RULES, RerunGraph, RerunRecorder
 
-from giornata.diffusion.cuda_graphs import Graph, Recorder, Tensors, recorder_of
-from giornata.diffusion.recompute import Recompute
+from giornata.diffusion.base.cuda_graphs import Graph, Recorder, Tensors, recorder_of
+from giornata.diffusion.base.recompute import Recompute
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.graph_conditions import (
     CONDITIONS,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from giornata.diffusion.cuda_graphs import Tensors
-from giornata.diffusion.regional import plainly
+from giornata.diffusion.base.cuda_graphs import Tensors
+from giornata.diffusion.base.regional import plainly
 from giornata.workloads.train.compiling import GRADIENT_TOLERANCE, LOSS_TOLERANCE, KernelsDiffer, KernelTrial
 from giornata.workloads.train.graphs import Pass
 

@@ -9,16 +9,16 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from tests.fixtures.train_studio import spec_for
 
-from giornata.diffusion import captions
-from giornata.diffusion.batched_lora import BatchedLoraLinear
-from giornata.diffusion.dropping import UNITS
-from giornata.diffusion.lora import Adapters, add_adapters
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.objective import answer
-from giornata.diffusion.randomness import normal
-from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import AdapterSlots
-from giornata.diffusion.tokens import add_tokens, taught
+from giornata.diffusion.adapter.batched_lora import BatchedLoraLinear
+from giornata.diffusion.adapter.dropping import UNITS
+from giornata.diffusion.adapter.lora import Adapters, add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.adapter.tokens import add_tokens, taught
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.encode import captions
+from giornata.diffusion.optim.objective import answer
+from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.fixtures.train_studio import spec_for
 
-from giornata.diffusion.memory import GIB
-from giornata.diffusion.models import load_base
-from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.adapter.slots import AdapterSlots
+from giornata.diffusion.base.memory import GIB
+from giornata.diffusion.base.models import load_base
+from giornata.diffusion.base.recompute import Recompute
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.layout import needed_bytes, places_within, sizes_in_a_place
 from giornata.workloads.train.memory_budget import CONTEXT_BYTES, FRAGMENTED, MemoryBudget, MemorySizes

@@ -8,10 +8,10 @@ import torch
 from tests.fixtures.train_studio import draw_pictures, spec_for
 from torch.nn import functional
 
-from giornata.diffusion.batched_lora import adapters_off
-from giornata.diffusion.lora import Adapters, add_adapters
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.objective import Objective
+from giornata.diffusion.adapter.batched_lora import adapters_off
+from giornata.diffusion.adapter.lora import Adapters, add_adapters
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.optim.objective import Objective
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.encoding import CachedInputs, cache_inputs
 from giornata.workloads.train.sample_set import load_samples
@@ -74,7 +74,7 @@ def test_the_loss_is_what_it_says(
     noisy_BCHW = base.noise_scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
 
     def answer(texts: list[str]) -> torch.Tensor:
-        from giornata.diffusion.captions import encode
+        from giornata.diffusion.encode.captions import encode
 
         said = encode(base.tokenizers, base.text_encoders, texts)
         conditions = {"time_ids": batch.time_ids_B6, "text_embeds": said.pooled_BP}

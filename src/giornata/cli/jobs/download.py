@@ -122,7 +122,7 @@ def _from_checkpoint(
     for each in formats or [Format(kind) for kind in job.spec.get("output_formats") or list(Format)]:
         file = output / lora_file(each, name, step=step)
         words = [str(state), str(file), "--format", each, "--name", NAME_INSIDE]
-        run_model_code("giornata.diffusion.export", words)
+        run_model_code("giornata.diffusion.files.export", words)
         files.append(file)
     for file in files:
         out.say(f"{file}  {size(file.stat().st_size)}")

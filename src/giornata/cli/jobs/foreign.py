@@ -9,7 +9,7 @@ from giornata.cli.jobs.base_models import sent_name
 from giornata.cli.jobs.spec_options import with_model_option
 from giornata.cli.options import misplaced
 from giornata.cli.ui.output import EXIT_BAD_INPUT, Output
-from giornata.control.spec_faults import NO_DATASET, parse_spec
+from giornata.control.jobs.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.foreign_configs.account import Reading, Taken, means_something
 from giornata.foreign_configs.reading import OPTION, read_configs, without

@@ -28,8 +28,8 @@ from giornata.cli.ui.text import parse_size
 from giornata.client import Client
 from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
-from giornata.control.length_faults import prompts_of
-from giornata.control.spec_faults import NO_DATASET, parse_spec
+from giornata.control.jobs.length_faults import prompts_of
+from giornata.control.jobs.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
 from giornata.pictures.subsets import Subset
 from giornata.protocol.admin import ROOT_PROJECT

@@ -82,8 +82,8 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any field of the spec, as docs/reference/training.md describes it. Write lists with commas or as JSON. "
-            "May be repeated.",
+            help="Any field of the spec, as docs/reference/training.md describes it. Write lists with commas or as "
+            "JSON. May be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -18,8 +18,8 @@ from giornata.cli.settings import Settings, admin_key_of, s3_credentials_of
 from giornata.cli.settings.connection import SERVER_FILE
 from giornata.cli.settings.private_files import BLOBS, DATA, private_folder, write_private
 from giornata.cli.system import RandomNames, SandboxedPictures, SystemClock
+from giornata.control.access.install import install, put_admin_key, renew_signing_key, seal_signing_key, signing_key
 from giornata.control.context import Context, Foundations
-from giornata.control.install import install, put_admin_key, renew_signing_key, seal_signing_key, signing_key
 from giornata.control.policy import Policy
 from giornata.control.ports.sealing import Sealer
 from giornata.domain.backoff import BackoffPolicy

@@ -1,4 +1,4 @@
-"""The tables `[fleets.NAME]` of the settings. `docs/reference/settings.md` lists them, and a test compares the two."""
+"""The tables `[fleets.NAME]` of the settings, which `docs/reference/settings.md` lists."""
 
 from typing import Annotated, Any
 

@@ -54,7 +54,7 @@ def tiny_model(
         if shapes:
             run_model_code("giornata.diffusion.shapes.model", [str(directory)])
         else:
-            run_model_code("giornata.diffusion.tiny_model", [str(directory), "--family", family.value])
+            run_model_code("giornata.diffusion.tiny.tiny_model", [str(directory), "--family", family.value])
         out.say(f"The tiny model{' that draws shapes' if shapes else ''} is in {directory}")
         out.result({"model": str(directory)})
 

@@ -21,10 +21,10 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionM
 from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from giornata.diffusion.model_folder import check_model_folder
+from giornata.diffusion.base.model_folder import check_model_folder
 from giornata.diffusion.shapes.pictures import SIZE_PX
-from giornata.diffusion.tiny_model import PAD_TOKENS, WORDS, place_model, scheduler, text_config, tokenizer
-from giornata.diffusion.tiny_weights import draw_weights
+from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, WORDS, place_model, scheduler, text_config, tokenizer
+from giornata.diffusion.tiny.tiny_weights import draw_weights
 from giornata.domain.errors import Fault, InvalidInput
 
 WEIGHTS = Path(__file__).parent / "weights"

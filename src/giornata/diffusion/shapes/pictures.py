@@ -2,7 +2,7 @@
 
 A shape is a form in a colour on a background; place, size and shade vary. One colour of each form is held out: the
 model never sees that pair, so that drawing it shows that words are understood and not whole captions remembered.
-The subjects of giornata.diffusion.drawings are drawn with the same pen, and are never among these pictures.
+The subjects of giornata.diffusion.tiny.drawings are drawn with the same pen, and are never among these pictures.
 The same arguments give the same bytes (with one PIL version).
 
 `python -m giornata.diffusion.shapes.pictures DIR` writes some with their captions: class pictures for a LoRA.
@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from PIL import Image
 
-from giornata.diffusion.drawings import (
+from giornata.diffusion.tiny.drawings import (
     BACKGROUNDS,
     CENTRE,
     JITTER,

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from giornata.diffusion.decoding import NotAPicture, TooManyPixels, Undecodable, check_png, decode, stored_mode
+from giornata.diffusion.encode.decoding import NotAPicture, TooManyPixels, Undecodable, check_png, decode, stored_mode
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.source_rows import Raw, SourceDamaged
 from giornata.protocol.pretraining import Ingest

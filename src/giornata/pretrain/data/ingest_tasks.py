@@ -17,7 +17,7 @@ import ray
 import ray.data
 from ray.data.context import DataContext, ShuffleStrategy
 
-from giornata.diffusion.decoding import upright_size
+from giornata.diffusion.encode.decoding import upright_size
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.decision import Keep
 from giornata.pretrain.data.examination import EXAMINED, examined_rows, filters_of

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from giornata.diffusion.buckets import Size
+from giornata.diffusion.draws.buckets import Size
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, open_encoder
 from giornata.protocol.pretraining import PretrainConfig

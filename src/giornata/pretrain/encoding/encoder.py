@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from giornata.diffusion.determinism import let_libraries_repeat
+from giornata.diffusion.draws.determinism import let_libraries_repeat
 from giornata.protocol.pretraining import Model, PretrainConfig
 
 

@@ -25,17 +25,17 @@ from diffusers import AutoencoderKL
 from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from giornata.diffusion.captions import encode
+from giornata.diffusion.base.hub import download_failed
+from giornata.diffusion.base.model_folder import VAE_STEM, component_faults
+from giornata.diffusion.base.models import off_the_file, vae_dtype
+from giornata.diffusion.base.single_file import LAYOUTS
+from giornata.diffusion.base.weights_digest import weights_digest
+from giornata.diffusion.encode.captions import encode
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.families.vocabulary import clip_tokenizer
-from giornata.diffusion.hub import download_failed
-from giornata.diffusion.model_folder import VAE_STEM, component_faults
-from giornata.diffusion.models import off_the_file, vae_dtype
 from giornata.diffusion.shapes.model import WEIGHTS, new_vae, text_parts
-from giornata.diffusion.single_file import LAYOUTS
 from giornata.diffusion.tensor_file import json_sha256
-from giornata.diffusion.tiny_model import tiny_pipeline
-from giornata.diffusion.weights_digest import weights_digest
+from giornata.diffusion.tiny.tiny_model import tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.pretrain.encoding.encoder import Posterior, Text
 from giornata.protocol.pretraining import Architecture, Model
@@ -224,7 +224,7 @@ class FrozenEncoder:
         )
         means, logvars = [], []
         for part_BCHW in pixels_BCHW.split(self._at_once(len(pixels_BCHW))):
-            # as giornata.diffusion.pixels.to_model_range
+            # as giornata.diffusion.encode.pixels.to_model_range
             scaled_BCHW = part_BCHW.to(torch.float32).div(127.5).sub(1.0).to(vae.dtype)
             layout = torch.channels_last if self._device.type == "cuda" else torch.contiguous_format
             posterior = vae.encode(scaled_BCHW.contiguous(memory_format=layout)).latent_dist

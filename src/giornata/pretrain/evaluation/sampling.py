@@ -8,9 +8,9 @@ import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline, UNet2DConditionModel
 from PIL import Image
 
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.shapes.model import WEIGHTS
-from giornata.diffusion.tiny_model import SCHEDULE, tiny_pipeline
+from giornata.diffusion.tiny.tiny_model import SCHEDULE, tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.encoding.frozen_encoder import FIELD
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model

@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from giornata.diffusion import randomness
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.objective import NoisyBatch
+from giornata.diffusion.draws import randomness
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.optim.objective import NoisyBatch
 from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import Use
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from giornata.diffusion.buckets import Size
+from giornata.diffusion.draws.buckets import Size
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encode_rows import pictures_of_a_size
 from giornata.pretrain.encoding.encoder import Encoder

@@ -13,7 +13,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Self
 
-from giornata.diffusion import randomness
+from giornata.diffusion.draws import randomness
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.manifest import Manifest
 from giornata.protocol.pretraining import PretrainConfig

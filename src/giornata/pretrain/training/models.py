@@ -14,10 +14,10 @@ import torch
 from diffusers import DDPMScheduler, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 
-from giornata.diffusion import randomness
+from giornata.diffusion.base.unet_layers import matmul_flops_per_s
+from giornata.diffusion.draws import randomness
 from giornata.diffusion.shapes.model import new_unet as shapes_unet
-from giornata.diffusion.tiny_model import HIDDEN, SCHEDULE, UNET_SHAPE
-from giornata.diffusion.unet_layers import matmul_flops_per_s
+from giornata.diffusion.tiny.tiny_model import HIDDEN, SCHEDULE, UNET_SHAPE
 from giornata.pretrain.planning.measured import OTHER_BOARDS
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture
 
@@ -54,7 +54,7 @@ TINY_UNET: Mapping[str, Any] = MappingProxyType(
         "projection_class_embeddings_input_dim": 6 * 8 + HIDDEN,
     }
 )
-"""Of giornata.diffusion.tiny_model."""
+"""Of giornata.diffusion.tiny.tiny_model."""
 
 PEAK_FLOPS_PER_S: Mapping[str, float] = MappingProxyType({"A100": 312e12, "H100": 989e12, "H200": 989e12})
 """bf16, dense, of the SXM cards (NVIDIA's data sheets); other devices are measured."""

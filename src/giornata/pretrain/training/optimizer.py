@@ -7,8 +7,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from giornata.diffusion import adamw_8bit
-from giornata.diffusion.schedule import factor
+from giornata.diffusion.draws.schedule import factor
+from giornata.diffusion.optim import adamw_8bit
 from giornata.protocol.pretraining import Phase, PretrainOptimizer, Train
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

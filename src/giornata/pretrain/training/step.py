@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from giornata.diffusion.objective import Objective
+from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.feeding.examples import Example
 from giornata.pretrain.training.parallel import Sharding
 from giornata.pretrain.training.peers import Channel

@@ -16,7 +16,7 @@ from diffusers import UNet2DConditionModel
 from diffusers.models.attention import BasicTransformerBlock
 from torch import nn
 
-from giornata.diffusion import randomness
+from giornata.diffusion.draws import randomness
 
 PURPOSE = "pretrain/token-routing"
 Place = tuple[int, int, str]

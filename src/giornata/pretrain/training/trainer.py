@@ -12,9 +12,9 @@ from statistics import median
 
 import torch
 
-from giornata.diffusion.determinism import let_cudnn_choose
-from giornata.diffusion.objective import Objective
-from giornata.diffusion.regional import compiled, plainly
+from giornata.diffusion.base.regional import compiled, plainly
+from giornata.diffusion.draws.determinism import let_cudnn_choose
+from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.examples import Draws, EmptyPrompt, Example, blank, bound_for, examples_of, filled
 from giornata.pretrain.feeding.feed import Batch, Feed

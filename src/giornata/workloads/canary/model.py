@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
 
 SEED = 20_260_501
 RANK = 4

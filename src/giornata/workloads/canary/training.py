@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.workloads.canary.model import SEED, build, learnt

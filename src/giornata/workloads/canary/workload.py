@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from giornata.diffusion.randomness import integer
+from giornata.diffusion.draws.randomness import integer
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start

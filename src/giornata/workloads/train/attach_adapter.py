@@ -5,14 +5,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from giornata.diffusion.adapter_plan import adapted_layers, lean_layers, lean_shapes, why_not_lean
-from giornata.diffusion.adapter_start import WHERE, check_start, start_from
-from giornata.diffusion.lora import Adapters, add_adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.optimizer_kinds import KINDS
-from giornata.diffusion.slot_optimizer import FlatRows, SlotOptimizer
-from giornata.diffusion.slots import AdapterSlot, AdapterSlots
-from giornata.diffusion.tokens import NewTokens, add_tokens
+from giornata.diffusion.adapter.adapter_plan import adapted_layers, lean_layers, lean_shapes, why_not_lean
+from giornata.diffusion.adapter.lora import Adapters, add_adapters
+from giornata.diffusion.adapter.slots import AdapterSlot, AdapterSlots
+from giornata.diffusion.adapter.tokens import NewTokens, add_tokens
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.files.adapter_start import WHERE, check_start, start_from
+from giornata.diffusion.optim.optimizer_kinds import KINDS
+from giornata.diffusion.optim.slot_optimizer import FlatRows, SlotOptimizer
 from giornata.domain.errors import Fault, InvalidInput, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile, Start

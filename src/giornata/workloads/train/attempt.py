@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from giornata.diffusion.determinism import differences
-from giornata.diffusion.lora import Adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import Objective, scheduler_of
-from giornata.diffusion.recompute import recomputing
+from giornata.diffusion.adapter.lora import Adapters
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.recompute import recomputing
+from giornata.diffusion.draws.determinism import differences
+from giornata.diffusion.optim.objective import Objective, scheduler_of
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish

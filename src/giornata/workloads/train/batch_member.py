@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion import captions
-from giornata.diffusion.captions import Embedding, EmbeddingCache
-from giornata.diffusion.objective import NoisyBatch, Objective
-from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import AdapterSlot
+from giornata.diffusion.adapter.slots import AdapterSlot
+from giornata.diffusion.encode import captions
+from giornata.diffusion.encode.captions import Embedding, EmbeddingCache
+from giornata.diffusion.optim.objective import NoisyBatch, Objective
+from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome
 from giornata.workloads.train.attempt import TrainingAttempt

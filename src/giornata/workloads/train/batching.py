@@ -1,6 +1,6 @@
 """Several jobs in one batch on one frozen base: each learns as it would alone, in a place of its own.
 
-Shapes: B rows of the whole batch, place by place; L, D, P as in giornata.diffusion.captions.
+Shapes: B rows of the whole batch, place by place; L, D, P as in giornata.diffusion.encode.captions.
 
 The batch is as wide as a power of two of places, at least as many as there are jobs; places without a job compute
 nothing that matters. What a job's bits depend on is written into its checkpoints: its place, the batch's width and
@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion import captions
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.dropping import for_places
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import NoisyBatch, answer
-from giornata.diffusion.recompute import Recompute, recomputing
-from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import AdapterSlot, AdapterSlots
+from giornata.diffusion.adapter.dropping import for_places
+from giornata.diffusion.adapter.slots import AdapterSlot, AdapterSlots
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.recompute import Recompute, recomputing
+from giornata.diffusion.encode import captions
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.optim.objective import NoisyBatch, answer
+from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.joint import rank_ceiling

@@ -8,7 +8,10 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from giornata.diffusion.checkpoint import (
+from giornata.diffusion.adapter.lora import Adapters
+from giornata.diffusion.draws.determinism import Fingerprint
+from giornata.diffusion.families import Family
+from giornata.diffusion.files.checkpoint import (
     ADAPTER,
     Header,
     TensorSnapshot,
@@ -17,10 +20,7 @@ from giornata.diffusion.checkpoint import (
     told_spec,
     write_checkpoint,
 )
-from giornata.diffusion.determinism import Fingerprint
-from giornata.diffusion.families import Family
-from giornata.diffusion.lora import Adapters
-from giornata.diffusion.model_card import hashes_of
+from giornata.diffusion.files.model_card import hashes_of
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.sampling import Album, taken_up, to_keep
@@ -32,7 +32,7 @@ ON_DISK = 2
 
 
 class JobOptimizer(Protocol):
-    """An optimizer, alone or in a slot; see giornata.diffusion.optimizer.AdapterOptimizer."""
+    """An optimizer, alone or in a slot; see giornata.diffusion.optim.optimizer.AdapterOptimizer."""
 
     def step(self, step: int) -> float: ...
 

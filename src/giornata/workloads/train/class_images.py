@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.sample_order import Sample, by_content
-from giornata.diffusion.samples import SamplerConfig, initial_noise, sample_image
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.sample_order import Sample, by_content
+from giornata.diffusion.sampling.samples import SamplerConfig, initial_noise, sample_image
 from giornata.diffusion.tensor_file import (
     NOT_AS_WRITTEN,
     UnreadableTensorFile,

@@ -19,9 +19,9 @@ from typing import NoReturn
 
 import torch
 
-from giornata.diffusion.checkpoint import Header
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, plainly, regions
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.regional import compiled, compiler_of, kinds_of_region, plainly, regions
+from giornata.diffusion.files.checkpoint import Header
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

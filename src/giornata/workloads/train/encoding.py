@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from giornata.diffusion import pixels
-from giornata.diffusion.captions import EMBEDDING_MEMORY_BYTES, CaptionAugmentation, EmbeddingCache
-from giornata.diffusion.dropping import ticket
-from giornata.diffusion.latent_batches import RowsOf, rows_on
-from giornata.diffusion.latent_store import LatentStore
-from giornata.diffusion.latents import CroppedPixels, CropPolicy, CropView, LatentCache
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.randomness import Multires
-from giornata.diffusion.sample_order import Sample
+from giornata.diffusion.adapter.dropping import ticket
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.randomness import Multires
+from giornata.diffusion.draws.sample_order import Sample
+from giornata.diffusion.encode import pixels
+from giornata.diffusion.encode.captions import EMBEDDING_MEMORY_BYTES, CaptionAugmentation, EmbeddingCache
+from giornata.diffusion.encode.latent_batches import RowsOf, rows_on
+from giornata.diffusion.encode.latent_store import LatentStore
+from giornata.diffusion.encode.latents import CroppedPixels, CropPolicy, CropView, LatentCache
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import has_dropout

@@ -24,13 +24,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from giornata.diffusion.captions import Embedding, EmbeddingCache
-from giornata.diffusion.determinism import fingerprint
-from giornata.diffusion.latent_batches import RowsOf, one_row
-from giornata.diffusion.latents import CROP_VARIANTS, CropPolicy, CropView, LatentCache, LatentEntry
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.pixels import CropPlacement
-from giornata.diffusion.sample_order import Sample
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.weights_digest import weights_digest
+from giornata.diffusion.draws.determinism import fingerprint
+from giornata.diffusion.draws.sample_order import Sample
+from giornata.diffusion.encode.captions import Embedding, EmbeddingCache
+from giornata.diffusion.encode.latent_batches import RowsOf, one_row
+from giornata.diffusion.encode.latents import CROP_VARIANTS, CropPolicy, CropView, LatentCache, LatentEntry
+from giornata.diffusion.encode.pixels import CropPlacement
 from giornata.diffusion.tensor_file import (
     NOT_AS_WRITTEN,
     UnreadableTensorFile,
@@ -39,7 +40,6 @@ from giornata.diffusion.tensor_file import (
     read_tensor_file,
     write_tensor_file,
 )
-from giornata.diffusion.weights_digest import weights_digest
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.reasons import Reason
 from giornata.workloads.interface import Reporter

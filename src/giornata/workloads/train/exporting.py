@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion.determinism import differences
-from giornata.diffusion.formats import write_embeddings, write_lora
-from giornata.diffusion.lora_facts import LoraFacts, facts_of
-from giornata.diffusion.model_card import CARD, hashes_of, model_card
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.determinism import differences
+from giornata.diffusion.files.formats import write_embeddings, write_lora
+from giornata.diffusion.files.lora_facts import LoraFacts, facts_of
+from giornata.diffusion.files.model_card import CARD, hashes_of, model_card
 from giornata.diffusion.tensor_file import canonical_json, write_durably
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import embeddings_file, lora_file

@@ -1,4 +1,5 @@
-"""When passes may run as CUDA graphs, decided before the first step; docs/reference/training.md has the table for users."""
+"""When passes may run as CUDA graphs, decided before the first step; docs/reference/training.md has the table for
+users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,10 +7,10 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion import cuda_graphs
-from giornata.diffusion.cuda_graphs import Recorder
-from giornata.diffusion.memory import in_gib
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.base import cuda_graphs
+from giornata.diffusion.base.cuda_graphs import Recorder
+from giornata.diffusion.base.memory import in_gib
+from giornata.diffusion.base.models import BaseModel
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimization import CudaGraphs
 from giornata.workloads.interface import Reporter

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.cuda_graphs import Graph, Recorder, Tensors
-from giornata.diffusion.objective import NoisyBatch
+from giornata.diffusion.base.cuda_graphs import Graph, Recorder, Tensors
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.optim.objective import NoisyBatch
 from giornata.domain.reasons import Reason
 from giornata.workloads.train.faults import reason_of
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion.captions import Embedding
-from giornata.diffusion.lora import Adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import Objective
-from giornata.diffusion.randomness import key_of, permutation
-from giornata.diffusion.samples import showing
+from giornata.diffusion.adapter.lora import Adapters
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.randomness import key_of, permutation
+from giornata.diffusion.encode.captions import Embedding
+from giornata.diffusion.optim.objective import Objective
+from giornata.diffusion.sampling.samples import showing
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion.determinism import fingerprint
-from giornata.diffusion.models import BaseModel
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.determinism import fingerprint
 from giornata.diffusion.tensor_file import json_sha256
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from giornata.diffusion.checkpoint import Header
-from giornata.diffusion.memory import in_gib
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.optimizer_kinds import KINDS
-from giornata.diffusion.recompute import Recompute
+from giornata.diffusion.base.memory import in_gib
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.recompute import Recompute
+from giornata.diffusion.files.checkpoint import Header
+from giornata.diffusion.optim.optimizer_kinds import KINDS
 from giornata.protocol.joint import OPTIMIZERS, rank_ceiling
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from giornata.diffusion import memory
-from giornata.diffusion.adapter_plan import UNET, chosen_layers, is_chosen, public_name, size_of, why_not_lean
-from giornata.diffusion.eight_bits import working_bytes
-from giornata.diffusion.memory import GIB, ActivationPrecision, AdapterShape, in_gib
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.optimizer_kinds import KINDS
-from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.unet_layers import PROMPT_TOKENS, Layer, LayerKind, layers_of
+from giornata.diffusion.adapter.adapter_plan import UNET, chosen_layers, is_chosen, public_name, size_of, why_not_lean
+from giornata.diffusion.base import memory
+from giornata.diffusion.base.eight_bits import working_bytes
+from giornata.diffusion.base.memory import GIB, ActivationPrecision, AdapterShape, in_gib
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.recompute import Recompute
+from giornata.diffusion.base.unet_layers import PROMPT_TOKENS, Layer, LayerKind, layers_of
+from giornata.diffusion.optim.optimizer_kinds import KINDS
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
@@ -322,7 +322,7 @@ def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:
 
 def _preparing_bytes(base: BaseModel, spec: TrainSpec) -> int:
     """One picture is encoded, or decoded for class pictures. Where several are encoded together they take at most a
-    sixteenth of the device (giornata.diffusion.latent_batches), which is not reckoned here."""
+    sixteenth of the device (giornata.diffusion.encode.latent_batches), which is not reckoned here."""
     if spec.with_prior_preservation and spec.class_dataset is None:
         return _decoding_bytes(base, spec)
     return memory.vae_bytes(base.vae.config.block_out_channels[0], spec.resolution, base.vae.dtype.itemsize)

@@ -7,8 +7,8 @@ from typing import Self
 
 import torch
 
-from giornata.diffusion.memory import in_gib
-from giornata.diffusion.recompute import set_recompute
+from giornata.diffusion.base.memory import in_gib
+from giornata.diffusion.base.recompute import set_recompute
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.workloads.interface import Reporter

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from giornata.diffusion.adapter_plan import plan_faults
-from giornata.diffusion.captions import token_count, too_long
-from giornata.diffusion.checkpoint import Header, base_faults, data_sha256, header_faults, read_header, refuse
-from giornata.diffusion.determinism import Fingerprint, fingerprint
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import Objective
-from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
-from giornata.diffusion.tokens import unsaid
+from giornata.diffusion.adapter.adapter_plan import plan_faults
+from giornata.diffusion.adapter.tokens import unsaid
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.determinism import Fingerprint, fingerprint
+from giornata.diffusion.encode.captions import token_count, too_long
+from giornata.diffusion.files.checkpoint import Header, base_faults, data_sha256, header_faults, read_header, refuse
+from giornata.diffusion.optim.objective import Objective
+from giornata.diffusion.optim.optimizer_kinds import optimizer_fingerprint
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start

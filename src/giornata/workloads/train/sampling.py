@@ -13,10 +13,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from giornata.diffusion.grid_layout import cell_side_px
-from giornata.diffusion.lora import Adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.samples import PromptImages, by_step_sheet, draw_learned, draw_samples, sheet, step_sheet
+from giornata.diffusion.adapter.lora import Adapters
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.sampling.grid_layout import cell_side_px
+from giornata.diffusion.sampling.samples import (
+    PromptImages,
+    by_step_sheet,
+    draw_learned,
+    draw_samples,
+    sheet,
+    step_sheet,
+)
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import by_step_file, samples_file, sheet_file

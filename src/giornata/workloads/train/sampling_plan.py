@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion import randomness
-from giornata.diffusion.buckets import Size
-from giornata.diffusion.captions import CaptionAugmentation
-from giornata.diffusion.latents import CropPolicy, CropView, LatentCache, sample
-from giornata.diffusion.objective import NoisyBatch
-from giornata.diffusion.randomness import Multires
-from giornata.diffusion.sample_order import BucketOrder, Role, Sample, SampleOrder, by_bucket
+from giornata.diffusion.draws import randomness
+from giornata.diffusion.draws.buckets import Size
+from giornata.diffusion.draws.randomness import Multires
+from giornata.diffusion.draws.sample_order import BucketOrder, Role, Sample, SampleOrder, by_bucket
+from giornata.diffusion.encode.captions import CaptionAugmentation
+from giornata.diffusion.encode.latents import CropPolicy, CropView, LatentCache, sample
+from giornata.diffusion.optim.objective import NoisyBatch
 from giornata.workloads.train.sample_set import SampleSet
 
 AS_WRITTEN = CaptionAugmentation()
@@ -35,7 +35,7 @@ class Draw:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingPlan:
     """The draws of a job. `timesteps` are those of the noise scheduler that are trained on; `ticket` gives a row of
-    `giornata.diffusion.dropping` for jobs that leave something out."""
+    `giornata.diffusion.adapter.dropping` for jobs that leave something out."""
 
     seed: int
     batch: int
@@ -149,7 +149,7 @@ class SamplingPlan:
 
 
 def batches_of(sample_set: SampleSet, *, seed: int, batch: int) -> Callable[[int], list[int]]:
-    """Map a batch's number, from 0, to the indices of its samples. See `giornata.diffusion.sample_order`."""
+    """Map a batch's number, from 0, to the indices of its samples. See `giornata.diffusion.draws.sample_order`."""
     repeats = [sample.repeats for sample in sample_set.samples]
     if sample_set.buckets is not None:
         members = by_bucket(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.unet_layers import layers_of, matmul_flops_per_s, training_flops
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.base.unet_layers import layers_of, matmul_flops_per_s, training_flops
 from giornata.domain.attempt import checkpoint_interval_s
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason

@@ -1,6 +1,6 @@
 """One optimizer step: a function of the step's number, the weights, the moments and nothing else.
 
-Shapes: B captions; L, D, P as in giornata.diffusion.captions.
+Shapes: B captions; L, D, P as in giornata.diffusion.encode.captions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,17 +13,17 @@ from typing import Any, Self
 
 import torch
 
-from giornata.diffusion import captions
-from giornata.diffusion.adapter_plan import TOKENS, by_rate
-from giornata.diffusion.batched_lora import adapters_off
-from giornata.diffusion.captions import Embedding, EmbeddingCache
-from giornata.diffusion.dropping import Dropping
-from giornata.diffusion.lora import Adapters
-from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import NoisyBatch, Objective
-from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup, norm_limit
-from giornata.diffusion.sample_order import Role
-from giornata.diffusion.tokens import NewTokens, learning_steps
+from giornata.diffusion.adapter.adapter_plan import TOKENS, by_rate
+from giornata.diffusion.adapter.batched_lora import adapters_off
+from giornata.diffusion.adapter.dropping import Dropping
+from giornata.diffusion.adapter.lora import Adapters
+from giornata.diffusion.adapter.tokens import NewTokens, learning_steps
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.draws.sample_order import Role
+from giornata.diffusion.encode import captions
+from giornata.diffusion.encode.captions import Embedding, EmbeddingCache
+from giornata.diffusion.optim.objective import NoisyBatch, Objective
+from giornata.diffusion.optim.optimizer import AdapterOptimizer, ParameterGroup, norm_limit
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import spoken
 from giornata.workloads.train.checkpoint_writer import JobOptimizer
@@ -148,7 +148,7 @@ def encoded(base: BaseModel, spec: TrainSpec, texts: Sequence[str]) -> Embedding
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
     """Carries out steps. The weights and moments live in the adapters and in `optimizer`. For `learning` and
-    `dropping` see giornata.diffusion.lora.Adapters."""
+    `dropping` see giornata.diffusion.adapter.lora.Adapters."""
 
     base: BaseModel
     spec: TrainSpec

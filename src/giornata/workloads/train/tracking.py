@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from pydantic import SecretStr
 
-from giornata.diffusion.lora_facts import public_name
-from giornata.diffusion.model_card import MODEL_NAMES
-from giornata.diffusion.schedule import learning_rate_factor
+from giornata.diffusion.draws.schedule import learning_rate_factor
+from giornata.diffusion.files.lora_facts import public_name
+from giornata.diffusion.files.model_card import MODEL_NAMES
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.results import WANDB

@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from pydantic import SecretStr, ValidationError
 
-from giornata.diffusion.eight_bits import held_base
-from giornata.diffusion.hub import HubCache, HuggingFaceHub, arriving
-from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.tokens import taught
-from giornata.diffusion.weights_digest import base_sha256
+from giornata.diffusion.adapter.tokens import taught
+from giornata.diffusion.base.eight_bits import held_base
+from giornata.diffusion.base.hub import HubCache, HuggingFaceHub, arriving
+from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.weights_digest import base_sha256
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.joint import joint_key
@@ -37,7 +37,7 @@ Loader = Callable[..., BaseModel]
 class TrainWorkload:
     """Runs one training attempt after the other on a base model that stays warm between them.
 
-    `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
+    `load` has the signature of giornata.diffusion.base.models.load_base; `clock` gives seconds that only ever grow;
     `budget_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.encoding_cache.
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
     `compiler` is what a job that trains alone compiles kernels with, and `capturing` what graphs are made with.

@@ -6,7 +6,6 @@ import pytest
 from tools.tiny_shapes.courses import composition
 from tools.tiny_shapes.scoring import Scorer
 
-from giornata.diffusion.drawings import SUBJECTS
 from giornata.diffusion.shapes.pictures import (
     FORMS,
     HELD_OUT,
@@ -19,6 +18,7 @@ from giornata.diffusion.shapes.pictures import (
     draw_shape,
     grid,
 )
+from giornata.diffusion.tiny.drawings import SUBJECTS
 
 
 def test_the_same_arguments_give_the_same_bytes_and_others_do_not() -> None:

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image, ImageFilter
 from tools.tiny_shapes.scoring import LEAST_IOU, Scorer, nearest, tally
 
-from giornata.diffusion.drawings import BACKGROUNDS, SUBJECTS, Placing, background, draw_picture, ellipse, paint
 from giornata.diffusion.shapes.pictures import FORMS, PALETTE, Shape, draw_shape, filled, grid
+from giornata.diffusion.tiny.drawings import BACKGROUNDS, SUBJECTS, Placing, background, draw_picture, ellipse, paint
 
 
 def drawn(shape: Shape, seed: int = 0) -> Image.Image:

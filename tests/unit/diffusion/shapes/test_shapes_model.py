@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from giornata.diffusion.captions import encode
-from giornata.diffusion.drawings import SUBJECTS
-from giornata.diffusion.randomness import normal
+from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.encode.captions import encode
 from giornata.diffusion.shapes.model import new_unet, new_vae, text_parts
 from giornata.diffusion.shapes.pictures import FORMS, PALETTE, captions
+from giornata.diffusion.tiny.drawings import SUBJECTS
 
 
 def test_weights_are_functions_of_their_names_and_leave_the_random_state_alone() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from giornata.diffusion.shapes.model import copy_drawing_model
-from giornata.diffusion.tiny_model import build_tiny_model
+from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.domain.errors import InvalidInput
 
 

@@ -1,0 +1,1 @@
+"""Who may do what: keys, permissions, secrets and names of machines. Read authenticate first."""

@@ -1,0 +1,295 @@
+"""Hand out jobs. Everything about a claim happens in one transaction, or not at all.
+
+Whatever came in while the database was at work is done in one transaction: its cost is shared.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from giornata.control.attempts.admit import Admitted, HealthByKey, admit_each, canary_of, crowded_out, health_of_each
+from giornata.control.attempts.build_lease import build_lease
+from giornata.control.attempts.claim_refusals import (
+    draining_reply,
+    empty_reply,
+    fail_begun,
+    fail_unbegun,
+    unusable_reply,
+)
+from giornata.control.attempts.end_attempt import end_attempt
+from giornata.control.attempts.known_node import known_node, price_of, refusal_of, sighting
+from giornata.control.attempts.renew_lease import renew_lease
+from giornata.control.context import Caller, Context
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import (
+    AttemptRow,
+    Beginning,
+    Earlier,
+    JobRow,
+    NewEvent,
+    NodeRow,
+    NodeSighting,
+    Taking,
+    Wanted,
+)
+from giornata.domain.attempt import lease_expires_at_ms
+from giornata.domain.errors import Conflict, Forbidden, InvalidInput
+from giornata.domain.reasons import Reason
+from giornata.protocol.events import EventType
+from giornata.protocol.work import Claim, ClaimReply, NodeInfo, Order
+
+# A node that waits may ask often; that it still waits is written down this often.
+SEEN_EVERY_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A claim, and whose it is. Raises as `known_node`.
+
+    `node` is the node as the server knows it, `wanted` says which jobs it may have.
+    """
+
+    caller: Caller
+    claim: Claim
+    node: NodeInfo = field(init=False)
+    wanted: Wanted = field(init=False)
+
+    def __post_init__(self) -> None:
+        node = known_node(self.caller, self.claim.node)
+        wanted = Wanted(
+            kinds=self.claim.kinds,
+            held_models=self.claim.held_models,
+            machine_id=node.machine_id,
+            project_id=None if self.caller.serves_all_projects else self.caller.project_id,
+            vram_bytes=self.claim.node.vram_bytes,
+            joint_key=self.claim.joint_key,
+        )
+        object.__setattr__(self, "node", node)
+        object.__setattr__(self, "wanted", wanted)
+
+    @property
+    def node_id(self) -> str:
+        """Of the node that asks."""
+        return self.claim.node.node_id
+
+    @property
+    def sighting(self) -> NodeSighting:
+        """What is noted of that node."""
+        claim = self.claim
+        return sighting(self.caller, self.node, kinds=claim.kinds, held_models=claim.held_models)
+
+
+def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
+    """A lease, or why there is none: a look, and a claim if there is something. Raises Forbidden and Conflict."""
+    asked = Asked(caller=caller, claim=claim)
+    nothing = nothing_yet(ctx, asked)
+    if nothing is not None:
+        return nothing
+    (reply,) = claim_each(ctx, [asked])
+    if isinstance(reply, Conflict | Forbidden):
+        raise reply
+    return reply
+
+
+def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
+    """The answer to a node that waits while nothing happens, found without writing anything; None: claim."""
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.read() as tx:
+        node = tx.nodes.get(asked.node_id)
+        if (
+            node is None
+            or node.project_id != asked.caller.project_id
+            or node.last_seen_at_ms + SEEN_EVERY_MS <= now_ms
+        ):
+            return None
+        if tx.attempts.of_request(node.id, asked.claim.request_id) is not None:
+            return None
+        if node.draining:
+            return draining_reply()
+        if not tx.jobs.claimable(asked.wanted):
+            return empty_reply(tx, asked.wanted)
+        known = health_of_each(tx, ctx, [asked.wanted], at_ms=now_ms, hold=False)
+        (admitted,) = admit_each(tx, ctx, [asked.wanted], known, at_ms=now_ms)
+        return None if admitted.wanted is not None or admitted.on_trial else admitted.refusal
+
+
+def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Conflict | Forbidden]:
+    """For each a lease, or why there is none. No two of one node. Notes that the nodes were seen.
+
+    Repeating a `request_id` whose attempt lives gives the same lease with the same token; repeating one whose
+    attempt has ended gives nothing. The answer is Conflict when the node's id belongs to another project, and
+    Forbidden for another owner's machine or fleet, or a price above what the key allows.
+    """
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        nodes = tx.nodes.see_each([each.sighting for each in asked], at_ms=now_ms)
+        # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
+        earlier = tx.attempts.of_requests([(each.node_id, each.claim.request_id) for each in asked])
+        known = [
+            refusal_of(tx, ctx, each.caller, each.claim.node, nodes[each.node_id], at_ms=now_ms)
+            or _known(nodes[each.node_id], earlier.get((each.node_id, each.claim.request_id)))
+            for each in asked
+        ]
+        new = [each for each, answer in zip(asked, known, strict=True) if answer is None]
+        taken = iter(_take_each(tx, ctx, new, nodes, at_ms=now_ms) if new else ())
+        answers = [answer or next(taken) for answer in known]
+    # In transactions that do not hold a node's row: heartbeats lock the job before the node.
+    return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, Earlier) else answer for answer in answers]
+
+
+def _known(node: NodeRow, earlier: Earlier | None) -> ClaimReply | Earlier | None:
+    """The answer, or the attempt that was made for this claim before, when neither takes a look at the queue."""
+    return earlier or (draining_reply() if node.draining else None)
+
+
+def _take_each(
+    tx: Transaction, ctx: Context, asked: Sequence[Asked], nodes: Mapping[str, NodeRow], *, at_ms: int
+) -> list[ClaimReply]:
+    """For each a lease, or why there is none. A second round is rare; see `_take_round`."""
+    health = health_of_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
+    replies: list[ClaimReply | None] = [None] * len(asked)
+    while left := [number for number, reply in enumerate(replies) if reply is None]:
+        found = _take_round(tx, ctx, [asked[number] for number in left], nodes, health, at_ms=at_ms)
+        for number, reply in zip(left, found, strict=True):
+            replies[number] = reply
+    return [reply for reply in replies if reply is not None]
+
+
+def _take_round(
+    tx: Transaction,
+    ctx: Context,
+    asked: Sequence[Asked],
+    nodes: Mapping[str, NodeRow],
+    health: HealthByKey,
+    *,
+    at_ms: int,
+) -> list[ClaimReply | None]:
+    """None for a claim to try again: its machine was refused a kind because an earlier claim of the batch might begin
+    that kind, and the earlier claim did not. The first claim always gets a reply.
+    """
+    admitted = admit_each(tx, ctx, [each.wanted for each in asked], health, at_ms=at_ms)
+    replies = [each.refusal for each in admitted]
+    begun: list[Beginning] = []
+    handed_out: dict[int, JobRow] = {}
+    taken = _taken(tx, ctx, admitted, health, at_ms=at_ms)
+    for number, (taking, job) in taken.items():
+        each = asked[number]
+        if job is None:
+            replies[number] = replies[number] or empty_reply(tx, taking.wanted)
+            continue
+        _end_silent(tx, job, each.node, at_ms=at_ms)
+        price = price_of(ctx, each.node, nodes[each.node_id])
+        attempt = _attempt(ctx, job, each.node, taking.attempt_id, price=price, at_ms=at_ms)
+        try:
+            replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
+        except InvalidInput as unusable:
+            fail_unbegun(tx, job, unusable.faults, at_ms=at_ms)
+            replies[number] = unusable_reply(job)
+            continue
+        begun.append(Beginning(attempt=attempt, request_id=each.claim.request_id, event=_started(job, attempt)))
+        handed_out[number] = job
+    # Their nodes' rows are held: nothing else begins there now.
+    tx.attempts.begin_each(begun)
+    ctx.durations.claimed(handed_out.values(), at_ms=at_ms)
+    got_a_job = {number for number, (_, job) in taken.items() if job is not None}
+    again = crowded_out(admitted, {number: job.kind for number, job in handed_out.items()}) - got_a_job
+    return [
+        None if number in again or reply is None else _told(tx, asked[number], admitted[number], reply)
+        for number, reply in enumerate(replies)
+    ]
+
+
+def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) -> ClaimReply:
+    """Whoever is refused learns first that there is nothing anyway: as `nothing_yet` says it, which does not come
+    so far."""
+    refused = reply is admitted.refusal
+    return empty_reply(tx, asked.wanted) if refused and not tx.jobs.claimable(asked.wanted) else reply
+
+
+def _taken(
+    tx: Transaction, ctx: Context, admitted: Sequence[Admitted], health: HealthByKey, *, at_ms: int
+) -> Mapping[int, tuple[Taking, JobRow | None]]:
+    """By the number of the claim: what it asked for, and what it got. A canary goes before everything else."""
+    taken: dict[int, tuple[Taking, JobRow | None]] = {}
+    for number, each in enumerate(admitted):
+        if each.on_trial:
+            wanted = canary_of(tx, ctx, each, health, at_ms=at_ms)
+            taking = Taking(wanted=wanted, attempt_id=ctx.names.new("att"))
+            taken[number] = taking, tx.jobs.take(taking, at_ms=at_ms)
+    rest = {
+        number: Taking(wanted=each.wanted, attempt_id=ctx.names.new("att"))
+        for number, each in enumerate(admitted)
+        if each.wanted is not None and (number not in taken or taken[number][1] is None)
+    }
+    jobs = tx.jobs.take_each(list(rest.values()), at_ms=at_ms) if rest else []
+    return taken | {number: (rest[number], job) for number, job in zip(rest, jobs, strict=True)}
+
+
+def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, price: int, at_ms: int) -> AttemptRow:
+    return AttemptRow(
+        id=attempt_id,
+        job_id=job.id,
+        number=job.attempt_count,
+        node_id=node.node_id,
+        machine_id=node.machine_id,
+        node_name=node.name,
+        price_micro_usd_per_hour=price,
+        started_at_ms=at_ms,
+        first_step_at_ms=None,
+        renewed_at_ms=at_ms,
+        lease_expires_at_ms=lease_expires_at_ms(now_ms=at_ms, lease_s=ctx.policy.lease_s),
+        ended_at_ms=None,
+        lapsed=False,
+        reason=None,
+        shared_fault=False,
+        start_step=job.committed_step,
+        last_step=job.committed_step,
+        committed_step=job.committed_step,
+        order=Order.CONTINUE,
+    )
+
+
+def _started(job: JobRow, attempt: AttemptRow) -> NewEvent:
+    return NewEvent(
+        job_id=job.id,
+        project_id=job.project_id,
+        type=EventType.ATTEMPT_STARTED,
+        attempt_number=attempt.number,
+        data={
+            "node_id": attempt.node_id,
+            "machine_id": attempt.machine_id,
+            "node_name": attempt.node_name,
+            "resume_step": attempt.start_step,
+        },
+        at_ms=attempt.started_at_ms,
+    )
+
+
+def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> None:
+    """The attempt that lapsed and might have come back may no longer: somebody else has the job now."""
+    silent = tx.attempts.live_of_job(job.id) if job.attempt_count > 1 else None
+    if silent is None:
+        return
+    same = (silent.machine_id, silent.node_name) == (node.machine_id, node.name)
+    reason = Reason.SUPERSEDED if same else Reason.LEASE_EXPIRED
+    message = "its node asked for work again" if same else "its node fell silent, and another took the job"
+    end_attempt(tx, job, silent, reason=reason, at_ms=at_ms, alive=False, message=message)
+
+
+def _again(ctx: Context, earlier: Earlier, *, at_ms: int) -> ClaimReply:
+    """The reply to a claim got lost, or the claim was sent twice."""
+    with ctx.store.begin() as tx:
+        job = tx.jobs.lock(earlier.job_id)
+        attempt = tx.attempts.get(earlier.attempt_id)
+        if job is None or attempt is None or attempt.ended_at_ms is not None:
+            return ClaimReply(
+                reason="claim-repeated-after-end",
+                detail="the attempt that this request id began has ended; claim with a new request id",
+            )
+        try:
+            lease = build_lease(tx, ctx, job, attempt, at_ms=at_ms)
+        except InvalidInput as unusable:
+            fail_begun(tx, job, attempt, unusable.faults, at_ms=at_ms)
+            return unusable_reply(job)
+        # The node counts its lease from this request, so the server must not count from an earlier one.
+        renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
+        return ClaimReply(lease=lease)

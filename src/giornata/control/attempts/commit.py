@@ -1,0 +1,136 @@
+"""Checkpoints and artifacts begin to exist here, and nowhere else: an upload without a commit does not exist."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from giornata.control.context import Context
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, BlobRow, CheckpointRow, JobRow
+from giornata.control.storage.fence import glimpse, live
+from giornata.control.storage.verify_upload import verify_upload
+from giornata.domain.errors import BlobMissing, Conflict, LeaseLost
+from giornata.protocol.events import EventType
+from giornata.protocol.work import CommitArtifact, CommitCheckpoint, Committed
+
+KEEP_LATEST = 2
+
+
+def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -> Committed:
+    """Verify the bytes, then make the checkpoint exist. Repeating it changes nothing, however late the repeat comes.
+
+    One that was rejected for its bytes is usable again once they are there again.
+    Raises LeaseLost when the attempt has ended, BlobMissing and BlobMismatch when the bytes are not there or are
+    others, and Conflict when this very attempt has committed other bytes for the step.
+    """
+    project_id = glimpse(ctx, attempt_id)
+    verify_upload(ctx, project_id, commit.sha256, commit.size_bytes, commit.upload_id, commit.etags)
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job, attempt = live(tx, attempt_id)
+        if not tx.uploads.touch_blobs(project_id, [commit.sha256], at_ms=now_ms):
+            raise BlobMissing(f"the bytes with sha256 {commit.sha256} were collected meanwhile; upload them again")
+        rows = tx.checkpoints.all(job.id)
+        standing = next((row for row in rows if row.step == commit.step), None)
+        old = to_prune(_with(rows, attempt, commit), job.spec)
+        if standing is not None and standing.blob.sha256 == commit.sha256 and not standing.rejected:
+            return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
+        if standing is not None and not standing.rejected:
+            _note_difference(tx, job, attempt, standing, commit, at_ms=now_ms)
+        elif commit.step in old:
+            # It would go at once: later ones are in, and it may well have been here before them.
+            return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
+        _accept(tx, job, attempt, commit, at_ms=now_ms)
+        # The new one is in: only now may older ones go, in this very transaction.
+        if old:
+            tx.checkpoints.delete(job.id, old)
+        return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)
+
+
+def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int]:
+    """Steps that need not be kept: all but the latest K, and those that N divides. Never the highest usable one.
+
+    A rejected one goes when it lies below all that are kept.
+    """
+    latest, every = spec.get("checkpoints_keep_latest"), spec.get("checkpoints_keep_every")
+    usable = sorted((row.step for row in rows if not row.rejected), reverse=True)
+    kept = set(usable[: latest if isinstance(latest, int) and latest > 0 else KEEP_LATEST])
+    if isinstance(every, int) and every > 0:
+        kept |= {step for step in usable if step % every == 0}
+    lowest_kept = min(kept, default=0)
+    return [row.step for row in rows if row.step not in kept and (not row.rejected or row.step < lowest_kept)]
+
+
+def _with(rows: Sequence[CheckpointRow], attempt: AttemptRow, commit: CommitCheckpoint) -> list[CheckpointRow]:
+    """The job's checkpoints as they will be when this one is in."""
+    blob = BlobRow(sha256=commit.sha256, size_bytes=commit.size_bytes, key="")
+    this = CheckpointRow(step=commit.step, attempt_number=attempt.number, rejected=False, blob=blob)
+    return [this, *(row for row in rows if row.step != commit.step)]
+
+
+def _note_difference(
+    tx: Transaction,
+    job: JobRow,
+    attempt: AttemptRow,
+    standing: CheckpointRow,
+    commit: CommitCheckpoint,
+    *,
+    at_ms: int,
+) -> None:
+    """Exact resume makes equal bytes; when it did not, the job's history says so, and the later attempt's count."""
+    if standing.attempt_number >= attempt.number:
+        raise Conflict(f"step {commit.step} was committed with other bytes (sha256 {standing.blob.sha256}) before")
+    data = {
+        "name": "checkpoint-bytes-differ",
+        "step": commit.step,
+        "sha256": commit.sha256,
+        "earlier_sha256": standing.blob.sha256,
+        "earlier_attempt": standing.attempt_number,
+    }
+    tx.events.add(job.id, job.project_id, EventType.NOTICE, attempt.number, data, at_ms)
+
+
+def _accept(tx: Transaction, job: JobRow, attempt: AttemptRow, commit: CommitCheckpoint, *, at_ms: int) -> None:
+    tx.checkpoints.put(
+        job,
+        step=commit.step,
+        sha256=commit.sha256,
+        size_bytes=commit.size_bytes,
+        attempt_number=attempt.number,
+        at_ms=at_ms,
+    )
+    data = {"step": commit.step, "size_bytes": commit.size_bytes, "sha256": commit.sha256}
+    tx.events.add(job.id, job.project_id, EventType.CHECKPOINT_COMMITTED, attempt.number, data, at_ms)
+    highest = max(attempt.committed_step, commit.step)
+    if tx.attempts.update_live(attempt.id, committed_step=highest, last_step=max(attempt.last_step, highest)) is None:
+        raise LeaseLost(f"attempt {attempt.id} has ended")
+    fruit = {"fruitless": 0} if commit.step > attempt.start_step else {}
+    safe = max(job.committed_step, commit.step)
+    # Commits may come before the beat that tells of their step.
+    tx.jobs.update(job.id, committed_step=safe, step=max(job.step, safe), **fruit)
+
+
+def commit_artifact(ctx: Context, attempt_id: str, commit: CommitArtifact) -> Committed:
+    """Verify the bytes, then record them under the artifact's name. Repeating it changes nothing.
+
+    The same name with other bytes replaces what stood there; with the same bytes, another attempt vouches for them
+    from now on. Raises LeaseLost, BlobMissing and BlobMismatch.
+    """
+    project_id = glimpse(ctx, attempt_id)
+    verify_upload(ctx, project_id, commit.sha256, commit.size_bytes, commit.upload_id, commit.etags)
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job, attempt = live(tx, attempt_id)
+        if not tx.uploads.touch_blobs(project_id, [commit.sha256], at_ms=now_ms):
+            raise BlobMissing(f"the bytes with sha256 {commit.sha256} were collected meanwhile; upload them again")
+        standing = {row.name: row for row in tx.artifacts.of_job(job.id)}.get(commit.name)
+        superfluous = standing is not None and standing.sha256 == commit.sha256
+        if standing is None or not superfluous or standing.attempt_id != attempt.id:
+            # The row names the attempt that vouched for it last: that is whom `complete` asks, and what it drops
+            # otherwise. So the history has every one of them, also when the bytes are the same.
+            row = ArtifactRow(
+                name=commit.name, attempt_id=attempt.id, sha256=commit.sha256, size_bytes=commit.size_bytes
+            )
+            tx.artifacts.put(job, row, media_type=commit.media_type, at_ms=now_ms)
+            data = {"name": commit.name, "size_bytes": commit.size_bytes, "sha256": commit.sha256}
+            tx.events.add(job.id, job.project_id, EventType.ARTIFACT_COMMITTED, attempt.number, data, now_ms)
+        return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=superfluous)

@@ -1,0 +1,138 @@
+"""A node says that the job is done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from giornata.control.attempts.end_attempt import Ending, end_attempts
+from giornata.control.attempts.judge_machines import judge_successes
+from giornata.control.context import Context
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, JobRow, NewEvent
+from giornata.control.storage.fence import locked_each, refuse_ended, unknown
+from giornata.domain.errors import Conflict, GiornataError
+from giornata.domain.job import JobEvent, JobState, next_state
+from giornata.domain.machine_ids import proves_against
+from giornata.domain.reasons import Reason
+from giornata.protocol.events import EventType
+from giornata.protocol.specs import step_artifacts
+from giornata.protocol.work import AttemptEnded, CompleteAttempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A report, and the attempt that it is of."""
+
+    attempt_id: str
+    report: CompleteAttempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A report and the rows that it is about, locked. The attempt lives, and the job may succeed."""
+
+    job: JobRow
+    attempt: AttemptRow
+    report: CompleteAttempt
+
+
+def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptEnded:
+    """End the attempt and the job. Repeating it after success is answered alike.
+
+    Raises Conflict unless this attempt has committed every artifact that it names, and LeaseLost when the attempt
+    ended otherwise.
+    """
+    (answer,) = complete_each(ctx, [Done(attempt_id=attempt_id, report=report)])
+    if isinstance(answer, GiornataError):
+        raise answer
+    return answer
+
+
+def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | GiornataError]:
+    """As `complete` for each of them, in one transaction. No two of one attempt."""
+    now_ms = ctx.clock.now_ms()
+    answers: dict[str, AttemptEnded | GiornataError] = {}
+    held: list[_Held] = []
+    with ctx.store.begin() as tx:
+        found = locked_each(tx, [each.attempt_id for each in done])
+        committed = tx.artifacts.of_jobs([job.id for job, _ in found.values()])
+        for each in done:
+            if each.attempt_id not in found:
+                answers[each.attempt_id] = unknown(each.attempt_id)
+                continue
+            job, attempt = found[each.attempt_id]
+            try:
+                repeated = _answer(tx, job, attempt, each.report, committed.get(job.id, ()))
+            except GiornataError as error:  # nothing was written for it
+                answers[each.attempt_id] = error
+                continue
+            if repeated is None:
+                held.append(_Held(job=job, attempt=attempt, report=each.report))
+            answers[each.attempt_id] = repeated or AttemptEnded(job_state=next_state(job.state, JobEvent.SUCCEED))
+        if held:
+            _succeed(tx, ctx, held, at_ms=now_ms)
+    return [answers[each.attempt_id] for each in done]
+
+
+def _answer(
+    tx: Transaction, job: JobRow, attempt: AttemptRow, report: CompleteAttempt, committed: Sequence[ArtifactRow]
+) -> AttemptEnded | None:
+    """To a report that is repeated; None for one that ends the attempt."""
+    if attempt.reason is Reason.SUCCEEDED:
+        return AttemptEnded(job_state=job.state)
+    refuse_ended(job, attempt)
+    next_state(job.state, JobEvent.SUCCEED)
+    _require_artifacts(tx, job, attempt, report, committed)
+    return None
+
+
+def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> None:
+    same = {"ended_at_ms": at_ms, "error": None, "phase": "", "fruitless": 0}
+    columns = {each.job.id: {"step": _step_of(each), "result": each.report.summary, **same} for each in held}
+    tx.jobs.change_each([each.job for each in held], JobEvent.SUCCEED, columns)
+    endings = [
+        Ending(job=each.job, attempt=each.attempt, reason=Reason.SUCCEEDED, alive=True, step=each.report.step)
+        for each in held
+    ]
+    end_attempts(tx, endings, at_ms=at_ms, events=[_succeeded(each, at_ms=at_ms) for each in held])
+    for each in held:
+        ctx.durations.ended(each.job, JobState.SUCCEEDED, at_ms=at_ms)
+        if each.job.attempt_count > 1:
+            _blame_machines(tx, each.job, each.attempt, at_ms=at_ms)
+    judge_successes(tx, ctx, [(each.job, each.attempt) for each in held], at_ms=at_ms)
+
+
+def _step_of(held: _Held) -> int:
+    """The step that the node reports; never below what is committed."""
+    return max(held.report.step, held.job.committed_step)
+
+
+def _succeeded(held: _Held, *, at_ms: int) -> NewEvent:
+    return NewEvent(
+        job_id=held.job.id,
+        project_id=held.job.project_id,
+        type=EventType.JOB_SUCCEEDED,
+        attempt_number=held.attempt.number,
+        data={"step": held.report.step},
+        at_ms=at_ms,
+    )
+
+
+def _require_artifacts(
+    tx: Transaction, job: JobRow, attempt: AttemptRow, report: CompleteAttempt, rows: Sequence[ArtifactRow]
+) -> None:
+    committed = {row.name: row.attempt_id for row in rows}
+    missing = [name for name in report.artifacts if committed.get(name) != attempt.id]
+    if missing:
+        raise Conflict(f"this attempt has not committed {', '.join(map(repr, missing))}: commit, then complete")
+    # What an attempt left that came to grief is no result, but for pictures of steps that are behind the job.
+    lasting = step_artifacts(job.kind, job.spec)
+    strays = [name for name, owner in committed.items() if owner != attempt.id and name not in lasting]
+    if strays:
+        tx.artifacts.delete(job.id, strays)
+
+
+def _blame_machines(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
+    """The job turned out to be good: whoever it crashed on before has a fault of its own."""
+    for crashed in tx.attempts.crashed(job.id):
+        if proves_against(attempt.machine_id, crashed.machine_id):
+            tx.bans.strike(crashed, Reason.CRASHED, at_ms=at_ms)

@@ -1,0 +1,1 @@
+"""Nodes follow the queue: scaling, reconciliation, replacement. Read scale first."""

@@ -1,0 +1,124 @@
+"""Fleets, as an operator sees them: what was decided and why, and what the provider has."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+from giornata.control.access.permissions import require_root_admin
+from giornata.control.context import Caller, Context
+from giornata.control.fleet_views import NodesOn, called, scaling_of
+from giornata.control.fleets.provider_backoff import wants_quiet
+from giornata.control.fleets.reconcile import unconfigured
+from giornata.control.ports.fleet import Renews
+from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.store import Transaction
+from giornata.control.timestamps import instant
+from giornata.domain.errors import NotFound
+from giornata.protocol.fleets import Fleet, FleetInstance, FleetLimits, FleetPage, FleetPlan, InstanceStanding
+
+NODES_SEEN_WITHIN_MS = 3_600_000
+MOST_SAID = 3
+
+
+def list_fleets(ctx: Context, caller: Caller) -> FleetPage:
+    """All fleets, also those that are configured no more and have instances still. Raises Forbidden."""
+    require_root_admin(caller)
+    with ctx.store.read() as tx:
+        rows = _rows(tx, ctx)
+        return FleetPage(items=tuple(_fleet(tx, ctx, row) for row in rows))
+
+
+def read_fleet(ctx: Context, caller: Caller, name: str) -> Fleet:
+    """One of them. Raises Forbidden, NotFound."""
+    require_root_admin(caller)
+    with ctx.store.read() as tx:
+        for row in _rows(tx, ctx):
+            if row.name == name:
+                return _fleet(tx, ctx, row)
+    raise NotFound(f"there is no fleet {name}")
+
+
+def _rows(tx: Transaction, ctx: Context) -> Sequence[FleetRow]:
+    rows = tx.fleets.all()
+    left = [row for row in unconfigured(rows, ctx.fleets) if tx.fleets.instances(row.name)]
+    return sorted([*(row for row in rows if row.name in ctx.fleets), *left], key=lambda row: row.name)
+
+
+def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
+    nodes = NodesOn(tx.fleets.nodes(row.name, seen_since_ms=ctx.clock.now_ms() - NODES_SEEN_WITHIN_MS))
+    instances = tx.fleets.instances(row.name)
+    governed = ctx.fleets.get(row.name)
+    policy = None if governed is None else scaling_of(governed, row)
+    fewest, most = (None, None) if policy is None else policy.bounds(ctx.clock.now_ms())
+    return Fleet(
+        name=row.name,
+        driver=row.driver,
+        desired=row.desired,
+        min_nodes=fewest,
+        most_nodes=most,
+        limits=FleetLimits.model_validate(row.limits),
+        price_micro_usd_per_hour=row.price_micro_usd_per_hour,
+        trouble=row.trouble or row.unlisted,
+        shortage=_shortage(row, instances),
+        outdated=tuple(row.outdated),
+        gives_nodes=governed is None or governed.fleet.limits.gives_nodes,
+        rolls=governed is not None and isinstance(governed.fleet, Renews),
+        plan=_plan(row, instances),
+        instances=tuple(_instance(each, nodes.of(each)) for each in instances),
+        listed_at=_instant(row.seen_at_ms or None),
+        changed_at=_instant(row.changed_at_ms),
+        needed_at=_instant(row.needed_at_ms),
+        rolling_since=_instant(row.roll_since_ms),
+        paused_since=_instant(row.paused_at_ms),
+        quiet_until=_instant(row.quiet_until_ms if wants_quiet(row, ctx.clock.now_ms()) else None),
+    )
+
+
+def _plan(row: FleetRow, instances: Sequence[InstanceRow]) -> FleetPlan:
+    """As it was kept. In its reasons the name of an instance stands beside its id, where it has another one."""
+    plan = FleetPlan.model_validate(row.plan or {})
+
+    def with_names(reason: str) -> str:
+        for each in instances:
+            reason = reason.replace(each.id, called(each))
+        return reason
+
+    return plan.model_copy(update={"reasons": tuple(map(with_names, plan.reasons))})
+
+
+def _instant(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else instant(at_ms)
+
+
+def _shortage(row: FleetRow, instances: Sequence[InstanceRow]) -> str:
+    """What the provider says of the fleet and of its instances, whether they wait or end again and again."""
+    counted = Counter(each.trouble for each in instances if each.trouble)
+    said = [
+        f"{count} times: {trouble}" if count > 1 else trouble for trouble, count in counted.most_common(MOST_SAID)
+    ]
+    return "; ".join(filter(None, [row.shortage, *said]))
+
+
+def _instance(row: InstanceRow, node: FleetNode | None) -> FleetInstance:
+    return FleetInstance(
+        id=row.id,
+        name=row.name,
+        state=_standing(row),
+        machine_id=row.machine_id,
+        node_id=None if node is None else node.id,
+        jobs=0 if node is None else node.live,
+        reason=row.leaving_reason,
+        trouble=row.trouble,
+        outdated=row.outdated,
+        price_micro_usd_per_hour=row.price_micro_usd_per_hour,
+        first_listed_at=instant(row.first_listed_at_ms),
+        running_at=_instant(row.running_at_ms),
+    )
+
+
+def _standing(row: InstanceRow) -> InstanceStanding:
+    if row.ended_at_ms is not None:
+        return InstanceStanding.ENDING
+    if row.renewing:
+        return InstanceStanding.RENEWING
+    return InstanceStanding.LEAVING if row.leaving_at_ms is not None else InstanceStanding(row.state)

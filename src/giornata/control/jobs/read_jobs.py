@@ -1,0 +1,150 @@
+"""Jobs, as users read them: one job, a page of jobs, and why a job waits."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from giornata.control.access.machine_names import machine_names
+from giornata.control.access.permissions import require_user
+from giornata.control.attempts.outlooks import Outlooks
+from giornata.control.context import Caller, Context
+from giornata.control.fleet_views import bidders
+from giornata.control.jobs.job_reply import job_reply, next_try_at, waiting_because
+from giornata.control.pages import check_limit, decode_cursor, next_cursor
+from giornata.control.ports.machine_store import BannedJob
+from giornata.control.ports.records import AttemptRecord, JobRecord
+from giornata.control.ports.store import Transaction
+from giornata.control.text_limits import is_id, label_faults, text_faults
+from giornata.domain.backoff import Outlook
+from giornata.domain.capacity import Use
+from giornata.domain.errors import Fault, InvalidInput, NotFound
+from giornata.domain.fleet_share import Bidder
+from giornata.domain.job import JobState
+from giornata.domain.starts import is_late
+from giornata.protocol.jobs import Job, JobPage, JobPart
+
+
+def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
+    """A job, whole. Raises Forbidden, NotFound."""
+    require_user(caller)
+    with ctx.store.read() as tx:
+        return read_job(ctx, tx, caller, job_id)
+
+
+def list_jobs(
+    ctx: Context,
+    caller: Caller,
+    *,
+    states: Sequence[JobState],
+    labels: Mapping[str, str],
+    kind: str | None,
+    match: str | None = None,
+    include: Collection[JobPart] = (),
+    cursor: str | None,
+    limit: int,
+) -> JobPage:
+    """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first. With
+    `match`, only those whose name this is, or whose id begins so, with or without the prefix.
+
+    Attempts, and why a job waits, are said by `get_job` only; the spec and the result also here if `include` names
+    them. A page may end before `limit`, for its bytes. Raises Forbidden, InvalidInput.
+    """
+    require_user(caller)
+    check_limit(limit)
+    faults = [*label_faults(labels), *text_faults("match", match)]
+    if kind is not None and not is_id(kind):
+        faults.append(Fault(where="kind", message=f"{kind[:40]!r} is not a kind of job"))
+    if faults:
+        raise InvalidInput(faults)
+    place = decode_cursor(cursor)
+    with ctx.store.read() as tx:
+        rows = tx.job_reads.page(
+            project_id=caller.project_id,
+            states=states,
+            labels=labels,
+            kind=kind,
+            match=match,
+            before=place,
+            include=include,
+            limit=limit,
+            most_bytes=ctx.policy.max_page_bytes,
+        )
+        ids = [job.id for job in rows.items]
+        found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False)
+    attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
+    for attempt in found:
+        attempts[attempt.job_id].append(attempt)
+    following = next_cursor(rows, lambda job: (job.created_at_ms, job.id))
+    return JobPage(items=tuple(job_reply(job, attempts[job.id], names=None) for job in rows.items), next=following)
+
+
+def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
+    """The job as this transaction sees it. Raises NotFound."""
+    job = own_job(tx, caller, job_id)
+    because, found, names = None, None, machine_names(tx, ctx, caller)
+    if job.state == JobState.QUEUED:
+        seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+        view = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
+        found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
+        missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, job.kind)
+        because = waiting_because(job, view, found, names=names, missing=missing)
+    attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
+    return job_reply(job, attempts, names=names, waiting_because=because, next_try_at=next_try_at(found))
+
+
+def _outlook(ctx: Context, tx: Transaction, job: JobRecord) -> Outlook | None:
+    """None for a job that is for one machine only: it fails when it fails there."""
+    if job.only_machine_id is not None:
+        return None
+    row = tx.jobs.get(job.id)
+    waiting = BannedJob(
+        id=job.id,
+        project_id=job.project_id,
+        kind=job.kind,
+        min_vram_bytes=job.min_vram_bytes,
+        fruitless=0 if row is None else row.fruitless,
+        bans=tuple(tx.bans.of_job(job.id)),
+    )
+    return Outlooks(tx, ctx, at_ms=ctx.clock.now_ms()).of(waiting)
+
+
+def own_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
+    """The row of a job of the caller's project. Raises NotFound, for another project's job too."""
+    job = tx.job_reads.get(job_id, project_id=caller.project_id) if is_id(job_id) else None
+    if job is None:
+        raise NotFound(f"there is no job {job_id}")
+    return job
+
+
+def require_job(tx: Transaction, caller: Caller, job_id: str) -> None:
+    """Raises NotFound unless the caller's project has this job. Reads nothing of the job."""
+    if not is_id(job_id) or not tx.job_reads.exists(job_id, project_id=caller.project_id):
+        raise NotFound(f"there is no job {job_id}")
+
+
+def why_no_node_comes(tx: Transaction, ctx: Context, kind: str) -> str:
+    """In words for the job's owner, without names of fleets or machines; empty: nodes may be on their way."""
+    now_ms = ctx.clock.now_ms()
+    serving = [each for each in bidders(tx, ctx, at_ms=now_ms) if kind in each.view.offer.kinds]
+    for each in serving:
+        if stopped := each.stopped(now_ms):
+            return f"{stopped}, and one more is tried each hour; an operator sees why with: giornata fleets"
+    lost = [_lost(each, now_ms) for each in serving]
+    failing, late = sum(each[0] for each in lost), sum(each[1] for each in lost)
+    found = []
+    if failing:
+        found.append(f"{_nodes(failing)} ended again and again before asking for work")
+    if late:
+        found.append(f"{_nodes(late)} did not come in time")
+    return f"{' and '.join(found)}; the job goes to the next node that comes" if found else ""
+
+
+def _lost(bidder: Bidder, now_ms: int) -> tuple[int, int]:
+    """How many of its nodes fail to start, and how many others are late."""
+    waited_for = [each for each in bidder.view.instances if each.stays and each.use is Use.NONE]
+    failing = [each for each in waited_for if each.fails_to_start]
+    late = [each for each in waited_for if not each.fails_to_start and is_late(each, bidder.policy, now_ms)]
+    return len(failing), len(late)
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,92 @@
+"""Jobs that end before their work is done: their owner cancels them, or their deadline passes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from giornata.control.access.permissions import require_user
+from giornata.control.attempts.end_attempt import end_attempt
+from giornata.control.context import Caller, Context
+from giornata.control.jobs.read_jobs import own_job, read_job
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import JobRow
+from giornata.domain.errors import NotFound
+from giornata.domain.job import TERMINAL, JobEvent, JobState
+from giornata.domain.reasons import Reason
+from giornata.protocol.events import EventType
+from giornata.protocol.jobs import Job
+
+_TYPES: Mapping[JobEvent, EventType] = {
+    JobEvent.CANCEL: EventType.JOB_CANCELED,
+    JobEvent.EXPIRE: EventType.JOB_EXPIRED,
+}
+AT_MOST = 200
+
+
+def stop_job(
+    tx: Transaction,
+    ctx: Context,
+    job: JobRow,
+    event: JobEvent,
+    *,
+    at_ms: int,
+    message: str,
+    data: Mapping[str, Any],
+) -> JobState:
+    """Apply CANCEL or EXPIRE to a locked job (`tx.jobs.lock`) and end its attempt in the same breath.
+
+    The attempt is fenced and its bill closed now, not when its node hears of it: from here on whatever the node
+    sends is refused with `lease-lost`, and the refusal names the job's state. Raises IllegalTransition.
+    """
+    state = tx.jobs.change(job, event, ended_at_ms=at_ms, paused_by=None)
+    ctx.durations.ended(job, state, at_ms=at_ms)
+    attempt = tx.attempts.live_of_job(job.id)
+    number = None
+    if attempt is not None:
+        number = attempt.number
+        end_attempt(tx, job, attempt, reason=Reason.CANCELED, at_ms=at_ms, alive=False, message=message)
+    tx.events.add(job.id, job.project_id, _TYPES[event], number, data, at_ms)
+    return state
+
+
+def cancel(ctx: Context, caller: Caller, job_id: str) -> Job:
+    """Cancel a job that has not ended; its node is fenced at once. Repeating it changes nothing.
+
+    Raises Forbidden, NotFound, and IllegalTransition for a job that succeeded, failed or expired.
+    """
+    require_user(caller)
+    with ctx.store.begin() as tx:
+        own_job(tx, caller, job_id)
+        job = tx.jobs.lock(job_id)
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        if job.state is not JobState.CANCELED:
+            stop_job(
+                tx,
+                ctx,
+                job,
+                JobEvent.CANCEL,
+                at_ms=ctx.clock.now_ms(),
+                message="canceled by its owner",
+                data={"by": caller.key_id},
+            )
+        return read_job(ctx, tx, caller, job_id)
+
+
+def expire_deadlines(ctx: Context) -> int:
+    """Expire jobs whose deadline has passed, running or not; returns how many. A loop calls it again and again."""
+    with ctx.store.only_here("expire") as ours:
+        if not ours:
+            return 0
+        with ctx.store.read() as tx:
+            late = tx.jobs.past_deadline(at_ms=ctx.clock.now_ms(), limit=AT_MOST)
+        return sum(_expire(ctx, job_id) for job_id in late)
+
+
+def _expire(ctx: Context, job_id: str) -> bool:
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job = tx.jobs.lock(job_id)
+        if job is None or job.state in TERMINAL or job.deadline_at_ms is None or job.deadline_at_ms > now_ms:
+            return False
+        stop_job(tx, ctx, job, JobEvent.EXPIRE, at_ms=now_ms, message="the job's deadline passed", data={})
+        return True

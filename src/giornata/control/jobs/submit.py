@@ -1,0 +1,221 @@
+"""A new job."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from giornata.control.access.permissions import require_user
+from giornata.control.budgets.budgets import reserve
+from giornata.control.context import Caller, Context
+from giornata.control.jobs.job_reply import job_reply, waiting_because
+from giornata.control.jobs.prepare_job import missing_file, prepare_job
+from giornata.control.jobs.read_jobs import read_job
+from giornata.control.ports.records import JobRecord
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import NewEvent
+from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight
+from giornata.domain.routing import Turns, next_turn
+from giornata.protocol.events import EventType
+from giornata.protocol.jobs import Job, SubmitJob
+from giornata.protocol.specs import input_files
+
+ROUTE = "POST /v1/jobs"
+IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A request for a job, and whose it is."""
+
+    caller: Caller
+    request: SubmitJob
+    idempotency_key: str | None = None
+
+
+# The job, and whether this request made it.
+Submitted = tuple[Job, bool]
+
+
+def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: str | None) -> Submitted:
+    """Queue a job; it, and whether this request made it.
+
+    With an Idempotency-Key, which is kept for `policy.idempotency_kept_s`, equal requests make one job, also when
+    they come at the same moment: the key is written in the job's own transaction. Raises Forbidden, InvalidInput
+    with every fault, OverBudget, and IdempotencyMismatch when the key came with another body before.
+    """
+    (answer,) = submit_each(ctx, [Submission(caller=caller, request=request, idempotency_key=idempotency_key)])
+    if isinstance(answer, GiornataError):
+        raise answer
+    return answer
+
+
+def submit_each(ctx: Context, asked: Sequence[Submission]) -> list[Submitted | GiornataError]:
+    """As `submit` for one after the other, in one transaction. No two of one project have the same key.
+
+    Raises what `submit` raises when that was found out after something had been written: then nothing of all is.
+    """
+    # In the order of projects and keys: two who hold several must not wait for one another.
+    order = sorted(enumerate(asked), key=lambda each: (each[1].caller.project_id, each[1].idempotency_key or ""))
+    answers: dict[int, Submitted | GiornataError] = {}
+    with ctx.store.begin() as tx:
+        for project_id, of_it in groupby(order, key=lambda each: each[1].caller.project_id):
+            answers |= _submit_to(tx, ctx, project_id, dict(of_it))
+    return [answers[number] for number in range(len(asked))]
+
+
+def _submit_to(
+    tx: Transaction, ctx: Context, project_id: str, asked: Mapping[int, Submission]
+) -> Mapping[int, Submitted | GiornataError]:
+    project = tx.projects.get(project_id)
+    answers: dict[int, Submitted | GiornataError] = {}
+    new: dict[int, JobRecord] = {}
+    for number, each in asked.items():
+        try:
+            found = _prepared(ctx, tx, each)
+        except GiornataError as error:  # nothing was written for it yet
+            answers[number] = error
+            continue
+        if not isinstance(found, JobRecord):
+            answers[number] = found
+            continue
+        # After the key: of two equal requests the second one waits there, and reserves nothing.
+        new[number] = reserve(tx, ctx, found, project=project)
+        if project is not None and project.budget_micro_usd is not None:
+            # What it set aside counts for the next one from here on.
+            (reply,) = _fresh(ctx, tx, [enqueue(tx, new.pop(number))])
+            answers[number] = (reply, True)
+    queued = enqueue_each(tx, list(new.values())) if new else []
+    replies = [(job, True) for job in _fresh(ctx, tx, queued)]
+    return {**answers, **dict(zip(new, replies, strict=True))}
+
+
+def _prepared(ctx: Context, tx: Transaction, asked: Submission) -> JobRecord | Submitted:
+    """The job that is to be queued, its key stored; or the one that the key stands for already."""
+    caller, request, key = asked.caller, asked.request, asked.idempotency_key
+    require_user(caller)
+    if key is not None and IDEMPOTENCY_KEY.fullmatch(key) is None:
+        hint = "a UUID is a good one"
+        raise InvalidInput(
+            [Fault(where="Idempotency-Key", message="is 1 to 255 visible ASCII characters", hint=hint)]
+        )
+    job_id = None if key is None else _earlier(ctx, tx, caller, request, key)
+    if job_id is not None:
+        return read_job(ctx, tx, caller, job_id), False
+    job = prepare_job(ctx, tx, caller, request)
+    if key is not None and not _remember(ctx, tx, job, request, key):
+        # An equal request was committed a moment ago; nothing was written for this one.
+        job_id = _earlier(ctx, tx, caller, request, key)
+        if job_id is None:
+            raise KeyInFlight(f"another request with Idempotency-Key {key} is just being answered")
+        return read_job(ctx, tx, caller, job_id), False
+    return job
+
+
+def enqueue(tx: Transaction, job: JobRecord) -> JobRecord:
+    """As `enqueue_each`, for one."""
+    return enqueue_each(tx, [job])[0]
+
+
+def enqueue_each(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """Insert jobs of one project, each at its turn, with what they read and the first event of their history.
+
+    Raises InvalidInput when a file that one reads was given up by the collector a moment ago.
+    """
+    tx.submission.hold_project(jobs[0].project_id)
+    queued = _at_their_turns(tx, jobs)
+    tx.submission.add_each(queued)
+    for job in queued:
+        _add_files(tx, job)
+    tx.events.add_each(
+        [
+            NewEvent(
+                job_id=job.id,
+                project_id=job.project_id,
+                type=EventType.JOB_SUBMITTED,
+                attempt_number=None,
+                data={"kind": job.kind, "retry_of": job.retry_of},
+                at_ms=job.created_at_ms,
+            )
+            for job in queued
+        ]
+    )
+    return queued
+
+
+def _add_files(tx: Transaction, job: JobRecord) -> None:
+    files = input_files(job.kind, job.spec)
+    kept = tx.uploads.touch_blobs(job.project_id, sorted(files.values()), at_ms=job.created_at_ms) if files else set()
+    if faults := [missing_file(role, sha256) for role, sha256 in files.items() if sha256 not in kept]:
+        raise InvalidInput(faults)
+    for role, sha256 in files.items():
+        tx.submission.add_input(job, role, sha256)
+
+
+def _at_their_turns(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """The jobs with the turns that they have if they are queued now; see `domain.routing`. The project is held.
+
+    A job for a single machine takes none.
+    """
+    known: dict[tuple[str, int], Turns] = {}
+    queued = []
+    for job in jobs:
+        turn, alike = 0, (job.kind, job.priority)
+        if job.only_machine_id is None:
+            if alike not in known:
+                known[alike] = tx.submission.turns(job.project_id, kind=job.kind, priority=job.priority)
+            turn = next_turn(known[alike])
+            known[alike] = known[alike].with_one_more(turn)
+        queued.append(replace(job, turn=turn))
+    return queued
+
+
+def turn_of(tx: Transaction, job: JobRecord) -> int:
+    """The turn that the job has if it is queued now."""
+    return _at_their_turns(tx, [job])[0].turn
+
+
+def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord]) -> list[Job]:
+    """Replies that tell of jobs of one project which this transaction queues."""
+    if not jobs:
+        return []
+    seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+    views = tx.job_reads.queue_views(jobs, seen_since_ms=seen_since_ms)
+    return [
+        job_reply(job, (), names=None, waiting_because=waiting_because(job, view, names=None))
+        for job, view in zip(jobs, views, strict=True)
+    ]
+
+
+def request_hash(request: SubmitJob) -> str:
+    """What two equal requests have in common, whatever the order of their fields."""
+    canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _earlier(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, key: str) -> str | None:
+    found = tx.submission.remembered(caller.project_id, key, ROUTE, since_ms=_since_ms(ctx))
+    if found is None:
+        return None
+    request_sha256, job_id = found
+    if request_sha256 != request_hash(request):
+        raise IdempotencyMismatch(f"Idempotency-Key {key} was used for {job_id} with another body; use a new key")
+    return job_id
+
+
+def _remember(ctx: Context, tx: Transaction, job: JobRecord, request: SubmitJob, key: str) -> bool:
+    return tx.submission.remember(
+        job.project_id,
+        key,
+        ROUTE,
+        request_sha256=request_hash(request),
+        job_id=job.id,
+        at_ms=job.created_at_ms,
+        since_ms=_since_ms(ctx),
+    )
+
+
+def _since_ms(ctx: Context) -> int:
+    return ctx.clock.now_ms() - round(ctx.policy.idempotency_kept_s * 1000)

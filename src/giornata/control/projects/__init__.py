@@ -1,0 +1,1 @@
+"""Projects, their budgets and their costs. Read projects first."""

@@ -1,0 +1,156 @@
+"""Budgets are set, raised, lowered and lifted; jobs that waited for money go on.
+
+A loop moves queued jobs of a project without money out of the queue. The jobs come back when the budget is raised,
+and for a monthly budget when the next month begins.
+"""
+
+from collections.abc import Callable, Sequence
+
+from giornata.control.access.permissions import require_root_admin, require_user
+from giornata.control.budgets.budgets import pause_job, project_spent, require_room, resume_job, told, used_up
+from giornata.control.context import Caller, Context
+from giornata.control.jobs.read_jobs import own_job, read_job
+from giornata.control.ports.money_store import Parked
+from giornata.control.ports.records import JobRecord
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import NewEvent
+from giornata.control.projects.projects import read_project
+from giornata.control.text_limits import is_id
+from giornata.domain.budget import Budget, Payer, ProjectLimits, first_used_up, project_budgets, reservation_micro_usd
+from giornata.domain.errors import IllegalTransition, NotFound
+from giornata.domain.job import TERMINAL, JobState
+from giornata.protocol.admin import Project, SetBudget
+from giornata.protocol.events import EventType
+from giornata.protocol.jobs import ChangeJob, Job
+
+# Jobs in one transaction: a long one would hold up the heartbeats.
+AT_ONCE = 500
+
+
+def set_project_budget(ctx: Context, caller: Caller, project_id: str, request: SetBudget) -> Project:
+    """Set or lift a project's budgets, in all and per month; one that is not given stays.
+
+    Running jobs of a project without money stop at their next heartbeat. Raises Forbidden unless the caller governs
+    the installation, NotFound.
+    """
+    require_root_admin(caller)
+    given = {
+        Payer.PROJECT: ("budget_micro_usd", request.budget_micro_usd),
+        Payer.MONTH: ("monthly_budget_micro_usd", request.monthly_budget_micro_usd),
+    }
+    budgets = {payer: value for payer, (field, value) in given.items() if field in request.model_fields_set}
+    with ctx.store.begin() as tx:
+        if not is_id(project_id) or not tx.pausing.set_budgets(project_id, budgets):
+            raise NotFound(f"there is no project {project_id}")
+    settle_budgets(ctx)
+    with ctx.store.read() as tx:
+        return read_project(tx, ctx, project_id)
+
+
+def change_job(ctx: Context, caller: Caller, job_id: str, request: ChangeJob) -> Job:
+    """Set or lift a job's budget. Raises Forbidden, NotFound, IllegalTransition for a job that has ended, and
+    OverBudget when the project's budget has no room for the new one.
+
+    A job that waited for this money is in the queue when this returns; a running one that has spent more than it may
+    is told so at its next heartbeat.
+    """
+    require_user(caller)
+    with ctx.store.begin() as tx:
+        old = own_job(tx, caller, job_id)
+        job = tx.jobs.lock(job_id)
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        if job.state in TERMINAL:
+            raise IllegalTransition(f"a job that is {job.state} spends nothing any more: its budget stays as it is")
+        _set(tx, ctx, old, request.budget_micro_usd)
+        _settle(tx, ctx, job_id)
+        return read_job(ctx, tx, caller, job_id)
+
+
+def _set(tx: Transaction, ctx: Context, job: JobRecord, budget: int | None) -> None:
+    asked = reservation_micro_usd(budget=budget, estimate=None)
+    if asked > job.reserved_micro_usd:
+        require_room(tx, ctx, job, asked=asked)
+    tx.jobs.update(job.id, budget_micro_usd=budget, reserved_micro_usd=asked, budget_warned_at_ms=None)
+
+
+def _settle(tx: Transaction, ctx: Context, job_id: str) -> None:
+    job, now_ms = tx.jobs.lock(job_id), ctx.clock.now_ms()
+    if job is None or job.state is JobState.RUNNING:
+        return
+    stop = used_up(tx, ctx, job, at_ms=now_ms)
+    if job.state is JobState.PAUSED:
+        if stop is None:
+            resume_job(tx, job, at_ms=now_ms)
+        else:
+            tx.jobs.update(job_id, paused_by=stop.payer)
+    elif stop is not None and tx.attempts.live_of_job(job_id) is None:
+        pause_job(tx, job, stop, at_ms=now_ms)
+
+
+def settle_budgets(ctx: Context) -> int:
+    """Pause and resume the queued jobs of every project by its budget; how many. A loop calls it again and again.
+
+    A job that a node takes before its turn here is stopped at its first heartbeat.
+    """
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.read() as tx:
+        limits = tx.pausing.limited_projects()
+        waiting = tx.pausing.projects_waiting()
+        stops = {project_id: _stop(tx, ctx, project_id, each, at_ms=now_ms) for project_id, each in limits}
+    empty = {project_id: budget for project_id, budget in stops.items() if budget is not None}
+    moved = sum(_pause(ctx, project_id, budget) for project_id, budget in empty.items())
+    return moved + sum(_resume(ctx, project_id) for project_id in waiting if project_id not in empty)
+
+
+def _stop(tx: Transaction, ctx: Context, project_id: str, limits: ProjectLimits, *, at_ms: int) -> Budget | None:
+    spent = project_spent(tx, ctx, project_id, at_ms=at_ms)
+    return first_used_up(tuple(project_budgets(limits, spent, at_ms=at_ms)))
+
+
+def _pause(ctx: Context, project_id: str, budget: Budget) -> int:
+    def some(tx: Transaction) -> list[NewEvent]:
+        jobs = tx.pausing.pause_queued(project_id, payer=budget.payer, limit=AT_ONCE)
+        return _events(ctx, project_id, EventType.JOB_PAUSED, jobs, lambda _: told(budget))
+
+    return _until_done(ctx, some)
+
+
+def _resume(ctx: Context, project_id: str) -> int:
+    def some(tx: Transaction) -> list[NewEvent]:
+        jobs = tx.pausing.resume_paused(project_id, limit=AT_ONCE)
+        return _events(ctx, project_id, EventType.JOB_RESUMED, jobs, lambda job: {"resume_step": job.committed_step})
+
+    return _until_done(ctx, some)
+
+
+def _until_done(ctx: Context, some: Callable[[Transaction], list[NewEvent]]) -> int:
+    moved = 0
+    while True:
+        with ctx.store.begin() as tx:
+            events = some(tx)
+            tx.events.add_each(events)
+        moved += len(events)
+        if len(events) < AT_ONCE:
+            return moved
+
+
+def _events(
+    ctx: Context,
+    project_id: str,
+    event_type: EventType,
+    jobs: Sequence[Parked],
+    data: Callable[[Parked], dict[str, object]],
+) -> list[NewEvent]:
+    at_ms = ctx.clock.now_ms()
+    return [
+        NewEvent(
+            job_id=job.job_id,
+            project_id=project_id,
+            type=event_type,
+            attempt_number=None,
+            data=data(job),
+            at_ms=at_ms,
+        )
+        for job in jobs
+    ]

@@ -1,0 +1,1 @@
+"""What is trained: LoRA, DoRA, LoKr, new tokens, and slots that several jobs share. Read lora, then slots."""

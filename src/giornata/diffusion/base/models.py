@@ -1,0 +1,263 @@
+"""Loads the frozen base model that adapters are trained on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from safetensors import SafetensorError
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+from transformers.utils import logging
+
+from giornata.diffusion.base.hub import HuggingFaceHub, ModelHub, fetched_file, fetched_pipeline, fetched_vae
+from giornata.diffusion.base.model_folder import (
+    FIELD,
+    VAE_STEM,
+    FolderFaults,
+    check_model_folder,
+    component_faults,
+    family_of_folder,
+    inspect_model_folder,
+)
+from giornata.diffusion.base.single_file import (
+    LAYOUTS,
+    Parts,
+    inspect_single_file,
+    layout_vae_config,
+    load_single_file,
+    sha256_faults,
+)
+from giornata.diffusion.families import Family
+from giornata.domain.errors import Fault, WorkloadFailed, in_short
+from giornata.domain.reasons import Reason
+from giornata.protocol.specs import TrainSpec, model_key
+from giornata.protocol.training.model_names import hub_file, is_single_file, looks_like_path
+
+__all__ = ["BaseModel", "check_model_folder", "load_base"]
+
+VAE_FIELD = "spec.pretrained_vae_model_name_or_path"
+PREDICTIONS = ("epsilon", "v_prediction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseModel:
+    """A frozen base model: every module in eval mode, no parameter with a gradient.
+
+    `key` is `giornata.protocol.specs.model_key` of the spec; `dtype` that of UNet and text encoders. The VAE's
+    own dtype is `vae.dtype` (see `vae_dtype`).
+    """
+
+    family: Family
+    unet: UNet2DConditionModel
+    vae: AutoencoderKL
+    text_encoders: tuple[CLIPTextModel | CLIPTextModelWithProjection, ...]
+    tokenizers: tuple[CLIPTokenizer, ...]
+    noise_scheduler: DDPMScheduler
+    prediction_type: str
+    key: str
+    device: torch.device
+    dtype: torch.dtype
+
+
+def load_base(
+    spec: TrainSpec,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    hub: ModelHub | None = None,
+    layouts: Path = LAYOUTS,
+) -> BaseModel:
+    """Load the base that `spec` names onto `device`, from a folder, a single file or from `hub`.
+
+    `layouts` holds the configs of single files (see giornata.diffusion.base.single_file). Raises WorkloadFailed:
+    BAD_SPEC when there is no such model, none that can be trained, or not the content asked for, with all faults;
+    NODE_DOWNLOAD when the hub is out of reach, or when files of this copy are cut short; NODE_DISK when the disk
+    cannot be read.
+    """
+    logging.disable_progress_bar()  # its bars would be lines of the job's log
+    hub = hub or HuggingFaceHub()
+    place = _located(spec, hub)
+    family = _inspected(spec, place)
+    vae_folder = _vae_folder(spec, hub)
+    try:
+        vae = None if vae_folder is None else _load_vae(vae_folder, family, dtype, variant=None)
+        load = _parts_of_file if place.is_file() else _parts_of_folder
+        parts = load(place, family, dtype, own_vae=vae is None, variant=spec.variant, layouts=layouts)
+        vae = parts.vae if vae is None else vae
+        return _frozen(spec, family, parts, vae=vae, device=torch.device(device), dtype=dtype)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        if isinstance(error, RuntimeError) and _is_device_error(error):
+            raise
+        # Cut files were found before, so what does not load now will not load elsewhere either; unless it was
+        # the disk: only the operating system's own errors carry a number.
+        of_disk = isinstance(error, OSError) and error.errno is not None
+        fault = Fault(where=FIELD, message=f"{place} cannot be loaded: {error}", hint="is it a whole model?")
+        raise WorkloadFailed(Reason.NODE_DISK if of_disk else Reason.BAD_SPEC, str(fault), (fault,)) from error
+
+
+def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
+    """The precision the VAE runs in.
+
+    SDXL's own VAE overflows in half precision and says so: `force_upcast` in its config. It then runs in fp32,
+    in bf16 jobs too: bf16 does not overflow, but keeps 8 bits of each number, and since a picture is encoded
+    once per job the exact encoding costs next to nothing. A VAE that was fixed for half precision has
+    `force_upcast` false and follows the job. With mixed_precision "no" `dtype` is fp32 anyway.
+    """
+    return torch.float32 if vae_config.get("force_upcast", True) else dtype
+
+
+def _located(spec: TrainSpec, hub: ModelHub) -> Path:
+    """The folder or the file of the base model, on this machine; or a path where there is nothing."""
+    name = spec.pretrained_model_name_or_path
+    local = Path(name).expanduser()
+    if local.exists():
+        return local
+    if (file := hub_file(name)) is not None:
+        return fetched_file(hub, file, revision=file.revision or spec.revision, field=FIELD)
+    if looks_like_path(name) or is_single_file(name):
+        return local
+    return fetched_pipeline(hub, name, revision=spec.revision, variant=spec.variant, field=FIELD)
+
+
+def _inspected(spec: TrainSpec, place: Path) -> Family:
+    """The family of what lies there. Raises WorkloadFailed with all that is wrong with it."""
+    if place.is_dir() or not is_single_file(place.name):
+        _refuse(inspect_model_folder(place, variant=spec.variant), place)
+        return family_of_folder(place)
+    own_vae = spec.pretrained_vae_model_name_or_path is None
+    family, faults = inspect_single_file(place, own_vae=own_vae)
+    if not faults.damage and place.is_file():
+        wrong = sha256_faults(place, spec.pretrained_model_sha256)
+        faults = FolderFaults(layout=(*faults.layout, *wrong), damage=faults.damage)
+    _refuse(faults, place)
+    if family is None:
+        raise ValueError(f"{place} has no fault and no family")
+    return family
+
+
+def _vae_folder(spec: TrainSpec, hub: ModelHub) -> Path | None:
+    """Where another VAE lies; None when the model's own is wanted."""
+    name = spec.pretrained_vae_model_name_or_path
+    if name is None:
+        return None
+    local = Path(name).expanduser()
+    folder = local if local.exists() or looks_like_path(name) else fetched_vae(hub, name, field=VAE_FIELD)
+    if (folder / "vae" / "config.json").is_file():
+        folder = folder / "vae"
+    if not (folder / "config.json").is_file():
+        hint = "give a hub id, or a folder with an AutoencoderKL in diffusers layout"
+        fault = Fault(where=VAE_FIELD, message=f"{folder} holds no config.json of a VAE", hint=hint)
+        _refuse(FolderFaults(layout=(fault,)), folder)
+    layout, damage = component_faults(folder, stem=VAE_STEM, variant=None, field=VAE_FIELD)
+    _refuse(FolderFaults(layout=tuple(layout), damage=tuple(damage)), folder)
+    return folder
+
+
+def _load_vae(folder: Path, family: Family, dtype: torch.dtype, *, variant: str | None) -> AutoencoderKL:
+    config = AutoencoderKL.load_config(folder)
+    if config.get("latent_channels") != 4 or len(config.get("block_out_channels", ())) != 4:
+        message = f"the VAE does not make 4 channels of an eighth of the picture's side, as {family.title}'s does"
+        fault = Fault(where=VAE_FIELD, message=message, hint=f"use a VAE of {family.title}")
+        _refuse(FolderFaults(layout=(fault,)), folder)
+    options = {"variant": variant, "use_safetensors": True, "local_files_only": True}
+    return AutoencoderKL.from_pretrained(folder, torch_dtype=vae_dtype(config, dtype), **options)
+
+
+def _parts_of_file(
+    path: Path, family: Family, dtype: torch.dtype, *, own_vae: bool, variant: str | None, layouts: Path
+) -> Parts:
+    del variant
+    own = vae_dtype(layout_vae_config(family, layouts), dtype) if own_vae else None
+    return load_single_file(path, family, dtype=dtype, vae_dtype=own, layouts=layouts)
+
+
+def _parts_of_folder(
+    folder: Path, family: Family, dtype: torch.dtype, *, own_vae: bool, variant: str | None, layouts: Path
+) -> Parts:
+    del layouts
+    _refuse(_schedule_faults(DDPMScheduler.load_config(folder, subfolder="scheduler")), folder)
+    scheduler = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
+    _refuse(_prediction_faults(scheduler), folder)
+    vae = _load_vae(folder / "vae", family, dtype, variant=variant) if own_vae else None
+    common = {"torch_dtype": dtype, "variant": variant, "use_safetensors": True, "local_files_only": True}
+    encoders = tuple(
+        kind.from_pretrained(folder, subfolder=name, **_text_options(common))
+        for kind, name in zip(family.encoder_classes(), family.encoder_names, strict=True)
+    )
+    return Parts(
+        unet=UNet2DConditionModel.from_pretrained(folder, subfolder="unet", **common),
+        vae=vae,
+        text_encoders=encoders,
+        tokenizers=tuple(CLIPTokenizer.from_pretrained(folder / each.tokenizer) for each in family.text_encoders),
+        noise_scheduler=scheduler,
+    )
+
+
+def _frozen(
+    spec: TrainSpec, family: Family, parts: Parts, *, vae: Any, device: torch.device, dtype: torch.dtype
+) -> BaseModel:
+    for module in (parts.unet, vae, *parts.text_encoders):
+        off_the_file(module.requires_grad_(False).eval().to(device))
+    return BaseModel(
+        family=family,
+        unet=parts.unet,
+        vae=vae,
+        text_encoders=parts.text_encoders,
+        tokenizers=parts.tokenizers,
+        noise_scheduler=parts.noise_scheduler,
+        prediction_type=parts.noise_scheduler.config.prediction_type,
+        key=model_key("train", spec.model_dump()),
+        device=device,
+        dtype=dtype,
+    )
+
+
+def off_the_file(module: torch.nn.Module) -> None:
+    """Copy weights that still lie in a mapped file into memory of their own.
+
+    There they would change with the file; and where they begin in it, which is not always a multiple of a vector's
+    width, decides how a CPU multiplies them: the same weights saved anew would give other bits.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
+
+
+def _text_options(common: dict[str, Any]) -> dict[str, Any]:
+    """transformers says `dtype` where diffusers says `torch_dtype`."""
+    return {"dtype": common["torch_dtype"], **{key: common[key] for key in common if key != "torch_dtype"}}
+
+
+def _schedule_faults(config: dict[str, Any]) -> FolderFaults:
+    """A model of EDM's formulation (Karras et al., 2022) was taught other noise, and another answer to it, than what
+    would be read out of its config here; Playground 2.5 is one."""
+    name = str(config.get("_class_name"))
+    if not name.startswith("EDM"):
+        return FolderFaults()
+    message = f"the scheduler is {name}: the model was trained in EDM's formulation, with other noise"
+    hint = "choose a base that predicts epsilon or velocities; do_edm_style_training is for those too"
+    return FolderFaults(layout=(Fault(where=FIELD, message=message, hint=hint),))
+
+
+def _prediction_faults(scheduler: DDPMScheduler) -> FolderFaults:
+    found = scheduler.config.prediction_type
+    if found in PREDICTIONS:
+        return FolderFaults()
+    hint = "it has to be " + " or ".join(PREDICTIONS)
+    message = f"the scheduler's prediction_type is {found!r}"
+    return FolderFaults(layout=(Fault(where=FIELD, message=message, hint=hint),))
+
+
+def _refuse(faults: FolderFaults, folder: Path) -> None:
+    """Raise for what was found, if anything. One layout fault makes it the job's fault, damaged or not."""
+    found = tuple(faults)
+    if not found:
+        return
+    reason = Reason.BAD_SPEC if faults.layout else Reason.NODE_DOWNLOAD
+    raise WorkloadFailed(reason, f"{folder} cannot be used as a base model: {in_short(found)}", found)
+
+
+def _is_device_error(error: RuntimeError) -> bool:
+    """GPU faults and out of memory are for the workload to judge, not the model's fault."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUDA" in str(error)

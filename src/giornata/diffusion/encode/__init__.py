@@ -1,0 +1,1 @@
+"""Pictures and captions become latents and embeddings. Read latents and captions."""

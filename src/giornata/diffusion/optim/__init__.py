@@ -1,0 +1,1 @@
+"""Objective and optimizers. Read objective first."""

@@ -1,0 +1,1 @@
+"""Small models that the project makes itself, for tests and the demo."""
