@@ -21,7 +21,8 @@ from tests.fixtures.salad_cloud import API_KEY, PREFIX, SPEC, SaladCloud
 from tests.fixtures.salad_imds import SPEC as IMDS_SPEC
 from tests.fixtures.salad_rented import SOME, Rented
 
-from giornata.cli.settings import OLD_NAMES, Settings
+from giornata.cli.settings import Settings
+from giornata.cli.settings.settings import OLD_NAMES
 from giornata.fleets.salad import Options
 
 ROOT = Path(__file__).parents[3]
