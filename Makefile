@@ -1,3 +1,4 @@
+# make docs      the documentation as a site, into build/site
 # make demo      the main job, end to end, on this machine
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
 # make check     format, lint, types, contracts, unit tests: three minutes on two cores
@@ -25,7 +26,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim sim-night system faults \
+.PHONY: help demo pretrain-demo test check docs lint format types contracts unit contract sim sim-night system faults \
         long learning pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes gpu clean
 .DEFAULT_GOAL := help
 
@@ -46,11 +47,11 @@ pretrain-demo: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(DEMO_FLAGS)
 
-test: lint types contracts unit contract sim system
+test: lint types contracts docs unit contract sim system
 
 long: learning faults pretrain
 
-check: lint types contracts unit
+check: lint types contracts docs unit
 
 lint: $(STAMP)
 	@$(BIN)/ruff check
@@ -62,6 +63,11 @@ format: $(STAMP)
 
 types: $(STAMP)
 	@$(BIN)/mypy
+
+# The site, into build/site; a link or an anchor that leads nowhere is an error.
+docs: $(STAMP)
+	@mkdir -p build
+	@$(BIN)/zensical build --strict >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 
 contracts: $(STAMP)
 	@$(BIN)/lint-imports

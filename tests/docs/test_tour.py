@@ -1,0 +1,32 @@
+"""Every path in docs/tour.md exists, and every function that a walk names is in its file."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TOUR = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+PACKAGE = ROOT / "src" / "giornata"
+STEP = re.compile(r"^\d+\. `([\w/]+\.py)`(?:, `(\w+)`)?", re.MULTILINE)
+
+
+def test_every_path_of_the_tour_exists() -> None:
+    paths = re.findall(r"`([\w/]+(?:\.py|/))`", TOUR)
+    assert len(paths) > 30
+    assert [path for path in paths if not (PACKAGE / path).exists() and path != "src/giornata/"] == []
+
+
+def test_each_walk_has_ten_files_and_names_functions_that_are_there() -> None:
+    walks = TOUR.split("## Walk ")[1:]
+    assert [len(STEP.findall(walk)) for walk in walks] == [10, 10]
+    missing = [
+        (path, name)
+        for path, name in STEP.findall(TOUR)
+        if name and not re.search(rf"(?:def|class) {name}\b", (PACKAGE / path).read_text(encoding="utf-8"))
+    ]
+    assert missing == []
+
+
+def test_the_tour_answers_ten_questions() -> None:
+    questions = re.findall(r"^\| [^|]+\? \| ([^|]+) \|$", TOUR, re.MULTILINE)
+    assert len(questions) == 10
+    assert all("`" in answer for answer in questions)
