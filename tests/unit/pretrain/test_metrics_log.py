@@ -77,8 +77,9 @@ def test_nothing_is_written_once_another_command_owns_the_storage(tmp_path: Path
     log = MetricsLog(run, every_s=0.01, fence=lost)
     log.add({"step": 1, "loss": 0.5})
     assert asked.wait(PATIENCE_S)
-    writer = next(thread for thread in threading.enumerate() if thread.name == "pretrain-metrics")
-    writer.join(PATIENCE_S)
+    for thread in threading.enumerate():
+        if thread.name == "pretrain-metrics":
+            thread.join(PATIENCE_S)
     log.add({"step": 2, "loss": 0.4})
     log.close()
     assert run.names() == []
