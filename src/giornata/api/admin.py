@@ -48,7 +48,7 @@ async def list_nodes(
 
 @router.post("/projects", status_code=status.HTTP_201_CREATED, responses=refusals(401, 403, 409))
 def create_project(ctx: Ctx, caller: User, body: Json[CreateProject]) -> Project:
-    """A new tenant."""
+    """Create a project, which is a tenant."""
     return projects.create_project(ctx, caller, body)
 
 
@@ -64,7 +64,7 @@ async def list_projects(
 def set_budget(
     ctx: Ctx, caller: User, wakeup: Wake, project_id: Annotated[str, Path(max_length=64)], body: Json[SetBudget]
 ) -> Project:
-    """What all jobs of the project may cost. Jobs that waited for the money go on."""
+    """Set or lift the budget of all jobs of the project. Jobs that waited for the money go on."""
     project = budgeting.set_project_budget(ctx, caller, project_id, body)
     wakeup.notify()
     return project
@@ -104,7 +104,7 @@ async def get_costs(
     since: Annotated[datetime | None, Query(description="RFC 3339; thirty days before `until` by default.")] = None,
     until: Annotated[datetime | None, Query(description="RFC 3339; now by default.")] = None,
 ) -> Response:
-    """What the project's work cost; for a root admin that of all projects, and what the fleets are billed."""
+    """Return the costs of the project's work; for a root admin of all projects, and the bills of the fleets."""
     return await lists.page(read_costs.read_costs, ctx, caller, since, until)
 
 

@@ -57,7 +57,7 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
 
     @router.head("/{key:path}", include_in_schema=False)
     def head_blob(request: Request, key: str) -> FileResponse:
-        """What a GET would answer, without the bytes. The URL is one that was signed for GET."""
+        """Answer as GET does, without the bytes. The URL is one that was signed for GET."""
         opened = storage.open_get(replace(_asked(request, key), method="GET"))
         return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
 

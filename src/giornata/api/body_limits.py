@@ -1,4 +1,4 @@
-"""What may come in: bounded bodies, text that every layer below can hold, and JSON as the standard has it.
+"""Limits of requests: bounded bodies, text that every layer below can hold, and JSON as the standard has it.
 
 HEAD works wherever GET does, with the same status and headers and no body (RFC 9110, section 9.3.2).
 """

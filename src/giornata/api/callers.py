@@ -1,4 +1,4 @@
-"""Who asks: a key for users and nodes, an attempt's own token for everything that an attempt writes."""
+"""Find the caller: a key for users and nodes, an attempt's own token for everything that an attempt writes."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any

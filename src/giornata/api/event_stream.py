@@ -32,7 +32,7 @@ LastEventId = Annotated[
 
 
 class Item(Protocol):
-    """What a stream is made of."""
+    """One element of a stream: it has an id and a JSON form."""
 
     @property
     def id(self) -> int: ...

@@ -28,7 +28,7 @@ async def list_fleets(ctx: Ctx, lists: ReadLists, caller: User) -> Response:
 
 @router.get("/fleets/{name}", responses=refusals(401, 403, 404))
 def get_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
-    """One fleet."""
+    """Return the fleet of this name."""
     return read_fleets.read_fleet(ctx, caller, name)
 
 

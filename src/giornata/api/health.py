@@ -18,7 +18,7 @@ Check = Callable[[], None]
 
 
 class Health(Reply):
-    """The process is up."""
+    """The answer of a process that is up."""
 
     status: str = "ok"
 
@@ -47,7 +47,7 @@ def health_routes(checks: Mapping[str, Check], loops_status: Callable[[], Sequen
 
     @router.get("/healthz", responses=refusals())
     async def healthz() -> Health:
-        """The process answers."""
+        """Answer that the process is up."""
         return Health()
 
     @router.get("/readyz", responses={503: {"model": Readiness, "description": "Not ready; the body says why."}})

@@ -47,7 +47,7 @@ async def list_events(
     limit: Limit = 100,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """What happened to the job, oldest first."""
+    """Return or stream the job's events, oldest first."""
     read = _reader(job_outputs.read_events, ctx, caller, job_id)
     if not wants_stream(request):
         return await lists.page(read, after, limit)
@@ -102,7 +102,7 @@ async def list_logs(
 async def list_metrics(
     *, ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId, after_step: AfterStep = -1, limit: Limit = 500
 ) -> Response:
-    """What was measured, by ascending steps."""
+    """Return the job's metrics, by ascending steps."""
     return await lists.page(job_outputs.read_metrics, ctx, caller, job_id, after_step=after_step, limit=limit)
 
 

@@ -64,7 +64,7 @@ async def create_job(
 
 @router.post("/jobs:estimate", responses=USER)
 def estimate_job(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
-    """What submitting this would do and cost, without doing it."""
+    """Estimate what submitting this job would do and cost, without doing it."""
     return estimate.estimate(ctx, caller, body)
 
 

@@ -34,7 +34,7 @@ class KnownQuery:
         self._routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on, with a header that names its unknown parameters, if there are any."""
         if scope["type"] == "http" and scope["query_string"]:
             unknown = self._unknown(scope)
             if unknown:

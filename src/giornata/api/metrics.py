@@ -58,7 +58,7 @@ class Metrics:
 
 
 class _StoreCollector(Collector):
-    """What the store knows, read at most once in `kept_s` seconds."""
+    """Exports the gauges of the store, read at most once in `kept_s` seconds."""
 
     def __init__(self, read_gauges: Callable[[], Gauges], now_ms: Callable[[], int], kept_s: float) -> None:
         self._read, self._now_ms, self._kept_ms = read_gauges, now_ms, kept_s * 1000
@@ -69,7 +69,7 @@ class _StoreCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The families, from one read."""
+        """Yield the metric families, from one read of the store."""
         now_ms = self._now_ms()
         if self._kept is None or now_ms - self._kept[0] >= self._kept_ms:
             self._kept = (now_ms, self._read())

@@ -91,7 +91,7 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
 
 @router.get("/policy", responses=refusals(401, 403))
 def get_node_policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
-    """What the fleet asks of its nodes, with URLs to measure the link by; nothing for a fleet that is not known."""
+    """Return the fleet's demands on its nodes, with URLs to measure the link; empty for a fleet that is not known."""
     return known_node.node_policy(ctx, caller, fleet)
 
 
@@ -116,7 +116,7 @@ def append_log(ctx: Ctx, attempt_id: Attempt, body: Json[LogLines]) -> None:
 
 @attempts.post("/metrics", status_code=NO_BODY, responses=ATTEMPT)
 def put_metrics(ctx: Ctx, attempt_id: Attempt, body: Json[MetricBatch]) -> None:
-    """Record metrics by step."""
+    """Record the attempt's metrics by step."""
     report.put_metrics(ctx, attempt_id, body)
 
 
@@ -166,7 +166,7 @@ def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: Json[CommitArtifact]) -
 
 @attempts.get("/cache/{key:path}", responses=ATTEMPT)
 def get_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey) -> CacheReply:
-    """What an earlier job of the project left under this key, if any."""
+    """Return the file that an earlier job of the project left under this key, if any."""
     return uploads.get_cache(ctx, attempt_id, key)
 
 

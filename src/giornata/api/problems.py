@@ -93,7 +93,7 @@ _HINTS: Mapping[str, str] = MappingProxyType(
 
 
 class Problem(Reply):
-    """What every error's body looks like. `code` is stable; `detail` is for people.
+    """The body of every error response. `code` is stable; `detail` is for people.
 
     `retryable` says that the very same request may succeed later. `faults` lists all that is wrong with the input.
     """
@@ -139,7 +139,7 @@ def answer_to(request: Request, error: GiornataError) -> JSONResponse:
 
 
 def internal_problem(request_id: str) -> Problem:
-    """What a client is told of a defect of ours: where to look, and nothing of what went wrong."""
+    """Return the answer to a client after a defect of ours: where to look, and nothing of what went wrong."""
     detail = f"the server failed; its log says why under request {request_id}"
     return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, GiornataError.code, detail, retryable=True)
 

@@ -75,7 +75,7 @@ class ClaimTimes(Collector):
         times.observe(took_s)
 
     def collect(self) -> Iterator[Metric]:
-        """The durations by outcome."""
+        """Yield the durations of claims by outcome."""
         found: dict[tuple[str, ...], Histogram] = {
             (outcome,): times for outcome, times in sorted(self._times.items())
         }

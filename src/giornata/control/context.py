@@ -1,4 +1,4 @@
-"""What every use case is given: the world, and who asks."""
+"""The context that every use case is given: the ports to the world, and the caller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class GovernedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundations:
-    """What there is before the installation has a signing key, without which no URL of a blob can be signed.
+    """The context before the installation has a signing key, without which no URL of a blob can be signed.
 
     The sealer encrypts that key and projects' secrets.
     """
@@ -87,5 +87,5 @@ class Caller:
 
     @property
     def is_root_admin(self) -> bool:
-        """May govern the installation."""
+        """True when the caller may govern the installation."""
         return self.scope is Scope.ADMIN and self.project_id == ROOT_PROJECT

@@ -1,4 +1,4 @@
-"""What is believed of the fleets, as the rules of scaling want to see it."""
+"""The believed state of the fleets, in the form that the rules of scaling need."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ JOINS_WITHIN_MS = 60_000
 
 
 def offer_of(governed: GovernedFleet) -> Offer:
-    """What a node that is still to come will be able to do."""
+    """Return the abilities of a node that is still to come."""
     return Offer(kinds=governed.kinds, vram_bytes=governed.vram_bytes, places=governed.places)
 
 
@@ -109,7 +109,10 @@ def demand_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listening:
-    """Who was heard of since the one is there; since the other somebody has listened."""
+    """The instants that decide which nodes are silent.
+
+    A node seen since `heard_since_ms` is there. A server has listened without a break since `awake_since_ms`.
+    """
 
     heard_since_ms: int
     awake_since_ms: int

@@ -1,4 +1,4 @@
-"""What the server does by itself, over and over: lapse leases, lift bans, expire jobs, replace bad machines,
+"""The loops that the server runs by itself: lapse leases, lift bans, expire jobs, replace bad machines,
 move slow jobs, collect garbage.
 
 Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every

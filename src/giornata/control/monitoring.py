@@ -1,4 +1,4 @@
-"""What an operator's monitoring reads: gauges of the installation, and a check of the object storage."""
+"""The readings of an operator's monitoring: gauges of the installation, and a check of the object storage."""
 
 import threading
 from dataclasses import replace
@@ -13,7 +13,7 @@ PROBE = b"giornata"
 
 
 class StorageCheck:
-    """Writes a small object and deletes it. What was found holds for KEPT_MS, however often it is asked for.
+    """Write a small object and delete it. The result holds for KEPT_MS, however often it is asked for.
 
     A probe that a killed server left behind belongs to nothing, and the collector takes it.
     """

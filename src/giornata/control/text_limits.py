@@ -1,4 +1,4 @@
-"""What a text that is kept and shown may hold."""
+"""The limits of texts that are kept and shown."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ ID = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
 
 def is_id(text: str) -> bool:
-    """Whether it could be an id of ours. What cannot be one is not asked for: databases refuse some texts."""
+    """Return True when the text could be an id of ours. Other texts are not looked up: databases refuse some."""
     return ID.fullmatch(text) is not None
 
 

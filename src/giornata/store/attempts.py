@@ -186,7 +186,7 @@ def _attempt(row: sa.Row[Any]) -> AttemptRow:
 
 
 def begin_each(connection: sa.Connection, dialect_name: str, begun: Sequence[Beginning]) -> None:
-    """See `giornata.control.ports.work_store.Attempts`."""
+    """Insert attempts with bills and events; see `giornata.control.ports.work_store.Attempts`."""
     rows = [
         {
             **dict(zip(AttemptRow.__slots__, _values(each.attempt), strict=True)),

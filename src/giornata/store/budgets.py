@@ -1,4 +1,4 @@
-"""What jobs and projects have spent and set aside, and the queued jobs that wait for money."""
+"""Queries for money that jobs and projects spent and set aside, and for queued jobs that wait for money."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -104,7 +104,7 @@ class Spending(Queries, money_store.Spending):
 
 
 def _before(month_ms: int) -> sa.ColumnElement[int]:
-    """What an interval cost before the month began. The months of an interval add up to its amount, exactly."""
+    """Return an interval's cost from before the month. The months of an interval add up to its amount, exactly."""
     begins = sa.literal(month_ms, sa.BigInteger)
     so_far = amount_micro_usd(ledger.c.price_micro_usd_per_hour, begins - ledger.c.from_ms)
     return sa.case(

@@ -35,7 +35,7 @@ PINNED = sa.and_(QUEUED, jobs.c.only_machine_id.is_not(None))
 
 
 class ClaimQueryKey(NamedTuple):
-    """What decides the text of a claim's statement.
+    """The key that decides the text of a claim's statement.
 
     `kinds` and `models` count what the claim names. `one_project`: it is bound to a project. `companion`: it asks for
     a job that joins a running batch.
@@ -81,9 +81,9 @@ def memory_of(wanted: Wanted) -> int:
 
 
 def eligible(machine_id: Text, vram_bytes: Bytes, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
-    """What makes a queued job one that this machine may have. The only place that says so."""
+    """Return the conditions under which this machine may have a queued job. The only place that says so."""
     ban = sa.select(bans.c.job_id).where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
-    # The machine may be a column of whatever statement this stands in.
+    # The machine may be a column of the enclosing statement.
     banned = ban.correlate_except(bans).exists()
     return [for_machine(machine_id), ~banned, *large_enough(vram_bytes), *in_project(project_id)]
 

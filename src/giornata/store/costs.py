@@ -1,4 +1,4 @@
-"""What instances, nodes and attempts cost in a stretch of time."""
+"""Queries for the costs of instances, nodes and attempts in a stretch of time."""
 
 from collections import defaultdict
 from collections.abc import Container, Sequence

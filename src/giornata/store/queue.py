@@ -1,4 +1,4 @@
-"""What the queue holds: why a claim finds nothing, and how many jobs wait by what they need of a node.
+"""Queries about the queue: why a claim finds nothing, and how many jobs wait by what they need of a node.
 
 The statements about a claim walk an index of the queue until they find one job. They lock nothing.
 """
@@ -50,7 +50,7 @@ def is_claimable(connection: sa.Connection, wanted: Wanted) -> bool:
 
 
 def why_nothing(connection: sa.Connection, wanted: Wanted) -> str:
-    """See `giornata.control.ports.work_store.Jobs`."""
+    """Return why a claim finds nothing; see `giornata.control.ports.work_store.Jobs`."""
     if is_claimable(connection, wanted):
         return "empty-queue"  # the last one is just being taken by somebody else
     if _any_eligible(connection, wanted, ENDLESS_BYTES):
@@ -124,7 +124,7 @@ class _Asked(NamedTuple):
 
 
 def read_demand(connection: sa.Connection) -> list[Demand]:
-    """See `giornata.control.ports.work_store.Jobs`."""
+    """Return the queued jobs by their needs; see `giornata.control.ports.work_store.Jobs`."""
     counts: Counter[_Asked] = Counter()
     for row in connection.execute(COUNTED):
         counts[_Asked(row.kind, row.min_vram_bytes, row.project_id)] = row.number

@@ -42,7 +42,7 @@ def private_database(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Whoever may write to the folder could put another database into the place of this one."""
+    """Refuse a folder that others may write to: they could put another database into the place of this one."""
     status = folder.stat()
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if others_write and not status.st_mode & stat.S_ISVTX:

@@ -1,4 +1,4 @@
-"""Who sends a request: keys of users and nodes, tokens of providers, and the token of an attempt.
+"""Find the caller of a request: keys of users and nodes, tokens of providers, and the token of an attempt.
 
 An attempt's token comes with its lease. The token is a function of the attempt's id and the signing key, so that a
 repeated claim gets the same token.

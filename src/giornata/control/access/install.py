@@ -65,7 +65,7 @@ def renew_signing_key(ctx: Foundations) -> None:
 
 
 def signing_key(ctx: Foundations) -> bytes:
-    """What URLs and attempt tokens are signed with; read once in the life of a process. Raises Unavailable."""
+    """Return the key that signs URLs and attempt tokens; a process reads it once. Raises Unavailable."""
     if ctx.memory.signing_key is None:
         with ctx.store.read() as tx:
             return signing_key_in(tx, ctx)
@@ -88,7 +88,7 @@ def read_signing_key(tx: Transaction, ctx: Foundations) -> bytes:
 
 
 def _stored(ctx: Foundations, key: str) -> tuple[str, str | None]:
-    """What is stored of the key: in the clear, and sealed."""
+    """Return the stored forms of the key: in the clear, and sealed."""
     return ("", ctx.sealer.seal(json.dumps([PURPOSE, key]))) if ctx.sealer.seals else (key, None)
 
 

@@ -61,8 +61,8 @@ def delete_secret(ctx: Context, caller: Caller, name: str) -> Secret:
 
 
 def secret_value(tx: Transaction, ctx: Context, project_id: str, name: str, *, where: str) -> str:
-    """What a node is told. Raises InvalidInput, whose fault names the secret and stands at `where`, when it is gone
-    or cannot be unsealed: no job starts without its secret.
+    """Return the secret's value for a node. Raises InvalidInput, whose fault names the secret and stands at `where`,
+    when the secret is gone or cannot be unsealed: no job starts without its secret.
     """
     record = tx.secrets.get(project_id, name)
     if record is None:

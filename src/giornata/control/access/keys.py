@@ -1,4 +1,4 @@
-"""Keys: create, list, revoke."""
+"""Create, list and revoke API keys."""
 
 import hashlib
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def key_of(ctx: Foundations, secret: str, *, project_id: str, scope: Scope, name
 
 
 def secret_hash(secret: str) -> str:
-    """What is stored of a secret. It has 256 random bits, so a plain hash cannot be searched backwards."""
+    """Return the stored hash of a secret. A secret has 256 random bits, so a plain hash cannot be inverted."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What a caller is shown of machines and nodes.
+"""The names of machines and nodes as a caller sees them.
 
 The operator sees every id. A project sees the ids of its own machines, and a pseudonym in the place of each id that
 names a machine of the operator's. A pseudonym is the same for as long as the installation lives, and another one in
@@ -47,7 +47,7 @@ class MachineNames:
         return ShownNode(node_id=self._pseudonym("node", node_id), machine_id=pseudonym, name=pseudonym)
 
     def machine(self, machine_id: str) -> str:
-        """The machine alone."""
+        """Return the shown name of the machine alone."""
         return self.node(node_id="", machine_id=machine_id, name="").machine_id
 
     def fleet(self, fleet: str) -> str:

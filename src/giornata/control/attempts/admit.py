@@ -36,7 +36,7 @@ _WORDS: Mapping[Answer, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """What a node may claim: `wanted` with the kinds that it may begin, None for nothing, which `refusal` explains.
+    """The admission of one claim: `wanted` has the kinds that the node may begin; if None, `refusal` explains it.
 
     With `on_trial` a canary has to come first: these are the rows that wait for it. `crowded` are rows whose kind was
     refused because earlier claims of the batch may begin that kind.
@@ -91,7 +91,7 @@ def crowded_out(admitted: Sequence[Admitted], begun_kinds: Mapping[int, str]) ->
 
 
 def canary_of(tx: Transaction, ctx: Context, admitted: Admitted, known: HealthByKey, *, at_ms: int) -> Wanted:
-    """What to claim for the machine to get its canary, which is made if there is none.
+    """Return the claim that gives the machine its canary, which is made if there is none.
 
     The rows must be held. They are changed in `known` as well: another claim of the batch may be for this machine.
     """

@@ -1,4 +1,4 @@
-"""What a node needs to begin: spec, pictures, checkpoints, numbers. Part of the claim's transaction."""
+"""Build the lease that a node begins with: spec, pictures, checkpoints, numbers. Part of the claim's transaction."""
 
 from collections.abc import Iterator
 

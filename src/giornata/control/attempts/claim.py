@@ -43,7 +43,7 @@ SEEN_EVERY_MS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A claim, and whose it is. Raises as `known_node`.
+    """A claim together with its caller. Raises as `known_node`.
 
     `node` is the node as the server knows it, `wanted` says which jobs it may have.
     """
@@ -68,12 +68,12 @@ class Asked:
 
     @property
     def node_id(self) -> str:
-        """Of the node that asks."""
+        """The id of the node that asks."""
         return self.claim.node.node_id
 
     @property
     def sighting(self) -> NodeSighting:
-        """What is noted of that node."""
+        """The facts of that node that the store keeps."""
         claim = self.claim
         return sighting(self.caller, self.node, kinds=claim.kinds, held_models=claim.held_models)
 
@@ -199,8 +199,10 @@ def _take_round(
 
 
 def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) -> ClaimReply:
-    """Whoever is refused learns first that there is nothing anyway: as `nothing_yet` says it, which does not come
-    so far."""
+    """Answer a refused claim as empty when no job waits for the node anyway.
+
+    `nothing_yet` says the same, before it comes to the machine's health.
+    """
     refused = reply is admitted.refusal
     return empty_reply(tx, asked.wanted) if refused and not tx.jobs.claimable(asked.wanted) else reply
 

@@ -22,7 +22,7 @@ UNSEEN_MS = 300_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartsFound:
-    """What a listing says of one instance. `began_at_ms`: when the process began that ended last.
+    """The starts of one instance, as a listing tells. `began_at_ms`: when the process began that ended last.
 
     `failed_now`: another start has failed. `asks`: its process has asked for work. `came`: it does where starts had
     failed before.

@@ -1,4 +1,4 @@
-"""What the end of an attempt says about machines. Done in the very transaction that ends the attempt.
+"""Judge machines by the end of an attempt, in the very transaction that ends the attempt.
 
 Locks the rows of the machines concerned, all at once and in the order of their keys, after the job: a claim holds
 its node and its machine and waits for no job, so nobody waits in a circle.

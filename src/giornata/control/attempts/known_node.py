@@ -66,7 +66,7 @@ def refusal_of(
 
 
 def price_of(ctx: Context, node: NodeInfo, row: NodeRow) -> int:
-    """What an hour of the node is billed at, in micro-dollars.
+    """Return the node's billed price of an hour, in micro-dollars.
 
     In a fleet that the server governs it is what the provider listed the instance at, or the fleet's price while the
     instance is not listed. The node's own word counts elsewhere, and while nobody here knows a price.

@@ -27,7 +27,7 @@ NO_OTHER = "no other machine is connected that could take the job"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifted:
-    """What a turn did; false when nothing."""
+    """The results of one turn; false when the turn did nothing."""
 
     lifted: int = 0
     failed: int = 0
@@ -105,7 +105,7 @@ def _end_silent(tx: Transaction, job: JobRow, *, at_ms: int) -> None:
 
 
 def _last_words(tx: Transaction, job: JobRow) -> str:
-    """What the last attempt that found its node too small said."""
+    """Return the message of the last attempt that found its node too small."""
     said = [
         each.message
         for each in tx.job_reads.attempts([job.id], project_id=job.project_id)

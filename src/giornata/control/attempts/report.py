@@ -1,4 +1,4 @@
-"""What a node reports while it works: log lines, metrics and notices. Each report is fenced and bounded."""
+"""Record a working node's reports: log lines, metrics and notices. Each report is fenced and bounded."""
 
 import json
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ def _data(ctx: Context, report: NoticeReport) -> Mapping[str, Any]:
 def room_for(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, points: Points, *, at_ms: int
 ) -> Points:
-    """What is kept of the points. The job's events say once for each bound that something was left out."""
+    """Return the points that are kept. The job's events say once for each bound that something was left out."""
     known = ctx.memory.metric_names(job.id)
     if not known.complete:
         known.names |= tx.reports.metric_names(job.id, points=SEEDED_FROM)
@@ -106,7 +106,7 @@ def room_for(
 
 
 def room_for_beat(ctx: Context, job_id: str, step: int, values: Mapping[str, float]) -> Mapping[str, float]:
-    """What is kept of the metrics of a heartbeat. Asks no database: only steps whose number is small are kept."""
+    """Return the metrics of a heartbeat that are kept. Asks no database: only steps with a small number are kept."""
     if step >= ctx.policy.max_metric_steps_per_job:
         return {}
     return within_names(ctx.policy, ctx.memory.metric_names(job_id), values)

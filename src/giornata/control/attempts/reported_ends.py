@@ -167,7 +167,7 @@ def ordered_end(
 def after_an_order(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, at_ms: int
 ) -> JobState:
-    """What becomes of the job of an attempt that an order for this reason has ended, and of its machine."""
+    """Settle job and machine of an attempt that an order for this reason ended; return the job's new state."""
     return _AFTER[reason](tx, ctx, job, attempt, at_ms)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a job whose attempt ended without an end of the job in sight: the queue again, or failure."""
+"""Requeue or fail a job whose attempt ended without an end of the job in sight."""
 
 from collections.abc import Sequence
 from typing import Any

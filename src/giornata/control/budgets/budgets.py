@@ -50,7 +50,7 @@ def budgets_each(
 
 
 def limits_of(job: JobRow) -> ProjectLimits:
-    """The project's, of a locked job."""
+    """Return the limits of a locked job's project."""
     return ProjectLimits(
         total_micro_usd=job.project_budget_micro_usd, monthly_micro_usd=job.project_monthly_budget_micro_usd
     )
@@ -62,8 +62,10 @@ def used_up(tx: Transaction, ctx: Foundations, job: JobRow, *, at_ms: int) -> Bu
 
 
 def project_spent(tx: Transaction, ctx: Foundations, project_id: str | None, *, at_ms: int) -> Spent:
-    """By all attempts of the project, or of all, ever and in this month. After the first time it reads only what is
-    new."""
+    """Return the spending of all attempts of the project, or of all projects, ever and in this month.
+
+    After the first time only new attempts are read.
+    """
     before_ms, month_ms = at_ms - SETTLES_MS, month_start_ms(at_ms)
     known = _settled(ctx, project_id, at_ms=at_ms, month_ms=month_ms)
     if known.before_ms + SETTLES_MS <= before_ms:
@@ -74,7 +76,7 @@ def project_spent(tx: Transaction, ctx: Foundations, project_id: str | None, *, 
 
 
 def _settled(ctx: Foundations, project_id: str | None, *, at_ms: int, month_ms: int) -> Settled:
-    """What is remembered, as far as it holds for this month."""
+    """Return the remembered sum, as far as it holds for this month."""
     known = ctx.memory.settled(project_id)
     if known is not None and known.month_ms < month_ms and known.before_ms <= month_ms:
         # All of it had ended before the month began.
@@ -86,7 +88,7 @@ def _settled(ctx: Foundations, project_id: str | None, *, at_ms: int, month_ms: 
 
 
 def told(budget: Budget) -> dict[str, Any]:
-    """What an event says of it. A budget per month is the project's too."""
+    """Return the data of an event about this budget. A budget per month is the project's too."""
     data = {
         "budget": Payer.PROJECT if budget.payer is Payer.MONTH else budget.payer,
         "limit_micro_usd": budget.limit_micro_usd,

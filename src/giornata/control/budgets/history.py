@@ -30,7 +30,7 @@ class Experience:
         return self.start_s + self.step_s * steps
 
     def cost_micro_usd(self, steps: int) -> int:
-        """What they cost."""
+        """Return the cost of so many steps, in micro-dollars."""
         billed_ms = round(self.run_s(steps) * 1000)
         return cost_micro_usd(price_micro_usd_per_hour=self.price_micro_usd_per_hour, billed_ms=billed_ms)
 
@@ -57,7 +57,7 @@ def of_records(finished: Sequence[FinishedRecord]) -> Experience | None:
 
 
 def likely_cost_micro_usd(tx: Transaction, job: JobRecord) -> int | None:
-    """What the job will cost if it is like the ones before it; None when nothing is known."""
+    """Return the cost of the job if it is like the ones before it; None when nothing is known."""
     known = experience(tx, job)
     return None if known is None or job.total_steps is None else known.cost_micro_usd(job.total_steps)
 

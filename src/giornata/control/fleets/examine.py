@@ -18,7 +18,7 @@ SETTLES_WITHIN_MS = 60_000  # providers take their time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What was found. None: nobody asked, or there was no answer, and what was heard last stands."""
+    """The provider's answers. None: nobody asked, or there was no answer, and the answer heard last stands."""
 
     shortage: str | None = None
     outdated: Outdated | None = None
@@ -26,7 +26,7 @@ class Findings:
 
 
 def examine(ctx: Context, governed: GovernedFleet, listed: Sequence[Instance]) -> Findings:
-    """What the provider says besides its listing: at most once a minute, and always while the fleet is rolled."""
+    """Ask what the provider's listing does not say: at most once a minute, and always while the fleet is rolled."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.read() as tx:
         row = tx.fleets.get(governed.name)
@@ -48,13 +48,13 @@ def examine(ctx: Context, governed: GovernedFleet, listed: Sequence[Instance]) -
     with _without_harm(ctx, governed):
         if awaited and (due or rolled) and isinstance(fleet, Renews):
             outdated = fleet.outdated()
-    # Who rolls waits for an answer, not for a question.
+    # A roll waits for an answer, not for a question.
     examined = outdated is not None if rolled else due
     return Findings(shortage=shortage, outdated=outdated, examined_at_ms=now_ms if examined else None)
 
 
 def _is_settled(row: FleetRow, now_ms: int) -> bool:
-    """Whether the provider has had time to do what it was asked. Then somebody else changes the number."""
+    """Return True when the provider has had time to do what it was asked. Then somebody else changes the number."""
     return row.told == row.desired and (row.changed_at_ms or 0) + SETTLES_WITHIN_MS < now_ms
 
 

@@ -58,7 +58,7 @@ def _billed(instances: Mapping[str, InstanceRow], instance_id: str) -> int | Non
 def _rows(
     heard: Heard, instance: InstanceRow, latest: BilledRow | None, node: FleetNode | None
 ) -> Iterator[BilledRow]:
-    """What is to be written of one instance."""
+    """Yield the rows that are to be written of one instance."""
     price = _billed(heard.now, instance.id)
     going_on = latest if latest is not None and latest.to_ms is None else None
     if price is None:
@@ -104,7 +104,7 @@ def _ended_ms(heard: Heard, instance_id: str, node: FleetNode | None) -> int:
         gone_ms=heard.at_ms,
         # The intention is older than the call, by hours if the provider did not answer.
         asked_ms=None if asked_ms is None else max(asked_ms, heard.told_at_ms or 0),
-        # Whoever did not listen has not missed a heartbeat.
+        # A server that did not listen has not missed a heartbeat.
         missed_ms=due_ms if due_ms >= heard.awake_since_ms else None,
     )
 
@@ -117,12 +117,12 @@ class HeardPrices:
     by_offer: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, offer: str) -> int:
-        """The price of an instance."""
+        """Return the hourly price of an instance with this offer."""
         return self.by_offer.get(offer, self.of_one_more)
 
 
 def heard_prices(governed: GovernedFleet) -> HeardPrices | None:
-    """None: the provider cannot say just now, and the prices heard last stand."""
+    """Ask the provider for its prices; None when it cannot say just now, and the prices heard last stand."""
     fleet = governed.fleet
     try:
         by_offer = fleet.prices() if isinstance(fleet, PricesOffers) else {}

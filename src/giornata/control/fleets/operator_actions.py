@@ -1,4 +1,4 @@
-"""What an operator does by hand: quarantine and release machines, pause, resume and scale fleets.
+"""Operator actions: quarantine and release machines, pause, resume and scale fleets.
 
 A fleet's pause and limits are kept in the store: they hold for every server of the database and survive a restart.
 The scaling loop acts on them at its next turn.

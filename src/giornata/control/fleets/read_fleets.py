@@ -91,7 +91,7 @@ def _instant(at_ms: int | None) -> datetime | None:
 
 
 def _shortage(row: FleetRow, instances: Sequence[InstanceRow]) -> str:
-    """What the provider says of the fleet and of its instances, whether they wait or end again and again."""
+    """Return the provider's words on the fleet and on instances that wait, or end again and again."""
     counted = Counter(each.trouble for each in instances if each.trouble)
     said = [
         f"{count} times: {trouble}" if count > 1 else trouble for trouble, count in counted.most_common(MOST_SAID)

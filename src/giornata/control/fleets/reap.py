@@ -26,7 +26,7 @@ AT_MOST = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped:
-    """What a turn did; false when nothing."""
+    """The results of one turn; false when the turn did nothing."""
 
     reallocated: int = 0
     draining: int = 0

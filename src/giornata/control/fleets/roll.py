@@ -69,12 +69,12 @@ def roll_on(ctx: Context, governed: GovernedFleet) -> str:
 
 
 def _may_begin(row: FleetRow) -> bool:
-    """What is outdated has to have been heard since it was asked for."""
+    """Return True when a roll was asked for, and the provider has been examined since."""
     return row.roll_since_ms is not None and (row.examined_at_ms or 0) > row.roll_since_ms
 
 
 def _may_disturb(tx: Transaction, name: str, fleet: Renews, *, at_ms: int) -> bool:
-    """Whether nobody loses work, should the provider restart all of its instances."""
+    """Return True when no node would lose work if the provider restarted all of its instances."""
     return fleet.one_by_one or not any(
         each.live for each in tx.fleets.nodes(name, seen_since_ms=at_ms - HEARD_WITHIN_MS)
     )

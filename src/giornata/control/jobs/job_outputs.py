@@ -1,4 +1,4 @@
-"""What a user reads of a job: its checkpoints, artifacts, events, log lines and metrics."""
+"""Read a job's checkpoints, artifacts, events, log lines and metrics for a user."""
 
 from giornata.control.access.machine_names import machine_names
 from giornata.control.access.permissions import require_user

@@ -104,7 +104,7 @@ def waiting_because(
 
 
 def _obstacle(job: JobRecord, found: Outlook | None) -> str:
-    """What keeps the job from the nodes, when that ends, and what ends it sooner."""
+    """Say what keeps the job from the nodes, when that ends, and what ends it sooner."""
     if found is not None and found.obstacle is Obstacle.QUARANTINED:
         ends = f"; the first gets jobs again {_at(found)}" if found.at_ms is not None else ""
         sooner = "an operator ends a quarantine: giornata machines release MACHINE"

@@ -60,8 +60,8 @@ class LengthCheck:
 def length_check(
     given: Mapping[str, Any], parsed: TrainSpec | None, *, knows_clip: Callable[[str], bool] = has_clip_vocabulary
 ) -> LengthCheck:
-    """What counts for a job. Nothing is counted for a base model that may have another vocabulary than CLIP's, nor
-    where the job cuts what is too long.
+    """Return the length check of a job. Nothing is counted for a base model that may have another vocabulary than
+    CLIP's, nor where the job cuts what is too long.
 
     `given` is the spec as it came, and `parsed` what it means, if that is known: faults of other fields hide nothing.
     """

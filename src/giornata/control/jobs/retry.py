@@ -58,7 +58,10 @@ def continue_training(
 
 
 def _refuse_what_has_no_room(old: JobRecord, spec: dict[str, Any]) -> None:
-    """What the node would find out. A spec that is wrong in itself is left to `submit`, which says all of it."""
+    """Refuse a change that a checkpoint has no room for, as the node would find out. Raises InvalidInput.
+
+    A spec that is wrong in itself is left to `submit`, which says all of it.
+    """
     (was, _), (wanted, _) = parse_spec(old.kind, old.spec), parse_spec(old.kind, spec)
     if not (isinstance(was, TrainSpec) and isinstance(wanted, TrainSpec)):
         return

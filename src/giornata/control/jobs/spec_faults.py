@@ -1,4 +1,4 @@
-"""What can be wrong with a spec, in words that name its fields."""
+"""Find the faults of a spec, in words that name its fields."""
 
 import difflib
 from collections.abc import Iterable, Mapping

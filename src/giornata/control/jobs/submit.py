@@ -1,4 +1,4 @@
-"""A new job."""
+"""Submit a new job to the queue."""
 
 import hashlib
 import json
@@ -115,7 +115,7 @@ def _prepared(ctx: Context, tx: Transaction, asked: Submission) -> JobRecord | S
 
 
 def enqueue(tx: Transaction, job: JobRecord) -> JobRecord:
-    """As `enqueue_each`, for one."""
+    """Enqueue one job, as `enqueue_each` does."""
     return enqueue_each(tx, [job])[0]
 
 
@@ -190,7 +190,7 @@ def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord]) -> list[Job
 
 
 def request_hash(request: SubmitJob) -> str:
-    """What two equal requests have in common, whatever the order of their fields."""
+    """Return the hash that equal requests share, whatever the order of their fields."""
     canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -28,7 +28,7 @@ class SignedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What the server itself found in storage; `sha256` is lower-case hex."""
+    """An object as the server itself found it in storage; `sha256` is lower-case hex."""
 
     size_bytes: int
     sha256: str

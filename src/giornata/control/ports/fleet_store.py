@@ -1,4 +1,4 @@
-"""What the control plane asks of the store about fleets: what is believed of them, and what was decided.
+"""The store's interface for fleets: what is believed of them, and what was decided.
 
 Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
 """
@@ -191,4 +191,4 @@ class Fleets(Protocol):
         """Of each joint key those among the next `room` jobs for any machine that are queued since then or later."""
 
     def deadlines(self) -> Sequence[Deadline]:
-        """What is queued for any machine and has to be done by some time, in steps of five minutes."""
+        """Return the jobs queued for any machine that have a deadline, in steps of five minutes."""

@@ -1,4 +1,4 @@
-"""What the operator's gauges ask of the store."""
+"""The store's interface for the operator's gauges."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ from giornata.domain.errors import Unauthenticated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a provider's token says of the node that sent it: it runs on this machine, for this fleet.
+    """The identity that a provider's token gives the node that sent it: its machine and its fleet.
 
     `expires_at_ms` (epoch ms of the server's clock) is when the token is no longer good.
     """
@@ -33,6 +33,6 @@ class NoIdentities:
     """For installations none of whose fleets has a provider that gives tokens."""
 
     def recognise(self, token: str) -> Workload:
-        """Raises Unauthenticated."""
+        """Raises Unauthenticated, whatever the token is."""
         del token
         raise Unauthenticated("no fleet of this installation takes tokens of a provider; send a key: gk_…")

@@ -1,4 +1,4 @@
-"""What the control plane asks of the store about machines: their health, bans and strikes, and the pace of attempts.
+"""The store's interface for machines: their health, bans and strikes, and the pace of attempts.
 
 Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
 """
@@ -30,7 +30,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engagement:
-    """What a machine has begun of a kind: how many hold a lease, and when those of late began that live or failed."""
+    """A machine's attempts of a kind: how many hold a lease, and when those of late began that live or failed."""
 
     live: int
     at_stake_ms: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What budgets and the reports of costs ask of the store. Money is integer micro-dollars, instants epoch ms."""
+"""The store's interface for budgets and reports of costs. Money is integer micro-dollars, instants epoch ms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What is billed: an instance of a provider, or a node that nobody but itself tells of.
+    """A billed host: an instance of a provider, or a node that nobody but itself tells of.
 
     `billed` are the intervals at one price, in order; the last ends with the last sign of life, if it goes on.
     `ready_at_ms` is when it first asked for work, None when it never did.
@@ -84,7 +84,7 @@ class Place:
 
 
 class Forecasts(Protocol):
-    """What stands between a new job and its end."""
+    """Queries for the forecast of a new job's end."""
 
     def recent(self, *, project_id: str) -> Mapping[str, Sequence[FinishedRecord]]:
         """The latest succeeded attempts on the operator's machines and the project's own, by their steps' shape.
@@ -100,7 +100,7 @@ class Forecasts(Protocol):
 
 
 class Costs(Protocol):
-    """What happened in a stretch of time, and what it cost."""
+    """Queries for the events and costs of a stretch of time."""
 
     def hosts(self, *, from_ms: int, before_ms: int) -> Sequence[Host]:
         """Those that were billed at any moment of it."""
@@ -113,7 +113,7 @@ class Costs(Protocol):
 
 
 class Spending(Protocol):
-    """What was spent, shares of nodes included, and what is set aside."""
+    """Queries for money spent, shares of nodes included, and money set aside."""
 
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         """By job, over all of its attempts up to their latest sign of life."""
@@ -125,7 +125,7 @@ class Spending(Protocol):
         """By the project's attempts that ended since, or live; in all and from `month_ms` on."""
 
     def reserved(self, project_id: str, *, but: str | None = None) -> int:
-        """What the project's unfinished jobs have set aside and not spent yet, without that of the job `but`."""
+        """Return the money that the project's unfinished jobs set aside and have not spent, without the job `but`."""
 
 
 class Pausing(Protocol):

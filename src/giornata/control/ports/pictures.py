@@ -8,7 +8,7 @@ from giornata.domain.errors import Fault
 
 
 class Inspection(Protocol):
-    """What is known of one picture; sides in pixels, None when it could not be read that far."""
+    """The findings on one picture; sides in pixels, None when it could not be read that far."""
 
     @property
     def name(self) -> str: ...

@@ -185,7 +185,7 @@ class JobReads(Protocol):
         """Those that were not rejected, highest step first."""
 
     def artifacts(self, job_id: str, *, project_id: str) -> list[ArtifactRecord]:
-        """By name."""
+        """Return the job's artifacts, sorted by name."""
 
     def finished(self, *, project_id: str, kind: str, shape_key: str, limit: int) -> list[FinishedRecord]:
         """The project's latest succeeded attempts of this kind with steps of this shape."""
@@ -211,7 +211,7 @@ class JobReads(Protocol):
 
 
 class Submission(Protocol):
-    """New jobs."""
+    """Queries that write new jobs."""
 
     def remembered(self, project_id: str, key: str, route: str, *, since_ms: int) -> tuple[str, str] | None:
         """(request_sha256, job id) of a request with this Idempotency-Key made at or after `since_ms`."""
@@ -225,7 +225,7 @@ class Submission(Protocol):
         """
 
     def turns(self, project_id: str, *, kind: str, priority: int) -> Turns:
-        """What a new job's turn is worked out from."""
+        """Return the turns that a new job's turn is worked out from."""
 
     def hold_project(self, project_id: str) -> None:
         """Wait for other submissions of this project, which would give their jobs the same turn, and make those that
@@ -247,7 +247,7 @@ class Submission(Protocol):
 
 
 class Garbage(Protocol):
-    """What nobody refers to. Every method takes at most `limit` rows and is repeated until it finds none."""
+    """Queries for unreferenced rows. Every method takes at most `limit` rows and is repeated until it finds none."""
 
     def take_uploads(self, *, created_before_ms: int, limit: int) -> list[UploadRecord]:
         """Delete the rows of old uploads, completed or not, and return them."""
@@ -259,7 +259,7 @@ class Garbage(Protocol):
         """Those keys that belong to no blob and to no open upload."""
 
     def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
-        """Delete idempotency rows."""
+        """Delete idempotency rows from before this instant; return their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +282,7 @@ class Secrets(Protocol):
     def get(self, project_id: str, name: str) -> SecretRecord | None: ...
 
     def of_project(self, project_id: str) -> list[SecretRecord]:
-        """By name."""
+        """Return the project's secrets, sorted by name."""
 
     def drop(self, project_id: str, name: str) -> bool:
         """False when there is none."""

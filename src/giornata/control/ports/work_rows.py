@@ -1,4 +1,4 @@
-"""What passes between the node's side of the control plane and the store: rows, and what is looked for.
+"""Values that pass between the node's side of the control plane and the store: rows and search terms.
 
 Instants are epoch milliseconds of the server's clock.
 """
@@ -99,7 +99,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSighting:
-    """What a node says of itself when it asks for work."""
+    """A node's description of itself when it asks for work."""
 
     id: str
     project_id: str
@@ -120,7 +120,7 @@ class NodeSighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBeat:
-    """What a node says of itself while it works."""
+    """A node's description of itself while it works."""
 
     id: str
     held_models: tuple[str, ...]
@@ -129,7 +129,7 @@ class NodeBeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """What the claim needs to remember of a node.
+    """A node's row, as far as the claim needs it.
 
     Of a node that was just seen also the price at which its instance, or one more of its fleet, was listed last;
     None when neither ever was.
@@ -221,7 +221,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactRow:
-    """A committed result."""
+    """A committed result of a job."""
 
     name: str
     attempt_id: str

@@ -1,4 +1,4 @@
-"""What the node's side of the control plane asks of the store.
+"""The store's interface for the node's side of the control plane.
 
 Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
 """
@@ -53,7 +53,7 @@ class Nodes(Protocol):
 
 
 class Jobs(Protocol):
-    """Jobs and their states."""
+    """Queries for jobs and changes of their states."""
 
     def claimable(self, wanted: Wanted) -> bool:
         """Whether `take` would find anything. Changes and locks nothing."""
@@ -115,7 +115,7 @@ class Jobs(Protocol):
 
 
 class Attempts(Protocol):
-    """Attempts, fenced."""
+    """Queries for attempts; every write is fenced."""
 
     def begin_each(self, begun: Sequence[Beginning]) -> None:
         """Insert the attempts, begin their bills, and write their events. No two are of one node.
@@ -127,7 +127,7 @@ class Attempts(Protocol):
     def get(self, attempt_id: str) -> AttemptRow | None: ...
 
     def get_each(self, attempt_ids: Sequence[str]) -> Mapping[str, AttemptRow]:
-        """Those that exist, by id."""
+        """Return the attempts that exist, by id."""
 
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         """The one attempt of the job that has not ended, lapsed or not."""
@@ -164,7 +164,7 @@ class Attempts(Protocol):
 
 
 class Ledger(Protocol):
-    """What an attempt costs: one row for each interval in which it is alive."""
+    """The costs of attempts: one row for each interval in which an attempt is alive."""
 
     def open_each(self, begun: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
         """Begin an interval of each of these attempts, whose jobs stand beside them."""
@@ -191,7 +191,7 @@ class Events(Protocol):
     def add_notice(
         self, job: JobRow, attempt: AttemptRow, data: Mapping[str, Any], *, notice_id: str | None, at_ms: int
     ) -> None:
-        """What the attempt says, unless it has said something under this id before."""
+        """Add the attempt's notice, unless it has said something under this id before."""
 
     def count_notices(self, job_id: str, *, up_to: int) -> int:
         """How many notices the job has; counting stops at `up_to`."""
@@ -238,7 +238,7 @@ class Artifacts(Protocol):
 
 
 class Inputs(Protocol):
-    """What a job reads."""
+    """Queries for the inputs of a job."""
 
     def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]: ...
 
@@ -247,7 +247,7 @@ class Inputs(Protocol):
 
 
 class Reports(Protocol):
-    """Log lines and metrics."""
+    """Log lines and metrics that nodes report."""
 
     def count_lines(self, job_id: str, *, up_to: int) -> int:
         """How many lines the job has; counting stops at `up_to`."""

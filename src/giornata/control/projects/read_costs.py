@@ -1,4 +1,4 @@
-"""What was paid in a stretch of time, and what for."""
+"""Report what was paid in a stretch of time, and what for."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Datasets: create, read, list."""
+"""Create, read and list datasets."""
 
 import hashlib
 import json

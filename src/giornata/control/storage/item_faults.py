@@ -1,4 +1,4 @@
-"""What can be wrong with a list of pictures before anybody looks at them."""
+"""Find the faults of a list of pictures before anybody looks at them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from giornata.protocol.uploads import DatasetItem
 
 
 def item_faults(policy: Policy, items: Sequence[DatasetItem], *, max_pictures: int) -> Iterable[Fault]:
-    """Counts, captions, and names that mean two things."""
+    """Yield faults of counts and captions, and of names that mean two things."""
     count = len({item.sha256 for item in items})
     yield from few_faults(policy, count, where="items")
     if count > max_pictures:
@@ -40,7 +40,7 @@ def resolution_faults(resolutions: Iterable[int | None], *, enable_bucket: bool)
 
 
 def few_faults(policy: Policy, count: int, *, where: str) -> Iterable[Fault]:
-    """Too few different pictures."""
+    """Yield a fault when there are too few different pictures."""
     if count < policy.min_pictures:
         hint = "add more; a subject is learned well from 5 to 50"
         yield Fault(where=where, message=f"{count} pictures are fewer than {policy.min_pictures}", hint=hint)

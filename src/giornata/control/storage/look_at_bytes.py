@@ -14,7 +14,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What lies under `key`: the bytes that belong there, or something else or nothing, as `found` says.
+    """The result of a look at `key`: the bytes that belong there, or something else or nothing, as `found` says.
 
     `news` is false when it was known from an earlier look.
     """

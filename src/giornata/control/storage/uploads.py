@@ -35,7 +35,9 @@ KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploader:
-    """Who sends. `project_id` finds the project inside a transaction, and refuses who may not (any more) send."""
+    """The sender of an upload. `project_id` finds the project inside a transaction, and refuses a sender that may not
+    (any more) send.
+    """
 
     project_id: Callable[[Transaction], str]
     attempt_id: str | None

@@ -1,4 +1,4 @@
-"""What the tables have in common."""
+"""Column types and naming rules that the tables have in common."""
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData
 
