@@ -17,7 +17,7 @@ Turn = Callable[[Context, str], str]
 
 
 def fleet_loops(fleets: Mapping[str, GovernedFleet]) -> tuple[Loop, ...]:
-    """`reconcile:NAME` and `scale:NAME` for each fleet."""
+    """Return the loops `reconcile:NAME` and `scale:NAME` of each fleet."""
     loops = []
     for name, governed in fleets.items():
         local = governed.driver == "local"

@@ -32,24 +32,24 @@ def offer_of(governed: GovernedFleet) -> Offer:
 
 
 def scaling_of(governed: GovernedFleet, row: FleetRow) -> ScalingPolicy:
-    """The policy of the settings, with what an operator set since in their place."""
+    """Return the policy of the settings, with an operator's later limits in their place."""
     limits = FleetLimits(**row.limits)
     return limited(governed.scaling, limits, paused=row.paused_at_ms is not None)
 
 
 def called(instance: Instance | InstanceRow) -> str:
-    """For words: the id, after the name where the provider has one besides."""
+    """Return the instance's name for people: the id, after the name where the provider has one besides."""
     return instance.id if instance.name in {"", instance.id} else f"{instance.name} ({instance.id})"
 
 
 def reallocations_per_minute(governed: GovernedFleet) -> int:
-    """How many instances may be replaced in a minute."""
+    """Return how many instances may be replaced in a minute."""
     said = governed.fleet.limits.reallocations_per_minute
     return REALLOCATIONS_PER_MINUTE if said is None else said
 
 
 def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetView | None:
-    """The fleet with its share of what waits; None while its provider has not been listed yet."""
+    """Return the fleet with its share of the queue; None while its provider has not been listed yet."""
     by_name = {each.view.name: each for each in bidders(tx, ctx, at_ms=at_ms)}
     if name not in by_name:
         return None
@@ -60,7 +60,7 @@ def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetVie
 
 
 def _room_to_join(views: Sequence[FleetView]) -> Mapping[str, int]:
-    """Free places beside jobs at work, by what jobs need to join them."""
+    """Return the free places beside running jobs, by the joint key that a job needs to join them."""
     room: dict[str, int] = defaultdict(int)
     for instance in (each for view in views for each in view.instances if each.stays and each.sound):
         if instance.joint_key is not None and instance.room:
@@ -71,8 +71,11 @@ def _room_to_join(views: Sequence[FleetView]) -> Mapping[str, int]:
 def demand_of(
     tx: Transaction, *, room: Mapping[str, int] | None = None, queued_since_ms: int = 0
 ) -> tuple[Demand, ...]:
-    """All that is queued, by what it asks of a node and by when it has to be done; and, where there is room beside
-    jobs at work, which of it may join them and has come since `queued_since_ms`."""
+    """Return all queued jobs by their needs of a node and their deadlines.
+
+    `room` has the free places beside running jobs by joint key; of the jobs that may join them, those that have come
+    since `queued_since_ms` are counted besides.
+    """
     groups = [
         Demand(
             kind=each.kind,
@@ -119,7 +122,7 @@ class _Listening:
 
 
 def instance_views(tx: Transaction, ctx: Context, governed: GovernedFleet, *, at_ms: int) -> tuple[InstanceView, ...]:
-    """The fleet's instances with the nodes on them."""
+    """Return the fleet's instances with the nodes on them."""
     nodes = NodesOn(tx.fleets.nodes(governed.name, seen_since_ms=at_ms - REMEMBERED_MS))
     unfit = tx.fleets.unfit_machines()
     heard_since_ms = at_ms - round(ctx.policy.node_gone_after_s * 1000)
@@ -146,17 +149,17 @@ class NodesOn:
                 self._asked_at_ms[each.instance_id or each.machine_id] = each.last_seen_at_ms
 
     def of(self, instance: InstanceRow) -> FleetNode | None:
-        """None: nobody has been heard of."""
+        """Return the node on the instance; None when no node has been heard of there."""
         return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "")
 
     def asked_at_ms(self, instance: InstanceRow) -> int:
-        """When a node that had its start behind it was last heard of there; 0: never."""
+        """Return when a node past its start was last heard of on the instance; 0: never."""
         by_machine = self._asked_at_ms.get(instance.machine_id or "", 0)
         return self._asked_at_ms.get(instance.id, by_machine)
 
 
 def bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
-    """The governed fleets whose provider was listed."""
+    """Return the governed fleets whose provider has been listed."""
     rows = {row.name: row for row in tx.fleets.all() if row.seen_at_ms > 0}
     return [_bidder(tx, ctx, each, rows[name], at_ms=at_ms) for name, each in ctx.fleets.items() if name in rows]
 
@@ -184,7 +187,7 @@ def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRo
 
 
 def share_left(tx: Transaction, ctx: Context, governed: GovernedFleet, *, nodes: int, at_ms: int) -> int:
-    """How many of the fleet's `nodes` may still be replaced now; see `domain.reaping`."""
+    """Return how many of the fleet's `nodes` may still be replaced now; see `domain.reaping`."""
     limits = governed.fleet.limits
     longest_ms = max(MS_PER_HOUR, round(limits.excluded_after_reallocation_s * 1000))
     before = tx.machines.reallocations(governed.name, since_ms=at_ms - longest_ms)
@@ -236,7 +239,9 @@ def _instance(
 
 
 def _renewing(view: InstanceView, row: InstanceRow, node: FleetNode | None) -> InstanceView:
-    """One that comes again with other settings is waited for like one that starts, once it has let go of its job."""
+    """Return the view of an instance that comes again with other settings. It counts as one that starts, once it has
+    let go of its job.
+    """
     use = Use.BUSY if node is not None and node.live else Use.NONE
     since_ms = max(view.since_ms, row.leaving_at_ms or 0)
     return replace(view, use=use, since_ms=since_ms, leaving_since_ms=None)

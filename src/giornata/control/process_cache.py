@@ -39,7 +39,9 @@ class MetricNames:
 
 
 class ProcessCache:
-    """May be used from any thread. Instants are epoch milliseconds of the server's clock."""
+    """Remembers values of one process; may be used from any thread. Instants are epoch milliseconds of the server's
+    clock.
+    """
 
     def __init__(self) -> None:
         self.signing_key: bytes | None = None  # written once, by the installation, and never changed
@@ -102,7 +104,7 @@ class ProcessCache:
             self._standing.clear()
 
     def mtbi_s(self, *, at_ms: int, kept_ms: int) -> float | None:
-        """The fleet's mean time between interruptions as it was found at most `kept_ms` ago."""
+        """Return the fleet's mean time between interruptions, in seconds, if it was found at most `kept_ms` ago."""
         found = self._mtbi
         return found[0] if found is not None and 0 <= at_ms - found[1] < kept_ms else None
 
@@ -129,9 +131,10 @@ class ProcessCache:
         return found
 
     def awake_since_ms(self, *, at_ms: int, break_ms: int) -> int:
-        """Since when this process has looked at its fleets without a break longer than `break_ms`; this is a look.
+        """Note a look at the fleets; return since when this process has looked without a break longer than
+        `break_ms`.
 
-        Who was not heard of before has not been silent: nobody listened.
+        A node that was not heard of before has not been silent: nobody listened.
         """
         with self._lock:
             since_ms, latest_ms = self._awake or (at_ms, at_ms)

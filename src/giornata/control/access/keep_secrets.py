@@ -43,7 +43,7 @@ def set_secret(ctx: Context, caller: Caller, name: str, request: SetSecret) -> S
 
 
 def list_secrets(ctx: Context, caller: Caller) -> SecretPage:
-    """The names that the project has. Raises Forbidden for a caller that is no admin."""
+    """Return the names of the project's secrets. Raises Forbidden for a caller that is no admin."""
     require_admin(caller)
     with ctx.store.read() as tx:
         return SecretPage(items=tuple(map(_reply, tx.secrets.of_project(caller.project_id))))

@@ -1,4 +1,4 @@
-"""The gate before the queue: which kinds of job the machine that asks may begin now.
+"""The gate before the queue: it decides which kinds of job the machine of a claim may begin now.
 
 Asked in the claim's transaction, while the node's row is held. Rows of machines that are limited are held too, so
 that two nodes of one machine do not take the last of its quota both. Of the others nothing but their rows is read,
@@ -49,7 +49,8 @@ class Admitted:
 
 
 def health_of_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at_ms: int, hold: bool) -> HealthByKey:
-    """Of the machines and kinds of these claims. `hold` the rows of limited machines if anything is to be begun.
+    """Read the health of the machines and kinds of these claims. `hold` the rows of limited machines if anything is
+    to be begun.
 
     Of what a claim does, only `canary_of` changes these rows.
     """
@@ -68,13 +69,13 @@ def health_of_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at
 def admit_each(
     tx: Transaction, ctx: Context, asked: Sequence[Wanted], known: Mapping[MachineKey, Health], *, at_ms: int
 ) -> list[Admitted]:
-    """For each of them; `known` is what `health_of_each` found."""
+    """Admit each of the claims in order; `known` is what `health_of_each` found."""
     begun: Counter[MachineKey] = Counter()  # by those who asked before in this very batch
     return [_admit(tx, ctx, each, known, begun, at_ms=at_ms) for each in asked]
 
 
 def crowded_out(admitted: Sequence[Admitted], begun_kinds: Mapping[int, str]) -> set[int]:
-    """Which of the claims were refused a kind because of a claim that has not begun that kind.
+    """Return the numbers of claims that were refused a kind because of a claim that has not begun that kind.
 
     `begun_kinds` says by the number of the claim what it has begun.
     """

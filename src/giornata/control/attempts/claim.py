@@ -79,7 +79,9 @@ class Asked:
 
 
 def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
-    """A lease, or why there is none: a look, and a claim if there is something. Raises Forbidden and Conflict."""
+    """Return a lease, or why there is none: a look, and a claim if there is something. Raises Forbidden and
+    Conflict.
+    """
     asked = Asked(caller=caller, claim=claim)
     nothing = nothing_yet(ctx, asked)
     if nothing is not None:
@@ -91,7 +93,7 @@ def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
 
 
 def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
-    """The answer to a node that waits while nothing happens, found without writing anything; None: claim."""
+    """Return the answer to a node that waits while nothing happens, found without writing anything; None: claim."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.read() as tx:
         node = tx.nodes.get(asked.node_id)
@@ -113,7 +115,7 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
 
 
 def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Conflict | Forbidden]:
-    """For each a lease, or why there is none. No two of one node. Notes that the nodes were seen.
+    """Return for each claim a lease, or why there is none. No two of one node. Notes that the nodes were seen.
 
     Repeating a `request_id` whose attempt lives gives the same lease with the same token; repeating one whose
     attempt has ended gives nothing. The answer is Conflict when the node's id belongs to another project, and
@@ -137,14 +139,14 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
 
 
 def _known(node: NodeRow, earlier: Earlier | None) -> ClaimReply | Earlier | None:
-    """The answer, or the attempt that was made for this claim before, when neither takes a look at the queue."""
+    """Return the answer, or the attempt that this claim made before, when neither takes a look at the queue."""
     return earlier or (draining_reply() if node.draining else None)
 
 
 def _take_each(
     tx: Transaction, ctx: Context, asked: Sequence[Asked], nodes: Mapping[str, NodeRow], *, at_ms: int
 ) -> list[ClaimReply]:
-    """For each a lease, or why there is none. A second round is rare; see `_take_round`."""
+    """Return for each claim a lease, or why there is none. A second round is rare; see `_take_round`."""
     health = health_of_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
     replies: list[ClaimReply | None] = [None] * len(asked)
     while left := [number for number, reply in enumerate(replies) if reply is None]:
@@ -163,8 +165,10 @@ def _take_round(
     *,
     at_ms: int,
 ) -> list[ClaimReply | None]:
-    """None for a claim to try again: its machine was refused a kind because an earlier claim of the batch might begin
-    that kind, and the earlier claim did not. The first claim always gets a reply.
+    """Answer the claims once; None for a claim to try again.
+
+    Such a claim's machine was refused a kind because an earlier claim of the batch might begin that kind, and the
+    earlier claim did not. The first claim always gets a reply.
     """
     admitted = admit_each(tx, ctx, [each.wanted for each in asked], health, at_ms=at_ms)
     replies = [each.refusal for each in admitted]
@@ -210,7 +214,9 @@ def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) 
 def _taken(
     tx: Transaction, ctx: Context, admitted: Sequence[Admitted], health: HealthByKey, *, at_ms: int
 ) -> Mapping[int, tuple[Taking, JobRow | None]]:
-    """By the number of the claim: what it asked for, and what it got. A canary goes before everything else."""
+    """Take jobs; return by the number of the claim what it asked for, and what it got. A canary goes before
+    everything else.
+    """
     taken: dict[int, tuple[Taking, JobRow | None]] = {}
     for number, each in enumerate(admitted):
         if each.on_trial:
@@ -267,7 +273,7 @@ def _started(job: JobRow, attempt: AttemptRow) -> NewEvent:
 
 
 def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> None:
-    """The attempt that lapsed and might have come back may no longer: somebody else has the job now."""
+    """End the attempt that lapsed and might have come back: somebody else has the job now."""
     silent = tx.attempts.live_of_job(job.id) if job.attempt_count > 1 else None
     if silent is None:
         return
@@ -278,7 +284,7 @@ def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> 
 
 
 def _again(ctx: Context, earlier: Earlier, *, at_ms: int) -> ClaimReply:
-    """The reply to a claim got lost, or the claim was sent twice."""
+    """Answer a claim whose reply got lost, or that was sent twice."""
     with ctx.store.begin() as tx:
         job = tx.jobs.lock(earlier.job_id)
         attempt = tx.attempts.get(earlier.attempt_id)

@@ -1,4 +1,4 @@
-"""Jobs go back to machines that failed them, where no other machine can take them: see `domain.backoff`.
+"""Lift bans of jobs from machines where no other machine can take the job: see `domain.backoff`.
 
 A job that needs more GPU memory than every connected node has fails, with what its engine said: no connected node
 can ever do it.
@@ -75,7 +75,7 @@ def _lift_one(ctx: Context, job: BannedJob, found: Outlook) -> bool:
 
 
 def _unchanged(tx: Transaction, job: BannedJob) -> JobRow | None:
-    """The job, locked, if it still waits as it did when it was looked at."""
+    """Return the job, locked, if it still waits as it did when it was looked at."""
     row = tx.jobs.lock(job.id)
     same = row is not None and row.state is JobState.QUEUED and tuple(tx.bans.of_job(job.id)) == job.bans
     return row if same else None
@@ -98,7 +98,7 @@ def _give_up(ctx: Context, job: BannedJob, found: Outlook) -> bool:
 
 
 def _end_silent(tx: Transaction, job: JobRow, *, at_ms: int) -> None:
-    """A lapsed attempt could still come back; a job that has ended has none."""
+    """End a lapsed attempt, which could still come back: a job that has ended has none."""
     silent = tx.attempts.live_of_job(job.id)
     if silent is not None:
         end_attempt(tx, job, silent, reason=Reason.LEASE_EXPIRED, at_ms=at_ms, alive=False, message="it fell silent")

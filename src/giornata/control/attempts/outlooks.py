@@ -69,7 +69,7 @@ class Outlooks:
         return bidders(self._tx, self._ctx, at_ms=self._at_ms)
 
     def _arrival_s(self, demand: Demand, job: BannedJob) -> float | None:
-        """How long a job waits for a fleet to bring another machine; None: no fleet can."""
+        """Return the seconds that a job waits for a fleet to bring another machine; None: no fleet can."""
         banned = frozenset(ban.machine_id for ban in job.bans)
         wanted = replace(demand, banned_machines=banned)
         able = [each for each in self._bidders if each.could_bring(wanted, self._at_ms)]

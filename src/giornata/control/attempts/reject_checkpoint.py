@@ -1,4 +1,6 @@
-"""A node could not fetch a checkpoint. The server looks itself before it believes that the bytes are gone."""
+"""Handle a checkpoint that a node could not fetch. The server looks itself before it believes that the bytes are
+gone.
+"""
 
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction

@@ -113,7 +113,7 @@ def room_for_beat(ctx: Context, job_id: str, step: int, values: Mapping[str, flo
 
 
 def within_names(policy: Policy, known: MetricNames, values: Mapping[str, float]) -> Mapping[str, float]:
-    """The values under names that the job has already, or has room for."""
+    """Return the values under names that the job has already, or has room for."""
     if values.keys() <= known.names:
         return values
     for name in values:
@@ -123,7 +123,9 @@ def within_names(policy: Policy, known: MetricNames, values: Mapping[str, float]
 
 
 def _within_steps(tx: Transaction, policy: Policy, job: JobRow, points: Points) -> Points:
-    """Rows have different steps, so those below a bound are few by themselves; those above it are counted."""
+    """Return the points that the bound on steps leaves. Steps below the bound are few by themselves, since rows have
+    different steps; steps above it are counted.
+    """
     most = policy.max_metric_steps_per_job
     above = sorted(step for step in points if step >= most)
     if not above:

@@ -39,7 +39,7 @@ BEGINNING_MS = -(2**62)
 def budgets_each(
     tx: Transaction, ctx: Foundations, jobs: Sequence[JobRow], *, at_ms: int
 ) -> Mapping[str, tuple[Budget, ...]]:
-    """The budgets of these locked jobs by their ids, the job's own before the project's; none for most."""
+    """Return the budgets of these locked jobs by their ids, the job's own before the project's; none for most."""
     own = tx.spending.of_jobs([job.id for job in jobs if job.budget_micro_usd is not None])
     limited = sorted({job.project_id for job in jobs if limits_of(job)})
     spent = {project_id: project_spent(tx, ctx, project_id, at_ms=at_ms) for project_id in limited}
@@ -57,7 +57,7 @@ def limits_of(job: JobRow) -> ProjectLimits:
 
 
 def used_up(tx: Transaction, ctx: Foundations, job: JobRow, *, at_ms: int) -> Budget | None:
-    """The budget that stops this locked job now; None when it may go on."""
+    """Return the budget that stops this locked job now; None when it may go on."""
     return first_used_up(budgets_each(tx, ctx, [job], at_ms=at_ms)[job.id])
 
 
@@ -135,7 +135,7 @@ def resume_job(tx: Transaction, job: JobRow, *, at_ms: int) -> JobState:
 
 
 def reserve(tx: Transaction, ctx: Foundations, job: JobRecord, *, project: ProjectRecord | None = None) -> JobRecord:
-    """The job with what it sets aside until its end; see `domain.budget.reservation_micro_usd`.
+    """Return the job with the money that it sets aside until its end; see `domain.budget.reservation_micro_usd`.
 
     `project` is the job's, where it has been read already. A budget per month has to have room in the month of the
     submission. In a project with a budget two requests at once wait for one another here. Raises OverBudget when what

@@ -59,14 +59,16 @@ def _is_settled(row: FleetRow, now_ms: int) -> bool:
 
 
 def _why_many(fleet: Fleet, *, there: int, asked: int) -> str:
-    """Until the number is set again, which the next turn of scaling does."""
+    """Return why more nodes run than were asked for. The words stand until the next turn of scaling sets the number
+    again.
+    """
     why = fleet.shortage() if isinstance(fleet, TellsShortage) else ""
     return "; ".join(filter(None, [f"{there} are there, {asked} were asked for", why]))[:LONGEST_WORDS]
 
 
 @contextmanager
 def _without_harm(ctx: Context, governed: GovernedFleet) -> Iterator[None]:
-    """A listing stays good although there is no answer to the rest."""
+    """Keep quiet about a provider that gives no answer: its listing stays good all the same."""
     try:
         yield
     except (FleetUnavailable, FleetRefused) as error:

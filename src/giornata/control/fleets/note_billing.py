@@ -1,4 +1,4 @@
-"""Intervals in which a provider bills an instance, and at what price.
+"""Note the intervals in which a provider bills an instance, and at what price.
 
 One row stands for each interval at one price. A listing that changes nothing reads and writes nothing here.
 """
@@ -48,7 +48,7 @@ def note_billing(tx: Transaction, heard: Heard) -> None:
 
 
 def _billed(instances: Mapping[str, InstanceRow], instance_id: str) -> int | None:
-    """The price at which it is billed; None: it is not billed."""
+    """Return the price at which the instance is billed; None: it is not billed."""
     instance = instances.get(instance_id)
     if instance is None or instance.state != InstanceState.RUNNING:
         return None
@@ -87,7 +87,10 @@ def _begun(instance: InstanceRow, latest: BilledRow | None, *, from_ms: int, pri
 
 
 def _began_ms(heard: Heard, instance: InstanceRow, latest: BilledRow | None, node: FleetNode | None) -> int:
-    """When the provider says, or when it was first listed as running. Its node may have been heard before that."""
+    """Return when the bill began: as the provider says, or when the instance was first listed as running.
+
+    A node on it may have been heard before that.
+    """
     began_ms = min(instance.running_at_ms or heard.at_ms, heard.at_ms)
     if latest is not None:
         return max(began_ms, latest.to_ms or 0)
@@ -111,7 +114,7 @@ def _ended_ms(heard: Heard, instance_id: str, node: FleetNode | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeardPrices:
-    """Micro-dollars an hour: of one more node, and by what is rented (`Instance.offer`)."""
+    """Prices in micro-dollars an hour: of one more node, and by what is rented (`Instance.offer`)."""
 
     of_one_more: int
     by_offer: Mapping[str, int] = field(default_factory=dict)

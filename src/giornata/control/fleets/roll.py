@@ -42,7 +42,9 @@ def ask_to_roll(ctx: Context, caller: Caller, name: str) -> Fleet:
 
 
 def roll_on(ctx: Context, governed: GovernedFleet) -> str:
-    """One turn of rolling, if it was asked for; what was done, in words. Raises FleetUnavailable and FleetRefused."""
+    """Do one turn of rolling, if it was asked for; return what was done, in words. Raises FleetUnavailable and
+    FleetRefused.
+    """
     fleet, name = governed.fleet, governed.name
     with ctx.store.read() as tx:
         row = tx.fleets.get(name)

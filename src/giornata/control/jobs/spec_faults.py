@@ -24,7 +24,7 @@ NO_DATASET = "ds_0"
 
 
 def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) -> tuple[Message | None, list[Fault]]:
-    """The spec of this kind, or every fault that keeps it from being one.
+    """Return the spec of this kind, or every fault that keeps it from being one.
 
     Contradictions between fields are looked for when each field is fine by itself. `as_written`: text is no number,
     as in any other JSON that comes in.
@@ -94,7 +94,9 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
 
 
 def _contradictions(expected: type[BaseModel], message: str) -> list[Fault]:
-    """A spec joins its contradictions with semicolons. Each begins with a field; what does not is advice."""
+    """Return the contradictions of a spec, which joins them with semicolons. Each begins with a field; any other
+    text is advice.
+    """
     faults: list[Fault] = []
     for piece in message.split("; "):
         field = piece.split(" ", 1)[0]

@@ -80,7 +80,7 @@ class Fleet(Protocol):
         provider can choose no better others; with enough of `leaving`, nobody else goes."""
 
     def list(self) -> Sequence[Instance]:
-        """Every instance that the provider has for this fleet, orphans too; whole, or an error."""
+        """Return every instance that the provider has for this fleet, orphans too; whole, or an error."""
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
         """Have the instance end now, and another come in its place, on another machine where the provider can choose.
@@ -89,8 +89,10 @@ class Fleet(Protocol):
         """
 
     def drain(self, instance_id: str) -> None:
-        """The instance is to be the first to go when the number falls, whoever lowers it: by the provider's own mark,
-        if it has one. Nothing ends, and the number stays; the node is told by the server to give its jobs back.
+        """Mark the instance as the first to go when the number falls, whoever lowers it: by the provider's own mark,
+        if it has one.
+
+        Nothing ends, and the number stays; the node is told by the server to give its jobs back.
 
         Raises InstanceGone.
         """
@@ -107,7 +109,7 @@ class PricesOffers(Protocol):
     """A fleet whose instances are not all of one price, and whose provider says what each costs."""
 
     def prices(self) -> Mapping[str, int]:
-        """Micro-dollars an hour by `Instance.offer`. What is not named here costs what `price` says.
+        """Return micro-dollars an hour by `Instance.offer`. An offer that is not named here costs what `price` says.
 
         Raises as the methods of `Fleet` do.
         """

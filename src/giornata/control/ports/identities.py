@@ -22,7 +22,7 @@ class WorkloadIdentities(Protocol):
     """Reads the tokens that the providers of this installation's fleets give to their workloads."""
 
     def recognise(self, token: str) -> Workload:
-        """Whose token this is.
+        """Return the workload that this token is of.
 
         Raises Unauthenticated unless it is genuine, for this installation, good now, and of one of its fleets;
         Unavailable when that cannot be found out just now.
@@ -30,7 +30,7 @@ class WorkloadIdentities(Protocol):
 
 
 class NoIdentities:
-    """For installations none of whose fleets has a provider that gives tokens."""
+    """Refuses every token, for installations none of whose fleets has a provider that gives tokens."""
 
     def recognise(self, token: str) -> Workload:
         """Raises Unauthenticated, whatever the token is."""

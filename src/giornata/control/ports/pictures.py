@@ -1,4 +1,4 @@
-"""Inspection of pictures that users send, as the use cases see it."""
+"""The interface that inspects pictures which users send."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,4 +33,4 @@ class Pictures(Protocol):
     """Reads untrusted bytes where they can do no harm."""
 
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
-        """One inspection for each (name, path), in order. Whatever a picture does, the others get theirs."""
+        """Return one inspection for each (name, path), in order. Whatever a picture does, the others get theirs."""

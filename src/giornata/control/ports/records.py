@@ -61,7 +61,7 @@ class BlobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingRecord:
-    """Where the bytes of a blob lie, and what the server found when it last looked because somebody doubted them."""
+    """The place of a blob's bytes, and what the server found when it last looked because somebody doubted them."""
 
     size_bytes: int
     key: str

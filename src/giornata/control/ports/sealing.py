@@ -16,11 +16,11 @@ class Sealer(Protocol):
         """Return the encrypted text: printable, and different each time."""
 
     def unseal(self, sealed: str) -> str:
-        """The text. Raises Unavailable when this is not the key that it was sealed with."""
+        """Return the text. Raises Unavailable when this is not the key that it was sealed with."""
 
 
 class NoSealer:
-    """No key: secrets of projects are refused, and the signing key is kept in the clear.
+    """A sealer without a key: secrets of projects are refused, and the signing key is kept in the clear.
 
     The command line starts no server without a key. Tests and the simulator, whose databases end with them, do.
     """

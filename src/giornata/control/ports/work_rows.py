@@ -41,7 +41,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """One node's try. Ended when `ended_at_ms` is set; `order` is what the operator wants of it."""
+    """One node's try at a job. Ended when `ended_at_ms` is set; `order` is what the operator wants of it."""
 
     id: str
     job_id: str
@@ -146,7 +146,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which jobs may be handed out: one predicate for looking and for taking.
+    """The conditions of jobs that may be handed out: one predicate for looking and for taking.
 
     `project_id` None means every project's. `vram_bytes` None: nobody knows, and the node is let try; should it be
     too small, the job is banned from its machine. With a `joint_key` it is a job that may share a batch with those of
@@ -163,7 +163,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Queued jobs that are alike in what they ask of a node; `count` of them.
+    """A group of queued jobs that are alike in what they ask of a node; `count` of them.
 
     A node may take them when it serves the project and the kind, its GPU memory is at least `min_vram_bytes` or not
     known, its machine is not among `banned_machines`, and is `only_machine_id` where that is set.

@@ -32,7 +32,7 @@ def item_faults(policy: Policy, items: Sequence[DatasetItem], *, max_pictures: i
 
 
 def resolution_faults(resolutions: Iterable[int | None], *, enable_bucket: bool) -> Iterable[Fault]:
-    """Pictures with a resolution of their own in a job that trains all pictures at one size."""
+    """Yield faults of pictures with a resolution of their own in a job that trains all pictures at one size."""
     count = sum(resolution is not None for resolution in resolutions)
     if count and not enable_bucket:
         message = f"is false, and {count} pictures of the dataset have a resolution of their own"
@@ -47,7 +47,7 @@ def few_faults(policy: Policy, count: int, *, where: str) -> Iterable[Fault]:
 
 
 def missing_faults(policy: Policy, items: Sequence[DatasetItem], blobs: Mapping[str, BlobRecord]) -> Iterable[Fault]:
-    """Every item whose bytes the project does not have, or that is too large for a picture."""
+    """Yield a fault of every item whose bytes the project does not have, or that is too large for a picture."""
     for item in items:
         blob = blobs.get(item.sha256)
         if blob is None:
