@@ -79,7 +79,7 @@ async def list_logs(
     limit: Limit = 500,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """The lines that the workload wrote, oldest first."""
+    """Return or stream the lines that the workload wrote, oldest first."""
     read = _reader(job_outputs.read_logs, ctx, caller, job_id)
     if not wants_stream(request):
         return await lists.page(read, after, limit)
@@ -108,11 +108,11 @@ async def list_metrics(
 
 @router.get("/checkpoints", responses=USER_ITEM, response_model=CheckpointPage)
 async def list_checkpoints(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
-    """Committed checkpoints with URLs to fetch them, highest step first."""
+    """Return committed checkpoints with URLs to fetch them, highest step first."""
     return await lists.page(job_outputs.read_checkpoints, ctx, caller, job_id)
 
 
 @router.get("/artifacts", responses=USER_ITEM, response_model=ArtifactPage)
 async def list_artifacts(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
-    """Results with URLs to fetch them."""
+    """Return results with URLs to fetch them."""
     return await lists.page(job_outputs.read_artifacts, ctx, caller, job_id)

@@ -21,7 +21,7 @@ REMEMBERED_MS = 3_600_000
 # Longer than any pause between two looks.
 AWAKE_BREAK_MS = 300_000
 REALLOCATIONS_PER_MINUTE = 10
-# A node with a free place asks for a companion every ten seconds at least. Whom nobody takes for longer waits for a
+# A node with a free place asks for a companion every ten seconds at least. A job not taken for longer waits for a
 # place that is there on paper only: another node is needed.
 JOINS_WITHIN_MS = 60_000
 

@@ -1,4 +1,4 @@
-"""Money: what attempts cost. The ledger has one row for each interval in which an attempt is alive.
+"""Read and write what attempts cost. The ledger has one row for each interval in which an attempt is alive.
 
 The rows do not refer to each other, so that a heartbeat of one attempt never waits for another attempt. What an
 attempt pays of its node's price is computed when it is read: all of it alone, a share beside other attempts (`Bill`).
@@ -56,7 +56,7 @@ _OPEN = sa.insert(ledger).values(
 
 
 def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """`domain.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
+    """Return `domain.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
 
     Whole hours are apart, so that no product leaves 64 bits.
     """

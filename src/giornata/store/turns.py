@@ -62,7 +62,7 @@ def read_turns(connection: sa.Connection, *, project_id: str, kind: str, priorit
 
 @functools.cache
 def before_statement(*, interrupted: bool) -> sa.Select[Any]:
-    """The number of queued jobs for any machine that stand before one of a kind, priority, turn and id."""
+    """Select the number of queued jobs for any machine that stand before one of a kind, priority, turn and id."""
     turn, job_id = sa.bindparam("turn", type_=sa.BigInteger()), sa.bindparam("job", type_=sa.String())
     where = before(kind=_kind, interrupted=interrupted, priority=_priority, turn=turn, job_id=job_id)
     return sa.select(sa.func.count()).select_from(jobs).where(*where)
@@ -70,7 +70,9 @@ def before_statement(*, interrupted: bool) -> sa.Select[Any]:
 
 @functools.cache
 def between_statement() -> sa.Select[Any]:
-    """The ids of the jobs for any machine, never interrupted, of a kind and priority, from one place to another."""
+    """Select the ids of the jobs for any machine, never interrupted, of a kind and priority, from one place to
+    another.
+    """
     place = sa.tuple_(jobs.c.turn, jobs.c.id)
     first, last = (
         sa.tuple_(sa.bindparam(turn, type_=sa.BigInteger()), sa.bindparam(job_id, type_=sa.String()))

@@ -1,6 +1,6 @@
 """A project's secrets: set, listed by name, deleted, handed to the node that does a job which names one.
 
-What is sealed says whose it is, so that a row which was moved in the database opens for nobody.
+The sealed text names its project, so that a row which was moved in the database cannot be opened.
 """
 
 import json

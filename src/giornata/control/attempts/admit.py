@@ -152,7 +152,7 @@ def _answer(
         health,
         live=engaged.live + just_now,
         at_stake_ms=[*engaged.at_stake_ms, *[at_ms] * just_now],
-        # Who looks for a companion is at work: that is no moment for a trial.
+        # A node that looks for a companion is at work: that is no moment for a trial.
         offers_canary=CANARY_KIND in wanted.kinds and wanted.joint_key is None,
         policy=policy,
         at_ms=at_ms,
@@ -163,7 +163,7 @@ def _refusal(answers: Sequence[Admission], *, at_ms: int) -> ClaimReply:
     if not answers:
         return ClaimReply(reason="no-such-kind", detail="this node takes no kind of job but the platform's own")
     said = answers[0]
-    # A wait that ends is told before one of which nobody knows.
+    # A wait with a known end is told before one without.
     again_ms = min((each.again_at_ms for each in answers if each.again_at_ms is not None), default=None)
     when = "" if again_ms is None else f"; more in {max(1, -(-(again_ms - at_ms) // 1000))} s"
     reason = said.answer if said.answer is not Answer.CANARY else Answer.PROBATION

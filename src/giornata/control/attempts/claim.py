@@ -1,6 +1,6 @@
 """Hand out jobs. Everything about a claim happens in one transaction, or not at all.
 
-Whatever came in while the database was at work is done in one transaction: its cost is shared.
+Claims that came in while the database was at work are done in one transaction: its cost is shared.
 """
 
 from collections.abc import Mapping, Sequence

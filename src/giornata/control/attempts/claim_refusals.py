@@ -29,7 +29,7 @@ def fail_unbegun(tx: Transaction, job: JobRow, faults: Sequence[Fault], *, at_ms
 
 
 def fail_begun(tx: Transaction, job: JobRow, attempt: AttemptRow, faults: Sequence[Fault], *, at_ms: int) -> None:
-    """Fail a job whose live attempt was promised to a node that never got its lease. Nobody is blamed."""
+    """Fail a job whose live attempt was promised to a node that never got its lease. No machine is blamed."""
     message = _words(faults)
     end_attempt(tx, job, attempt, reason=Reason.RELEASED, at_ms=at_ms, alive=True, message=message)
     _fail(tx, job, faults, attempt=attempt.number, at_ms=at_ms)

@@ -1,7 +1,7 @@
 """Take the heartbeats of nodes: their attempts live, and how far they are. Writes no event rows but for the first
 step.
 
-Whatever came in while the database was at work is done in one transaction: its cost is shared.
+Heartbeats that came in while the database was at work are done in one transaction: its cost is shared.
 """
 
 from collections.abc import Mapping, Sequence

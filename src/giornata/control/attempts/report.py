@@ -43,7 +43,7 @@ def add_log_lines(ctx: Context, attempt_id: str, report: LogLines) -> None:
 def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
     """Record metrics by step. A step done again by a later attempt shows its values. Raises LeaseLost.
 
-    They come oftener than heartbeats, so the job's progress follows them. What is over the job's bounds is left out.
+    They come oftener than heartbeats, so the job's progress follows them. Points over the job's bounds are left out.
     """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:

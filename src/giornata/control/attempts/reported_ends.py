@@ -103,7 +103,7 @@ def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
         fault = shared_fault(tx, job, attempt, report)
         end_by_report(tx, job, attempt, report, at_ms=at_ms, shared_fault=fault is not None)
         if fault is not None:
-            # A crash among several is nobody's until it happens to one alone.
+            # A crash among several jobs is not held against one until it happens to that job alone.
             if STRIKE[report.reason] and attempt.id == fault.speaker:
                 judge_failure(tx, ctx, job, attempt, report.reason, at_ms=at_ms, job_failed=False)
             return settle_shared_fault(tx, ctx, job, attempt, report, fault, at_ms=at_ms)
@@ -208,7 +208,7 @@ def shared_fault(tx: Transaction, job: JobRow, attempt: AttemptRow, report: Fail
     """Return the fault that the attempt shares; None when it concerns this attempt only, tells whose fault it was,
     or the job ran alone.
 
-    What a node names that is not on this node does not count.
+    Attempts that the report names, but that are not on this node, do not count.
     """
     others = set(report.together) - {attempt.id}
     if not others or job.joint_key is None or not AMBIGUOUS_WHEN_SHARED[report.reason]:

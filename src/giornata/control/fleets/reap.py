@@ -1,7 +1,7 @@
 """Drain and replace quarantined machines whose provider can replace them; all others get another chance after a
 while, on probation.
 
-A machine that works for another kind of job is given time to hand its work back. What is known of a machine stays
+A machine that works for another kind of job is given time to hand its work back. The record of a machine stays
 when it is replaced: should it come back after the provider's exclusion, it is on probation. What an operator
 quarantined is the operator's affair.
 """
@@ -109,7 +109,7 @@ def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Sea
         return _replace(ctx, governed, suspects, nodes=len(listed))
     except (FleetUnavailable, FleetRefused) as error:
         keep_quiet(ctx, governed, error)
-        # Time is the way out for a machine that nobody replaces.
+        # A machine that is not replaced gets another chance with time.
         log.info("fleet %s replaces no machine now: %s", governed.name, error)
         return Reaped()
 

@@ -1,8 +1,8 @@
 """Compare what is believed of a fleet with what its provider lists: one loop for each fleet.
 
-Only a listing says that an instance is there, runs, or is gone; no answer to a call does. What is listed although
-it should have ended is asked to end again. A node that beats on an instance which the provider lists no more gets no
-work and is told to leave; it can do no harm in the meantime, for what it writes is fenced by its attempt.
+Only a listing says that an instance is there, runs, or is gone; no answer to a call does. An instance that is listed
+although it should have ended is asked to end again. A node that beats on an instance which the provider lists no more
+gets no work and is told to leave; it can do no harm in the meantime, for what it writes is fenced by its attempt.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Bring the instances of a fleet to what the settings say, without losing work, because an operator asked for it.
 
 A node whose turn it is gets no more work: it writes a checkpoint, gives its job back, and only then its provider is
-asked to renew it. Nobody is made to go: one that does not let go is waited for.
+asked to renew it. No node is forced to leave: one that does not let go is waited for.
 """
 
 from giornata.control.access.permissions import require_root_admin

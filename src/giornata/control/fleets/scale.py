@@ -1,6 +1,6 @@
 """Scale each fleet to the nodes that the queue needs, and that the settings allow: one loop for each fleet.
 
-What is decided is written down before the provider is asked, and what it was surely asked for afterwards. Whatever is
+The decision is written down before the provider is asked, and what it was surely asked for afterwards. Whatever is
 lost in between (a reply, this process) is mended by the next turn, which asks again: every call may be repeated.
 """
 

@@ -143,7 +143,7 @@ def _cohorts(rows: Sequence[PaceRow], paces_by_attempt_s: Mapping[str, float]) -
 
 
 def _cohort(row: PaceRow) -> Cohort:
-    # Whoever owns machines decides by them alone which of them are slow.
+    # Machines are slow or not by comparison with machines of the same owner only.
     return owner_of(row.machine_id), row.device, row.kind, row.shape_key, row.width
 
 

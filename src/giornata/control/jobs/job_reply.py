@@ -69,7 +69,7 @@ def job_reply(
 
 
 def next_try_at(found: Outlook | None) -> datetime | None:
-    """Return when a job that no connected node may take is tried again; None where nobody knows, or it will not be."""
+    """Return when a job that no connected node may take is tried again; None if not known, or if it will not be."""
     return None if found is None or found.obstacle is Obstacle.TOO_SMALL else instant(found.at_ms)
 
 

@@ -155,6 +155,6 @@ class Renews(Protocol):
         """Have these come again as the settings are now; where it is not one by one, all of them. What the provider
         makes from now on is as the settings are now, also when no instance is named.
 
-        None of them holds a job. The number stays. What is renewed already, or gone, is left alone: the call may be
+        None of them holds a job. The number stays. An instance that is renewed or gone is left alone: the call may be
         repeated. Raises as the methods of `Fleet`.
         """

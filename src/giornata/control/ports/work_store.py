@@ -155,7 +155,7 @@ class Attempts(Protocol):
         """
 
     def ahead(self, *, renewed_after_ms: int, ends_after_ms: int, limit: int) -> Sequence[str]:
-        """Return ids of attempts that neither ended nor lapsed, renewed and with a lease that ends later than this."""
+        """Return ids of attempts that neither ended nor lapsed, renewed later and with a later lease than this."""
 
     def failed_since_progress(self, job_id: str) -> Sequence[AttemptRow]:
         """Return the job's ended attempts since the latest that committed a step, that one included, in order.

@@ -72,7 +72,7 @@ def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> Up
 
 
 def renew(ctx: Context, uploader: Uploader, upload_id: str, request: RenewParts) -> UploadTicket:
-    """Return fresh URLs for an upload of this uploader. Raises NotFound, and InvalidInput for parts that it has not."""
+    """Return fresh URLs for the uploader's upload. Raises NotFound, and InvalidInput for parts that it has not."""
     with ctx.store.begin() as tx:
         project_id = uploader.project_id(tx)
         upload = tx.uploads.get(upload_id, project_id=project_id) if is_id(upload_id) else None
