@@ -37,9 +37,9 @@ def authenticate(ctx: Context, secret: str) -> Caller:
     """Return the owner of this secret. Raises Unauthenticated when it is malformed, unknown or revoked: one answer
     for all.
 
-    Found by its hash, whose lookup tells nothing about the secret, and compared in constant time. A token that a
-    provider gave to its workload makes a node of the operator's project, on the machine that the token names; then
-    Unavailable is raised when the provider's keys cannot be had.
+    The key is found by its hash, whose lookup tells nothing about the secret, and compared in constant time. A token
+    that a provider gave to its workload makes a node of the operator's project, on the machine that the token names;
+    then Unavailable is raised when the provider's keys cannot be had.
     """
     if TOKEN.fullmatch(secret) is not None:
         return _workload(ctx, secret)

@@ -18,7 +18,7 @@ KEEP_LATEST = 2
 def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -> Committed:
     """Verify the bytes, then make the checkpoint exist. Repeating it changes nothing, however late the repeat comes.
 
-    One that was rejected for its bytes is usable again once they are there again.
+    A checkpoint that was rejected for its bytes is usable again once they are there again.
     Raises LeaseLost when the attempt has ended, BlobMissing and BlobMismatch when the bytes are not there or are
     others, and Conflict when this very attempt has committed other bytes for the step.
     """

@@ -143,7 +143,7 @@ def _learn_memory(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: i
 def release(ctx: Context, attempt_id: str, report: ReleaseAttempt) -> AttemptEnded:
     """End the attempt and queue the job again, at once and without blame; see `end_as_reported`.
 
-    One that was told to go ends as the order says: see `ordered_end`.
+    An attempt that was told to go ends as the order says: see `ordered_end`.
     """
 
     def settle(tx: Transaction, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:

@@ -27,7 +27,7 @@ def requeue(
 ) -> JobState:
     """Put the job back into the queue, ahead of those that never ran; another node goes on with it.
 
-    With a reason to run alone it never shares a batch again. A job whose money is used up waits outside the queue.
+    With a reason to run alone the job never shares a batch again. A job without money waits outside the queue.
     """
     columns: dict[str, Any] = {} if fruitless is None else {"fruitless": fruitless}
     data: dict[str, Any] = {"resume_step": job.committed_step}

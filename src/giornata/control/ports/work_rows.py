@@ -131,8 +131,8 @@ class NodeBeat:
 class NodeRow:
     """A node's row, as far as the claim needs it.
 
-    Of a node that was just seen also the price at which its instance, or one more of its fleet, was listed last;
-    None when neither ever was.
+    For a node that was just seen, the row has the price at which its instance, or one more of its fleet, was listed
+    last; None when neither ever was.
     """
 
     id: str

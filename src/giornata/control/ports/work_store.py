@@ -160,7 +160,7 @@ class Attempts(Protocol):
     def failed_since_progress(self, job_id: str) -> Sequence[AttemptRow]:
         """Return the job's ended attempts since the latest that committed a step, that one included, in order.
 
-        Without those that a shared fault ended.
+        Attempts that a shared fault ended are left out.
         """
 
     def crashed(self, job_id: str) -> Sequence[AttemptRow]:

@@ -61,7 +61,7 @@ def refuse_ended(job: JobRow, attempt: AttemptRow) -> None:
 def glimpse(ctx: Context, attempt_id: str) -> str:
     """Return the project of an attempt that lives now, without holding it. Raises LeaseLost.
 
-    For work that is done before the transaction, such as verifying bytes; the transaction asks again.
+    Use it for work that is done before the transaction, such as verifying bytes; the transaction asks again.
     """
     with ctx.store.read() as tx:
         attempt = tx.attempts.get(attempt_id)
