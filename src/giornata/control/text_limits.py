@@ -18,7 +18,7 @@ def is_id(text: str) -> bool:
 
 
 def text_faults(where: str, text: str | None) -> list[Fault]:
-    """Yield a fault if the text holds a control character."""
+    """Return a fault if the text holds a control character; else none."""
     found = CONTROL.search(text or "")
     if found is None:
         return []
@@ -26,7 +26,7 @@ def text_faults(where: str, text: str | None) -> list[Fault]:
 
 
 def label_faults(labels: Mapping[str, str]) -> list[Fault]:
-    """Yield a fault for every label whose name or value is of no use for a filter."""
+    """Return a fault for every label whose name or value is of no use for a filter."""
     faults: list[Fault] = []
     for name, value in labels.items():
         where = f"labels.{name[:63]}"

@@ -78,7 +78,7 @@ class FairLock:
 
     @property
     def waiting(self) -> int:
-        """Return how many threads stand in the queue."""
+        """The number of threads that stand in the queue."""
         with self._guard:
             return len(self._turns)
 

@@ -84,7 +84,7 @@ def prompts_of(given: Mapping[str, Any]) -> list[Named]:
 
 
 def within(captions: Iterable[Named], *, most_chars: int) -> Iterator[Named]:
-    """Return captions from the first one on, as long as they have at most so many characters together."""
+    """Yield captions from the first one on, as long as they have at most so many characters together."""
     chars = 0
     for where, text in captions:
         chars += len(text)

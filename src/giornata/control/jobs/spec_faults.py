@@ -49,8 +49,9 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
 
 
 def in_steps(spec: TrainSpec, *, pictures: int) -> TrainSpec:
-    """The spec with its epochs over so many pictures (repeats counted) turned into steps; one that counts in steps as
-    it is. Raises InvalidInput when it makes no sense with that many steps."""
+    """Return the spec with its epochs over so many pictures (repeats counted) turned into steps.
+
+    A spec that counts in steps stays as it is. Raises InvalidInput when it makes no sense with that many steps."""
     if spec.num_train_epochs is None:
         return spec
     steps = steps_of(spec, pictures=pictures)
