@@ -1,1 +1,1 @@
-"""HTTP: translates, never decides."""
+"""The HTTP interface: it translates requests to use cases, and never decides."""

@@ -42,13 +42,13 @@ async def list_nodes(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    """The nodes that the caller may see, with what they hold."""
+    """Return the nodes that the caller may see, with what they hold."""
     return await lists.page(nodes.list_nodes, ctx, caller, gone=gone, cursor=cursor, limit=limit)
 
 
 @router.post("/projects", status_code=status.HTTP_201_CREATED, responses=refusals(401, 403, 409))
 def create_project(ctx: Ctx, caller: User, body: Json[CreateProject]) -> Project:
-    """A new tenant."""
+    """Create a project, which is a tenant."""
     return projects.create_project(ctx, caller, body)
 
 
@@ -56,7 +56,7 @@ def create_project(ctx: Ctx, caller: User, body: Json[CreateProject]) -> Project
 async def list_projects(
     ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = None, limit: Limit = 100
 ) -> Response:
-    """All projects for a root admin, else the caller's own."""
+    """Return all projects for a root admin, else the caller's own."""
     return await lists.page(projects.list_projects, ctx, caller, cursor, limit)
 
 
@@ -64,7 +64,7 @@ async def list_projects(
 def set_budget(
     ctx: Ctx, caller: User, wakeup: Wake, project_id: Annotated[str, Path(max_length=64)], body: Json[SetBudget]
 ) -> Project:
-    """What all jobs of the project may cost. Jobs that waited for the money go on."""
+    """Set or lift the budget of all jobs of the project. Jobs that waited for the money go on."""
     project = budgeting.set_project_budget(ctx, caller, project_id, body)
     wakeup.notify()
     return project
@@ -74,25 +74,25 @@ def set_budget(
 def set_limits(
     ctx: Ctx, caller: User, project_id: Annotated[str, Path(max_length=64)], body: Json[SetLimits]
 ) -> Project:
-    """How many pictures a dataset of the project may have."""
+    """Set how many pictures a dataset of the project may have."""
     return projects.set_project_limits(ctx, caller, project_id, body)
 
 
 @router.post("/keys", status_code=status.HTTP_201_CREATED, responses=USER_ITEM)
 def create_key(ctx: Ctx, caller: User, body: Json[CreateKey]) -> CreatedKey:
-    """A new key. Its secret is shown this once."""
+    """Create a key. Its secret is shown this once."""
     return keys.create_key(ctx, caller, body)
 
 
 @router.get("/keys", responses=USER, response_model=KeyPage)
 async def list_keys(ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = None, limit: Limit = 100) -> Response:
-    """The project's keys, without their secrets."""
+    """Return the project's keys, without their secrets."""
     return await lists.page(keys.list_keys, ctx, caller, cursor, limit)
 
 
 @router.delete("/keys/{key_id}", responses=USER_ITEM)
 def revoke_key(ctx: Ctx, caller: User, key_id: Annotated[str, Path(max_length=64)]) -> Key:
-    """The key is refused from now on. Repeating it changes nothing."""
+    """Refuse the key from now on. Repeating it changes nothing."""
     return keys.revoke_key(ctx, caller, key_id)
 
 
@@ -104,23 +104,23 @@ async def get_costs(
     since: Annotated[datetime | None, Query(description="RFC 3339; thirty days before `until` by default.")] = None,
     until: Annotated[datetime | None, Query(description="RFC 3339; now by default.")] = None,
 ) -> Response:
-    """What the project's work cost; for a root admin that of all projects, and what the fleets are billed."""
+    """Return the costs of the project's work; for a root admin of all projects, and the bills of the fleets."""
     return await lists.page(read_costs.read_costs, ctx, caller, since, until)
 
 
 @router.put("/secrets/{name}", responses=refusals(401, 403))
 def set_secret(ctx: Ctx, caller: User, name: SecretName, body: Json[SetSecret]) -> Secret:
-    """Keep a value, encrypted. It cannot be read back; jobs name it in `hub_token_secret` or the like."""
+    """Keep a secret's value, encrypted. It cannot be read back; jobs name it in `hub_token_secret` or the like."""
     return keep_secrets.set_secret(ctx, caller, name, body)
 
 
 @router.get("/secrets", responses=USER)
 def list_secrets(ctx: Ctx, caller: User) -> SecretPage:
-    """The project's secrets, without their values."""
+    """Return the project's secrets, without their values."""
     return keep_secrets.list_secrets(ctx, caller)
 
 
 @router.delete("/secrets/{name}", responses=USER_ITEM)
 def delete_secret(ctx: Ctx, caller: User, name: SecretName) -> Secret:
-    """Forget a value. Jobs that name it can no longer use it."""
+    """Forget the secret's value. Jobs that name it can no longer use it."""
     return keep_secrets.delete_secret(ctx, caller, name)

@@ -55,7 +55,7 @@ def create_app(
     loops_status: Callable[[], Sequence[LoopStatus]] | None = None,
     checks: Mapping[str, Check] | None = None,
 ) -> FastAPI:
-    """The app over `ctx`.
+    """Return the app over `ctx`, with its routes and middleware.
 
     `loops_status` is `Loops.status` of the loops that run beside it. `checks` are what `/readyz` asks besides the
     store and the blobs; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting
@@ -111,7 +111,7 @@ def create_app(
 
 
 def _idempotency(asked: Submission) -> Hashable:
-    """Requests that are equal in this are not answered together: the second finds what the first has made."""
+    """Return the key of requests that are not answered together: the second finds what the first has made."""
     key = asked.idempotency_key
     return id(asked) if key is None else (asked.caller.project_id, key)
 

@@ -1,4 +1,4 @@
-"""Requests that arrive while the database is at work are answered together, in one transaction."""
+"""Answer requests that arrive while the database is at work together, in one transaction."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
@@ -40,7 +40,7 @@ class RequestBatcher(Generic[Q, A]):
         self._in_a_hurry = 0  # so many transactions more begin at once
 
     async def ask(self, question: Q) -> A:
-        """The answer. One whose asker has left is given nevertheless, to nobody."""
+        """Return the answer to the question. One whose asker has left is given nevertheless, to nobody."""
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, future))
         if len(self._waiting) >= self._enough:
@@ -68,7 +68,7 @@ class RequestBatcher(Generic[Q, A]):
             self._work = None
 
     async def _linger(self, most_s: float, *, answered: int) -> None:
-        """Until those who were just answered have asked again, too; not for a while where few of them did."""
+        """Wait until those who were just answered have asked again, too; not for a while where few of them did."""
         there = len(self._waiting)
         self._enough = min(MOST_AT_ONCE, there + answered)
         if there >= self._enough or self._in_a_hurry:
@@ -82,7 +82,7 @@ class RequestBatcher(Generic[Q, A]):
             self._in_a_hurry = TRIED_AGAIN_AFTER
 
     def _next(self) -> list[tuple[Q, "asyncio.Future[A]"]]:
-        """The first ones that are of different keys."""
+        """Take the first questions that are of different keys."""
         chosen: dict[Hashable, tuple[Q, asyncio.Future[A]]] = {}
         left = []
         for each in self._waiting:

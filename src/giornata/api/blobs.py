@@ -23,12 +23,12 @@ _BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", 
 
 
 def serves_blobs(storage: object) -> TypeGuard[ServesBlobs]:
-    """Whether this storage has no server of its own, and leaves its signed URLs to us."""
+    """Return True when this storage has no server of its own, and leaves its signed URLs to us."""
     return all(hasattr(storage, verb) for verb in ("accept_put", "accept_part", "open_get"))
 
 
 def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
-    """`/v1/blobs/{key}` over `storage`.
+    """Return the routes `/v1/blobs/{key}` over `storage`.
 
     At most `threads` bodies are received at a time, in threads of their own: slow uplinks must not keep heartbeats
     waiting.
@@ -51,13 +51,13 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
         | {200: _BYTES | {"description": "The bytes."}, 206: _BYTES | {"description": "The range asked for."}},
     )
     def get_blob(request: Request, key: str) -> FileResponse:
-        """The bytes at the signed URL, or a range of them."""
+        """Return the bytes at the signed URL, or a range of them."""
         opened = storage.open_get(_asked(request, key))
         return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
 
     @router.head("/{key:path}", include_in_schema=False)
     def head_blob(request: Request, key: str) -> FileResponse:
-        """What a GET would answer, without the bytes. The URL is one that was signed for GET."""
+        """Answer as GET does, without the bytes. The URL is one that was signed for GET."""
         opened = storage.open_get(replace(_asked(request, key), method="GET"))
         return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
 
@@ -103,7 +103,7 @@ async def _drained(body: AsyncIterator[bytes]) -> None:
 
 
 def _from_loop(chunks: AsyncIterator[bytes]) -> Iterator[bytes]:
-    """The event loop's chunks, for a thread that it started."""
+    """Yield the event loop's chunks, for a thread that it started."""
 
     async def following() -> bytes | None:
         return await anext(chunks, None)

@@ -1,4 +1,4 @@
-"""What may come in: bounded bodies, text that every layer below can hold, and JSON as the standard has it.
+"""Limits of requests: bounded bodies, text that every layer below can hold, and JSON as the standard has it.
 
 HEAD works wherever GET does, with the same status and headers and no body (RFC 9110, section 9.3.2).
 """
@@ -27,7 +27,7 @@ _IS_HEAD = "giornata.head"
 
 
 class BodyLimits:
-    """ASGI middleware. Reads the whole body, at most `max_json_bytes`, before the app sees the request.
+    """ASGI middleware that reads the whole body, at most `max_json_bytes`, before the app sees the request.
 
     The list of a dataset's pictures may have `max_dataset_bytes`.
 
@@ -126,7 +126,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def replayed(first: Message, receive: Receive) -> Receive:
-    """`receive`, with a message before it that was received already."""
+    """Return `receive`, with a message before it that was received already."""
     waiting = [first]
 
     async def replay() -> Message:
@@ -143,7 +143,7 @@ def _finite(digits: str) -> float:
 
 
 class Head:
-    """ASGI middleware. The routes behind it see a GET; those of blobs, whose bodies are large, see the HEAD."""
+    """ASGI middleware that shows routes a GET for a HEAD; those of blobs, whose bodies are large, see the HEAD."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -166,5 +166,5 @@ class Head:
 
 
 def is_head(request: Request) -> bool:
-    """Whether the client wants headers alone, though the method says GET."""
+    """Return True when the client wants headers alone, though the method says GET."""
     return bool(request.scope.get(_IS_HEAD))

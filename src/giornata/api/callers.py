@@ -1,4 +1,4 @@
-"""Who asks: a key for users and nodes, an attempt's own token for everything that an attempt writes."""
+"""Find the caller: a key for users and nodes, an attempt's own token for everything that an attempt writes."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -27,7 +27,7 @@ Bearer = HTTPAuthorizationCredentials | None
 
 
 def _of_app(name: str) -> Callable[[Request], Awaitable[Any]]:
-    """The dependency that gives what the app keeps in its state under this name."""
+    """Return the dependency that gives what the app keeps in its state under this name."""
 
     async def kept(request: Request) -> Any:
         return getattr(request.app.state, name)
@@ -57,12 +57,12 @@ async def _caller(
 
 
 def known_caller(ctx: Context, secret: str) -> Caller | None:
-    """Whose key this is, where that needs neither a thread nor the database."""
+    """Return the owner of this key, where that needs neither a thread nor the database."""
     return remembered(ctx, secret) if secret and len(secret) <= MAX_SECRET_LENGTH else None
 
 
 def known_attempt(ctx: Context, attempt_id: str, token: str) -> bool:
-    """Whether this is the attempt's own token, where that can be told at once."""
+    """Return True when this is the attempt's own token, where that can be told at once."""
     if ctx.memory.signing_key is None or not attempt_id or max(len(attempt_id), len(token)) > MAX_KEY_LENGTH:
         return False
     try:

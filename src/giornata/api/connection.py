@@ -24,7 +24,7 @@ MAX_HEADER_BYTES = 32 * 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long a connection is kept for nothing.
+    """The times for which a connection is kept for nothing, in seconds.
 
     `head_s`: from its first moment, or a later request's first byte, to the end of the request's head. `reader_s`:
     while a reply waits to be read. `rest_s`: from the end of a reply to the end of a body that was not waited for.
@@ -36,12 +36,12 @@ class Timeouts:
 
 
 def bounded(timeouts: Timeouts) -> type[HttpToolsProtocol]:
-    """The protocol for uvicorn's `http`."""
+    """Return the protocol class for uvicorn's `http`."""
     return cast(type[HttpToolsProtocol], type("Bounded", (_Bounded,), {"timeouts": timeouts}))
 
 
 class _Bounded(HttpToolsProtocol):
-    """Two clocks: one for what the client is to send, one for what it is to read."""
+    """A protocol with two clocks: one for what the client is to send, one for what it is to read."""
 
     timeouts: Timeouts
     _sending: asyncio.TimerHandle | None = None
@@ -172,7 +172,7 @@ class _Bounded(HttpToolsProtocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyPace:
-    """How long we wait for a body: `grace_s`, and one second more for each `bytes_per_s` that have come.
+    """The time that we wait for a body: `grace_s`, and one second more for each `bytes_per_s` that have come.
 
     Only time spent waiting for the client counts, not time in which nobody here was ready to read.
     """
@@ -181,7 +181,9 @@ class BodyPace:
     bytes_per_s: int
 
     def kept(self, receive: Receive) -> Receive:
-        """`receive`, until the body is whole, with an end. It raises TooSlow, and so does every call after that."""
+        """Return `receive`, until the body is whole, with an end. It raises TooSlow, and so does every call after
+        that.
+        """
         waited_s, came_bytes, whole = 0.0, 0, False
 
         async def in_time() -> Message:

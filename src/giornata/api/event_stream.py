@@ -1,4 +1,4 @@
-"""Server-sent events (WHATWG HTML, section 9.2): a page that goes on.
+"""Stream a page that goes on as server-sent events (WHATWG HTML, section 9.2).
 
 Each item is one message with its `id`; `Last-Event-ID` takes a stream up again behind it. A comment line is sent
 when nothing else was for a while. After the job's end, or when it is paused, and everything was sent, comes a message
@@ -32,7 +32,7 @@ LastEventId = Annotated[
 
 
 class Item(Protocol):
-    """What a stream is made of."""
+    """One element of a stream: it has an id and a JSON form."""
 
     @property
     def id(self) -> int: ...
@@ -40,7 +40,7 @@ class Item(Protocol):
 
 
 class Page(Protocol):
-    """Items in ascending order of their ids."""
+    """A page of items in ascending order of their ids."""
 
     @property
     def items(self) -> Sequence[Item]: ...
@@ -53,7 +53,7 @@ class Ending:
         self._read_events, self._after, self._reached, self._paused = read_events, 0, False, False
 
     def reached(self) -> bool:
-        """Whether the job has ended, or is paused. Reads only what is new since the last time."""
+        """Return True when the job has ended, or is paused. Reads only what is new since the last time."""
         while not self._reached:
             items = self._read_events(self._after, PAGE).items
             if not items:
@@ -90,7 +90,7 @@ class Stream:
         self._settings, self._wakeup, self._seat = settings, wakeup, seat
 
     async def respond(self) -> Response:
-        """The reply. 204 when there is nothing left to send: it tells an EventSource not to come back.
+        """Return the reply. 204 when there is nothing left to send: it tells an EventSource not to come back.
 
         Raises TooMany when there is no seat.
         """
@@ -104,7 +104,7 @@ class Stream:
             return _Seated(messages, media_type=MEDIA_TYPE, headers=headers, seat=held.pop_all())
 
     def _next(self) -> tuple[bytes, bool]:
-        """The messages that are to be sent next, and whether the job has ended. For a thread: a page is work."""
+        """Return the messages to send next, and whether the job has ended. For a thread: a page is work."""
         self._require_standing()
         # The end is looked for first, so that nothing written between the two reads is missed.
         over = self._ending.reached()
@@ -137,7 +137,9 @@ class Stream:
 
 
 class _Seated(StreamingResponse):
-    """Leaves its seat also when the client went away before the first byte, so that no message was ever asked for."""
+    """A response that leaves its seat also when the client went away before the first byte, so that no message was
+    ever asked for.
+    """
 
     def __init__(self, *content: Any, seat: AbstractContextManager[Any], **how: Any) -> None:
         super().__init__(*content, **how)
@@ -149,7 +151,7 @@ class _Seated(StreamingResponse):
 
 
 def wants_stream(request: Request) -> bool:
-    """Whether the client asked for events rather than a page."""
+    """Return True when the client asked for events rather than a page."""
     return MEDIA_TYPE in request.headers.get("accept", "") and not is_head(request)
 
 

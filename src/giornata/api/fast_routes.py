@@ -86,7 +86,7 @@ class FastNodeRoutes:
         self._routes = {each.route.path.replace(_OF_AN_ATTEMPT, ATTEMPTS_PATH): each for each in routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass the request on."""
+        """Answer the request, or pass it on."""
         fast, attempt_id = self._found(scope)
         if fast is None or (asker := self._asker(scope, fast, attempt_id)) is None:
             await self._app(scope, receive, send)
@@ -114,7 +114,7 @@ class FastNodeRoutes:
         return self._routes.get(ATTEMPTS_PATH + verb), attempt_id
 
     def _asker(self, scope: Scope, fast: FastRoute, attempt_id: str) -> dict[str, Any] | None:
-        """The parameters that say who asks; None when that cannot be told without the database."""
+        """Return the parameters that say who asks; None when that cannot be told without the database."""
         said = [header for header in scope["headers"] if header[0] in _READ]
         headers = dict(said)
         if len(said) != len(headers) or headers.get(b"content-type") != MEDIA_TYPE:

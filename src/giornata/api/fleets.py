@@ -22,25 +22,25 @@ NodeId = Annotated[str, Path(max_length=64)]
 
 @router.get("/fleets", responses=refusals(401, 403), response_model=FleetPage)
 async def list_fleets(ctx: Ctx, lists: ReadLists, caller: User) -> Response:
-    """All fleets, with what was decided about them and why."""
+    """Return all fleets, with what was decided about them and why."""
     return await lists.page(read_fleets.list_fleets, ctx, caller)
 
 
 @router.get("/fleets/{name}", responses=refusals(401, 403, 404))
 def get_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
-    """One fleet."""
+    """Return the fleet of this name."""
     return read_fleets.read_fleet(ctx, caller, name)
 
 
 @router.post("/fleets/{name}/roll", responses=USER_CHANGE)
 def roll_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
-    """Bring its instances to what the settings say, without losing work. Root admin only."""
+    """Bring the fleet's instances to what the settings say, without losing work. Root admin only."""
     return roll.ask_to_roll(ctx, caller, name)
 
 
 @router.post("/fleets/{name}/pause", responses=USER_CHANGE)
 def pause_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
-    """Have no nodes of it until it is resumed; those at work give their jobs back first. Root admin only."""
+    """Have no nodes of the fleet until it is resumed; those at work give their jobs back first. Root admin only."""
     return operator_actions.pause_fleet(ctx, caller, name)
 
 
@@ -66,19 +66,21 @@ async def list_machines(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    """How machines fare with jobs of each kind: state, reason, strikes, quota. Root admin only."""
+    """Return the health of machines for each kind of job: state, reason, strikes, quota. Root admin only."""
     return await lists.page(operator_actions.list_machines, ctx, caller, state=state, cursor=cursor, limit=limit)
 
 
 @router.post("/machines/{machine_id}/quarantine", responses=USER_ITEM)
 def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: Json[QuarantineMachine]) -> MachinePage:
-    """No more work for it until it is released. What it is at goes on to its end. Root admin only."""
+    """Give the machine no more work until it is released. Its present work goes on to its end. Root admin only."""
     return operator_actions.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
 
 
 @router.post("/machines/{machine_id}/release", responses=USER_ITEM)
 def release_machine(ctx: Ctx, caller: User, wakeup: Wake, machine_id: MachineId) -> MachinePage:
-    """Nothing is held against it any more: it gets work again, also queued jobs that it failed. Root admin only."""
+    """Clear all that is held against the machine: it gets work again, also queued jobs that it failed. Root admin
+    only.
+    """
     page = operator_actions.release_machine(ctx, caller, machine_id)
     wakeup.notify()
     return page
@@ -86,7 +88,7 @@ def release_machine(ctx: Ctx, caller: User, wakeup: Wake, machine_id: MachineId)
 
 @router.post("/nodes/{node_id}/drain", responses=USER_CHANGE)
 def drain_node(ctx: Ctx, caller: User, wakeup: Wake, node_id: NodeId) -> Node:
-    """No more jobs for it: it gives back those that it has, after a checkpoint, and leaves. Root admin only."""
+    """Give the node no more jobs: it gives its jobs back, after a checkpoint, and leaves. Root admin only."""
     node = nodes.drain_node(ctx, caller, node_id)
     wakeup.notify()
     return node
@@ -94,7 +96,7 @@ def drain_node(ctx: Ctx, caller: User, wakeup: Wake, node_id: NodeId) -> Node:
 
 @router.post("/nodes/{node_id}/undrain", responses=USER_CHANGE)
 def undrain_node(ctx: Ctx, caller: User, wakeup: Wake, node_id: NodeId) -> Node:
-    """It may have jobs again, if it has not left yet. Root admin only."""
+    """Let the node have jobs again, if it has not left yet. Root admin only."""
     node = nodes.undrain_node(ctx, caller, node_id)
     wakeup.notify()
     return node

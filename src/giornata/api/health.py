@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`: for whoever keeps the server running. None of them needs a key."""
+"""Serve `/healthz`, `/readyz` and `/metrics` to the operator's tools. None of them needs a key."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +18,13 @@ Check = Callable[[], None]
 
 
 class Health(Reply):
-    """The process is up."""
+    """The answer of a process that is up."""
 
     status: str = "ok"
 
 
 class LoopHealth(Reply):
-    """How one of the server's loops fares."""
+    """The state of one of the server's loops."""
 
     name: str
     runs: int
@@ -34,7 +34,7 @@ class LoopHealth(Reply):
 
 
 class Readiness(Reply):
-    """Whether the server can do its work. `checks` says `ok`, or what is wrong."""
+    """The readiness of the server to do its work. `checks` says `ok`, or what is wrong."""
 
     ready: bool
     checks: dict[str, str]
@@ -42,17 +42,17 @@ class Readiness(Reply):
 
 
 def health_routes(checks: Mapping[str, Check], loops_status: Callable[[], Sequence[LoopStatus]]) -> APIRouter:
-    """The routes. A check raises a GiornataError when what it looks at is not well."""
+    """Return the routes. A check raises a GiornataError when what it looks at is not well."""
     router = APIRouter(tags=["health"])
 
     @router.get("/healthz", responses=refusals())
     async def healthz() -> Health:
-        """The process answers."""
+        """Answer that the process is up."""
         return Health()
 
     @router.get("/readyz", responses={503: {"model": Readiness, "description": "Not ready; the body says why."}})
     def readyz(response: Response) -> Readiness:
-        """The store answers, its schema is current, blobs can be written, and no vital loop is late."""
+        """Check that the store answers, its schema is current, blobs can be written, and no vital loop is late."""
         said = {name: _asked(check) for name, check in checks.items()}
         loops = tuple(_loop_health(status) for status in loops_status())
         ready = all(answer == "ok" for answer in said.values()) and not any(
@@ -67,7 +67,7 @@ def health_routes(checks: Mapping[str, Check], loops_status: Callable[[], Sequen
         responses=refusals() | {200: {"description": "Prometheus' text format.", "content": {"text/plain": {}}}},
     )
     def metrics(request: Request) -> Response:
-        """Counts and gauges for Prometheus."""
+        """Return counts and gauges for Prometheus."""
         own: Metrics = request.app.state.metrics
         return Response(own.text(), media_type=CONTENT_TYPE_LATEST)
 

@@ -47,7 +47,7 @@ async def list_events(
     limit: Limit = 100,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """What happened to the job, oldest first."""
+    """Return or stream the job's events, oldest first."""
     read = _reader(job_outputs.read_events, ctx, caller, job_id)
     if not wants_stream(request):
         return await lists.page(read, after, limit)
@@ -79,7 +79,7 @@ async def list_logs(
     limit: Limit = 500,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """The lines that the workload wrote, oldest first."""
+    """Return or stream the lines that the workload wrote, oldest first."""
     read = _reader(job_outputs.read_logs, ctx, caller, job_id)
     if not wants_stream(request):
         return await lists.page(read, after, limit)
@@ -102,17 +102,17 @@ async def list_logs(
 async def list_metrics(
     *, ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId, after_step: AfterStep = -1, limit: Limit = 500
 ) -> Response:
-    """What was measured, by ascending steps."""
+    """Return the job's metrics, by ascending steps."""
     return await lists.page(job_outputs.read_metrics, ctx, caller, job_id, after_step=after_step, limit=limit)
 
 
 @router.get("/checkpoints", responses=USER_ITEM, response_model=CheckpointPage)
 async def list_checkpoints(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
-    """Committed checkpoints with URLs to fetch them, highest step first."""
+    """Return committed checkpoints with URLs to fetch them, highest step first."""
     return await lists.page(job_outputs.read_checkpoints, ctx, caller, job_id)
 
 
 @router.get("/artifacts", responses=USER_ITEM, response_model=ArtifactPage)
 async def list_artifacts(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
-    """Results with URLs to fetch them."""
+    """Return results with URLs to fetch them."""
     return await lists.page(job_outputs.read_artifacts, ctx, caller, job_id)

@@ -52,7 +52,7 @@ async def create_job(
     body: Json[SubmitJob],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
-    """Ask for a job. The spec is checked whole before anything is stored."""
+    """Submit a job. The spec is checked whole before anything is stored."""
     asked = submit.Submission(caller=caller, request=body, idempotency_key=idempotency_key)
     answer: submit.Submitted = await request.app.state.submissions.ask(asked)
     job, created = answer
@@ -64,7 +64,7 @@ async def create_job(
 
 @router.post("/jobs:estimate", responses=USER)
 def estimate_job(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
-    """What submitting this would do and cost, without doing it."""
+    """Estimate what submitting this job would do and cost, without doing it."""
     return estimate.estimate(ctx, caller, body)
 
 
@@ -90,7 +90,7 @@ async def list_jobs(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response:
-    """Newest first, without their attempts; with `spec` and `result` only if `include` names them.
+    """Return jobs, newest first, without their attempts; with `spec` and `result` only if `include` names them.
 
     A page may end before its `limit`, when its jobs are large; `next` goes on.
     """
@@ -111,13 +111,13 @@ async def list_jobs(
 
 @router.get("/jobs/{job_id}", responses=USER_ITEM)
 def get_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
-    """One job with its attempts and its money."""
+    """Return one job with its attempts and its money."""
     return read_jobs.get_job(ctx, caller, job_id)
 
 
 @router.patch("/jobs/{job_id}", responses=refusals(401, 402, 403, 404, 409))
 def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Json[ChangeJob]) -> Job:
-    """Set the budget. A job that was paused for want of it is in the queue again."""
+    """Set the job's budget. A job that was paused for want of it is in the queue again."""
     job = set_budget.change_job(ctx, caller, job_id, body)
     wakeup.notify()
     return job
@@ -136,7 +136,7 @@ def cancel_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
     | {200: {"model": Job, "description": "The job itself, which is queued: every machine may have it now."}},
 )
 def retry_job(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobId) -> Job:
-    """A new job with the same spec and seed, which goes on from the last committed checkpoint.
+    """Submit a new job with the same spec and seed, which goes on from the last committed checkpoint.
 
     A job that is queued stays itself, and may go back at once to machines that failed it.
     """
@@ -164,7 +164,7 @@ def continue_job(
     body: Json[ContinueJob],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
-    """A new job that starts from the weights of one that has ended, with a fresh optimizer."""
+    """Submit a new job that starts from the weights of one that has ended, with a fresh optimizer."""
     job, created = retry.continue_training(ctx, caller, job_id, body, idempotency_key)
     wakeup.notify()
     response.status_code = status.HTTP_201_CREATED if created else status.HTTP_200_OK
@@ -175,7 +175,7 @@ def continue_job(
 def wanted(
     states: Sequence[str], labels: Sequence[str], include: Sequence[str] = ()
 ) -> tuple[tuple[JobState, ...], dict[str, str], frozenset[JobPart]]:
-    """The filters as typed values. Raises InvalidInput with every fault."""
+    """Return the filters as typed values. Raises InvalidInput with every fault."""
     faults: list[Fault] = []
     found_states = _each_of(JobState, states, "state", "a state", faults)
     found_parts = _each_of(JobPart, include, "include", "a part that lists leave out", faults)
@@ -191,7 +191,7 @@ def wanted(
 
 
 def _each_of(kind: type[E], given: Sequence[str], name: str, what: str, faults: list[Fault]) -> list[E]:
-    """The values that are named, one by one or in comma lists; what is none is added to `faults`."""
+    """Return the values that are named, one by one or in comma lists; what is none is added to `faults`."""
     names = [part.strip() for item in given for part in item.split(",")]
     known = [str(value) for value in kind]
     hint = f"use {', '.join(known)}"

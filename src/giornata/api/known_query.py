@@ -1,4 +1,4 @@
-"""A query parameter that the route does not know is a fault like any other, and is listed with all the others."""
+"""Refuse query parameters that the route does not know: each is a fault, listed with all the others."""
 
 import difflib
 import json
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from giornata.domain.errors import Fault
 
-# A header carries what is unknown to where the framework collects faults. Whoever sends the header is refused.
+# A header carries what is unknown to where the framework collects faults. A client that sends the header is refused.
 HEADER = "x-giornata-unknown-query"
 MOST_SAID, LONGEST_SAID = 20, 64
 
@@ -20,11 +20,11 @@ MOST_SAID, LONGEST_SAID = 20, 64
 async def only_known_query(
     unknown: Annotated[str | None, Header(alias=HEADER, max_length=0, include_in_schema=False)] = None,
 ) -> None:
-    """A dependency of every route: its parameter is wrong when the query holds something unknown."""
+    """Make every route refuse unknown parameters: this dependency's header is wrong when the query holds one."""
 
 
 class KnownQuery:
-    """ASGI middleware. Looks at the queries of requests to `routers`, and marks requests with unknown names.
+    """ASGI middleware that looks at the queries of requests to `routers`, and marks requests with unknown names.
 
     Signed URLs are not among them: their signature covers the whole query.
     """
@@ -34,7 +34,7 @@ class KnownQuery:
         self._routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on, with a header that names its unknown parameters, if there are any."""
         if scope["type"] == "http" and scope["query_string"]:
             unknown = self._unknown(scope)
             if unknown:
@@ -43,7 +43,7 @@ class KnownQuery:
         await self._app(scope, receive, send)
 
     def _unknown(self, scope: Scope) -> list[list[str]]:
-        """[name, hint] of each parameter that the route does not have."""
+        """Return [name, hint] of each parameter that the route does not have."""
         known = self._known(scope["method"], scope["path"])
         if known is None:
             return []
@@ -59,7 +59,7 @@ class KnownQuery:
 
 
 def unknown_query_faults(request: Request, error: Mapping[str, Any]) -> list[Fault] | None:
-    """The faults that the mark stands for; None for an error that is not about the mark."""
+    """Return the faults that the mark stands for; None for an error that is not about the mark."""
     if tuple(error["loc"]) != ("header", HEADER):
         return None
     try:

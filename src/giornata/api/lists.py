@@ -1,4 +1,4 @@
-"""Lists: the query parameters that they share, and threads that turn their pages into JSON.
+"""Serve lists: the query parameters that they share, and threads that turn their pages into JSON.
 
 FastAPI would turn a page into JSON on the event loop, where heartbeats and `/healthz` wait for it. However many lists
 are asked for at once, no more than `threads` pages are in memory, and no other request waits for a thread.
@@ -31,7 +31,7 @@ class Lists:
         self._limiter = CapacityLimiter(threads)
 
     async def page(self, verb: Callable[..., BaseModel], *args: Any, **kwargs: Any) -> Response:
-        """The reply that carries what `verb` returns. Raises what `verb` raises."""
+        """Return the reply that carries what `verb` returns. Raises what `verb` raises."""
         content = await anyio.to_thread.run_sync(partial(_rendered, verb, *args, **kwargs), limiter=self._limiter)
         return Response(content, media_type=MEDIA_TYPE)
 

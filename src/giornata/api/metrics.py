@@ -30,7 +30,8 @@ log = logging.getLogger("giornata.api")
 
 
 class Metrics:
-    """`requests` and `claims` note what this server does; everything else is read when it is asked for.
+    """The metrics of this server: `requests` and `claims` note what it does; everything else is read when it is
+    asked for.
 
     Jobs, nodes and ended attempts are read from the store, which all servers share: do not add them up over servers.
     """
@@ -53,23 +54,23 @@ class Metrics:
         self._registry.register(_LoopCollector(loops_status))
 
     def text(self) -> bytes:
-        """The exposition. Raises Unavailable when the store does not answer."""
+        """Return the exposition. Raises Unavailable when the store does not answer."""
         return generate_latest(self._registry)
 
 
 class _StoreCollector(Collector):
-    """What the store knows, read at most once in `kept_s` seconds."""
+    """Exports the gauges of the store, read at most once in `kept_s` seconds."""
 
     def __init__(self, read_gauges: Callable[[], Gauges], now_ms: Callable[[], int], kept_s: float) -> None:
         self._read, self._now_ms, self._kept_ms = read_gauges, now_ms, kept_s * 1000
         self._kept: tuple[int, Gauges] | None = None
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is read from the store at registration."""
+        """Return nothing, so that the store is not read at registration."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The families, from one read."""
+        """Yield the metric families, from one read of the store."""
         now_ms = self._now_ms()
         if self._kept is None or now_ms - self._kept[0] >= self._kept_ms:
             self._kept = (now_ms, self._read())
@@ -95,13 +96,13 @@ class _StoreCollector(Collector):
 
 
 class _LoopCollector(Collector):
-    """How the server's loops fare."""
+    """Exports the state of the server's loops."""
 
     def __init__(self, loops_status: LoopsStatus) -> None:
         self._loops_status = loops_status
 
     def collect(self) -> Iterator[Metric]:
-        """Runs, errors, and the age of the last success, by loop."""
+        """Yield runs, errors, and the age of the last success, by loop."""
         runs = CounterMetricFamily("giornata_loop_runs", "Turns of each loop.", labels=["loop"])
         errors = CounterMetricFamily("giornata_loop_errors", "Turns that failed.", labels=["loop"])
         age = GaugeMetricFamily("giornata_loop_success_age_seconds", "Since the last good turn.", labels=["loop"])
@@ -161,7 +162,7 @@ def _jobs(gauges: Gauges) -> Metric:
 
 
 class MetricsMiddleware:
-    """ASGI middleware, around everything else.
+    """ASGI middleware around everything else that notes and logs each request.
 
     The access line is one JSON object. It holds the route rather than the address, with the id of the job or attempt,
     and no query: signatures and names of objects do not belong in a log.

@@ -50,7 +50,7 @@ LONGEST_POLL_S = 5.0
 async def claim_job(
     *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Json[Claim]
 ) -> ClaimReply:
-    """A job, or why there is none; waits up to `wait_s` for one.
+    """Return a job, or why there is none; wait up to `wait_s` for one.
 
     A client that went away while a job was being claimed for it gets it by repeating its `request_id`.
     """
@@ -79,25 +79,25 @@ async def claim_job(
 
 
 def _nothing_yet(ctx: Context, asked: claim.Asked) -> ClaimReply | None:
-    """Raises Unauthenticated when the key was revoked while the claim waited."""
+    """Return `claim.nothing_yet` for a waiting claim. Raises Unauthenticated when the key was revoked meanwhile."""
     require_standing(ctx, asked.caller)
     return claim.nothing_yet(ctx, asked)
 
 
 def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | None, str | None]:
-    """Claims that are equal in this find a queue empty together."""
+    """Return the fields by which claims find a queue empty together."""
     return frozenset(wanted.kinds), None if caller.serves_all_projects else caller.project_id, wanted.joint_key
 
 
 @router.get("/policy", responses=refusals(401, 403))
 def get_node_policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
-    """What the fleet asks of its nodes, with URLs to measure the link by; nothing for a fleet that is not known."""
+    """Return the fleet's demands on its nodes, with URLs to measure the link; empty for a fleet that is not known."""
     return known_node.node_policy(ctx, caller, fleet)
 
 
 @router.post("/checks", responses=refusals(401, 403, 409))
 def note_checks(ctx: Ctx, caller: User, body: Json[NodeChecks]) -> ChecksNoted:
-    """Say what the node found out about itself. The latest is kept, and shown in `GET /v1/nodes`."""
+    """Keep what the node found out about itself. The latest is kept, and shown in `GET /v1/nodes`."""
     return known_node.note_checks(ctx, caller, body)
 
 
@@ -116,25 +116,25 @@ def append_log(ctx: Ctx, attempt_id: Attempt, body: Json[LogLines]) -> None:
 
 @attempts.post("/metrics", status_code=NO_BODY, responses=ATTEMPT)
 def put_metrics(ctx: Ctx, attempt_id: Attempt, body: Json[MetricBatch]) -> None:
-    """Record metrics by step."""
+    """Record the attempt's metrics by step."""
     report.put_metrics(ctx, attempt_id, body)
 
 
 @attempts.post("/notice", status_code=NO_BODY, responses=ATTEMPT)
 def add_notice(ctx: Ctx, attempt_id: Attempt, body: Json[NoticeReport]) -> None:
-    """Put something into the job's events."""
+    """Put a notice into the job's events."""
     report.add_notice(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads", responses=ATTEMPT)
 def request_attempt_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[UploadRequest]) -> UploadReply:
-    """Ask where to put files."""
+    """Return places for files that the project does not have yet."""
     return uploads.request_attempt_uploads(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT)
 def renew_attempt_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
-    """Fresh URLs for an upload that takes longer than its URLs live."""
+    """Return fresh URLs for an upload that takes longer than its URLs live."""
     return uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
 
 
@@ -151,7 +151,7 @@ def reject_checkpoint(
     step: Annotated[int, Path(ge=0, le=LARGEST_ID)],
     message: Annotated[str, Body(embed=True, max_length=4000)],
 ) -> None:
-    """Say that a committed checkpoint's bytes do not hold, and go on with the one before.
+    """Reject a committed checkpoint whose bytes do not hold, and go on with the one before.
 
     The server looks itself: if it finds the bytes, the checkpoint stands for others. May be repeated.
     """
@@ -166,19 +166,19 @@ def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: Json[CommitArtifact]) -
 
 @attempts.get("/cache/{key:path}", responses=ATTEMPT)
 def get_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey) -> CacheReply:
-    """What an earlier job of the project left under this key, if any."""
+    """Return the file that an earlier job of the project left under this key, if any."""
     return uploads.get_cache(ctx, attempt_id, key)
 
 
 @attempts.put("/cache/{key:path}", responses=ATTEMPT)
 def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: Json[CommitCache]) -> Committed:
-    """Leave uploaded bytes under this key. The first commit stands."""
+    """Commit uploaded bytes under this key. The first commit stands."""
     return uploads.commit_cache(ctx, attempt_id, key, body)
 
 
 @attempts.post("/complete", responses=ATTEMPT)
 async def complete_attempt(request: Request, attempt_id: Attempt, body: Json[CompleteAttempt]) -> AttemptEnded:
-    """The job is done. May be repeated."""
+    """Complete the job of this attempt. May be repeated."""
     done = complete.Done(attempt_id=attempt_id, report=body)
     ended: AttemptEnded = await request.app.state.completions.ask(done)
     return ended
@@ -186,7 +186,7 @@ async def complete_attempt(request: Request, attempt_id: Attempt, body: Json[Com
 
 @attempts.post("/fail", responses=ATTEMPT)
 def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[FailAttempt]) -> AttemptEnded:
-    """The attempt cannot go on. May be repeated; it counts once."""
+    """Fail an attempt that cannot go on. May be repeated; it counts once."""
     ended = reported_ends.fail(ctx, attempt_id, body)
     wakeup.notify()
     return ended

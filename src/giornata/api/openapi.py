@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own, with the errors that are really sent and the schemas of jobs by kind."""
+"""Build the OpenAPI document: FastAPI's own, with the errors that are really sent and the schemas of jobs by kind."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -52,7 +52,7 @@ EXAMPLES: Mapping[str, list[Any]] = {
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may refuse with these statuses, and with those that every route may."""
+    """Return the `responses` of a route that may refuse with these statuses, and with those that every route may."""
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{SCHEMAS}Problem"}}}
     return {
         int(status): {"description": HTTPStatus(status).phrase, "content": content}
@@ -67,7 +67,7 @@ ATTEMPT = refusals(401, 404, 409)
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of the function that answers, such as `create_job`: no two routes have one name."""
+    """Return the name of the function that answers, such as `create_job`: no two routes have one name."""
     return route.name
 
 
@@ -144,7 +144,7 @@ def _add(schemas: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def _of_kind(schemas: dict[str, Any], submit: Mapping[str, Any], kind: str, spec: type[BaseModel]) -> str:
-    """Adds the schema of the request for a job of this kind; the reference to it."""
+    """Add the schema of the request for a job of this kind; return the reference to it."""
     name = f"Submit{kind.title()}Job"
     is_default = submit["properties"]["kind"].get("default") == kind
     schemas[name] = _variant(
@@ -165,7 +165,7 @@ def _variant(
 
 
 def _changes(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The same fields, none of which has to be given; what is left out is as in the job that is continued."""
+    """Return the same fields, none of which has to be given; a field left out is as in the job that is continued."""
     properties = {
         name: {key: value for key, value in field.items() if key != "default"}
         for name, field in spec["properties"].items()

@@ -1,4 +1,4 @@
-"""The one place where errors become HTTP: RFC 9457 problem documents with a stable `code`."""
+"""Turn errors into HTTP, here alone: RFC 9457 problem documents with a stable `code`."""
 
 import logging
 import re
@@ -93,7 +93,7 @@ _HINTS: Mapping[str, str] = MappingProxyType(
 
 
 class Problem(Reply):
-    """What every error's body looks like. `code` is stable; `detail` is for people.
+    """The body of every error response. `code` is stable; `detail` is for people.
 
     `retryable` says that the very same request may succeed later. `faults` lists all that is wrong with the input.
     """
@@ -108,19 +108,19 @@ class Problem(Reply):
 
 
 def status_of(error: GiornataError) -> HTTPStatus:
-    """The status of the nearest class of the error's own tree that has a row."""
+    """Return the status of the nearest class of the error's own tree that has a row."""
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 def problem_of(error: GiornataError) -> Problem:
-    """The document that says `error`."""
+    """Return the problem document that describes `error`."""
     faults = error.faults if isinstance(error, InvalidInput) else ()
     detail = f"{len(faults)} things are wrong" if len(faults) > 1 else error.public
     return _problem(status_of(error), error.code, detail, retryable=error.retryable, faults=faults)
 
 
 def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The reply that carries a problem, with the headers that its status calls for."""
+    """Return the reply that carries a problem, with the headers that its status calls for."""
     own = dict(headers or {})
     if problem.status == HTTPStatus.UNAUTHORIZED:
         own["WWW-Authenticate"] = "Bearer"
@@ -132,20 +132,20 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONR
 
 
 def answer_to(request: Request, error: GiornataError) -> JSONResponse:
-    """The reply to a request that one of our errors ended; what is not the client's fault is logged."""
+    """Return the reply to a request that one of our errors ended; what is not the client's fault is logged."""
     if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("%s %s: %s", request.method, request.url.path, error)
     return respond(problem_of(error))
 
 
 def internal_problem(request_id: str) -> Problem:
-    """What a client is told of a defect of ours: where to look, and nothing of what went wrong."""
+    """Return the answer to a client after a defect of ours: where to look, and nothing of what went wrong."""
     detail = f"the server failed; its log says why under request {request_id}"
     return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, GiornataError.code, detail, retryable=True)
 
 
 def faults_of(errors: Iterable[Mapping[str, Any]]) -> tuple[Fault, ...]:
-    """Pydantic's errors as faults; `where` is the path in the body, or `query.limit` and the like."""
+    """Return pydantic's errors as faults; `where` is the path in the body, or `query.limit` and the like."""
     return tuple(_fault(error) for error in errors)
 
 
@@ -198,7 +198,7 @@ def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
 
 
 def _allowed(request: Request) -> str:
-    """Every method that the path takes: the framework names those of one of its routes only."""
+    """Return every method that the path takes: the framework names those of one of its routes only."""
     methods: set[str] = set()
     for template, operations in request.app.openapi()["paths"].items():
         if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), request.url.path):

@@ -1,4 +1,6 @@
-"""The API on a socket. Stops without cutting anybody off: requests finish, and those that only wait are let go."""
+"""Serve the API on a socket. It stops without cutting anybody off: requests finish, and those that only wait are let
+go.
+"""
 
 import asyncio
 import contextlib
@@ -30,7 +32,7 @@ NEW_OBJECTS = 10_000
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 picks a free one. Raises Unavailable for a port in use, else InvalidInput."""
+    """Return a bound socket; port 0 picks a free one. Raises Unavailable for a port in use, else InvalidInput."""
     if not 0 <= port <= LARGEST_PORT:
         raise InvalidInput([Fault(where="port", message=f"{port} is not a port", hint=f"0 to {LARGEST_PORT}")])
     try:
@@ -80,7 +82,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """`http://host:port`, with the port that was really bound."""
+        """The server's `http://host:port`, with the port that was really bound."""
         host, port = self._sock.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -144,7 +146,7 @@ def serve(
 
 
 def _spare_what_stays() -> None:
-    """A tenth of a busy server's time went into looking for garbage, mostly among modules that stay for ever."""
+    """Freeze the objects that stay for ever: searching them for garbage took a tenth of a busy server's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
@@ -170,7 +172,9 @@ def _signals(asked: threading.Event, again: threading.Event) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, lets waiting requests go when it stops, and leaves signals to its owner."""
+    """A uvicorn server that says when it is ready, lets waiting requests go when it stops, and leaves signals to its
+    owner.
+    """
 
     def __init__(self, config: uvicorn.Config, *, on_shutdown: Callable[[], None]) -> None:
         super().__init__(config)

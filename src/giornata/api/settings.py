@@ -1,11 +1,11 @@
-"""How the HTTP layer behaves."""
+"""The settings of the HTTP layer."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
-    """Defaults suit a server behind a reverse proxy.
+    """The settings of the HTTP layer; defaults suit a server behind a reverse proxy.
 
     `base_url` is where clients reach the server; it is only shown in the OpenAPI document. `claim_poll_s` is how
     often a waiting claim asks again when nothing woke it, `stream_poll_s` how often an event stream does. Both look

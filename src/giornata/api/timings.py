@@ -1,4 +1,4 @@
-"""How long requests and claims take, in Prometheus' histograms."""
+"""Measure how long requests and claims take, in Prometheus' histograms."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,19 +22,19 @@ ClaimVerb = Callable[[Sequence[Asked]], list[ClaimReply | Conflict | Forbidden]]
 
 
 class RequestTimes(Collector):
-    """Requests by route, method and status. The event loop alone observes: there is no lock to take."""
+    """Times of requests by route, method and status. The event loop alone observes: there is no lock to take."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, str, int], Histogram] = {}
 
     def observe(self, route: str, method: str, status: int, took_s: float) -> None:
-        """One more request. `status` 0 is a client that went away before the reply began."""
+        """Note one more request. `status` 0 is a client that went away before the reply began."""
         asked = (route, method, status)
         times = self._times.get(asked) or self._times.setdefault(asked, Histogram(REQUEST_BOUNDS_S))
         times.observe(took_s)
 
     def collect(self) -> Iterator[Metric]:
-        """The count by status, and the durations by its class."""
+        """Yield the count by status, and the durations by its class."""
         labels = ["route", "method", "status"]
         requests = CounterMetricFamily("giornata_http_requests", "Requests served.", labels=labels)
         classes: dict[tuple[str, ...], Histogram] = {}
@@ -48,13 +48,13 @@ class RequestTimes(Collector):
 
 
 class ClaimTimes(Collector):
-    """Claims by what came of them. The one thread that claims observes."""
+    """Times of claims by what came of them. The one thread that claims observes."""
 
     def __init__(self) -> None:
         self._times: dict[str, Histogram] = {}
 
     def around(self, verb: ClaimVerb) -> ClaimVerb:
-        """The verb, with its time noted for each claim that it answers."""
+        """Return the verb, with its time noted for each claim that it answers."""
 
         def timed(asked: Sequence[Asked]) -> list[ClaimReply | Conflict | Forbidden]:
             began_s = time.perf_counter()
@@ -75,7 +75,7 @@ class ClaimTimes(Collector):
         times.observe(took_s)
 
     def collect(self) -> Iterator[Metric]:
-        """The durations by outcome."""
+        """Yield the durations of claims by outcome."""
         found: dict[tuple[str, ...], Histogram] = {
             (outcome,): times for outcome, times in sorted(self._times.items())
         }
@@ -84,13 +84,13 @@ class ClaimTimes(Collector):
 
 
 class JobTimes(Collector):
-    """How long jobs waited and took, as this server saw it."""
+    """Times that jobs waited and took, as this server saw them."""
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
 
     def collect(self) -> Iterator[Metric]:
-        """By kind; kinds of one's own count together, since labels need a bound."""
+        """Yield the times by kind; kinds of one's own count together, since labels need a bound."""
         waits: dict[tuple[str, ...], Histogram] = {}
         for kind, times in self._durations.waits().items():
             waits.setdefault((kind_label(kind),), Histogram(times.bounds)).add(times)
@@ -104,7 +104,7 @@ class JobTimes(Collector):
 
 
 def kind_label(kind: str) -> str:
-    """Anybody may invent kinds of their own; a label per invention would have no bound."""
+    """Return the label of a kind. Anybody may invent kinds of their own; a label for each would have no bound."""
     return f"{OWN_KIND_PREFIX}*" if kind.startswith(OWN_KIND_PREFIX) else kind
 
 

@@ -26,25 +26,25 @@ router = APIRouter(prefix="/v1", tags=["data"])
 
 @router.post("/uploads", responses=USER)
 def request_uploads(ctx: Ctx, caller: User, body: Json[UploadRequest]) -> UploadReply:
-    """Ask which files are missing, and where to put them."""
+    """Return which files are missing, and where to put them."""
     return uploads.request_uploads(ctx, caller, body)
 
 
 @router.post("/uploads/{upload_id}/urls", responses=USER_CHANGE)
 def renew_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
-    """Fresh URLs for an upload that takes longer than its URLs live."""
+    """Return fresh URLs for an upload that takes longer than its URLs live."""
     return uploads.renew_upload(ctx, caller, upload_id, body)
 
 
 @router.post("/uploads/{upload_id}/complete", responses=USER_CHANGE)
 def complete_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: Json[CompleteUpload]) -> Blob:
-    """Have the server verify what was put. May be repeated."""
+    """Verify the bytes that were put, and complete the upload. May be repeated."""
     return uploads.complete_upload(ctx, caller, upload_id, body)
 
 
 @router.post("/datasets", responses=USER)
 def create_dataset(ctx: Ctx, caller: User, body: Json[CreateDataset]) -> Dataset:
-    """Name a set of uploaded pictures, after looking at every one. The same items give the same id."""
+    """Create a dataset of uploaded pictures, after looking at every one. The same items give the same id."""
     return datasets.create_dataset(ctx, caller, body)
 
 
@@ -52,7 +52,7 @@ def create_dataset(ctx: Ctx, caller: User, body: Json[CreateDataset]) -> Dataset
 async def list_datasets(
     ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = None, limit: Limit = 50
 ) -> Response:
-    """Newest first, without their items."""
+    """Return datasets, newest first, without their items."""
     return await lists.page(datasets.list_datasets, ctx, caller, cursor, limit)
 
 
@@ -60,5 +60,5 @@ async def list_datasets(
 async def get_dataset(
     ctx: Ctx, lists: ReadLists, caller: User, dataset_id: Annotated[str, Path(max_length=64)]
 ) -> Response:
-    """One dataset with its items."""
+    """Return one dataset with its items."""
     return await lists.page(datasets.get_dataset, ctx, caller, dataset_id)

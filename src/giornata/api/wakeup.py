@@ -1,4 +1,4 @@
-"""Requests that wait: they are woken when something changes, and each key may have a bounded number of them."""
+"""Wake waiting requests when something changes; each key may have a bounded number of them."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Wakeup:
-    """`notify` may be called from any thread, `listen` in any event loop.
+    """Wakes requests that wait; `notify` may be called from any thread, `listen` in any event loop.
 
     Those who wait look at the store with at most `threads` threads, through `look`. Of those who listen in one
     group, and so wait for the same, one is woken at a time: when a thousand nodes wait and one job comes, two look.
@@ -33,12 +33,12 @@ class Wakeup:
 
     @property
     def closed(self) -> bool:
-        """Whether the server is closing: nobody should wait any longer."""
+        """True when the server is closing: nobody should wait any longer."""
         return self._closed
 
     @property
     def waiting(self) -> int:
-        """How many requests wait now."""
+        """The number of requests that wait now."""
         with self._lock:
             return sum(map(len, self._waiting.values()))
 
@@ -47,14 +47,14 @@ class Wakeup:
         return await anyio.to_thread.run_sync(partial(verb, *args, **kwargs), limiter=self._limiter)
 
     def notify(self) -> None:
-        """Something changed: wake one of each group that waits now, and all that are in none."""
+        """Tell that something changed: wake one of each group that waits now, and all that are in none."""
         with self._lock:
             self._notices += 1
             for group in self._waiting:
                 self._wake_next(group)
 
     def close(self) -> None:
-        """The server is closing: wake all that wait now or later."""
+        """Wake all that wait now or later, because the server is closing."""
         self._closed = True
         with self._lock:
             for listeners in self._waiting.values():
@@ -62,11 +62,13 @@ class Wakeup:
                     listener.wake(self._notices)
 
     def listen(self, group: Hashable = None) -> "Listener":
-        """Hears every notice from now on, also those between two waits; in a group, when its turn comes."""
+        """Return a listener that hears every notice from now on, also those between two waits; in a group, when its
+        turn comes.
+        """
         return Listener(self, group)
 
     def _wake_next(self, group: Hashable, *, again: bool = True) -> None:
-        """The first of the group that has not heard of the latest notice; of those under way, only `again`."""
+        """Wake the first of the group that has not heard of the latest notice; of those under way, only `again`."""
         listeners = self._waiting.get(group, {})
         if group is None:
             chosen = list(listeners)
@@ -112,12 +114,12 @@ class Listener:
 
     @property
     def crowd(self) -> int:
-        """How many wait in this group, this one included."""
+        """The number that wait in this group, this one included."""
         with self._wakeup._lock:
             return len(self._wakeup._waiting.get(self._group, ()))
 
     def wake(self, notice: int) -> None:
-        """Called with the lock held, from any thread."""
+        """Wake this listener. Called with the lock held, from any thread."""
         set_already = self.woken and self._again
         self.heard, self.woken, self._again = notice, True, self.woken
         if set_already:  # it will look once more before it waits
@@ -128,12 +130,12 @@ class Listener:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def nothing(self) -> None:
-        """There is nothing for any of the group."""
+        """Say that there is nothing for any of the group."""
         with self._wakeup._lock:
             self.woken, self._again = self._again, False
 
     def not_mine(self) -> None:
-        """There may be something for others of the group: the next one looks."""
+        """Say that there may be something for others of the group: the next one looks."""
         with self._wakeup._lock:
             self.woken, self._again = self._again, False
             self._wakeup._wake_next(self._group, again=False)
@@ -154,7 +156,7 @@ class Listener:
 
 
 class ConnectionQuota:
-    """Counts, in this process, who holds one now. `what` names them in the refusal."""
+    """Counts the present holders by key in this process. `what` names them in the refusal."""
 
     def __init__(self, what: str, *, most: int) -> None:
         self._what, self._most = what, most
@@ -163,7 +165,7 @@ class ConnectionQuota:
 
     @contextmanager
     def taken(self, key_id: str) -> Iterator[None]:
-        """Hold one for as long as this lasts. Raises TooMany."""
+        """Hold a place for as long as this lasts. Raises TooMany."""
         with self._lock:
             if self._taken[key_id] >= self._most:
                 raise TooMany(f"this key has {self._most} {self._what} open on this server; close one, or try later")

@@ -1,4 +1,4 @@
-"""Object storage: a folder, or anything that speaks S3."""
+"""Drivers of object storage: a folder, or anything that speaks S3."""
 
 from giornata.blobs.opening import open_blobs
 

@@ -1,4 +1,4 @@
-"""Files that are whole on disk, or not there: written aside, synced, renamed, and the folder synced too."""
+"""Write files that are whole on disk, or not there: written aside, synced, renamed, and the folder synced too."""
 
 import contextlib
 import errno
@@ -49,7 +49,7 @@ def away_is_unavailable(verb: str) -> Iterator[None]:
 
 @contextmanager
 def written_aside(folder: Path) -> Iterator[BufferedWriter]:
-    """A new file in `folder`, gone again at the end unless it was published.
+    """Open a new file in `folder`, gone again at the end unless it was published.
 
     A disk that is full, read-only or gone is Unavailable.
     """

@@ -1,4 +1,4 @@
-"""Object storage in a folder, for a server on one machine.
+"""Keep objects in a folder, for a server on one machine.
 
     objects/<key>   what is stored; only ever whole files
     uploads/        multipart uploads (`giornata.blobs.upload_folders`)

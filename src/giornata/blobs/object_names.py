@@ -1,4 +1,4 @@
-"""Keys of objects, and the file names of downloads.
+"""Check the keys of objects, and write the file names of downloads.
 
 Keys become paths and URLs, so they are checked before anything else.
 """
@@ -15,7 +15,7 @@ _PIECE = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
 def checked_key(key: str) -> str:
-    """The key itself. Raises InvalidInput unless it is a safe relative path of [A-Za-z0-9._-] pieces."""
+    """Return the key itself. Raises InvalidInput unless it is a safe relative path of [A-Za-z0-9._-] pieces."""
     pieces = key.split("/")
     if len(key) > LONGEST_KEY or not all(map(_safe, pieces)):
         message = f"{key[:80]!r} is not a safe object key"
@@ -24,7 +24,7 @@ def checked_key(key: str) -> str:
 
 
 def checked_prefix(prefix: str) -> str:
-    """The prefix itself: empty, or the beginning of a safe key. Raises InvalidInput."""
+    """Return the prefix itself: empty, or the beginning of a safe key. Raises InvalidInput."""
     *folders, last = prefix.split("/")
     # It may stop anywhere within its last piece, even after a dot.
     checked_key("/".join((*folders, last.replace(".", "-") or "-")))
@@ -40,7 +40,7 @@ _ATTR_CHARS = "!#$&+-.^_`|~"
 
 
 def attachment(filename: str) -> str:
-    """`attachment` with the name twice: in ASCII for old clients, and whole (RFC 6266, RFC 5987).
+    """Return `attachment` with the name twice: in ASCII for old clients, and whole (RFC 6266, RFC 5987).
 
     Control characters, quotes, backslashes and path separators never reach the quoted form.
     """

@@ -1,4 +1,4 @@
-"""From a URL to object storage."""
+"""Open the object storage that a URL names."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +25,8 @@ def open_blobs(
     clock: Clock,
     s3_credentials: "S3Credentials | None" = None,
 ) -> Blobs:
-    """Storage at `file:///dir` or at `s3://bucket/prefix?endpoint=…&region=…&path_style=…&verifies_checksums=…`.
+    """Open storage at `file:///dir` or at
+    `s3://bucket/prefix?endpoint=…&region=…&path_style=…&verifies_checksums=…`.
 
     `signing_key` (at least 32 bytes) and `base_url` (where the API is reached) are for folders, whose URLs the API
     serves: what comes back is then `ServesBlobs` too. `path_style` defaults to true with an endpoint and to false
@@ -41,7 +42,7 @@ def open_blobs(
 
 
 def folder_of(url: str) -> Path | None:
-    """The folder that a `file:` URL names; None for storage elsewhere. Raises InvalidInput."""
+    """Return the folder that a `file:` URL names; None for storage elsewhere. Raises InvalidInput."""
     parts = urlsplit(url)
     return _folder(parts) if parts.scheme == "file" else None
 
@@ -75,7 +76,7 @@ def _open_s3(parts: SplitResult, credentials: "S3Credentials | None", clock: Clo
 
 
 def _check_options(parts: SplitResult, options: Mapping[str, str]) -> None:
-    """Raises InvalidInput with all that is wrong."""
+    """Raises InvalidInput with all faults of the options."""
     faults = [
         Fault(
             where="blobs", message=f"{name!r} is not an option of an S3 URL", hint=f"known: {', '.join(_S3_OPTIONS)}"

@@ -1,4 +1,4 @@
-"""Object storage on anything that speaks S3.
+"""Keep objects on anything that speaks S3.
 
 Signed URLs are SigV4 query signatures. A PUT signs Content-Length, and a whole object's PUT signs its SHA-256 too
 (`x-amz-checksum-sha256`), so that storage refuses other bytes by itself. SeaweedFS 4.48 does: another length or
@@ -35,7 +35,7 @@ _MD5 = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Credentials:
-    """Without them, boto3's own chain is asked (environment, profile, instance role)."""
+    """The access key of S3. Without it, boto3's own chain is asked (environment, profile, instance role)."""
 
     access_key_id: str
     secret_access_key: str
@@ -44,7 +44,7 @@ class S3Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Place:
-    """Where objects are. `endpoint_url` None is AWS itself; `path_style` puts the bucket into the path.
+    """The place of objects in S3. `endpoint_url` None is AWS itself; `path_style` puts the bucket into the path.
 
     `verifies_checksums` says that the server checks SHA-256 checksums at upload, so that `digest` may believe the
     one it reports for a whole object instead of reading the bytes again.
@@ -60,7 +60,7 @@ class S3Place:
 
 
 def s3_client(place: S3Place, credentials: S3Credentials | None, *, read_timeout_s: float = 60) -> "S3Client":
-    """A client that gives up: 5 s to connect, `read_timeout_s` for a reply, 4 tries."""
+    """Return a client that gives up: 5 s to connect, `read_timeout_s` for a reply, 4 tries."""
     config = Config(
         signature_version="s3v4",
         s3={"addressing_style": "path" if place.path_style else "virtual"},
@@ -164,7 +164,8 @@ class S3Blobs:
         return 0  # an object is there whole or not at all, and parts belong to uploads
 
     def _made_of(self, key: str, etags: Sequence[str]) -> bool:
-        """Whether the object's ETag is the one that these parts give: the MD5 of their MD5s, and their number.
+        """Return True when the object's ETag is the one that these parts give: the MD5 of their MD5s, and their
+        number.
 
         Under KMS encryption ETags are no MD5s, and the number of parts has to do; `digest` decides anyway.
         """
@@ -208,7 +209,9 @@ class S3Blobs:
                 body.close()
 
     def write(self, key: str, chunks: Iterable[bytes]) -> Stored:
-        """One PUT when it fits into a part, otherwise a multipart upload; holds one part in memory."""
+        """Write with one PUT when the object fits into a part, otherwise with a multipart upload; holds one part in
+        memory.
+        """
         hasher, size_bytes, etags = hashlib.sha256(), 0, list[str]()
         upload: str | None = None
         try:
@@ -278,7 +281,7 @@ def _base64_of(sha256: str) -> str:
 
 
 def _parts(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """The chunks as parts of WRITE_PART_BYTES; True comes with the last, which may be shorter, or empty."""
+    """Yield the chunks as parts of WRITE_PART_BYTES; True comes with the last, which may be shorter, or empty."""
     held = bytearray()
     for chunk in chunks:
         held += chunk

@@ -1,4 +1,4 @@
-"""Errors of S3 as errors of the domain."""
+"""Turn errors of S3 into errors of the domain."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ def translated(key: str) -> Iterator[None]:
 
 
 def code_of(error: ClientError) -> str:
-    """S3's own error code, such as NoSuchKey."""
+    """Return S3's own error code, such as NoSuchKey."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 

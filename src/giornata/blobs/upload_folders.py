@@ -1,4 +1,4 @@
-"""Multipart uploads in a folder.
+"""Keep multipart uploads in a folder.
 
     <upload>/key               the key that the upload is for
     <upload>/<number>.<etag>   a part; the same number may be there with several ETags
@@ -26,7 +26,7 @@ _KEY = "key"
 
 
 class UploadFolders:
-    """Parts on their way to becoming objects. `aside` lies on the same file system as `folder`."""
+    """The parts of uploads that become objects. `aside` lies on the same file system as `folder`."""
 
     def __init__(self, folder: Path, *, aside: Path) -> None:
         self._folder, self._aside = folder, aside
@@ -77,7 +77,7 @@ class UploadFolders:
             shutil.rmtree(self._of(key, upload).rename(self._aside / secrets.token_hex(16)))
 
     def begun(self, *, before_ms: int) -> Iterator[tuple[str, str, int]]:
-        """(key, upload, started at, in epoch ms) of the uploads begun before `before_ms`, oldest first."""
+        """Yield (key, upload, started at, in epoch ms) of the uploads begun before `before_ms`, oldest first."""
         for folder in sorted(self._folder.iterdir()):
             named = _UPLOAD.fullmatch(folder.name)
             if named is None or int(named[1]) >= before_ms:
@@ -89,7 +89,7 @@ class UploadFolders:
                     folder.rmdir()
 
     def _of(self, key: str, upload: str) -> Path:
-        """The upload's folder. Raises BlobMissing unless it is there and for this key."""
+        """Return the upload's folder. Raises BlobMissing unless it is there and for this key."""
         folder = self._folder / upload
         with contextlib.suppress(FileNotFoundError):
             if _UPLOAD.fullmatch(upload) and (folder / _KEY).read_text("utf-8") == key:
@@ -114,7 +114,7 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _made_of(path: Path, etags: Sequence[str]) -> bool:
-    """Whether the file is the parts of these ETags, one after the other and nothing more."""
+    """Return True when the file is the parts of these ETags, one after the other and nothing more."""
     named = [_ETAG.fullmatch(etag) for etag in etags]
     try:
         with path.open("rb") as file:

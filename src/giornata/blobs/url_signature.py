@@ -1,4 +1,4 @@
-"""Signed URLs for storage that has no server of its own.
+"""Sign URLs for storage that has no server of its own.
 
 A signature covers the method, the key and the whole query (size, hash, part, expiry, file name …), so a URL is
 good for exactly the request that it was made for. It does not cover scheme, host and port: the server may come
@@ -22,7 +22,7 @@ _PURPOSE = "giornata blob url 1"
 
 
 class UrlSigner:
-    """Signs and checks. `base_url` is asked anew for every URL."""
+    """Signs and checks URLs. `base_url` is asked anew for every URL."""
 
     def __init__(self, *, signing_key: bytes, base_url: Callable[[], str], clock: Clock) -> None:
         if len(signing_key) < SHORTEST_KEY_BYTES:
@@ -31,7 +31,7 @@ class UrlSigner:
         self._signing_key, self._base_url, self._clock = signing_key, base_url, clock
 
     def sign(self, method: str, key: str, query: Mapping[str, str], *, expires_in_s: int) -> SignedRequest:
-        """A request that `checked` lets through for `expires_in_s` seconds."""
+        """Return a request that `checked` lets through for `expires_in_s` seconds."""
         expires_ms = self._clock.now_ms() + expires_in_s * 1000
         signed = {**query, _EXPIRES: str(expires_ms)}
         whole = {**signed, _SIGNATURE: self._signature(method, key, signed)}
@@ -42,7 +42,7 @@ class UrlSigner:
         )
 
     def checked(self, request: BlobRequest, *, names: tuple[str, ...]) -> Mapping[str, str]:
-        """The query of a request with a good signature. Raises Forbidden for any other.
+        """Return the query of a request with a good signature. Raises Forbidden for any other.
 
         `names` are the parameters that this kind of request needs: a URL for a part has others than one for a
         whole object, and neither stands for the other.

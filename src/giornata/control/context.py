@@ -1,4 +1,4 @@
-"""What every use case is given: the world, and who asks."""
+"""The context that every use case is given: the ports to the world, and the caller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,9 @@ from giornata.protocol.admin import ROOT_PROJECT, Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernedFleet:
-    """`name` is what its nodes say (`NodeInfo.fleet`); `kinds` are the kinds of job that its nodes take."""
+    """A fleet that the server governs. `name` is the one that its nodes say (`NodeInfo.fleet`); `kinds` are the
+    kinds of job that its nodes take.
+    """
 
     name: str
     driver: str
@@ -34,7 +36,7 @@ class GovernedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundations:
-    """What there is before the installation has a signing key, without which no URL of a blob can be signed.
+    """The context before the installation has a signing key, without which no URL of a blob can be signed.
 
     The sealer encrypts that key and projects' secrets.
     """
@@ -49,7 +51,9 @@ class Foundations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Foundations):
-    """Storage, time, fresh names, the inspector of pictures, the operator's numbers, fleets, identities."""
+    """The ports and numbers of a use case: storage, time, fresh names, the inspector of pictures, the operator's
+    numbers, fleets, identities.
+    """
 
     blobs: Blobs
     pictures: Pictures
@@ -60,7 +64,7 @@ class Context(Foundations):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose key came with the request. `workload` is given when it was a provider's token instead of a key.
+    """The owner of the key that came with the request. `workload` is given when it was a provider's token instead.
 
     A node's key may be bound to one `fleet`, and allows its nodes a price up to `max_price_micro_usd_per_hour`.
     """
@@ -74,7 +78,9 @@ class Caller:
 
     @property
     def serves_all_projects(self) -> bool:
-        """A node of the operator works for everybody; a project's own node only for its project."""
+        """True for a node of the operator, which works for everybody. A project's own node works for its project
+        only.
+        """
         return self.scope is Scope.NODE and self.project_id == ROOT_PROJECT
 
     @property
@@ -87,5 +93,5 @@ class Caller:
 
     @property
     def is_root_admin(self) -> bool:
-        """May govern the installation."""
+        """True when the caller may govern the installation."""
         return self.scope is Scope.ADMIN and self.project_id == ROOT_PROJECT

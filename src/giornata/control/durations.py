@@ -1,4 +1,4 @@
-"""How long jobs waited, and how long they took, as far as this process saw it."""
+"""Histograms of the times that jobs waited and took, as far as this process saw them."""
 
 import threading
 from collections.abc import Iterable
@@ -16,7 +16,9 @@ LENGTH_BOUNDS_S = (
 
 
 class Durations:
-    """May be used from any thread. Observed within transactions: one that is rolled back is counted all the same."""
+    """Collects durations of jobs; may be used from any thread. A transaction that is rolled back is counted all the
+    same.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +26,9 @@ class Durations:
         self._lengths: dict[tuple[str, str], Histogram] = {}
 
     def claimed(self, jobs: Iterable[JobRow], *, at_ms: int) -> None:
-        """These jobs were handed out. Those that were handed out before have not waited since their submission."""
+        """Note that these jobs were handed out. A job that was handed out before has not waited since its
+        submission.
+        """
         with self._lock:
             for job in jobs:
                 if job.attempt_count == 1:
@@ -32,7 +36,7 @@ class Durations:
                     waits.observe(max(0, at_ms - job.created_at_ms) / 1000)
 
     def ended(self, job: JobRow, state: JobState, *, at_ms: int) -> None:
-        """The job is over. One that was never handed out took no time."""
+        """Note that the job is over. One that was never handed out took no time."""
         if job.started_at_ms is None:
             return
         with self._lock:
@@ -40,11 +44,11 @@ class Durations:
             lengths.observe(max(0, at_ms - job.started_at_ms) / 1000)
 
     def waits(self) -> dict[str, Histogram]:
-        """From submission to the first attempt, in seconds, by kind."""
+        """Return the times from submission to the first attempt, in seconds, by kind."""
         with self._lock:
             return dict(self._waits)
 
     def lengths(self) -> dict[tuple[str, str], Histogram]:
-        """From the first attempt to the end, in seconds, by kind and the state in which it ended."""
+        """Return the times from the first attempt to the end, in seconds, by kind and final state."""
         with self._lock:
             return dict(self._lengths)

@@ -17,7 +17,7 @@ Turn = Callable[[Context, str], str]
 
 
 def fleet_loops(fleets: Mapping[str, GovernedFleet]) -> tuple[Loop, ...]:
-    """`reconcile:NAME` and `scale:NAME` for each fleet."""
+    """Return the loops `reconcile:NAME` and `scale:NAME` of each fleet."""
     loops = []
     for name, governed in fleets.items():
         local = governed.driver == "local"
@@ -29,7 +29,7 @@ def fleet_loops(fleets: Mapping[str, GovernedFleet]) -> tuple[Loop, ...]:
 
 
 def forget_asked(ctx: Context, name: str) -> None:
-    """What was asked for before this process began is there no more: its nodes were in the care of the one before."""
+    """Forget how many nodes an earlier process asked for: those nodes were in its care, and are there no more."""
     with ctx.store.begin() as tx:
         tx.fleets.update(name, desired=0, told=None)
 

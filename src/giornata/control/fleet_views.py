@@ -1,4 +1,4 @@
-"""What is believed of the fleets, as the rules of scaling want to see it."""
+"""The believed state of the fleets, in the form that the rules of scaling need."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,35 +21,35 @@ REMEMBERED_MS = 3_600_000
 # Longer than any pause between two looks.
 AWAKE_BREAK_MS = 300_000
 REALLOCATIONS_PER_MINUTE = 10
-# A node with a free place asks for a companion every ten seconds at least. Whom nobody takes for longer waits for a
+# A node with a free place asks for a companion every ten seconds at least. A job not taken for longer waits for a
 # place that is there on paper only: another node is needed.
 JOINS_WITHIN_MS = 60_000
 
 
 def offer_of(governed: GovernedFleet) -> Offer:
-    """What a node that is still to come will be able to do."""
+    """Return the abilities of a node that is still to come."""
     return Offer(kinds=governed.kinds, vram_bytes=governed.vram_bytes, places=governed.places)
 
 
 def scaling_of(governed: GovernedFleet, row: FleetRow) -> ScalingPolicy:
-    """The policy of the settings, with what an operator set since in their place."""
+    """Return the policy of the settings, with an operator's later limits in their place."""
     limits = FleetLimits(**row.limits)
     return limited(governed.scaling, limits, paused=row.paused_at_ms is not None)
 
 
 def called(instance: Instance | InstanceRow) -> str:
-    """For words: the id, after the name where the provider has one besides."""
+    """Return the instance's name for people: the id, after the name where the provider has one besides."""
     return instance.id if instance.name in {"", instance.id} else f"{instance.name} ({instance.id})"
 
 
 def reallocations_per_minute(governed: GovernedFleet) -> int:
-    """How many instances may be replaced in a minute."""
+    """Return how many instances may be replaced in a minute."""
     said = governed.fleet.limits.reallocations_per_minute
     return REALLOCATIONS_PER_MINUTE if said is None else said
 
 
 def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetView | None:
-    """The fleet with its share of what waits; None while its provider has not been listed yet."""
+    """Return the fleet with its share of the queue; None while its provider has not been listed yet."""
     by_name = {each.view.name: each for each in bidders(tx, ctx, at_ms=at_ms)}
     if name not in by_name:
         return None
@@ -60,7 +60,7 @@ def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetVie
 
 
 def _room_to_join(views: Sequence[FleetView]) -> Mapping[str, int]:
-    """Free places beside jobs at work, by what jobs need to join them."""
+    """Return the free places beside running jobs, by the joint key that a job needs to join them."""
     room: dict[str, int] = defaultdict(int)
     for instance in (each for view in views for each in view.instances if each.stays and each.sound):
         if instance.joint_key is not None and instance.room:
@@ -71,8 +71,11 @@ def _room_to_join(views: Sequence[FleetView]) -> Mapping[str, int]:
 def demand_of(
     tx: Transaction, *, room: Mapping[str, int] | None = None, queued_since_ms: int = 0
 ) -> tuple[Demand, ...]:
-    """All that is queued, by what it asks of a node and by when it has to be done; and, where there is room beside
-    jobs at work, which of it may join them and has come since `queued_since_ms`."""
+    """Return all queued jobs by their needs of a node and their deadlines.
+
+    `room` has the free places beside running jobs by joint key; of the jobs that may join them, those that have come
+    since `queued_since_ms` are counted besides.
+    """
     groups = [
         Demand(
             kind=each.kind,
@@ -109,14 +112,17 @@ def demand_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listening:
-    """Who was heard of since the one is there; since the other somebody has listened."""
+    """The instants that decide which nodes are silent.
+
+    A node seen since `heard_since_ms` is there. A server has listened without a break since `awake_since_ms`.
+    """
 
     heard_since_ms: int
     awake_since_ms: int
 
 
 def instance_views(tx: Transaction, ctx: Context, governed: GovernedFleet, *, at_ms: int) -> tuple[InstanceView, ...]:
-    """The fleet's instances with the nodes on them."""
+    """Return the fleet's instances with the nodes on them."""
     nodes = NodesOn(tx.fleets.nodes(governed.name, seen_since_ms=at_ms - REMEMBERED_MS))
     unfit = tx.fleets.unfit_machines()
     heard_since_ms = at_ms - round(ctx.policy.node_gone_after_s * 1000)
@@ -143,17 +149,17 @@ class NodesOn:
                 self._asked_at_ms[each.instance_id or each.machine_id] = each.last_seen_at_ms
 
     def of(self, instance: InstanceRow) -> FleetNode | None:
-        """None: nobody has been heard of."""
+        """Return the node on the instance; None when no node has been heard of there."""
         return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "")
 
     def asked_at_ms(self, instance: InstanceRow) -> int:
-        """When a node that had its start behind it was last heard of there; 0: never."""
+        """Return when a node past its start was last heard of on the instance; 0: never."""
         by_machine = self._asked_at_ms.get(instance.machine_id or "", 0)
         return self._asked_at_ms.get(instance.id, by_machine)
 
 
 def bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
-    """The governed fleets whose provider was listed."""
+    """Return the governed fleets whose provider has been listed."""
     rows = {row.name: row for row in tx.fleets.all() if row.seen_at_ms > 0}
     return [_bidder(tx, ctx, each, rows[name], at_ms=at_ms) for name, each in ctx.fleets.items() if name in rows]
 
@@ -181,7 +187,7 @@ def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRo
 
 
 def share_left(tx: Transaction, ctx: Context, governed: GovernedFleet, *, nodes: int, at_ms: int) -> int:
-    """How many of the fleet's `nodes` may still be replaced now; see `domain.reaping`."""
+    """Return how many of the fleet's `nodes` may still be replaced now; see `domain.reaping`."""
     limits = governed.fleet.limits
     longest_ms = max(MS_PER_HOUR, round(limits.excluded_after_reallocation_s * 1000))
     before = tx.machines.reallocations(governed.name, since_ms=at_ms - longest_ms)
@@ -233,7 +239,9 @@ def _instance(
 
 
 def _renewing(view: InstanceView, row: InstanceRow, node: FleetNode | None) -> InstanceView:
-    """One that comes again with other settings is waited for like one that starts, once it has let go of its job."""
+    """Return the view of an instance that comes again with other settings. It counts as one that starts, once it has
+    let go of its job.
+    """
     use = Use.BUSY if node is not None and node.live else Use.NONE
     since_ms = max(view.since_ms, row.leaving_at_ms or 0)
     return replace(view, use=use, since_ms=since_ms, leaving_since_ms=None)

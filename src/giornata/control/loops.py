@@ -1,4 +1,4 @@
-"""What the server does by itself, over and over: lapse leases, lift bans, expire jobs, replace bad machines,
+"""The loops that the server runs by itself: lapse leases, lift bans, expire jobs, replace bad machines,
 move slow jobs, collect garbage.
 
 Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every
@@ -28,7 +28,7 @@ LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """One thing to do every `every_s` seconds. `run` says what it did; a true value is worth a line in the log.
+    """One task that runs every `every_s` seconds. `run` says what it did; a true value is worth a line in the log.
 
     A server whose `vital` loop is late is not ready.
     """
@@ -52,7 +52,7 @@ DEFAULT_SCHEDULE: tuple[Loop, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopStatus:
-    """How a loop fares. `last_success_age_s` counts from the start of the process before the first success."""
+    """The state of a loop. `last_success_age_s` counts from the start of the process before the first success."""
 
     name: str
     every_s: float
@@ -65,7 +65,7 @@ class LoopStatus:
 
     @property
     def late(self) -> bool:
-        """Whether it has not succeeded for so long that somebody should look."""
+        """True when the loop has not succeeded for so long that somebody should look."""
         return self.last_success_age_s > 3 * self.every_s + LONGEST_PAUSE_S
 
 
@@ -97,7 +97,7 @@ class Loops:
             thread.start()
 
     def stop(self, timeout_s: float = 30.0) -> bool:
-        """Let every loop finish what it is at; whether all did within `timeout_s`. May be repeated."""
+        """Let every loop finish its turn; return True when all did within `timeout_s`. May be repeated."""
         self._stopping.set()
         ends_s = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -105,7 +105,7 @@ class Loops:
         return not any(thread.is_alive() for thread in self._threads)
 
     def status(self) -> tuple[LoopStatus, ...]:
-        """How each loop fares now."""
+        """Return the present state of each loop."""
         now_s = self._monotonic_s()
         with self._lock:
             return tuple(
@@ -114,7 +114,7 @@ class Loops:
             )
 
     def run_once(self, loop: Loop) -> bool:
-        """One turn of one loop; whether it went well."""
+        """Run one turn of one loop; return True when it went well."""
         try:
             with self._ctx.store.only_here(f"loop-{loop.name}") as mine:
                 done = loop.run(self._ctx) if mine else None
@@ -152,7 +152,8 @@ class Loops:
 
 
 def pause_s(loop: Loop, *, errors_in_a_row: int) -> float:
-    """Seconds until the next turn. A failing loop comes back sooner than a slow one would, and ever more rarely.
+    """Return the seconds until the next turn. A failing loop comes back sooner than a slow one would, and ever more
+    rarely.
 
     After n errors: 2^(n-1) seconds, at most a minute, but never more often than the loop's own pace.
     """

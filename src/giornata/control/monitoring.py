@@ -1,4 +1,4 @@
-"""What an operator's monitoring reads: gauges of the installation, and a check of the object storage."""
+"""The readings of an operator's monitoring: gauges of the installation, and a check of the object storage."""
 
 import threading
 from dataclasses import replace
@@ -13,7 +13,7 @@ PROBE = b"giornata"
 
 
 class StorageCheck:
-    """Writes a small object and deletes it. What was found holds for KEPT_MS, however often it is asked for.
+    """Write a small object and delete it. The result holds for KEPT_MS, however often it is asked for.
 
     A probe that a killed server left behind belongs to nothing, and the collector takes it.
     """
@@ -23,7 +23,7 @@ class StorageCheck:
         self._found: tuple[int, GiornataError | None] | None = None
 
     def __call__(self) -> None:
-        """Raises Unavailable with what is wrong."""
+        """Check the storage. Raises Unavailable with what is wrong."""
         with self._lock:  # one probe at a time: storage that hangs holds one thread per caller, and gets one request
             now_ms = self._ctx.clock.now_ms()
             if self._found is None or not 0 <= now_ms - self._found[0] < KEPT_MS:
@@ -43,7 +43,7 @@ class StorageCheck:
 
 
 def read_gauges(ctx: Context) -> Gauges:
-    """Counts of jobs, nodes and ended attempts, of all projects together. Raises Unavailable."""
+    """Count jobs, nodes and ended attempts, of all projects together. Raises Unavailable."""
     since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
     with ctx.store.read() as tx:
         gauges = tx.gauges.now(seen_since_ms=since_ms)

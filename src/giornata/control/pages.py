@@ -15,12 +15,12 @@ _T = TypeVar("_T")
 
 
 def encode_cursor(at_ms: int, row_id: str) -> str:
-    """The opaque name of a place in a list."""
+    """Return the opaque name of a place in a list."""
     return base64.urlsafe_b64encode(json.dumps([at_ms, row_id], separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str | None) -> tuple[int, str] | None:
-    """The place that a cursor names; None for the beginning. Raises InvalidInput for anything else."""
+    """Return the place that a cursor names; None for the beginning. Raises InvalidInput for anything else."""
     if cursor is None:
         return None
     try:
@@ -47,13 +47,15 @@ def check_after(after: int, *, where: str) -> None:
 
 
 def cut(rows: Sequence[_T], limit: int, place: Callable[[_T], tuple[int, str]]) -> tuple[Sequence[_T], str | None]:
-    """A page of `limit` of the rows (one more was asked for), and the cursor of the next page if there is one."""
+    """Return a page of `limit` of the rows (one more was asked for), and the cursor of the next page if there is
+    one.
+    """
     page = rows[:limit]
     return page, encode_cursor(*place(page[-1])) if len(rows) > limit else None
 
 
 def next_cursor(rows: Rows[_T], place: Callable[[_T], tuple[int, str]]) -> str | None:
-    """The cursor of the page behind one that was read bounded, if there is one."""
+    """Return the cursor of the page behind one that was read bounded, if there is one."""
     return encode_cursor(*place(rows.items[-1])) if rows.more else None
 
 

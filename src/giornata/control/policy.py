@@ -1,4 +1,4 @@
-"""The numbers that an operator may turn."""
+"""The numbers of the control plane that an operator may change."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from giornata.domain.stragglers import StragglerPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How the control plane behaves. Defaults suit rented consumer GPUs."""
+    """The settings of the control plane's behavior. Defaults suit rented consumer GPUs."""
 
     lease_s: float = 90.0
     max_at_risk_s: float = 60.0

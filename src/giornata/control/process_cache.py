@@ -1,4 +1,4 @@
-"""What one server process remembers between requests, so that the hottest of them need not ask the database again.
+"""The memory of one server process between requests, so that the hottest need not ask the database again.
 
 Nothing here is ever the truth: each thing is bounded in age or never changes, and forgetting it costs a query.
 """
@@ -20,7 +20,7 @@ READERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What a project's attempts cost that had ended before `before_ms`, long enough ago for nothing to be missed.
+    """The cost of a project's attempts that ended before `before_ms`, long enough ago for nothing to be missed.
 
     The month in `spent` is the one that began at `month_ms`.
     """
@@ -32,18 +32,20 @@ class Settled:
 
 @dataclass(slots=True)
 class MetricNames:
-    """Under which names a job has measured. `complete`: also before this process heard of the job."""
+    """The names of a job's metrics. `complete`: also those from before this process heard of the job."""
 
     names: set[str] = field(default_factory=set)
     complete: bool = False
 
 
 class ProcessCache:
-    """May be used from any thread. Instants are epoch milliseconds of the server's clock."""
+    """Remembers values of one process; may be used from any thread. Instants are epoch milliseconds of the server's
+    clock.
+    """
 
     def __init__(self) -> None:
         self.signing_key: bytes | None = None  # written once, by the installation, and never changed
-        # Who reads whole objects because somebody doubts them: few, however many doubt.
+        # At most READERS threads read whole objects again that a node reported as unusable.
         self.readers = threading.BoundedSemaphore(READERS)
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
@@ -58,18 +60,21 @@ class ProcessCache:
 
     @property
     def generation(self) -> int:
-        """Changes whenever callers are forgotten: who is about to read a key asks before, and says so afterwards."""
+        """The number that changes whenever callers are forgotten.
+
+        A reader of a key takes the number before it reads, and hands it in with what it read.
+        """
         return self._generation
 
     def caller(self, secret_sha256: str, *, at_ms: int) -> "Caller | None":
-        """Whose secret this was found to be a moment ago."""
+        """Return the caller that this secret was found to belong to a moment ago."""
         found = self._callers.get(secret_sha256)
         return found[0] if found is not None and at_ms in found[1] else None
 
     def remember_caller(self, secret_sha256: str, caller: "Caller", *, while_ms: range, generation: int) -> None:
-        """While the clock shows one of `while_ms`.
+        """Remember the caller of this secret while the clock shows one of `while_ms`.
 
-        Not if callers were forgotten since `generation`: then what was read may be out of date already.
+        Do nothing if callers were forgotten since `generation`: what was read may be out of date already.
         """
         with self._lock:
             if generation != self._generation:
@@ -79,11 +84,11 @@ class ProcessCache:
             self._callers[secret_sha256] = (caller, while_ms)
 
     def stands(self, key_id: str, *, at_ms: int) -> bool:
-        """Whether the key was found good a moment ago."""
+        """Return True when the key was found good a moment ago."""
         return at_ms in self._standing.get(key_id, ())
 
     def remember_standing(self, key_id: str, *, while_ms: range, generation: int) -> None:
-        """As `remember_caller`, for a key of which only the id is known."""
+        """Remember a key of which only the id is known, as `remember_caller` does."""
         with self._lock:
             if generation != self._generation:
                 return
@@ -92,31 +97,31 @@ class ProcessCache:
             self._standing[key_id] = while_ms
 
     def forget_callers(self) -> None:
-        """A key was revoked here: nobody is let in, or stays, on what was read before."""
+        """Forget all callers because a key was revoked here: nobody is let in, or stays, on what was read before."""
         with self._lock:
             self._generation += 1
             self._callers.clear()
             self._standing.clear()
 
     def mtbi_s(self, *, at_ms: int, kept_ms: int) -> float | None:
-        """The fleet's mean time between interruptions as it was found at most `kept_ms` ago."""
+        """Return the fleet's mean time between interruptions, in seconds, if it was found at most `kept_ms` ago."""
         found = self._mtbi
         return found[0] if found is not None and 0 <= at_ms - found[1] < kept_ms else None
 
     def remember_mtbi(self, mtbi_s: float, *, at_ms: int) -> None:
-        """Two that find it at once may each remember theirs."""
+        """Remember the mean time between interruptions; of two threads that find it at once the later wins."""
         self._mtbi = (mtbi_s, at_ms)
 
     def settled(self, project_id: str | None) -> Settled | None:
-        """What was last worked out for this project."""
+        """Return the sum that was last worked out for this project."""
         return self._settled.get(project_id)
 
     def remember_settled(self, project_id: str | None, settled: Settled) -> None:
-        """Two that work it out at once may each remember theirs."""
+        """Remember the project's sum; of two threads that work it out at once the later wins."""
         self._settled[project_id] = settled
 
     def metric_names(self, job_id: str) -> MetricNames:
-        """What is known of the names of a job's metrics; to be changed by whoever holds the job's row."""
+        """Return the known names of a job's metrics. Only the holder of the job's row may change them."""
         found = self._measured.get(job_id)
         if found is None:
             with self._lock:
@@ -126,9 +131,10 @@ class ProcessCache:
         return found
 
     def awake_since_ms(self, *, at_ms: int, break_ms: int) -> int:
-        """Since when this process has looked at its fleets without a break longer than `break_ms`; this is a look.
+        """Note a look at the fleets; return since when this process has looked without a break longer than
+        `break_ms`.
 
-        Who was not heard of before has not been silent: nobody listened.
+        A node that was not heard of before has not been silent: nobody listened.
         """
         with self._lock:
             since_ms, latest_ms = self._awake or (at_ms, at_ms)

@@ -1,4 +1,4 @@
-"""What a text that is kept and shown may hold."""
+"""The limits of texts that are kept and shown."""
 
 import re
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ ID = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
 
 def is_id(text: str) -> bool:
-    """Whether it could be an id of ours. What cannot be one is not asked for: databases refuse some texts."""
+    """Return True when the text could be an id of ours. Other texts are not looked up: databases refuse some."""
     return ID.fullmatch(text) is not None
 
 
 def text_faults(where: str, text: str | None) -> list[Fault]:
-    """A fault if the text holds a control character."""
+    """Return a fault if the text holds a control character; else none."""
     found = CONTROL.search(text or "")
     if found is None:
         return []
@@ -26,7 +26,7 @@ def text_faults(where: str, text: str | None) -> list[Fault]:
 
 
 def label_faults(labels: Mapping[str, str]) -> list[Fault]:
-    """Every label whose name or value is of no use for a filter."""
+    """Return a fault for every label whose name or value is of no use for a filter."""
     faults: list[Fault] = []
     for name, value in labels.items():
         where = f"labels.{name[:63]}"

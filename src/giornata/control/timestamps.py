@@ -1,4 +1,4 @@
-"""From the store's epoch milliseconds to the protocol's instants."""
+"""Turn the store's epoch milliseconds into the protocol's instants."""
 
 from datetime import UTC, datetime, timedelta
 from typing import overload
@@ -11,5 +11,5 @@ def instant(at_ms: int) -> datetime: ...
 @overload
 def instant(at_ms: None) -> None: ...
 def instant(at_ms: int | None) -> datetime | None:
-    """UTC, exact to the millisecond; None stays None."""
+    """Return the UTC instant, exact to the millisecond; None stays None."""
     return None if at_ms is None else EPOCH + timedelta(milliseconds=at_ms)

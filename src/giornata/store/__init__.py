@@ -1,1 +1,1 @@
-"""SQL: one schema, two dialects."""
+"""The store in SQL: one schema, two dialects."""

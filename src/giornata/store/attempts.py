@@ -1,4 +1,4 @@
-"""Attempts. Whatever changes one does so WHERE it has not ended: an ended attempt cannot be brought back."""
+"""Queries for attempts. Every change says WHERE it has not ended: an ended attempt cannot be brought back."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -156,7 +156,7 @@ def _of_ids(dialect_name: str) -> sa.Select[Any]:
 
 @functools.cache
 def _of_requests(dialect_name: str) -> sa.Select[Any]:
-    """One look into the index for each pair; two lists would be looked up each with each."""
+    """Look into the index once for each pair; two lists would be looked up each with each."""
     asked = row_list(dialect_name, types_of(attempts, "node_id", "request_id"))
     same = (attempts.c.node_id == asked.c.node_id) & (attempts.c.request_id == asked.c.request_id)
     found = (attempts.c.node_id, attempts.c.request_id, attempts.c.id, attempts.c.job_id)
@@ -165,7 +165,7 @@ def _of_requests(dialect_name: str) -> sa.Select[Any]:
 
 @functools.cache
 def _update_live(names: tuple[str, ...]) -> sa.Update:
-    """There are as many as there are combinations of columns that the use cases set: a few."""
+    """Return the update of these columns. The use cases set only a few combinations of columns."""
     return (
         sa.update(attempts)
         .where(attempts.c.id == sa.bindparam("wanted"), LIVE)
@@ -186,7 +186,7 @@ def _attempt(row: sa.Row[Any]) -> AttemptRow:
 
 
 def begin_each(connection: sa.Connection, dialect_name: str, begun: Sequence[Beginning]) -> None:
-    """See `giornata.control.ports.work_store.Attempts`."""
+    """Insert attempts with bills and events; see `giornata.control.ports.work_store.Attempts`."""
     rows = [
         {
             **dict(zip(AttemptRow.__slots__, _values(each.attempt), strict=True)),
@@ -209,7 +209,10 @@ def begin_each(connection: sa.Connection, dialect_name: str, begun: Sequence[Beg
 
 @functools.cache
 def _all_at_once() -> sa.Insert:
-    """The order in which the parts run is PostgreSQL's; foreign keys are looked at when all have run."""
+    """Return one statement that inserts attempts, bills and events.
+
+    The order in which the parts run is PostgreSQL's; foreign keys are looked at when all have run.
+    """
     given = sa.select(row_list("postgresql", _TYPES)).cte("given_rows")
     attempt = sa.select(*(given.c[name] for name in _ATTEMPT))
     bill = [given.c[name] for name in _BILL.values()] + [

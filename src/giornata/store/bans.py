@@ -85,7 +85,7 @@ class Bans(Queries, machine_store.Bans):
 
 
 def _banned_job(rows: Sequence[Any]) -> BannedJob:
-    """Of one job; a row for each of its bans."""
+    """Return one job from its rows, one for each of its bans."""
     names = ("id", "project_id", "kind", "min_vram_bytes", "fruitless")
     of_job = {name: getattr(rows[0], name) for name in names}
     return BannedJob(**of_job, bans=tuple(sorted(map(_ban, rows), key=lambda ban: ban.machine_id)))

@@ -1,4 +1,5 @@
-"""Pages that end early: by the number of their rows, or by the bytes that their rows hold, whichever comes first.
+"""Read pages that end early: by the number of their rows, or by the bytes that their rows hold, whichever comes
+first.
 
 One statement reads a page. Its inner part reads keys and sizes of the rows, and the database adds up the sizes.
 The columns themselves are read only of the rows that fit.
@@ -17,7 +18,7 @@ _SIZE, _UP_TO, _FOUND = "size_bytes_of_row", "bytes_up_to_row", "rows_found"
 
 
 def size_of(*columns: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-    """Characters of the columns as text; JSON is stored as ASCII, so that they are bytes."""
+    """Return the characters of the columns as text; JSON is stored as ASCII, so that they are bytes."""
     sizes = [sa.func.coalesce(sa.func.length(sa.cast(column, sa.Text)), 0) for column in columns]
     total: sa.ColumnElement[int] = sizes[0]
     for size in sizes[1:]:
@@ -36,7 +37,8 @@ def bounded(
     limit: int | sa.BindParameter[int],
     most_bytes: int | sa.BindParameter[int],
 ) -> sa.Select[Any]:
-    """`columns` of the first rows that `wanted` finds in this `order`; it selects the primary key and what orders.
+    """Select `columns` of the first rows that `wanted` finds in this `order`; it selects the primary key and what
+    orders.
 
     At most `limit` rows, and none after the row that reaches `most_bytes`. The first row always comes.
     """
@@ -60,7 +62,7 @@ def bounded(
 
 
 def rows_of(record: type[_R], found: Sequence[Any], **left_out: Any) -> Rows[_R]:
-    """The page that `bounded` read, with the values of columns that were not asked for."""
+    """Return the page that `bounded` read, with the values of columns that were not asked for."""
     names = {field.name for field in fields(record)}  # type: ignore[arg-type]
     items = [
         record(**left_out, **{name: value for name, value in row._mapping.items() if name in names}) for row in found
@@ -69,5 +71,5 @@ def rows_of(record: type[_R], found: Sequence[Any], **left_out: Any) -> Rows[_R]
 
 
 def is_more_behind(found: Sequence[Any]) -> bool:
-    """Whether there are rows behind the page that `bounded` read."""
+    """Return True when there are rows behind the page that `bounded` read."""
     return bool(found) and found[0]._mapping[_FOUND] > len(found)

@@ -1,4 +1,4 @@
-"""What jobs and projects have spent and set aside, and the queued jobs that wait for money."""
+"""Queries for money that jobs and projects spent and set aside, and for queued jobs that wait for money."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ class Spending(Queries, money_store.Spending):
         return sum((amount for rows in found for _, amount in rows), Spent())
 
     def _by_job(self, condition: sa.ColumnElement[bool], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
-        """(job, micro-dollars) of the attempts that it holds for; a job may come more than once."""
+        """Yield (job, spending) of the attempts that the condition holds for; a job may come more than once."""
         joined = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
         alone: sa.Select[Any] = (
             sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
@@ -104,7 +104,7 @@ class Spending(Queries, money_store.Spending):
 
 
 def _before(month_ms: int) -> sa.ColumnElement[int]:
-    """What an interval cost before the month began. The months of an interval add up to its amount, exactly."""
+    """Return an interval's cost from before the month. The months of an interval add up to its amount, exactly."""
     begins = sa.literal(month_ms, sa.BigInteger)
     so_far = amount_micro_usd(ledger.c.price_micro_usd_per_hour, begins - ledger.c.from_ms)
     return sa.case(
@@ -163,7 +163,7 @@ class Pausing(Queries, money_store.Pausing):
     def _move(
         self, these: sa.Select[Any], source: JobState, event: JobEvent, paused_by: Payer | None, *, limit: int
     ) -> list[Parked]:
-        # Those that somebody holds are left for the next turn: nobody waits for anybody here.
+        # Rows that another transaction holds are left for the next turn: nothing waits here.
         chosen = these.order_by(jobs.c.id).limit(limit).with_for_update(skip_locked=True)
         statement = (
             sa.update(jobs)

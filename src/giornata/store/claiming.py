@@ -35,7 +35,7 @@ PINNED = sa.and_(QUEUED, jobs.c.only_machine_id.is_not(None))
 
 
 class ClaimQueryKey(NamedTuple):
-    """What decides the text of a claim's statement.
+    """The key that decides the text of a claim's statement.
 
     `kinds` and `models` count what the claim names. `one_project`: it is bound to a project. `companion`: it asks for
     a job that joins a running batch.
@@ -59,7 +59,7 @@ class ClaimQuery:
 
 
 def claim_query(wanted: Wanted) -> ClaimQuery:
-    """The statement and the values of a claim. A kind or model that is named twice counts once."""
+    """Return the statement and the values of a claim. A kind or model that is named twice counts once."""
     kinds, models = dict.fromkeys(wanted.kinds), dict.fromkeys(filter(None, wanted.held_models))
     companion = wanted.joint_key is not None
     if companion:
@@ -76,40 +76,40 @@ def claim_query(wanted: Wanted) -> ClaimQuery:
 
 
 def memory_of(wanted: Wanted) -> int:
-    """The GPU memory to compare with what jobs need, in bytes; see `ENDLESS_BYTES`."""
+    """Return the GPU memory to compare with what jobs need, in bytes; see `ENDLESS_BYTES`."""
     return ENDLESS_BYTES if wanted.vram_bytes is None else wanted.vram_bytes
 
 
 def eligible(machine_id: Text, vram_bytes: Bytes, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
-    """What makes a queued job one that this machine may have. The only place that says so."""
+    """Return the conditions under which this machine may have a queued job. The only place that says so."""
     ban = sa.select(bans.c.job_id).where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
-    # The machine may be a column of whatever statement this stands in.
+    # The machine may be a column of the enclosing statement.
     banned = ban.correlate_except(bans).exists()
     return [for_machine(machine_id), ~banned, *large_enough(vram_bytes), *in_project(project_id)]
 
 
 def for_machine(machine_id: Text) -> sa.ColumnElement[bool]:
-    """The filter of jobs that are for one machine only."""
+    """Return the filter that leaves out jobs for another machine only."""
     return sa.or_(jobs.c.only_machine_id.is_(None), jobs.c.only_machine_id == machine_id)
 
 
 def large_enough(vram_bytes: Bytes) -> list[sa.ColumnElement[bool]]:
-    """The filter of jobs that need more GPU memory than there is."""
+    """Return the filter that leaves out jobs that need more GPU memory than there is."""
     return [jobs.c.min_vram_bytes <= vram_bytes]
 
 
 def in_project(project_id: Text | None) -> list[sa.ColumnElement[bool]]:
-    """The project filter; empty for a node that serves all of them."""
+    """Return the project filter; empty for a node that serves all of them."""
     return [] if project_id is None else [jobs.c.project_id == project_id]
 
 
 def of_key(joint_key: Text | None) -> list[sa.ColumnElement[bool]]:
-    """The filter of a claim for a companion; empty for any other."""
+    """Return the filter of a claim for a companion; empty for any other."""
     return [] if joint_key is None else [jobs.c.joint_key == joint_key]
 
 
 def first_of_queue(key: ClaimQueryKey) -> sa.Select[Any]:
-    """The id of the job to hand out, its row locked; rows that others are just taking are passed over.
+    """Select the id of the job to hand out, its row locked; rows that others are just taking are passed over.
 
     Takes the values of a `ClaimQuery`.
     """
@@ -118,10 +118,10 @@ def first_of_queue(key: ClaimQueryKey) -> sa.Select[Any]:
 
 
 def first_ones_of_queue(key: ClaimQueryKey, *, each: int) -> sa.Select[Any]:
-    """As `first_of_queue`, for any machine with this much memory, but without what is for one machine only: ids in
-    the order in which they are to be handed out.
+    """Select ids like `first_of_queue`, for any machine with this much memory, in the order of handing out.
 
-    The first `each` jobs of the queue are among them; one that a held model brings up stands there twice. In an
+    Jobs for one machine only are not among them.
+    The first `each` jobs of the queue are among them; one that a held model brings up stands there twice. In a
     branch the order is that of the rank but for the models, so the first ones by rank are heads of their branches.
     """
     conditions = [*large_enough(vram_parameter()), *in_project(parameter("project") if key.one_project else None)]
@@ -159,7 +159,8 @@ def _ranked(
 def any_queued(
     kinds: Sequence[Text], conditions: Sequence[sa.ColumnElement[bool]], *, machine_id: Text | None
 ) -> sa.Select[Any]:
-    """One id, if a job of these kinds, each named once, that fits is queued. Walks the queue's index; locks nothing.
+    """Select one id, if a job of these kinds, each named once, that fits is queued. Walks the queue's index; locks
+    nothing.
 
     With a machine's id it looks at the jobs for that machine too.
     """
@@ -170,7 +171,7 @@ def any_queued(
 
 
 def kinds_of(key: ClaimQueryKey) -> list[Text]:
-    """The kinds that a claim names, as values of its `ClaimQuery`."""
+    """Return the kinds that a claim names, as values of its `ClaimQuery`."""
     return [parameter(f"kind_{number}") for number in range(key.kinds)]
 
 
@@ -179,13 +180,13 @@ def _only(machine_id: Text) -> list[sa.ColumnElement[bool]]:
 
 
 def parameter(name: str) -> sa.BindParameter[str]:
-    """One of the values of a `ClaimQuery`, by its name."""
+    """Return one of the values of a `ClaimQuery`, by its name."""
     # Not required, so that the statement can be explained without values.
     return sa.bindparam(name, required=False, type_=sa.String())
 
 
 def vram_parameter() -> sa.BindParameter[int]:
-    """The one that says how much GPU memory there is."""
+    """Return the parameter that says how much GPU memory there is."""
     return sa.bindparam("vram", required=False, type_=sa.BigInteger())
 
 
@@ -231,7 +232,7 @@ class Plan:
         self.taken: set[str] = set()
 
     def first_for(self, claim: Taking) -> str | None:
-        """The first job that nobody has taken yet and that is not banned for its machine; it is taken now.
+        """Take the first job that nobody has taken yet and that is not banned for its machine; return its id.
 
         None for a machine that has jobs of its own: they were not looked at.
         """
@@ -246,7 +247,9 @@ class Plan:
         return job_id
 
     def saw_all(self, claim: Taking) -> bool:
-        """Whether its list holds all that is queued for it, so that there is nothing if nothing is left in it."""
+        """Return True when the claim's list holds all that is queued for it: there is nothing if nothing is left in
+        it.
+        """
         return self._heads[_group(claim)][1] and claim.wanted.machine_id not in self._pinned
 
     def _read_heads(self, claim: Taking) -> tuple[list[str], bool]:
@@ -257,7 +260,7 @@ class Plan:
         return job_ids, len(job_ids) < self._each
 
     def _read_of_machines(self, machines: set[str]) -> tuple[set[str], set[tuple[str, str]]]:
-        """Those that jobs are queued for which nobody else may have; which job is banned from which."""
+        """Return the machines with queued jobs that nobody else may have, and the bans as (job, machine)."""
         job_ids = {job_id for found, _ in self._heads.values() for job_id in found}
         values = {"jobs": sorted(job_ids), "machines": sorted(machines)}
         found = self._connection.execute(_of_machines(self._dialect_name), values).all()
@@ -266,13 +269,13 @@ class Plan:
 
 
 def _group(claim: Taking) -> Hashable:
-    """Claims that are equal in this look at the same heads."""
+    """Return the fields of a claim that decide which heads it looks at."""
     wanted = claim.wanted
     return wanted.kinds, wanted.held_models, wanted.project_id, wanted.vram_bytes, wanted.joint_key
 
 
 def _power_of_two(number: int) -> int:
-    """The next one, so that there are few statements to prepare."""
+    """Return the next power of two, so that there are few statements to prepare."""
     return 1 << (number - 1).bit_length()
 
 
@@ -283,7 +286,7 @@ def _heads(key: ClaimQueryKey, *, each: int) -> sa.Select[Any]:
 
 @functools.cache
 def _of_machines(dialect_name: str) -> sa.CompoundSelect[Any]:
-    """(job, machine) of each ban among the jobs, and (nothing, machine) where jobs are for that machine only."""
+    """Select (job, machine) of each ban among the jobs, and (NULL, machine) where jobs are for that machine only."""
     banned = sa.select(bans.c.job_id, bans.c.machine_id).where(
         among(dialect_name, bans.c.job_id, "jobs"), among(dialect_name, bans.c.machine_id, "machines")
     )

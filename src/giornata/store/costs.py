@@ -1,4 +1,4 @@
-"""What instances, nodes and attempts cost in a stretch of time."""
+"""Queries for the costs of instances, nodes and attempts in a stretch of time."""
 
 from collections import defaultdict
 from collections.abc import Container, Sequence
@@ -88,7 +88,7 @@ class Costs(Queries, money_store.Costs):
         return list(found.values())
 
     def _instances(self, from_ms: int, before_ms: int) -> dict[str, Host]:
-        """Instances that were billed in the time, by key."""
+        """Return the instances that were billed in the time, by key."""
         rows: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for row in self._connection.execute(_BILLED, {"since": from_ms, "before": before_ms}):
             if _until_ms(row) > from_ms:
@@ -107,7 +107,10 @@ def _instance(fleet: str, instance_id: str, rows: Sequence[Any]) -> Host:
 
 
 def _until_ms(row: Any) -> int:
-    """An instance that is billed still was there when its fleet was last listed, and until it was asked to end."""
+    """Return the end of a billed interval.
+
+    An instance that is billed still was there when its fleet was last listed, and until it was asked to end.
+    """
     if row.to_ms is not None:
         return int(row.to_ms)
     asked_ms = 0 if row.ended_at_ms is None else max(row.ended_at_ms, row.told_at_ms or 0)
@@ -124,7 +127,7 @@ def _billed(from_ms: int, to_ms: int, price: int) -> Billed:
 
 
 def _joined(host: Host, row: Any) -> Host:
-    """The instance, knowing of a node on it. The node says what it costs, where the provider does not."""
+    """Return the instance with a node on it. The node says what it costs, where the provider does not."""
     ready = [at for at in (host.ready_at_ms, row.first_seen_at_ms) if at is not None]
     price = row.price_micro_usd_per_hour
     billed = tuple(

@@ -43,14 +43,14 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[Transaction]:
-        """A write transaction: commits at the end, rolls back on any exception. Raises Unavailable."""
+        """Open a write transaction: it commits at the end, and rolls back on any exception. Raises Unavailable."""
         turn = self._writers.held(timeout_s=WRITE_WAIT_S) if self._writers else nullcontext()
         with turn, busy_is_unavailable(), self._writer.begin() as connection:
             yield Transaction(connection, self.dialect_name)
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A read transaction: one snapshot, and no way to write. Raises Unavailable."""
+        """Open a read transaction: one snapshot, and no way to write. Raises Unavailable."""
         with busy_is_unavailable(), self._reader.connect() as connection:
             if self.dialect_name == "postgresql":
                 connection = connection.execution_options(  # noqa: PLW2901
@@ -61,7 +61,7 @@ class Database:
 
     @contextmanager
     def only_here(self, name: str) -> Iterator[bool]:
-        """Whether this server may run the loop `name` now; on PostgreSQL one server at a time may."""
+        """Yield True when this server may run the loop `name` now; on PostgreSQL one server at a time may."""
         if self.dialect_name == "sqlite":
             yield True
             return
@@ -119,7 +119,7 @@ def busy_is_unavailable() -> Iterator[None]:
 
 
 def _passes(error: DBAPIError) -> bool:
-    """Whether this is the database's present condition (busy, full, going down) and not a mistake of ours."""
+    """Return True when this is the database's present condition (busy, full, going down), not a mistake of ours."""
     if isinstance(error.orig, sqlite3.Error):
         return error.orig.sqlite_errorcode & 0xFF in _SQLITE_PASSING
     return isinstance(error, OperationalError)

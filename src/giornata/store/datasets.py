@@ -1,4 +1,4 @@
-"""Datasets with their items, and what a job reads of them."""
+"""Queries for datasets with their items, and for what a job reads of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""How each database is opened: what makes a commit durable, a write exclusive, a wait bounded."""
+"""Open each kind of database: a commit is durable, a write exclusive, a wait bounded."""
 
 import time
 from pathlib import Path
@@ -34,12 +34,12 @@ def parse_url(url: str) -> URL:
 
 
 def sqlite_path(url: URL) -> Path:
-    """The file of a SQLite URL."""
+    """Return the file of a SQLite URL."""
     return Path(url.database or "").absolute()
 
 
 def sqlite_writer(url: URL) -> Engine:
-    """One connection whose transactions take the write lock at their beginning, never halfway."""
+    """Open one connection whose transactions take the write lock at their beginning, never halfway."""
     engine = sa.create_engine(url, pool_size=1, max_overflow=0, connect_args={"check_same_thread": False})
     _on_connect(
         engine,
@@ -50,7 +50,7 @@ def sqlite_writer(url: URL) -> Engine:
 
 
 def sqlite_reader(url: URL) -> Engine:
-    """Connections that see one snapshot per transaction, block nobody, and cannot write."""
+    """Open connections that see one snapshot per transaction, block nobody, and cannot write."""
     engine = sa.create_engine(url, pool_size=8, max_overflow=56, connect_args={"check_same_thread": False})
     _on_connect(engine, ["PRAGMA query_only = ON", *_SQLITE_ALWAYS])
     _begin_with(engine, "BEGIN")
@@ -58,7 +58,7 @@ def sqlite_reader(url: URL) -> Engine:
 
 
 def postgres(url: URL, *, pool_size: int = 16, rested_s: float = POSTGRES_RESTED_S) -> Engine:
-    """psycopg 3, READ COMMITTED, with an end to every wait."""
+    """Open an engine of psycopg 3, READ COMMITTED, with an end to every wait."""
     options = f"-c statement_timeout={POSTGRES_STATEMENT_MS} -c lock_timeout={POSTGRES_LOCK_MS} -c timezone=UTC"
     engine = sa.create_engine(
         url,

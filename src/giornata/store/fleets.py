@@ -43,7 +43,7 @@ WITH_DEADLINE = sa.literal_column(
 _of_node = attempts.c.node_id == nodes.c.id
 _live = sa.select(sa.func.count()).where(_of_node, attempts.c.ended_at_ms.is_(None)).scalar_subquery()
 _ended = sa.select(sa.func.max(attempts.c.ended_at_ms)).where(_of_node).scalar_subquery()
-# Of nodes at work nobody asks, and they have the longest histories.
+# Idle times of nodes at work are not asked for, and these nodes have the longest histories.
 _idle_since = sa.case((_live > 0, nodes.c.last_seen_at_ms), else_=sa.func.coalesce(_ended, nodes.c.first_seen_at_ms))
 _at_work = (
     sa.select(sa.func.max(jobs.c.joint_key))
@@ -223,7 +223,7 @@ def _put_fleet(dialect_name: str) -> Any:
 
 @functools.cache
 def _update(names: tuple[str, ...]) -> sa.Update:
-    """There are as many as there are combinations of columns that the use cases set: a few."""
+    """Return the update of these columns. The use cases set only a few combinations of columns."""
     statement = sa.update(fleets).where(fleets.c.name == sa.bindparam("fleet"))
     return statement.values({name: sa.bindparam(name) for name in names})
 

@@ -1,4 +1,4 @@
-"""What nobody refers to."""
+"""Find and delete rows that nothing refers to."""
 
 from collections.abc import Sequence
 

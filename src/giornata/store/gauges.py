@@ -1,4 +1,4 @@
-"""Counts for the operator's gauges."""
+"""Queries that count for the operator's gauges."""
 
 import sqlalchemy as sa
 

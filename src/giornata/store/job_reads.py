@@ -1,4 +1,4 @@
-"""Jobs and what hangs on them, to be looked at."""
+"""Queries that read jobs and what hangs on them."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -135,7 +135,7 @@ class JobReads(Queries, user_store.JobReads):
         wanted = wanted.where(*(jobs.c.labels[name].as_string() == value for name, value in labels.items()))
         if states:
             wanted = wanted.where(jobs.c.state.in_(states))
-        # The platform's own trials are nobody's work; whoever wants to see them asks for them.
+        # Canaries are the platform's own trials; a list shows them only when it asks for their kind.
         wanted = wanted.where(jobs.c.kind != CANARY_KIND if kind is None else jobs.c.kind == kind)
         if match is not None:
             begins = (jobs.c.id.startswith(begin, autoescape=True) for begin in (match, f"job_{match}"))
@@ -235,7 +235,10 @@ class JobReads(Queries, user_store.JobReads):
         return [replace(views[job.kind, job.min_vram_bytes], ahead=ahead.get(job.id, 0)) for job in new]
 
     def _ahead_each(self, jobs: Sequence[JobRecord]) -> dict[str, int]:
-        """Of jobs that were never interrupted: what goes before the first is counted, what lies between is read."""
+        """Return the number of jobs ahead of each, by id, for jobs that were never interrupted.
+
+        The jobs before the first are counted, and those between are read.
+        """
         alike: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
         for job in jobs:
             alike[job.kind, job.priority].append((job.turn, job.id))
@@ -263,7 +266,7 @@ class JobReads(Queries, user_store.JobReads):
 
 
 def _finished(row: Any, shared_micro_usd: int | None) -> FinishedRecord:
-    """With what it paid an hour, where that was a share."""
+    """Return the record with what the attempt paid an hour, where that was a share."""
     values = {name: row._mapping[name] for name in FinishedRecord.__slots__}
     lived_ms = row.ended_at_ms - row.started_at_ms
     if shared_micro_usd is not None and lived_ms > 0:

@@ -1,4 +1,4 @@
-"""Jobs and their states. Every change of state is guarded by the state it starts from."""
+"""Queries for jobs and their states. Every change of state is guarded by the state it starts from."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -168,14 +168,14 @@ class Jobs(Queries, work_store.Jobs):
 
 @functools.cache
 def _lock_of_attempts(dialect_name: str) -> sa.Select[Any]:
-    """In the order of their ids: two who lock several must not wait for one another."""
+    """Lock jobs in the order of their ids: two who lock several must not wait for one another."""
     theirs = sa.select(attempts.c.job_id).where(among(dialect_name, attempts.c.id, "wanted"))
     return sa.select(*_WHOLE).where(jobs.c.id.in_(theirs)).order_by(jobs.c.id).with_for_update()
 
 
 @functools.cache
 def _take_these(dialect_name: str) -> Any:
-    """Jobs that were picked and locked before; the bans stand here all the same."""
+    """Take jobs that were picked and locked before; the bans stand here all the same."""
     given = row_list(dialect_name, types_of(jobs, "id", "only_machine_id", "min_vram_bytes", "attempt_id"))
     mine = (jobs.c.id == given.c.id, QUEUED, *eligible(given.c.only_machine_id, given.c.min_vram_bytes, None))
     values = {**_TAKEN, "attempt_id": given.c.attempt_id}
@@ -184,7 +184,7 @@ def _take_these(dialect_name: str) -> Any:
 
 @functools.cache
 def _update(names: tuple[str, ...]) -> sa.Update:
-    """There are as many as there are combinations of columns that the use cases set: a few."""
+    """Return the update of these columns. The use cases set only a few combinations of columns."""
     statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("wanted"))
     return statement.values({name: sa.bindparam(name) for name in names})
 
@@ -196,7 +196,7 @@ def _change(names: tuple[str, ...]) -> sa.Update:
 
 @functools.lru_cache(maxsize=256)
 def take_statement(key: ClaimQueryKey) -> sa.Update:
-    """The claim: pick and take in one statement. Takes the values of a `ClaimQuery`, `new_attempt` and `now`.
+    """Return the claim: pick and take in one statement. Takes the values of a `ClaimQuery`, `new_attempt` and `now`.
 
     Tests hold both planners to its indexes.
     """

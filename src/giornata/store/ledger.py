@@ -1,4 +1,4 @@
-"""Money: what attempts cost. The ledger has one row for each interval in which an attempt is alive.
+"""Read and write what attempts cost. The ledger has one row for each interval in which an attempt is alive.
 
 The rows do not refer to each other, so that a heartbeat of one attempt never waits for another attempt. What an
 attempt pays of its node's price is computed when it is read: all of it alone, a share beside other attempts (`Bill`).
@@ -56,7 +56,7 @@ _OPEN = sa.insert(ledger).values(
 
 
 def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """`domain.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
+    """Return `domain.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
 
     Whole hours are apart, so that no product leaves 64 bits.
     """
@@ -112,12 +112,15 @@ class Bill:
 
     @property
     def life(self) -> tuple[Interval, ...]:
-        """As others see it. One that runs is taken to be alive, so that the bill of whoever ends before it stays."""
+        """The attempt's intervals as others see them.
+
+        A running attempt counts as alive for ever, so that the bill of another that ends before it does not change.
+        """
         *before, last = self.intervals
         return (*before, Interval(from_ms=last.from_ms, to_ms=FOREVER_MS)) if self.runs else self.intervals
 
     def amount_micro_usd(self, beside: Sequence["Bill"], *, until_ms: int = FOREVER_MS) -> int:
-        """Its share, of what is billed before `until_ms`."""
+        """Return the attempt's share, in micro-dollars, of what is billed before `until_ms`."""
         lives = [bill.life for bill in beside]
         return sum(
             shared_cost_micro_usd(
@@ -130,20 +133,20 @@ class Bill:
         )
 
     def spent(self, beside: Sequence["Bill"], *, from_ms: int) -> Spent:
-        """Its share, in all and from this instant on."""
+        """Return the attempt's share, in all and from this instant on."""
         whole = self.amount_micro_usd(beside)
         before = self.amount_micro_usd(beside, until_ms=from_ms)
         return Spent(total_micro_usd=whole, month_micro_usd=whole - before)
 
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
-    """What those attempts of the jobs cost that ever had the node not for themselves, in micro-dollars by id."""
+    """Return the costs, in micro-dollars by id, of those attempts of the jobs that ever shared their node."""
     found = connection.execute(BESIDE_ATTEMPTS_OF_JOBS, {"jobs": job_ids, "project": project_id})
     return shares(connection, ((one, two) for one, two in found))
 
 
 def shares(connection: sa.Connection, pairs: Iterable[tuple[str, str]]) -> Mapping[str, int]:
-    """What attempts cost that shared their nodes, by id.
+    """Return the costs, in micro-dollars by id, of attempts that shared their nodes.
 
     A pair is an attempt and another that was beside it, and all of an attempt's pairs are here.
     """
@@ -151,14 +154,14 @@ def shares(connection: sa.Connection, pairs: Iterable[tuple[str, str]]) -> Mappi
 
 
 def shares_from(connection: sa.Connection, pairs: Iterable[tuple[str, str]], *, from_ms: int) -> Mapping[str, Spent]:
-    """Likewise, in all and from this instant on."""
+    """Return the costs of such attempts by id, in all and from this instant on."""
     return {of: bill.spent(beside, from_ms=from_ms) for of, bill, beside in _bills_beside(connection, pairs)}
 
 
 def _bills_beside(
     connection: sa.Connection, pairs: Iterable[tuple[str, str]]
 ) -> Iterable[tuple[str, Bill, list[Bill]]]:
-    """(attempt, its bill, those of the attempts beside it)."""
+    """Return each attempt with its bill and the bills of the attempts beside it."""
     beside: dict[str, list[str]] = defaultdict(list)
     for attempt_id, other_id in pairs:
         beside[attempt_id].append(other_id)

@@ -1,4 +1,4 @@
-"""How machines fare."""
+"""Queries for the health of machines."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence

@@ -38,7 +38,7 @@ def migrate(url: str) -> None:
 
 
 def is_current(connection: sa.Connection) -> bool:
-    """Whether the database has seen every migration."""
+    """Return True when the database has seen every migration."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
     return MigrationContext.configure(connection).get_current_revision() == head
 
@@ -57,7 +57,7 @@ def _upgrade(engine: Engine) -> None:
 
 
 def _check_revision(connection: sa.Connection, config: Config) -> None:
-    """Raise InvalidInput for a database from before the first migration that is still here."""
+    """Raises InvalidInput for a database from before the first migration that is still here."""
     found = MigrationContext.configure(connection).get_current_revision()
     (first,) = ScriptDirectory.from_config(config).get_bases()
     if found is not None and found < first:

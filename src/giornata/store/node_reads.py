@@ -1,4 +1,4 @@
-"""Nodes, as users and operators read them."""
+"""Queries that read nodes for users and operators."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,7 +24,9 @@ _newer = nodes.alias("newer")
 
 
 def replaced() -> sa.ColumnElement[bool]:
-    """Whether a node of the same name on the same machine first appeared after this one was last heard of.
+    """Return the condition of a node that another of the same name on the same machine has replaced.
+
+    The other first appeared after this one was last heard of.
 
     Two processes under one name that both live are heard of again and again, and count as two.
     """
@@ -64,7 +66,7 @@ class NodeReads(Queries):
     """The queries of `user_store.JobReads` that are about nodes."""
 
     def live(self, job_id: str, *, kind: str, project_id: str, seen_since_ms: int) -> QueueView:
-        """Which nodes could do this job now, by the claim's own predicate and gate; nothing of those ahead."""
+        """Count the nodes that could do this job now, by the claim's own predicate and gate. Counts no jobs ahead."""
         wanted = {"job": job_id, "kind": kind, "project": project_id, "since": seen_since_ms}
         able = [row for row in self._connection.execute(_LIVE, wanted) if kind in row.kinds]
         return QueueView(
@@ -80,7 +82,7 @@ class NodeReads(Queries):
     def page(
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int, most_bytes: int
     ) -> Rows[NodeRecord]:
-        """By first appearance, newest first."""
+        """Return a page of nodes by first appearance, newest first."""
         query = sa.select(nodes.c.id, nodes.c.first_seen_at_ms)
         if project_id is not None:
             query = query.where(nodes.c.project_id == project_id)
@@ -102,7 +104,7 @@ class NodeReads(Queries):
         return Rows(items=self._whole(rows), more=is_more_behind(rows))
 
     def one(self, node_id: str) -> NodeRecord | None:
-        """The node of this id."""
+        """Return the node of this id; None when there is none."""
         query = sa.select(*NODE_COLUMNS, replaced().label("replaced")).where(nodes.c.id == node_id)
         return next(iter(self._whole(self._connection.execute(query).all())), None)
 

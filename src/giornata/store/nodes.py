@@ -1,4 +1,4 @@
-"""Nodes that have ever asked for work."""
+"""Queries for nodes that have ever asked for work."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from giornata.store.schema import fleets, instances, nodes
 _FLEET = sa.literal_column("nodes.fleet", nodes.c.fleet.type)
 _INSTANCE_ID = sa.literal_column("nodes.instance_id", nodes.c.instance_id.type)
 _ITS_INSTANCE = (instances.c.fleet == _FLEET, instances.c.id == _INSTANCE_ID)
-# Whatever process it is: on an instance that is to go nobody begins anything, whoever wants it to go.
+# No process on an instance that is to go begins anything, whatever the reason for which it is to go.
 _LEAVES = instances.c.leaving_at_ms.is_not(None) | (instances.c.state == sa.literal_column("'stopping'"))
 _ON_LEAVING = sa.exists().where(*_ITS_INSTANCE, _LEAVES)
 _DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
@@ -102,7 +102,9 @@ def _see(dialect_name: str) -> Any:
 
 @functools.cache
 def _see_rows() -> Any:
-    """PostgreSQL: of all in one statement, which gives the rows back but for those of other projects."""
+    """Return PostgreSQL's insert of all nodes in one statement, which gives the rows back but for those of other
+    projects.
+    """
     given = row_list("postgresql", types_of(nodes, *_SEEN))
     some = sa.select(*(given.c[name] for name in _SEEN)).order_by(given.c.id)
     insert = insert_for("postgresql", nodes).from_select(_SEEN, some, include_defaults=False)
@@ -112,7 +114,7 @@ def _see_rows() -> Any:
 def _or_refresh(insert: Any) -> Any:
     new = insert.excluded
     lasting = {name: new[name] for name in _SEEN if name not in {"id", "project_id", "first_seen_at_ms"}}
-    # Who makes itself known asks for work, unless its checks say otherwise: see `note_checks`.
+    # A node that makes itself known asks for work, unless its checks say otherwise: see `note_checks`.
     return insert.on_conflict_do_update(
         index_elements=[nodes.c.id],
         set_={**lasting, "start": sa.literal_column("''")},
@@ -122,7 +124,9 @@ def _or_refresh(insert: Any) -> Any:
 
 @functools.cache
 def _beat() -> Any:
-    """PostgreSQL: an UPDATE goes through its rows in whatever order it likes. So they are held before, in order."""
+    """Return PostgreSQL's update of all beats. An UPDATE goes through its rows in any order, so they are locked
+    before, in order.
+    """
     given = row_list("postgresql", types_of(nodes, "id", *_BEAT))
     theirs = nodes.alias("theirs")
     wanted = sa.select(theirs.c.id).where(theirs.c.id.in_(sa.select(given.c.id))).order_by(theirs.c.id)
@@ -133,7 +137,7 @@ def _beat() -> Any:
 
 @functools.cache
 def _leaving() -> sa.Select[Any]:
-    """SQLite: which of these nodes are to go."""
+    """Return SQLite's query for those of these nodes that are to go."""
     return sa.select(nodes.c.id).where(among("sqlite", nodes.c.id, "wanted"), _DRAINING.element)
 
 

@@ -1,4 +1,4 @@
-"""How fast attempts are, and when a queued job may start."""
+"""Queries for how fast attempts are, and when a queued job may start."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ class Paces(Queries, machine_store.Paces):
         return Takers(idle=able.count(False), busy=able.count(True), coming=self._coming(of))
 
     def _coming(self, of: PaceRow) -> int:
-        """Instances that start in the fleet in which it runs: they will be such nodes."""
+        """Count instances that start in the fleet in which the attempt runs: they will be such nodes."""
         fleet = (
             sa.select(nodes.c.fleet)
             .join(attempts, attempts.c.node_id == nodes.c.id)

@@ -1,4 +1,4 @@
-"""What the queue holds: why a claim finds nothing, and how many jobs wait by what they need of a node.
+"""Queries about the queue: why a claim finds nothing, and how many jobs wait by what they need of a node.
 
 The statements about a claim walk an index of the queue until they find one job. They lock nothing.
 """
@@ -45,12 +45,12 @@ PINNED_AND_BANS = (
 
 
 def is_claimable(connection: sa.Connection, wanted: Wanted) -> bool:
-    """Whether a job is queued that this claim could get."""
+    """Return True when a job is queued that this claim could get."""
     return _any_eligible(connection, wanted, memory_of(wanted))
 
 
 def why_nothing(connection: sa.Connection, wanted: Wanted) -> str:
-    """See `giornata.control.ports.work_store.Jobs`."""
+    """Return why a claim finds nothing; see `giornata.control.ports.work_store.Jobs`."""
     if is_claimable(connection, wanted):
         return "empty-queue"  # the last one is just being taken by somebody else
     if _any_eligible(connection, wanted, ENDLESS_BYTES):
@@ -90,7 +90,7 @@ def _queued(key: ClaimQueryKey) -> sa.Select[Any]:
 
 @functools.lru_cache(maxsize=64)
 def _for_another(key: ClaimQueryKey) -> sa.Select[Any]:
-    """A job of these kinds that is for one machine. There are few of those at any time."""
+    """Select a job of these kinds that is for one machine. There are few of those at any time."""
     conditions = (PINNED, jobs.c.kind.in_(kinds_of(key)), *in_project(_project(key)))
     return sa.select(jobs.c.id).where(*conditions).limit(1)
 
@@ -109,7 +109,9 @@ def _project(key: ClaimQueryKey) -> sa.BindParameter[str] | None:
 
 
 def _may_be_for(key: ClaimQueryKey) -> sa.BindParameter[str] | None:
-    """The machine whose own jobs a claim may get: what is for one machine joins nobody's batch."""
+    """Return the machine whose own jobs a claim may get. A companion gets none: a job for one machine joins nobody's
+    batch.
+    """
     return None if key.companion else parameter("machine")
 
 
@@ -124,7 +126,7 @@ class _Asked(NamedTuple):
 
 
 def read_demand(connection: sa.Connection) -> list[Demand]:
-    """See `giornata.control.ports.work_store.Jobs`."""
+    """Return the queued jobs by their needs; see `giornata.control.ports.work_store.Jobs`."""
     counts: Counter[_Asked] = Counter()
     for row in connection.execute(COUNTED):
         counts[_Asked(row.kind, row.min_vram_bytes, row.project_id)] = row.number
@@ -139,7 +141,7 @@ def read_demand(connection: sa.Connection) -> list[Demand]:
 
 
 def _each_with_bans(rows: Any) -> list[_Asked]:
-    """One for each job; a row for each of its bans, or one without."""
+    """Return one for each job. A job has a row for each of its bans, or one without."""
     by_job: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
         by_job[row.id].append(row)

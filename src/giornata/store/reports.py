@@ -1,4 +1,4 @@
-"""What nodes report about a job: log lines, metrics and events."""
+"""Read and write the reports of nodes about a job: log lines, metrics and events."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Committed checkpoints and artifacts of a job."""
+"""Queries for committed checkpoints and artifacts of a job."""
 
 import functools
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Rows in and out of statements: records from rows, inserts that give way, and many rows in one statement.
+"""Move rows in and out of statements: records from rows, inserts that give way, and many rows in one statement.
 
 The text of a statement does not depend on the number of rows. A text that does is compiled, prepared and planned anew
 for each number.
@@ -33,7 +33,8 @@ class Queries:
 
 
 def row_list(dialect_name: str, types: Mapping[str, Any]) -> Any:
-    """The parameter ROWS as a table, in the order of the list. `types` are SQL types by the name of the column.
+    """Return the parameter ROWS as a table, in the order of the list. `types` are SQL types by the name of the
+    column.
 
     A column that an object does not have is NULL.
     """
@@ -49,7 +50,7 @@ def row_list(dialect_name: str, types: Mapping[str, Any]) -> Any:
 
 
 def among(dialect_name: str, column: Any, name: str) -> sa.ColumnElement[bool]:
-    """Whether the column has one of the values of the parameter `name`, which is a list."""
+    """Return the condition that the column has one of the values of the parameter `name`, which is a list."""
     if dialect_name == "postgresql":
         listed: sa.ColumnElement[bool] = column == sa.any_(sa.bindparam(name, type_=postgresql.ARRAY(column.type)))
         return listed
@@ -59,7 +60,7 @@ def among(dialect_name: str, column: Any, name: str) -> sa.ColumnElement[bool]:
 
 
 def types_of(table: sa.Table, *names: str) -> dict[str, Any]:
-    """The types of these columns of a table."""
+    """Return the types of these columns of a table."""
     return {name: table.c[name].type for name in names}
 
 
@@ -68,7 +69,8 @@ def _as_it_is(statement: Any) -> Any:
 
 
 def update_rows(connection: sa.Connection, dialect_name: str, table: sa.Table, rows: Rows, **where: Any) -> int:
-    """Set columns of the rows with these ids; how many there were. Each object names `id` and the same columns.
+    """Set columns of the rows with these ids; return how many there were. Each object names `id` and the same
+    columns.
 
     Only rows whose columns are as `where` says are set; None stands for NULL.
     """
@@ -79,7 +81,7 @@ def update_rows(connection: sa.Connection, dialect_name: str, table: sa.Table, r
 
 @functools.cache
 def _update(dialect_name: str, table: sa.Table, names: tuple[str, ...], where: tuple[tuple[str, Any], ...]) -> Any:
-    """There are as many as there are combinations of columns that the use cases set: a few."""
+    """Return the update of these columns. The use cases set only a few combinations of columns."""
     given = row_list(dialect_name, types_of(table, "id", *names))
     same = [table.c[name].is_(None) if value is None else table.c[name] == value for name, value in where]
     return sa.update(table).where(table.c.id == given.c.id, *same).values({name: given.c[name] for name in names})
@@ -106,12 +108,14 @@ def _insert(dialect_name: str, table: sa.Table, names: tuple[str, ...], settle: 
         return settle(insert_for(dialect_name, table)).inline()
     given = row_list(dialect_name, types_of(table, *names))
     some = sa.select(*(given.c[name] for name in names))
-    # Inline: nobody asks for the ids that they get.
+    # Inline: the ids that they get are not needed.
     return settle(insert_for(dialect_name, table).from_select(names, some, include_defaults=False)).inline()
 
 
 def bind_each(connection: sa.Connection, statement: sa.Insert, names: tuple[str, ...], rows: Rows) -> None:
-    """SQLite: an insert of the columns `names`. Without SQLAlchemy's way for each value, which costs more than it."""
+    """Insert the columns `names` into SQLite, without SQLAlchemy's way for each value, which costs more than the
+    insert.
+    """
     sql, values_of, documents = _compiled(statement, names)
     if documents:
         rows = [{**row, **{name: json.dumps(row[name]) for name in documents}} for row in rows]
@@ -120,7 +124,7 @@ def bind_each(connection: sa.Connection, statement: sa.Insert, names: tuple[str,
 
 @functools.cache
 def _compiled(statement: sa.Insert, names: tuple[str, ...]) -> tuple[str, Callable[[Any], Any], frozenset[str]]:
-    """The text, what takes its parameters out of a row, and the columns of JSON."""
+    """Return the text, what takes its parameters out of a row, and the columns of JSON."""
     compiled = statement.compile(dialect=sqlite.dialect(), column_keys=list(names))
     columns = statement.table.c
     documents = frozenset(name for name in names if isinstance(columns[name].type, sa.JSON))
@@ -128,7 +132,7 @@ def _compiled(statement: sa.Insert, names: tuple[str, ...]) -> tuple[str, Callab
 
 
 def insert_for(dialect_name: str, table: sa.Table) -> Any:
-    """The dialect's own insert of `table`; both have `on_conflict_do_nothing` and `on_conflict_do_update`."""
+    """Return the dialect's own insert of `table`; both have `on_conflict_do_nothing` and `on_conflict_do_update`."""
     return postgresql.insert(table) if dialect_name == "postgresql" else sqlite.insert(table)
 
 
@@ -143,10 +147,10 @@ def insert_unless_there(dialect_name: str, table: sa.Table, **values: Any) -> sa
 
 
 def columns(table: sa.Table, record: type[Any], *, but: frozenset[str] = frozenset()) -> list[sa.Column[Any]]:
-    """The table's columns that the record has fields for, without those named in `but`."""
+    """Return the table's columns that the record has fields for, without those named in `but`."""
     return [table.c[field.name] for field in fields(record) if field.name not in but]
 
 
 def record_of(record: type[_R], row: Any) -> _R:
-    """The record of a row whose columns have the names of its fields."""
+    """Return the record of a row whose columns have the names of its fields."""
     return record(**row._mapping)

@@ -1,4 +1,4 @@
-"""The SQLite file: who may open it, and whose turn it is to write."""
+"""Guard the SQLite file: who may open it, and whose turn it is to write."""
 
 import fcntl
 import os
@@ -42,7 +42,7 @@ def private_database(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Whoever may write to the folder could put another database into the place of this one."""
+    """Refuse a folder that others may write to: they could put another database into the place of this one."""
     status = folder.stat()
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if others_write and not status.st_mode & stat.S_ISVTX:
@@ -56,7 +56,7 @@ def _fault(path: Path, status: os.stat_result, expected: str, command: str) -> F
 
 
 class FairLock:
-    """First come, first served.
+    """A lock that serves those who wait in order: first come, first served.
 
     SQLite lets writers race for its lock, and at 16 writers the unlucky one waits for seconds
     (docs/benchmark-log.md); `threading.Lock` promises no order either.
@@ -78,7 +78,7 @@ class FairLock:
 
     @property
     def waiting(self) -> int:
-        """How many threads stand in the queue."""
+        """The number of threads that stand in the queue."""
         with self._guard:
             return len(self._turns)
 

@@ -1,4 +1,4 @@
-"""New jobs, and the requests that made them."""
+"""Write new jobs, and remember the requests that made them."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The installation's row, projects, their keys and their sealed secrets."""
+"""Queries for the installation's row, projects, their keys and their sealed secrets."""
 
 import sqlalchemy as sa
 

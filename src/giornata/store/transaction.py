@@ -31,7 +31,7 @@ Group = TypeVar("Group")
 
 
 def _group(kind: Callable[[sa.Connection, str], Group]) -> Group:
-    """A group that is made when it is first asked for: most transactions ask for few."""
+    """Make a group when it is first asked for: most transactions ask for few."""
     return cast(Group, cached_property(lambda tx: kind(tx.connection, tx.dialect_name)))
 
 

@@ -1,4 +1,4 @@
-"""What a new job's turn is worked out from, and who stands before a job. Each value is the head of an index."""
+"""Queries for turns: the values behind a new job's turn, and the jobs before it. Each value heads an index."""
 
 import functools
 from typing import Any
@@ -51,7 +51,7 @@ TURNS = _turns()
 
 
 def read_turns(connection: sa.Connection, *, project_id: str, kind: str, priority: int) -> Turns:
-    """See `giornata.control.ports.user_store.Submission`."""
+    """Return the turns behind a new job's turn; see `giornata.control.ports.user_store.Submission`."""
     found: dict[str, list[int]] = {"head": [], "recent": [], "own": []}
     for what, turn in connection.execute(TURNS, {"project": project_id, "kind": kind, "priority": priority}):
         found[what].append(turn)
@@ -62,7 +62,7 @@ def read_turns(connection: sa.Connection, *, project_id: str, kind: str, priorit
 
 @functools.cache
 def before_statement(*, interrupted: bool) -> sa.Select[Any]:
-    """The number of queued jobs for any machine that stand before one of a kind, priority, turn and id."""
+    """Select the number of queued jobs for any machine that stand before one of a kind, priority, turn and id."""
     turn, job_id = sa.bindparam("turn", type_=sa.BigInteger()), sa.bindparam("job", type_=sa.String())
     where = before(kind=_kind, interrupted=interrupted, priority=_priority, turn=turn, job_id=job_id)
     return sa.select(sa.func.count()).select_from(jobs).where(*where)
@@ -70,7 +70,9 @@ def before_statement(*, interrupted: bool) -> sa.Select[Any]:
 
 @functools.cache
 def between_statement() -> sa.Select[Any]:
-    """The ids of the jobs for any machine, never interrupted, of a kind and priority, from one place to another."""
+    """Select the ids of the jobs for any machine, never interrupted, of a kind and priority, from one place to
+    another.
+    """
     place = sa.tuple_(jobs.c.turn, jobs.c.id)
     first, last = (
         sa.tuple_(sa.bindparam(turn, type_=sa.BigInteger()), sa.bindparam(job_id, type_=sa.String()))
@@ -84,7 +86,7 @@ def between_statement() -> sa.Select[Any]:
 def before(
     *, kind: Text, interrupted: bool, priority: Number, turn: Number, job_id: Text
 ) -> tuple[sa.ColumnElement[bool], ...]:
-    """Which jobs those are."""
+    """Return the conditions for jobs that stand before one of this kind, priority, turn and id."""
     alike = jobs.c.interrupted.is_(sa.true() if interrupted else sa.false())
     sooner = alike & (jobs.c.priority == priority) & (sa.tuple_(jobs.c.turn, jobs.c.id) < sa.tuple_(turn, job_id))
     first = sooner | (alike & (jobs.c.priority > priority))

@@ -1,4 +1,4 @@
-"""Blobs, uploads and caches."""
+"""Queries for blobs, uploads and caches."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

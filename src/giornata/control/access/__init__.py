@@ -1,1 +1,1 @@
-"""Who may do what: keys, permissions, secrets and names of machines. Read authenticate first."""
+"""Access control: keys, permissions, secrets and names of machines. Read authenticate first."""

@@ -1,4 +1,4 @@
-"""Who sends a request: keys of users and nodes, tokens of providers, and the token of an attempt.
+"""Find the caller of a request: keys of users and nodes, tokens of providers, and the token of an attempt.
 
 An attempt's token comes with its lease. The token is a function of the attempt's id and the signing key, so that a
 repeated claim gets the same token.
@@ -29,16 +29,17 @@ REFUSAL = "this key is unknown or revoked; pass one as `Authorization: Bearer gk
 
 
 def remembered(ctx: Context, secret: str) -> Caller | None:
-    """Whose secret this is, if `authenticate` found that out a moment ago. Asks no database."""
+    """Return the owner of this secret, if `authenticate` found it a moment ago. Asks no database."""
     return ctx.memory.caller(secret_hash(secret), at_ms=ctx.clock.now_ms())
 
 
 def authenticate(ctx: Context, secret: str) -> Caller:
-    """Whose secret this is. Raises Unauthenticated when it is malformed, unknown or revoked: one answer for all.
+    """Return the owner of this secret. Raises Unauthenticated when it is malformed, unknown or revoked: one answer
+    for all.
 
-    Found by its hash, whose lookup tells nothing about the secret, and compared in constant time. A token that a
-    provider gave to its workload makes a node of the operator's project, on the machine that the token names; then
-    Unavailable is raised when the provider's keys cannot be had.
+    The key is found by its hash, whose lookup tells nothing about the secret, and compared in constant time. A token
+    that a provider gave to its workload makes a node of the operator's project, on the machine that the token names;
+    then Unavailable is raised when the provider's keys cannot be had.
     """
     if TOKEN.fullmatch(secret) is not None:
         return _workload(ctx, secret)
@@ -74,8 +75,8 @@ def _caller(ctx: Context, key: KeyRecord) -> Caller:
 
 
 def require_standing(ctx: Context, caller: Caller) -> None:
-    """For whoever was let in a while ago, and stays. Raises Unauthenticated for a key that was revoked meanwhile, and
-    for a token that ran out.
+    """Check again a caller that was let in a while ago, and stays. Raises Unauthenticated for a key that was revoked
+    meanwhile, and for a token that ran out.
 
     Asks the database at most once in STANDING_KEPT_MS for each key.
     """
@@ -95,7 +96,9 @@ def require_standing(ctx: Context, caller: Caller) -> None:
 
 
 def _workload(ctx: Context, token: str) -> Caller:
-    """Remembered until the token runs out, and never longer: it is the token that ends the permission."""
+    """Return the caller that a provider's token names. It is remembered until the token runs out, and never longer:
+    the token ends the permission.
+    """
     known, now_ms, generation = remembered(ctx, token), ctx.clock.now_ms(), ctx.memory.generation
     if known is not None:
         return known
@@ -120,12 +123,12 @@ def _note_use(ctx: Context, key_id: str, now_ms: int) -> None:
 
 
 def attempt_token(key: bytes, attempt_id: str) -> str:
-    """`att_….<HMAC-SHA256 of the attempt's id>`."""
+    """Return the attempt's token, `att_….<HMAC-SHA256 of the attempt's id>`."""
     return f"{attempt_id}.{_mac(key, attempt_id)}"
 
 
 def verify(ctx: Context, attempt_id: str, token: str) -> None:
-    """Raises Unauthenticated unless the token is this attempt's. Whether the attempt lives is asked elsewhere."""
+    """Raises Unauthenticated unless the token is this attempt's. Other code checks that the attempt lives."""
     expected = attempt_token(signing_key(ctx), attempt_id)
     if not hmac.compare_digest(expected.encode(), token.encode()):
         raise Unauthenticated("this token is not the attempt's; send the token that came with its lease")

@@ -38,7 +38,7 @@ def install(ctx: Foundations, *, admin_key: str | None = None) -> str | None:
 
 
 def seal_signing_key(ctx: Foundations) -> bool:
-    """Seal the key that an earlier version kept in the clear; whether there was one. Raises Unavailable."""
+    """Seal the key that an earlier version kept in the clear; return True when there was one. Raises Unavailable."""
     if not ctx.sealer.seals:
         return False
     with ctx.store.begin() as tx:
@@ -65,7 +65,7 @@ def renew_signing_key(ctx: Foundations) -> None:
 
 
 def signing_key(ctx: Foundations) -> bytes:
-    """What URLs and attempt tokens are signed with; read once in the life of a process. Raises Unavailable."""
+    """Return the key that signs URLs and attempt tokens; a process reads it once. Raises Unavailable."""
     if ctx.memory.signing_key is None:
         with ctx.store.read() as tx:
             return signing_key_in(tx, ctx)
@@ -73,14 +73,16 @@ def signing_key(ctx: Foundations) -> bytes:
 
 
 def signing_key_in(tx: Transaction, ctx: Foundations) -> bytes:
-    """As `signing_key`, within a transaction that is there already."""
+    """Return the signing key, as `signing_key` does, within a transaction that is there already."""
     if ctx.memory.signing_key is None:
         ctx.memory.signing_key = read_signing_key(tx, ctx)
     return ctx.memory.signing_key
 
 
 def read_signing_key(tx: Transaction, ctx: Foundations) -> bytes:
-    """From the database, whatever is remembered. Raises Unavailable before `install`, and without the sealing key."""
+    """Read the signing key from the database, whatever is remembered. Raises Unavailable before `install`, and
+    without the sealing key.
+    """
     kept = tx.projects.signing_key()
     if kept is None:
         raise Unavailable("the installation has no signing key yet: `install` has not run on this database")
@@ -88,7 +90,7 @@ def read_signing_key(tx: Transaction, ctx: Foundations) -> bytes:
 
 
 def _stored(ctx: Foundations, key: str) -> tuple[str, str | None]:
-    """What is stored of the key: in the clear, and sealed."""
+    """Return the stored forms of the key: in the clear, and sealed."""
     return ("", ctx.sealer.seal(json.dumps([PURPOSE, key]))) if ctx.sealer.seals else (key, None)
 
 

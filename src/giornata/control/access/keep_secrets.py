@@ -1,6 +1,6 @@
 """A project's secrets: set, listed by name, deleted, handed to the node that does a job which names one.
 
-What is sealed says whose it is, so that a row which was moved in the database opens for nobody.
+The sealed text names its project, so that a row which was moved in the database cannot be opened.
 """
 
 import json
@@ -43,7 +43,7 @@ def set_secret(ctx: Context, caller: Caller, name: str, request: SetSecret) -> S
 
 
 def list_secrets(ctx: Context, caller: Caller) -> SecretPage:
-    """The names that the project has. Raises Forbidden for a caller that is no admin."""
+    """Return the names of the project's secrets. Raises Forbidden for a caller that is no admin."""
     require_admin(caller)
     with ctx.store.read() as tx:
         return SecretPage(items=tuple(map(_reply, tx.secrets.of_project(caller.project_id))))
@@ -61,8 +61,8 @@ def delete_secret(ctx: Context, caller: Caller, name: str) -> Secret:
 
 
 def secret_value(tx: Transaction, ctx: Context, project_id: str, name: str, *, where: str) -> str:
-    """What a node is told. Raises InvalidInput, whose fault names the secret and stands at `where`, when it is gone
-    or cannot be unsealed: no job starts without its secret.
+    """Return the secret's value for a node. Raises InvalidInput, whose fault names the secret and stands at `where`,
+    when the secret is gone or cannot be unsealed: no job starts without its secret.
     """
     record = tx.secrets.get(project_id, name)
     if record is None:

@@ -1,4 +1,4 @@
-"""Keys: create, list, revoke."""
+"""Create, list and revoke API keys."""
 
 import hashlib
 from collections.abc import Iterator
@@ -59,14 +59,14 @@ def _node_faults(ctx: Context, caller: Caller, request: CreateKey) -> Iterator[F
 
 
 def draw_key(ctx: Foundations, *, project_id: str, scope: Scope, name: str) -> tuple[str, KeyRecord]:
-    """A fresh secret `gk_<prefix>_<random>`, and the row to store: it holds the secret's sha256 only."""
+    """Draw a fresh secret `gk_<prefix>_<random>`; return it with the row to store, which holds its sha256 only."""
     prefix = hashlib.sha256(ctx.names.secret().encode()).hexdigest()[:PREFIX_LENGTH]
     secret = f"gk_{prefix}_{ctx.names.secret()}"
     return secret, key_of(ctx, secret, project_id=project_id, scope=scope, name=name)
 
 
 def key_of(ctx: Foundations, secret: str, *, project_id: str, scope: Scope, name: str) -> KeyRecord:
-    """The row of a secret `gk_<prefix>_<random>`."""
+    """Return the row of a secret `gk_<prefix>_<random>`."""
     return KeyRecord(
         id=ctx.names.new("key"),
         project_id=project_id,
@@ -81,12 +81,12 @@ def key_of(ctx: Foundations, secret: str, *, project_id: str, scope: Scope, name
 
 
 def secret_hash(secret: str) -> str:
-    """What is stored of a secret. It has 256 random bits, so a plain hash cannot be searched backwards."""
+    """Return the stored hash of a secret. A secret has 256 random bits, so a plain hash cannot be inverted."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def key_reply(key: KeyRecord) -> Key:
-    """A key as its project's admins see it."""
+    """Return a key as its project's admins see it."""
     return Key(
         id=key.id,
         prefix=key.prefix,
@@ -102,7 +102,9 @@ def key_reply(key: KeyRecord) -> Key:
 
 
 def list_keys(ctx: Context, caller: Caller, cursor: str | None, limit: int) -> KeyPage:
-    """Keys of the caller's project, of all projects for an admin of the installation; newest first, no secrets."""
+    """Return keys of the caller's project, of all projects for an admin of the installation; newest first, no
+    secrets.
+    """
     require_admin(caller)
     check_limit(limit)
     project_id = None if caller.is_root_admin else caller.project_id

@@ -1,4 +1,4 @@
-"""What a caller is shown of machines and nodes.
+"""The names of machines and nodes as a caller sees them.
 
 The operator sees every id. A project sees the ids of its own machines, and a pseudonym in the place of each id that
 names a machine of the operator's. A pseudonym is the same for as long as the installation lives, and another one in
@@ -23,7 +23,7 @@ TILDE = "~"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownNode:
-    """The ids of a node, as somebody is shown them."""
+    """The ids of a node, as a caller sees them."""
 
     node_id: str
     machine_id: str
@@ -32,13 +32,13 @@ class ShownNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineNames:
-    """For readers of one project."""
+    """Names machines, nodes and fleets for readers of one project."""
 
     project_id: str
     key: bytes
 
     def node(self, *, node_id: str, machine_id: str, name: str) -> ShownNode:
-        """`machine_id` is the one by which the server knows it."""
+        """Return the shown ids of a node. `machine_id` is the one by which the server knows the machine."""
         if self.project_id == ROOT_PROJECT:
             return ShownNode(node_id=node_id, machine_id=machine_id, name=name)
         if owner_of(machine_id) == self.project_id:
@@ -47,15 +47,17 @@ class MachineNames:
         return ShownNode(node_id=self._pseudonym("node", node_id), machine_id=pseudonym, name=pseudonym)
 
     def machine(self, machine_id: str) -> str:
-        """The machine alone."""
+        """Return the shown name of the machine alone."""
         return self.node(node_id="", machine_id=machine_id, name="").machine_id
 
     def fleet(self, fleet: str) -> str:
-        """The name of a fleet. Of the operator's fleets a project sees those that one of its keys is bound to."""
+        """Return the shown name of a fleet. Of the operator's fleets a project sees those that one of its keys is
+        bound to.
+        """
         return fleet if self.project_id == ROOT_PROJECT else own_name(fleet, self.project_id)
 
     def event_data(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The data of an event, which may name a node, or several machines."""
+        """Return the shown data of an event, which may name a node, or several machines."""
         if "machine_ids" in data:
             data = {**data, "machine_ids": [self.machine(str(each)) for each in data["machine_ids"]]}
         if "machine_id" not in data or "node_id" not in data:
@@ -71,5 +73,5 @@ class MachineNames:
 
 
 def machine_names(tx: Transaction, ctx: Foundations, caller: Caller) -> MachineNames:
-    """As the caller is shown them."""
+    """Return the names of machines as the caller sees them."""
     return MachineNames(project_id=caller.project_id, key=signing_key_in(tx, ctx))

@@ -1,4 +1,4 @@
-"""What the scope of a key reaches. Whose project it is, is asked in every query."""
+"""The reach of each scope of a key. Every query asks for the project besides."""
 
 from giornata.control.context import Caller
 from giornata.domain.errors import Forbidden

@@ -1,4 +1,4 @@
-"""The gate before the queue: which kinds of job the machine that asks may begin now.
+"""The gate before the queue: it decides which kinds of job the machine of a claim may begin now.
 
 Asked in the claim's transaction, while the node's row is held. Rows of machines that are limited are held too, so
 that two nodes of one machine do not take the last of its quota both. Of the others nothing but their rows is read,
@@ -36,7 +36,7 @@ _WORDS: Mapping[Answer, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """What a node may claim: `wanted` with the kinds that it may begin, None for nothing, which `refusal` explains.
+    """The admission of one claim: `wanted` has the kinds that the node may begin; if None, `refusal` explains it.
 
     With `on_trial` a canary has to come first: these are the rows that wait for it. `crowded` are rows whose kind was
     refused because earlier claims of the batch may begin that kind.
@@ -49,7 +49,8 @@ class Admitted:
 
 
 def health_of_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at_ms: int, hold: bool) -> HealthByKey:
-    """Of the machines and kinds of these claims. `hold` the rows of limited machines if anything is to be begun.
+    """Read the health of the machines and kinds of these claims. `hold` the rows of limited machines if anything is
+    to be begun.
 
     Of what a claim does, only `canary_of` changes these rows.
     """
@@ -68,13 +69,13 @@ def health_of_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at
 def admit_each(
     tx: Transaction, ctx: Context, asked: Sequence[Wanted], known: Mapping[MachineKey, Health], *, at_ms: int
 ) -> list[Admitted]:
-    """For each of them; `known` is what `health_of_each` found."""
+    """Admit each of the claims in order; `known` is what `health_of_each` found."""
     begun: Counter[MachineKey] = Counter()  # by those who asked before in this very batch
     return [_admit(tx, ctx, each, known, begun, at_ms=at_ms) for each in asked]
 
 
 def crowded_out(admitted: Sequence[Admitted], begun_kinds: Mapping[int, str]) -> set[int]:
-    """Which of the claims were refused a kind because of a claim that has not begun that kind.
+    """Return the numbers of claims that were refused a kind because of a claim that has not begun that kind.
 
     `begun_kinds` says by the number of the claim what it has begun.
     """
@@ -91,7 +92,7 @@ def crowded_out(admitted: Sequence[Admitted], begun_kinds: Mapping[int, str]) ->
 
 
 def canary_of(tx: Transaction, ctx: Context, admitted: Admitted, known: HealthByKey, *, at_ms: int) -> Wanted:
-    """What to claim for the machine to get its canary, which is made if there is none.
+    """Return the claim that gives the machine its canary, which is made if there is none.
 
     The rows must be held. They are changed in `known` as well: another claim of the batch may be for this machine.
     """
@@ -151,7 +152,7 @@ def _answer(
         health,
         live=engaged.live + just_now,
         at_stake_ms=[*engaged.at_stake_ms, *[at_ms] * just_now],
-        # Who looks for a companion is at work: that is no moment for a trial.
+        # A node that looks for a companion is at work: that is no moment for a trial.
         offers_canary=CANARY_KIND in wanted.kinds and wanted.joint_key is None,
         policy=policy,
         at_ms=at_ms,
@@ -162,7 +163,7 @@ def _refusal(answers: Sequence[Admission], *, at_ms: int) -> ClaimReply:
     if not answers:
         return ClaimReply(reason="no-such-kind", detail="this node takes no kind of job but the platform's own")
     said = answers[0]
-    # A wait that ends is told before one of which nobody knows.
+    # A wait with a known end is told before one without.
     again_ms = min((each.again_at_ms for each in answers if each.again_at_ms is not None), default=None)
     when = "" if again_ms is None else f"; more in {max(1, -(-(again_ms - at_ms) // 1000))} s"
     reason = said.answer if said.answer is not Answer.CANARY else Answer.PROBATION

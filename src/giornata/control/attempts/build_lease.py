@@ -1,4 +1,4 @@
-"""What a node needs to begin: spec, pictures, checkpoints, numbers. Part of the claim's transaction."""
+"""Build the lease that a node begins with: spec, pictures, checkpoints, numbers. Part of the claim's transaction."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ ROLES = {"dataset": "instance", "class_dataset": "class"}
 
 
 def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> Lease:
-    """The lease of a live attempt. Asked again it says the same, with fresh URLs.
+    """Return the lease of a live attempt. A second call gives the same, with fresh URLs.
 
     Raises InvalidInput when the job names a secret that is gone or cannot be unsealed.
     """
@@ -51,7 +51,7 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
 
 
 def _secret(tx: Transaction, ctx: Context, job: JobRow, field: str) -> SecretStr | None:
-    """The only way by which a secret ever leaves the store."""
+    """Return the secret that the spec names. This is the only way by which a secret ever leaves the store."""
     name = job.spec.get(field) if job.kind == "train" else None
     if not isinstance(name, str):
         return None

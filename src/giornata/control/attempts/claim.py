@@ -1,6 +1,6 @@
 """Hand out jobs. Everything about a claim happens in one transaction, or not at all.
 
-Whatever came in while the database was at work is done in one transaction: its cost is shared.
+Claims that came in while the database was at work are done in one transaction: its cost is shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ SEEN_EVERY_MS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A claim, and whose it is. Raises as `known_node`.
+    """A claim together with its caller. Raises as `known_node`.
 
     `node` is the node as the server knows it, `wanted` says which jobs it may have.
     """
@@ -68,18 +68,20 @@ class Asked:
 
     @property
     def node_id(self) -> str:
-        """Of the node that asks."""
+        """The id of the node that asks."""
         return self.claim.node.node_id
 
     @property
     def sighting(self) -> NodeSighting:
-        """What is noted of that node."""
+        """The facts of that node that the store keeps."""
         claim = self.claim
         return sighting(self.caller, self.node, kinds=claim.kinds, held_models=claim.held_models)
 
 
 def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
-    """A lease, or why there is none: a look, and a claim if there is something. Raises Forbidden and Conflict."""
+    """Return a lease, or why there is none: a look, and a claim if there is something. Raises Forbidden and
+    Conflict.
+    """
     asked = Asked(caller=caller, claim=claim)
     nothing = nothing_yet(ctx, asked)
     if nothing is not None:
@@ -91,7 +93,7 @@ def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
 
 
 def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
-    """The answer to a node that waits while nothing happens, found without writing anything; None: claim."""
+    """Return the answer to a node that waits while nothing happens, found without writing anything; None: claim."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.read() as tx:
         node = tx.nodes.get(asked.node_id)
@@ -113,7 +115,7 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
 
 
 def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Conflict | Forbidden]:
-    """For each a lease, or why there is none. No two of one node. Notes that the nodes were seen.
+    """Return for each claim a lease, or why there is none. No two of one node. Notes that the nodes were seen.
 
     Repeating a `request_id` whose attempt lives gives the same lease with the same token; repeating one whose
     attempt has ended gives nothing. The answer is Conflict when the node's id belongs to another project, and
@@ -137,14 +139,14 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
 
 
 def _known(node: NodeRow, earlier: Earlier | None) -> ClaimReply | Earlier | None:
-    """The answer, or the attempt that was made for this claim before, when neither takes a look at the queue."""
+    """Return the answer, or the attempt that this claim made before, when neither takes a look at the queue."""
     return earlier or (draining_reply() if node.draining else None)
 
 
 def _take_each(
     tx: Transaction, ctx: Context, asked: Sequence[Asked], nodes: Mapping[str, NodeRow], *, at_ms: int
 ) -> list[ClaimReply]:
-    """For each a lease, or why there is none. A second round is rare; see `_take_round`."""
+    """Return for each claim a lease, or why there is none. A second round is rare; see `_take_round`."""
     health = health_of_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
     replies: list[ClaimReply | None] = [None] * len(asked)
     while left := [number for number, reply in enumerate(replies) if reply is None]:
@@ -163,8 +165,10 @@ def _take_round(
     *,
     at_ms: int,
 ) -> list[ClaimReply | None]:
-    """None for a claim to try again: its machine was refused a kind because an earlier claim of the batch might begin
-    that kind, and the earlier claim did not. The first claim always gets a reply.
+    """Answer the claims once; None for a claim to try again.
+
+    Such a claim's machine was refused a kind because an earlier claim of the batch might begin that kind, and the
+    earlier claim did not. The first claim always gets a reply.
     """
     admitted = admit_each(tx, ctx, [each.wanted for each in asked], health, at_ms=at_ms)
     replies = [each.refusal for each in admitted]
@@ -199,8 +203,10 @@ def _take_round(
 
 
 def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) -> ClaimReply:
-    """Whoever is refused learns first that there is nothing anyway: as `nothing_yet` says it, which does not come
-    so far."""
+    """Answer a refused claim as empty when no job waits for the node anyway.
+
+    `nothing_yet` says the same, before it comes to the machine's health.
+    """
     refused = reply is admitted.refusal
     return empty_reply(tx, asked.wanted) if refused and not tx.jobs.claimable(asked.wanted) else reply
 
@@ -208,7 +214,9 @@ def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) 
 def _taken(
     tx: Transaction, ctx: Context, admitted: Sequence[Admitted], health: HealthByKey, *, at_ms: int
 ) -> Mapping[int, tuple[Taking, JobRow | None]]:
-    """By the number of the claim: what it asked for, and what it got. A canary goes before everything else."""
+    """Take jobs; return by the number of the claim what it asked for, and what it got. A canary goes before
+    everything else.
+    """
     taken: dict[int, tuple[Taking, JobRow | None]] = {}
     for number, each in enumerate(admitted):
         if each.on_trial:
@@ -265,7 +273,7 @@ def _started(job: JobRow, attempt: AttemptRow) -> NewEvent:
 
 
 def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> None:
-    """The attempt that lapsed and might have come back may no longer: somebody else has the job now."""
+    """End the attempt that lapsed and might have come back: somebody else has the job now."""
     silent = tx.attempts.live_of_job(job.id) if job.attempt_count > 1 else None
     if silent is None:
         return
@@ -276,7 +284,7 @@ def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> 
 
 
 def _again(ctx: Context, earlier: Earlier, *, at_ms: int) -> ClaimReply:
-    """The reply to a claim got lost, or the claim was sent twice."""
+    """Answer a claim whose reply got lost, or that was sent twice."""
     with ctx.store.begin() as tx:
         job = tx.jobs.lock(earlier.job_id)
         attempt = tx.attempts.get(earlier.attempt_id)

@@ -29,7 +29,7 @@ def fail_unbegun(tx: Transaction, job: JobRow, faults: Sequence[Fault], *, at_ms
 
 
 def fail_begun(tx: Transaction, job: JobRow, attempt: AttemptRow, faults: Sequence[Fault], *, at_ms: int) -> None:
-    """Fail a job whose live attempt was promised to a node that never got its lease. Nobody is blamed."""
+    """Fail a job whose live attempt was promised to a node that never got its lease. No machine is blamed."""
     message = _words(faults)
     end_attempt(tx, job, attempt, reason=Reason.RELEASED, at_ms=at_ms, alive=True, message=message)
     _fail(tx, job, faults, attempt=attempt.number, at_ms=at_ms)
@@ -55,18 +55,18 @@ def _words(faults: Sequence[Fault]) -> str:
 
 
 def unusable_reply(job: JobRow) -> ClaimReply:
-    """The reply to the node that took a job which cannot begin."""
+    """Return the reply to the node that took a job which cannot begin."""
     detail = f"the job {job.id} could not begin anywhere, and has failed; ask again for another"
     return ClaimReply(reason="unusable-job", detail=detail)
 
 
 def draining_reply() -> ClaimReply:
-    """The reply to a node that leaves: it gets no job."""
+    """Return the reply to a node that leaves: it gets no job."""
     return ClaimReply(reason="draining", detail="this node is to leave and gets no more work", drain=True)
 
 
 def empty_reply(tx: Transaction, wanted: Wanted) -> ClaimReply:
-    """The reply to a node that gets no job, with the reason that the store finds in the queue."""
+    """Return the reply to a node that gets no job, with the reason that the store finds in the queue."""
     reason = tx.jobs.why_nothing(wanted)
     memory = _gigabytes(wanted.vram_bytes)
     details = {

@@ -1,4 +1,4 @@
-"""Checkpoints and artifacts begin to exist here, and nowhere else: an upload without a commit does not exist."""
+"""Commit checkpoints and artifacts, which begin to exist here alone: an upload without a commit does not exist."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ KEEP_LATEST = 2
 def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -> Committed:
     """Verify the bytes, then make the checkpoint exist. Repeating it changes nothing, however late the repeat comes.
 
-    One that was rejected for its bytes is usable again once they are there again.
+    A checkpoint that was rejected for its bytes is usable again once they are there again.
     Raises LeaseLost when the attempt has ended, BlobMissing and BlobMismatch when the bytes are not there or are
     others, and Conflict when this very attempt has committed other bytes for the step.
     """
@@ -47,7 +47,8 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
 
 
 def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int]:
-    """Steps that need not be kept: all but the latest K, and those that N divides. Never the highest usable one.
+    """Return the steps that need not be kept: all but the latest K, and those that N divides. Never the highest
+    usable one.
 
     A rejected one goes when it lies below all that are kept.
     """
@@ -61,7 +62,7 @@ def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int
 
 
 def _with(rows: Sequence[CheckpointRow], attempt: AttemptRow, commit: CommitCheckpoint) -> list[CheckpointRow]:
-    """The job's checkpoints as they will be when this one is in."""
+    """Return the job's checkpoints as they will be when this one is in."""
     blob = BlobRow(sha256=commit.sha256, size_bytes=commit.size_bytes, key="")
     this = CheckpointRow(step=commit.step, attempt_number=attempt.number, rejected=False, blob=blob)
     return [this, *(row for row in rows if row.step != commit.step)]
@@ -76,7 +77,10 @@ def _note_difference(
     *,
     at_ms: int,
 ) -> None:
-    """Exact resume makes equal bytes; when it did not, the job's history says so, and the later attempt's count."""
+    """Note in the job's history that a resume did not make equal bytes; the later attempt's bytes count.
+
+    Raises Conflict when the bytes that stand are not of an earlier attempt.
+    """
     if standing.attempt_number >= attempt.number:
         raise Conflict(f"step {commit.step} was committed with other bytes (sha256 {standing.blob.sha256}) before")
     data = {

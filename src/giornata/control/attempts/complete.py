@@ -1,4 +1,4 @@
-"""A node says that the job is done."""
+"""End a job because its node says that it is done."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from giornata.protocol.work import AttemptEnded, CompleteAttempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A report, and the attempt that it is of."""
+    """A report of completion, and the id of its attempt."""
 
     attempt_id: str
     report: CompleteAttempt
@@ -28,7 +28,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """A report and the rows that it is about, locked. The attempt lives, and the job may succeed."""
+    """A report and the locked rows of its attempt. The attempt lives, and the job may succeed."""
 
     job: JobRow
     attempt: AttemptRow
@@ -48,7 +48,7 @@ def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptE
 
 
 def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | GiornataError]:
-    """As `complete` for each of them, in one transaction. No two of one attempt."""
+    """Complete each of them in one transaction, as `complete` does. No two of one attempt."""
     now_ms = ctx.clock.now_ms()
     answers: dict[str, AttemptEnded | GiornataError] = {}
     held: list[_Held] = []
@@ -76,7 +76,7 @@ def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | Gio
 def _answer(
     tx: Transaction, job: JobRow, attempt: AttemptRow, report: CompleteAttempt, committed: Sequence[ArtifactRow]
 ) -> AttemptEnded | None:
-    """To a report that is repeated; None for one that ends the attempt."""
+    """Return the answer to a report that is repeated; None for one that ends the attempt."""
     if attempt.reason is Reason.SUCCEEDED:
         return AttemptEnded(job_state=job.state)
     refuse_ended(job, attempt)
@@ -102,7 +102,7 @@ def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int
 
 
 def _step_of(held: _Held) -> int:
-    """The step that the node reports; never below what is committed."""
+    """Return the step that the node reports; never below what is committed."""
     return max(held.report.step, held.job.committed_step)
 
 
@@ -132,7 +132,7 @@ def _require_artifacts(
 
 
 def _blame_machines(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
-    """The job turned out to be good: whoever it crashed on before has a fault of its own."""
+    """Strike the machines on which the job crashed before: the job turned out to be good, so the fault was theirs."""
     for crashed in tx.attempts.crashed(job.id):
         if proves_against(attempt.machine_id, crashed.machine_id):
             tx.bans.strike(crashed, Reason.CRASHED, at_ms=at_ms)

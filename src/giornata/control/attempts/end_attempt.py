@@ -14,7 +14,7 @@ from giornata.protocol.events import EventType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an attempt ends.
+    """The end of an attempt, with its reason and the node's last words.
 
     `alive` says that the node itself is speaking now. Otherwise the attempt is billed up to now only while its lease
     runs, and up to its last sign of life when the lease is over. `shared_fault`: others were ended by the same fault,
@@ -33,11 +33,11 @@ class Ending:
 
     @property
     def last_step(self) -> int:
-        """How far the attempt came."""
+        """The last step that the attempt is known to have reached."""
         return max(self.attempt.last_step, self.step or 0)
 
     def last_sign_ms(self, at_ms: int) -> int:
-        """Up to when the attempt is billed."""
+        """Return the instant up to which the attempt is billed."""
         return at_ms if self.alive or self.attempt.lease_expires_at_ms > at_ms else self.attempt.renewed_at_ms
 
 
@@ -55,7 +55,7 @@ def end_attempt(
     log_tail: str = "",
     shared_fault: bool = False,
 ) -> None:
-    """As `end_attempts`, for one; see `Ending`."""
+    """End one attempt, as `end_attempts` does; see `Ending`."""
     ending = Ending(
         job=job,
         attempt=attempt,
@@ -71,7 +71,7 @@ def end_attempt(
 
 
 def end_attempts(tx: Transaction, endings: Sequence[Ending], *, at_ms: int, events: Sequence[NewEvent] = ()) -> None:
-    """End them, and add the events behind those of the ends. The jobs must be locked.
+    """End the attempts, and add the events behind those of the ends. The jobs must be locked.
 
     Raises LeaseLost when one has ended already.
     """

@@ -1,4 +1,4 @@
-"""Heartbeats are where the server stops an attempt: its budget is used up, or it does not obey a release.
+"""Stop attempts at their heartbeats: a budget is used up, or a node does not obey a release.
 
 A heartbeat warns once when a budget is nearly used up. An attempt that was told to give its job back has a grace to
 do so; after that the server ends it.
@@ -25,7 +25,7 @@ Held = tuple[JobRow, AttemptRow]
 def enforce_budgets(
     tx: Transaction, ctx: Context, held: Sequence[Held], *, at_ms: int
 ) -> Mapping[str, Order | LeaseLost]:
-    """New orders by attempt, for those whose order changes; LeaseLost where an attempt was ended.
+    """Return new orders by attempt, for those whose order changes; LeaseLost where an attempt was ended.
 
     The jobs are locked, their attempts live and billed up to now. An attempt whose money is used up is told to
     release its job, which gives it time for a checkpoint; one that goes on for `policy.stop_grace_s` all the same is
@@ -105,9 +105,9 @@ def _first_warning(tx: Transaction, project_id: str, payer: Payer, *, at_ms: int
 
 
 def note_told(tx: Transaction, attempts: Sequence[AttemptRow], *, at_ms: int) -> None:
-    """The replies to these heartbeats tell of an order: for those that never heard of it the grace begins now.
+    """Begin the grace of attempts that never heard of their order: the replies to these heartbeats tell them.
 
-    Not when it was given: a node that could not be reached meanwhile has had no time to obey.
+    The grace does not begin with the order itself: a node that could not be reached has had no time to obey.
     """
     for attempt in attempts:
         if attempt.order != Order.CONTINUE and attempt.order_reason is not None and attempt.ordered_at_ms is None:
@@ -115,7 +115,7 @@ def note_told(tx: Transaction, attempts: Sequence[AttemptRow], *, at_ms: int) ->
 
 
 def enforce_releases(ctx: Context, attempts: Sequence[AttemptRow]) -> Mapping[str, LeaseLost]:
-    """Those of the attempts that did not obey in time are ended, each for the order's reason; by id.
+    """End those of the attempts that did not obey in time, each for the order's reason; return LeaseLost by id.
 
     The job goes where it would have gone had the node obeyed; of one that was too slow that is the queue, with a
     ban of this machine. In transactions of their own: what the end of an attempt says about machines locks their
@@ -129,7 +129,7 @@ def enforce_releases(ctx: Context, attempts: Sequence[AttemptRow]) -> Mapping[st
 def end_disobedient(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, at_ms: int
 ) -> LeaseLost:
-    """End it for the order's reason, and settle its job. The job must be locked, as it is now."""
+    """End the attempt for the order's reason, and settle its job. The job must be locked, as it is now."""
     message = f"it was told to give the job back ({reason}), and had not done so {ctx.policy.stop_grace_s:g} s later"
     # Nothing that it says from here on is taken for obedience: a late report is refused like all else.
     tx.attempts.update_live(attempt.id, order_reason=None)

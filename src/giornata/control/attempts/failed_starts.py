@@ -22,7 +22,7 @@ UNSEEN_MS = 300_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartsFound:
-    """What a listing says of one instance. `began_at_ms`: when the process began that ended last.
+    """The starts of one instance, as a listing tells. `began_at_ms`: when the process began that ended last.
 
     `failed_now`: another start has failed. `asks`: its process has asked for work. `came`: it does where starts had
     failed before.
@@ -50,7 +50,9 @@ class Processes:
                 self._by_instance[node.instance_id].append(node)
 
     def on(self, instance: Instance | InstanceRow) -> Sequence[FleetNode]:
-        """By what they say that they are, or by their machine when they do not know."""
+        """Return the processes on the instance: by the instance that they name, or by their machine when they do not
+        know.
+        """
         return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "") or ()
 
 
@@ -61,7 +63,7 @@ def find_starts(
     *,
     at_ms: int,
 ) -> Mapping[str, StartsFound]:
-    """Of each listed instance, by its id. `believed` is what was listed before."""
+    """Return the starts of each listed instance, by its id. `believed` is what was listed before."""
     processes = Processes(nodes)
     gone = {
         each.machine_id: each
@@ -75,7 +77,7 @@ def find_starts(
 
 
 def _before(instance: Instance, gone: Mapping[str, InstanceRow]) -> InstanceRow | None:
-    """The instance that was in its place, where each start is an instance of its own."""
+    """Return the instance that was in its place, where each start is an instance of its own."""
     row = gone.get(instance.machine_id or "")
     return row if row is not None and (instance.restarts or 0) > row.restarts else None
 
@@ -108,13 +110,18 @@ def _found(instance: Instance, past: InstanceRow | None, processes: Processes, *
 
 
 def _says_nothing(past: InstanceRow, *, at_ms: int) -> bool:
-    """A node that was told to leave ends, and one that finds no server for a while does, too."""
+    """Return True when an end of the node tells nothing about its start.
+
+    A node that was told to leave ends, and one that finds no server for a while does, too.
+    """
     leaves = past.leaving_at_ms is not None or past.ended_at_ms is not None
     return leaves or past.last_listed_at_ms < at_ms - UNSEEN_MS
 
 
 def _restarts(instance: Instance, past: InstanceRow) -> int:
-    """As the provider counts; else an instance that ran, and starts again on its machine, was restarted."""
+    """Return the provider's count of restarts. Without one, an instance that ran, and starts again on its machine,
+    was restarted.
+    """
     if instance.restarts is not None:
         return instance.restarts
     again = past.state == InstanceState.RUNNING and instance.state is InstanceState.STARTING
@@ -122,7 +129,7 @@ def _restarts(instance: Instance, past: InstanceRow) -> int:
 
 
 def _as_told(found: StartsFound, instance: Instance, at_ms: int) -> StartsFound:
-    """A provider that cannot start the process, or has given up for now, need not say it twice."""
+    """Count a start as failed for good when the provider says so: it need not say it twice."""
     if not instance.cannot_start or found.starts.failed >= FAILED_STARTS:
         return found
     return replace(found, starts=replace(found.starts, failed=FAILED_STARTS, began_at_ms=at_ms))
@@ -131,7 +138,7 @@ def _as_told(found: StartsFound, instance: Instance, at_ms: int) -> StartsFound:
 def judge_starts(
     tx: Transaction, ctx: Context, governed: GovernedFleet, found: Mapping[str, StartsFound], *, at_ms: int
 ) -> None:
-    """Hold starts that failed against their machines, unless it is everybody's fault. What was held against a
+    """Hold starts that failed against their machines, unless it is everybody's fault. A failure held against a
     machine is taken back when a node comes up on it."""
     each = found.values()
     came = {one.machine_id for one in each if one.came and one.machine_id}

@@ -1,6 +1,7 @@
-"""Nodes say that their attempts live and how far they are. Writes no event rows but for the first step.
+"""Take the heartbeats of nodes: their attempts live, and how far they are. Writes no event rows but for the first
+step.
 
-Whatever came in while the database was at work is done in one transaction: its cost is shared.
+Heartbeats that came in while the database was at work are done in one transaction: its cost is shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from giornata.protocol.work import Heartbeat, HeartbeatReply, Order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """A heartbeat and the attempt that it is of."""
+    """A heartbeat and the id of its attempt."""
 
     attempt_id: str
     said: Heartbeat
@@ -31,7 +32,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """A beat and the rows that it is about, locked."""
+    """A beat and the locked rows of its attempt."""
 
     job: JobRow
     attempt: AttemptRow
@@ -48,7 +49,7 @@ class _Held:
 
 
 def heartbeat(ctx: Context, attempt_id: str, beat: Heartbeat) -> HeartbeatReply:
-    """As `heartbeat_each`, for one. Raises LeaseLost."""
+    """Take one heartbeat, as `heartbeat_each` does. Raises LeaseLost."""
     (reply,) = heartbeat_each(ctx, [Beat(attempt_id=attempt_id, said=beat)])
     if isinstance(reply, LeaseLost):
         raise reply
@@ -56,7 +57,7 @@ def heartbeat(ctx: Context, attempt_id: str, beat: Heartbeat) -> HeartbeatReply:
 
 
 def heartbeat_each(ctx: Context, beats: Sequence[Beat]) -> list[HeartbeatReply | LeaseLost]:
-    """Renew the leases, note the progress, bill up to now; the replies say what the server wants of the nodes.
+    """Renew the leases, note the progress, bill up to now; the replies carry the server's orders to the nodes.
 
     No two of one attempt. The answer is LeaseLost when the attempt has ended, whoever ended it; its message names
     the job's state.
@@ -158,5 +159,5 @@ def _note_progress(
 
 
 def _announced(beat: Heartbeat) -> Mapping[str, Any]:
-    """Kinds of one's own say only at work how many steps they have."""
+    """Return the announced total of steps: kinds of one's own say only at work how many steps they have."""
     return {} if beat.total_steps is None else {"total_steps": beat.total_steps}

@@ -1,4 +1,4 @@
-"""What the end of an attempt says about machines. Done in the very transaction that ends the attempt.
+"""Judge machines by the end of an attempt, in the very transaction that ends the attempt.
 
 Locks the rows of the machines concerned, all at once and in the order of their keys, after the job: a claim holds
 its node and its machine and waits for no job, so nobody waits in a circle.
@@ -44,7 +44,9 @@ class _Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Credit:
-    """An attempt that succeeded: for which rows, which others it says something of, and what crashed before."""
+    """An attempt that succeeded, with the rows that get credit, the others that it says something of, and earlier
+    crashes.
+    """
 
     keys: frozenset[MachineKey]  # of a canary all rows that wait for it
     concerned: frozenset[MachineKey]
@@ -55,10 +57,11 @@ class _Credit:
 def everybodys(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, at_ms: int
 ) -> frozenset[str]:
-    """The machines that failed alike lately, if they are so many that neither they nor the jobs can be the cause;
-    else none. The attempt that is asked about must have been ended in this transaction.
+    """Return the machines that failed alike lately, if they are so many that neither they nor the jobs can be the
+    cause; else none.
 
-    Machines of one owner say nothing about those of another.
+    The attempt that is asked about must have been ended in this transaction. Machines of one owner say nothing about
+    those of another.
     """
     policy = ctx.policy.health
     if job.kind != CANARY_KIND and not weight_of(reason, policy=policy):
@@ -160,7 +163,7 @@ def _case(
 
 
 def _keys_of(tx: Transaction, job: JobRow, case: _Case) -> set[MachineKey]:
-    """Rows from which something may have to be taken back."""
+    """Return the keys of rows from which something may have to be taken back."""
     keys = set[MachineKey]()
     if case.void:
         keys |= {

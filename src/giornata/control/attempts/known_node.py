@@ -1,4 +1,4 @@
-"""Nodes as the server knows them: which machine a node is on, what it costs, what it found out about itself.
+"""Find out the server's view of a node: its machine, its price, and its own checks.
 
 The server does not take a node's own word on trust. A node of a project's own key is on a machine of that project,
 whatever id it says (`domain.machine_ids`). A node of the operator's key, or of a project's key that the operator has
@@ -26,7 +26,7 @@ FOLDER = "probes"
 
 
 def known_node(caller: Caller, node: NodeInfo) -> NodeInfo:
-    """The node with the ids by which the server knows its machine and fleet.
+    """Return the node with the ids by which the server knows its machine and fleet.
 
     Raises Forbidden for a key that is no node's, and for a token or a bound key of another machine or fleet;
     InvalidInput for an id that is too long to be told apart from another owner's.
@@ -52,7 +52,8 @@ def known_node(caller: Caller, node: NodeInfo) -> NodeInfo:
 def refusal_of(
     tx: Transaction, ctx: Context, caller: Caller, node: NodeInfo, row: NodeRow, *, at_ms: int
 ) -> Conflict | Forbidden | None:
-    """Why this node gets no work, if it gets none. `node` is what it said, and `row` what was noted of it just now.
+    """Return why this node gets no work, if it gets none. `node` is what it said, and `row` what was noted of it
+    just now.
 
     A node that is refused when it first appears is forgotten again. Nothing is asked of the store for a node that was
     let in before, or is on the operator's machine.
@@ -66,7 +67,7 @@ def refusal_of(
 
 
 def price_of(ctx: Context, node: NodeInfo, row: NodeRow) -> int:
-    """What an hour of the node is billed at, in micro-dollars.
+    """Return the node's billed price of an hour, in micro-dollars.
 
     In a fleet that the server governs it is what the provider listed the instance at, or the fleet's price while the
     instance is not listed. The node's own word counts elsewhere, and while nobody here knows a price.
@@ -117,7 +118,7 @@ def _too_dear(ctx: Context, caller: Caller, node: NodeInfo, row: NodeRow) -> For
 def sighting(
     caller: Caller, node: NodeInfo, *, kinds: tuple[str, ...], held_models: tuple[str, ...] = ()
 ) -> NodeSighting:
-    """The node as it says that it is, under the project of its key."""
+    """Return the node as it describes itself, under the project of its key."""
     return NodeSighting(
         id=node.node_id,
         project_id=caller.project_id,
@@ -138,7 +139,9 @@ def sighting(
 
 
 def note_checks(ctx: Context, caller: Caller, checks: NodeChecks) -> ChecksNoted:
-    """Keep the latest. Raises Forbidden for a key that is not this node's, Conflict for another project's node id."""
+    """Keep the node's latest checks. Raises Forbidden for a key that is not this node's, Conflict for another
+    project's node id.
+    """
     node, now_ms = known_node(caller, checks.node), ctx.clock.now_ms()
     kept = checks.model_dump(mode="json", include={"figures", "shortcomings", "leaving"}) | {"at_ms": now_ms}
     with ctx.store.begin() as tx:
@@ -151,15 +154,18 @@ def note_checks(ctx: Context, caller: Caller, checks: NodeChecks) -> ChecksNoted
 
 
 def _start(checks: NodeChecks) -> NodeStart:
-    """A node checks its machine first, starts its engine next, and only then asks for work."""
+    """Return how far the node's start is. A node checks its machine first, starts its engine next, and only then
+    asks for work.
+    """
     if checks.leaving:
         return NodeStart.FAILED
     return NodeStart.UNDER_WAY if checks.node.engine_pid is None else NodeStart.DONE
 
 
 def node_policy(ctx: Context, caller: Caller, fleet: str) -> NodePolicy:
-    """The thresholds of the fleet; none for one that the server does not govern, and none for machines of a
-    project's own. Raises Forbidden, Unavailable."""
+    """Return the thresholds of the fleet; none for one that the server does not govern, and none for machines of a
+    project's own. Raises Forbidden, Unavailable.
+    """
     require_node(caller)
     governed = ctx.fleets.get(fleet) if caller.owns_machines is None else None
     wanted = NodeThresholds() if governed is None else governed.thresholds
@@ -178,8 +184,10 @@ def node_policy(ctx: Context, caller: Caller, fleet: str) -> NodePolicy:
 
 
 def _download(ctx: Context, size_bytes: int) -> Download:
-    """A URL of the probe, which is made where there is none. It belongs to no project, so the collector takes it
-    away from time to time, as every object without a row."""
+    """Return a URL of the probe, which is made where there is none.
+
+    The probe belongs to no project, so the collector takes it away from time to time, as every object without a row.
+    """
     key = f"{FOLDER}/down-{size_bytes}"
     try:
         there = ctx.blobs.size(key) == size_bytes
@@ -191,7 +199,7 @@ def _download(ctx: Context, size_bytes: int) -> Download:
 
 
 def _upload(ctx: Context, size_bytes: int) -> ProbeUpload:
-    """A PUT that all nodes share: they send the same bytes."""
+    """Return a PUT that all nodes share: they send the same bytes."""
     sha256 = probe_sha256(size_bytes)
     life_s = round(ctx.policy.upload_url_s)
     put = ctx.blobs.sign_put(f"{FOLDER}/up-{size_bytes}", size_bytes=size_bytes, sha256=sha256, expires_in_s=life_s)

@@ -1,4 +1,4 @@
-"""Leases that ran out: the job is queued again, and its attempt may come back until somebody takes it.
+"""Lapse leases that ran out: the job is queued again, and its attempt may come back until somebody takes it.
 
 Leases count by the server's clock. When that is set back, those granted before would run on for as long as it was
 wrong; they are cut to one lease from now, which is later than their nodes count on.
@@ -23,7 +23,7 @@ SILENT = "its node fell silent"
 
 
 def lapse_leases(ctx: Context) -> int:
-    """Deal with attempts whose lease is over; returns how many. A loop calls it again and again."""
+    """Requeue the jobs whose lease expired; return how many. A loop calls it again and again."""
     with ctx.store.only_here("lapse") as ours:
         if not ours:
             return 0
@@ -39,15 +39,17 @@ def lapse_leases(ctx: Context) -> int:
 
 
 def end_leases(ctx: Context, attempt_ids: Sequence[str]) -> int:
-    """Have these leases run out now, because their nodes have ended; returns how many were dealt with. A node that
-    lives in spite of it may renew its lease until somebody else has the job."""
+    """Have these leases run out now, because their nodes have ended; return how many were dealt with.
+
+    A node that lives in spite of it may renew its lease until somebody else has the job.
+    """
     for attempt_id in attempt_ids:
         _cut_short(ctx, attempt_id, lease_ms=-1)
     return sum(_lapse(ctx, attempt_id) for attempt_id in attempt_ids)
 
 
 def _cut_short(ctx: Context, attempt_id: str, *, lease_ms: int) -> None:
-    """Have the lease run for `lease_ms` from now at most."""
+    """Let the lease run for `lease_ms` from now at most."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         job = tx.jobs.lock_of_attempt(attempt_id)

@@ -1,4 +1,4 @@
-"""Jobs go back to machines that failed them, where no other machine can take them: see `domain.backoff`.
+"""Lift bans of jobs from machines where no other machine can take the job: see `domain.backoff`.
 
 A job that needs more GPU memory than every connected node has fails, with what its engine said: no connected node
 can ever do it.
@@ -27,7 +27,7 @@ NO_OTHER = "no other machine is connected that could take the job"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifted:
-    """What a turn did; false when nothing."""
+    """The results of one turn; false when the turn did nothing."""
 
     lifted: int = 0
     failed: int = 0
@@ -75,7 +75,7 @@ def _lift_one(ctx: Context, job: BannedJob, found: Outlook) -> bool:
 
 
 def _unchanged(tx: Transaction, job: BannedJob) -> JobRow | None:
-    """The job, locked, if it still waits as it did when it was looked at."""
+    """Return the job, locked, if it still waits as it did when it was looked at."""
     row = tx.jobs.lock(job.id)
     same = row is not None and row.state is JobState.QUEUED and tuple(tx.bans.of_job(job.id)) == job.bans
     return row if same else None
@@ -98,14 +98,14 @@ def _give_up(ctx: Context, job: BannedJob, found: Outlook) -> bool:
 
 
 def _end_silent(tx: Transaction, job: JobRow, *, at_ms: int) -> None:
-    """A lapsed attempt could still come back; a job that has ended has none."""
+    """End a lapsed attempt, which could still come back: a job that has ended has none."""
     silent = tx.attempts.live_of_job(job.id)
     if silent is not None:
         end_attempt(tx, job, silent, reason=Reason.LEASE_EXPIRED, at_ms=at_ms, alive=False, message="it fell silent")
 
 
 def _last_words(tx: Transaction, job: JobRow) -> str:
-    """What the last attempt that found its node too small said."""
+    """Return the message of the last attempt that found its node too small."""
     said = [
         each.message
         for each in tx.job_reads.attempts([job.id], project_id=job.project_id)

@@ -1,4 +1,4 @@
-"""What becomes of queued jobs that no connected node may take: see `domain.backoff`."""
+"""Find out what becomes of queued jobs that no connected node may take: see `domain.backoff`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ class Outlooks:
         return frozenset(kind for node in self._nodes for kind in node.kinds)
 
     def of(self, job: BannedJob) -> Outlook | None:
-        """What becomes of the job; None when a connected node may take it, or none serves its kind and project."""
+        """Return the job's outlook; None when a connected node may take it, or none serves its kind and project."""
         demand = Demand(
             kind=job.kind,
             jobs=1,
@@ -69,7 +69,7 @@ class Outlooks:
         return bidders(self._tx, self._ctx, at_ms=self._at_ms)
 
     def _arrival_s(self, demand: Demand, job: BannedJob) -> float | None:
-        """How long a job waits for a fleet to bring another machine; None: no fleet can."""
+        """Return the seconds that a job waits for a fleet to bring another machine; None: no fleet can."""
         banned = frozenset(ban.machine_id for ban in job.bans)
         wanted = replace(demand, banned_machines=banned)
         able = [each for each in self._bidders if each.could_bring(wanted, self._at_ms)]

@@ -1,4 +1,6 @@
-"""A node could not fetch a checkpoint. The server looks itself before it believes that the bytes are gone."""
+"""Handle a checkpoint that a node could not fetch. The server looks itself before it believes that the bytes are
+gone.
+"""
 
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
@@ -10,7 +12,7 @@ from giornata.protocol.events import EventType
 
 
 def reject_checkpoint(ctx: Context, attempt_id: str, step: int, message: str) -> None:
-    """Whatever comes of it, the node goes on with the checkpoint before. May be repeated.
+    """Look at a checkpoint that the attempt could not use; the node goes on with the one before. May be repeated.
 
     If storage has the bytes no more, or others, nobody is offered the checkpoint again, until somebody commits it
     anew: its bytes are asked for as if they had never been there. If it has them, the checkpoint stands for
@@ -88,7 +90,7 @@ def _doubt(
 
 
 def _begin_lower(tx: Transaction, job: JobRow, attempt: AttemptRow) -> None:
-    """What this attempt adds is counted from where it can really begin."""
+    """Lower the attempt's start step to where it can really begin: its progress is counted from there."""
     rows = [row for row in tx.checkpoints.usable(job.id) if row.doubted_by != attempt.number]
     best = max((row.step for row in rows), default=0)
     lowered = min(attempt.start_step, best), min(attempt.committed_step, best)

@@ -1,4 +1,4 @@
-"""Renew leases. One that ran out may be renewed for as long as nobody else has the job."""
+"""Renew leases. A lease that ran out may be renewed for as long as nobody else has the job."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,14 @@ Renewal = tuple[JobRow, AttemptRow, Mapping[str, Any]]
 
 
 def renew_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> AttemptRow:
-    """As `renew_leases`, for one of them."""
+    """Renew the lease of one attempt, as `renew_leases` does."""
     (renewed,) = renew_leases(tx, ctx, [(job, attempt, {})], at_ms=at_ms)
     return renewed
 
 
 def renew_leases(tx: Transaction, ctx: Context, renewals: Sequence[Renewal], *, at_ms: int) -> list[AttemptRow]:
-    """Renew, bill up to now, and set the columns, which are the same ones for all. The jobs must be locked.
+    """Renew the leases, bill up to now, and set the columns, which are the same ones for all. The jobs must be
+    locked.
 
     Raises LeaseLost when an attempt has ended all the same.
     """

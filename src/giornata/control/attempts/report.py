@@ -1,4 +1,4 @@
-"""What a node reports while it works: log lines, metrics and notices. Each report is fenced and bounded."""
+"""Record a working node's reports: log lines, metrics and notices. Each report is fenced and bounded."""
 
 import json
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def add_log_lines(ctx: Context, attempt_id: str, report: LogLines) -> None:
 def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
     """Record metrics by step. A step done again by a later attempt shows its values. Raises LeaseLost.
 
-    They come oftener than heartbeats, so the job's progress follows them. What is over the job's bounds is left out.
+    They come oftener than heartbeats, so the job's progress follows them. Points over the job's bounds are left out.
     """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
@@ -87,7 +87,7 @@ def _data(ctx: Context, report: NoticeReport) -> Mapping[str, Any]:
 def room_for(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, points: Points, *, at_ms: int
 ) -> Points:
-    """What is kept of the points. The job's events say once for each bound that something was left out."""
+    """Return the points that are kept. The job's events say once for each bound that something was left out."""
     known = ctx.memory.metric_names(job.id)
     if not known.complete:
         known.names |= tx.reports.metric_names(job.id, points=SEEDED_FROM)
@@ -106,14 +106,14 @@ def room_for(
 
 
 def room_for_beat(ctx: Context, job_id: str, step: int, values: Mapping[str, float]) -> Mapping[str, float]:
-    """What is kept of the metrics of a heartbeat. Asks no database: only steps whose number is small are kept."""
+    """Return the metrics of a heartbeat that are kept. Asks no database: only steps with a small number are kept."""
     if step >= ctx.policy.max_metric_steps_per_job:
         return {}
     return within_names(ctx.policy, ctx.memory.metric_names(job_id), values)
 
 
 def within_names(policy: Policy, known: MetricNames, values: Mapping[str, float]) -> Mapping[str, float]:
-    """The values under names that the job has already, or has room for."""
+    """Return the values under names that the job has already, or has room for."""
     if values.keys() <= known.names:
         return values
     for name in values:
@@ -123,7 +123,9 @@ def within_names(policy: Policy, known: MetricNames, values: Mapping[str, float]
 
 
 def _within_steps(tx: Transaction, policy: Policy, job: JobRow, points: Points) -> Points:
-    """Rows have different steps, so those below a bound are few by themselves; those above it are counted."""
+    """Return the points that the bound on steps leaves. Steps below the bound are few by themselves, since rows have
+    different steps; steps above it are counted.
+    """
     most = policy.max_metric_steps_per_job
     above = sorted(step for step in points if step >= most)
     if not above:

@@ -1,4 +1,4 @@
-"""Ends that a node reports: the attempt failed, or the node gives the job back.
+"""Take the ends that a node reports: the attempt failed, or the node gives the job back.
 
 Each is fenced, counts once, and may be repeated.
 """
@@ -62,7 +62,7 @@ def end_as_reported(
 
 
 def _ordered(attempt: AttemptRow, report: FailAttempt | ReleaseAttempt) -> Reason | None:
-    """How the attempt ends when it is given back because the server wanted it."""
+    """Return the reason of the order that the report obeys; None when the attempt ends for another reason."""
     obeys = isinstance(report, ReleaseAttempt) and report.reason is Reason.RELEASED
     return Reason(attempt.order_reason) if obeys and attempt.order_reason is not None else None
 
@@ -76,7 +76,7 @@ def end_by_report(
     at_ms: int,
     shared_fault: bool = False,
 ) -> None:
-    """The attempt's end, with all that the report says of it; see `end_attempt`."""
+    """End the attempt with all that the report says of it; see `end_attempt`."""
     failure = report if isinstance(report, FailAttempt) else None
     end_attempt(
         tx,
@@ -103,7 +103,7 @@ def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
         fault = shared_fault(tx, job, attempt, report)
         end_by_report(tx, job, attempt, report, at_ms=at_ms, shared_fault=fault is not None)
         if fault is not None:
-            # A crash among several is nobody's until it happens to one alone.
+            # A crash among several jobs is not held against one until it happens to that job alone.
             if STRIKE[report.reason] and attempt.id == fault.speaker:
                 judge_failure(tx, ctx, job, attempt, report.reason, at_ms=at_ms, job_failed=False)
             return settle_shared_fault(tx, ctx, job, attempt, report, fault, at_ms=at_ms)
@@ -128,7 +128,7 @@ def _judge(tx: Transaction, job: JobRow, attempt: AttemptRow, report: FailAttemp
 
 
 def _learn_memory(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
-    """The job needs more than this node has: no other of that size is tried."""
+    """Raise the job's need of GPU memory above this node's: no other node of that size is tried."""
     node = tx.nodes.get(attempt.node_id)
     if node is None or node.vram_bytes is None:
         return
@@ -143,7 +143,7 @@ def _learn_memory(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: i
 def release(ctx: Context, attempt_id: str, report: ReleaseAttempt) -> AttemptEnded:
     """End the attempt and queue the job again, at once and without blame; see `end_as_reported`.
 
-    One that was told to go ends as the order says: see `ordered_end`.
+    An attempt that was told to go ends as the order says: see `ordered_end`.
     """
 
     def settle(tx: Transaction, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
@@ -158,7 +158,7 @@ def release(ctx: Context, attempt_id: str, report: ReleaseAttempt) -> AttemptEnd
 def ordered_end(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, report: ReleaseAttempt, *, at_ms: int
 ) -> JobState:
-    """The server ordered the release: the attempt ends for the order's reason, and the job goes where that leads."""
+    """End the attempt for the reason of the server's order; the job goes where that leads."""
     reason = Reason(attempt.order_reason or report.reason)
     end_by_report(tx, job, attempt, report.model_copy(update={"reason": reason}), at_ms=at_ms)
     return after_an_order(tx, ctx, job, attempt, reason, at_ms=at_ms)
@@ -167,12 +167,12 @@ def ordered_end(
 def after_an_order(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, at_ms: int
 ) -> JobState:
-    """What becomes of the job of an attempt that an order for this reason has ended, and of its machine."""
+    """Settle job and machine of an attempt that an order for this reason ended; return the job's new state."""
     return _AFTER[reason](tx, ctx, job, attempt, at_ms)
 
 
 def _move(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
-    """Too slow: another machine goes on with the job, if there is one. See `settle_failure`."""
+    """Ban the machine that was too slow; another one goes on with the job, if there is one. See `settle_failure`."""
     if BAN[Reason.TOO_SLOW]:
         tx.bans.ban(job.id, attempt.machine_id, Reason.TOO_SLOW, at_ms=at_ms)
     if STRIKE[Reason.TOO_SLOW]:
@@ -185,7 +185,7 @@ def _move(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, at_ms
 
 
 def _wait(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
-    """Its money was used up. The job is paused, unless the budget has been raised since."""
+    """Pause the job whose money was used up, unless the budget has been raised since."""
     return requeue(tx, ctx, job, attempt, at_ms=at_ms)
 
 
@@ -194,7 +194,7 @@ _AFTER: Mapping[Reason, _After] = MappingProxyType({Reason.TOO_SLOW: _move, Reas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFault:
-    """Attempts of one node that one fault ended, this one among them, by id."""
+    """The attempts of one node that one fault ended, this one among them, by id."""
 
     attempts: Mapping[str, AttemptRow]
 
@@ -205,9 +205,10 @@ class SharedFault:
 
 
 def shared_fault(tx: Transaction, job: JobRow, attempt: AttemptRow, report: FailAttempt) -> SharedFault | None:
-    """None when it concerns this attempt only, tells whose fault it was, or the job ran alone.
+    """Return the fault that the attempt shares; None when it concerns this attempt only, tells whose fault it was,
+    or the job ran alone.
 
-    What a node names that is not on this node does not count.
+    Attempts that the report names, but that are not on this node, do not count.
     """
     others = set(report.together) - {attempt.id}
     if not others or job.joint_key is None or not AMBIGUOUS_WHEN_SHARED[report.reason]:
@@ -226,7 +227,9 @@ def settle_shared_fault(  # noqa: PLR0917
     *,
     at_ms: int,
 ) -> JobState:
-    """No ban, and no failure of the job: it waits for a node of its own. The machine has one strike for all."""
+    """Requeue the job without a ban and without failure: it waits for a node of its own. The machine has one strike
+    for all.
+    """
     if STRIKE[report.reason] and attempt.id == fault.speaker:
         tx.bans.strike(attempt, report.reason, at_ms=at_ms)
     count = len(fault.attempts)

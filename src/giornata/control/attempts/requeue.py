@@ -1,4 +1,4 @@
-"""What becomes of a job whose attempt ended without an end of the job in sight: the queue again, or failure."""
+"""Requeue or fail a job whose attempt ended without an end of the job in sight."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def requeue(
 ) -> JobState:
     """Put the job back into the queue, ahead of those that never ran; another node goes on with it.
 
-    With a reason to run alone it never shares a batch again. A job whose money is used up waits outside the queue.
+    With a reason to run alone the job never shares a batch again. A job without money waits outside the queue.
     """
     columns: dict[str, Any] = {} if fruitless is None else {"fruitless": fruitless}
     data: dict[str, Any] = {"resume_step": job.committed_step}
@@ -52,7 +52,7 @@ def fail_job(
     faults: Sequence[FaultLine],
     at_ms: int,
 ) -> JobState:
-    """The end of the job: it will not be tried again."""
+    """End the job as failed: it will not be tried again."""
     told: list[dict[str, Any]] = [fault.model_dump() for fault in faults]
     state = tx.jobs.change(job, JobEvent.FAIL, ended_at_ms=at_ms, error=error, faults=told, phase="")
     ctx.durations.ended(job, state, at_ms=at_ms)
@@ -62,7 +62,9 @@ def fail_job(
 
 
 def fruitless_after(job: JobRow, attempt: AttemptRow) -> int:
-    """Ends in a row that brought no new committed step, this one included. A lapse has been counted already."""
+    """Return the number of ends in a row without a new committed step, this one included. A lapse has been counted
+    already.
+    """
     if attempt.committed_step > attempt.start_step:
         return 0
     return job.fruitless + int(not attempt.lapsed)
@@ -71,7 +73,7 @@ def fruitless_after(job: JobRow, attempt: AttemptRow) -> int:
 def verdict(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, reason: Reason, fruitless: int
 ) -> str | None:
-    """Why the end of this attempt is the end of the job; None when it shall be tried again.
+    """Return why the end of this attempt is the end of the job; None when it shall be tried again.
 
     For a reason that the node gave, the attempt must have been ended in this transaction.
     """
@@ -124,7 +126,7 @@ def settle_failure(
 
 
 def _on_machine(attempts: Sequence[AttemptRow], attempt: AttemptRow) -> int:
-    """How many of the attempts were on this attempt's machine."""
+    """Return how many of the attempts were on this attempt's machine."""
     return sum(each.machine_id == attempt.machine_id for each in attempts)
 
 

@@ -1,1 +1,1 @@
-"""What jobs and projects may spend, and what they are likely to spend. Read budgets first."""
+"""Budgets and likely costs of jobs and projects. Read budgets first."""

@@ -39,7 +39,7 @@ BEGINNING_MS = -(2**62)
 def budgets_each(
     tx: Transaction, ctx: Foundations, jobs: Sequence[JobRow], *, at_ms: int
 ) -> Mapping[str, tuple[Budget, ...]]:
-    """The budgets of these locked jobs by their ids, the job's own before the project's; none for most."""
+    """Return the budgets of these locked jobs by their ids, the job's own before the project's; none for most."""
     own = tx.spending.of_jobs([job.id for job in jobs if job.budget_micro_usd is not None])
     limited = sorted({job.project_id for job in jobs if limits_of(job)})
     spent = {project_id: project_spent(tx, ctx, project_id, at_ms=at_ms) for project_id in limited}
@@ -50,20 +50,22 @@ def budgets_each(
 
 
 def limits_of(job: JobRow) -> ProjectLimits:
-    """The project's, of a locked job."""
+    """Return the limits of a locked job's project."""
     return ProjectLimits(
         total_micro_usd=job.project_budget_micro_usd, monthly_micro_usd=job.project_monthly_budget_micro_usd
     )
 
 
 def used_up(tx: Transaction, ctx: Foundations, job: JobRow, *, at_ms: int) -> Budget | None:
-    """The budget that stops this locked job now; None when it may go on."""
+    """Return the budget that stops this locked job now; None when it may go on."""
     return first_used_up(budgets_each(tx, ctx, [job], at_ms=at_ms)[job.id])
 
 
 def project_spent(tx: Transaction, ctx: Foundations, project_id: str | None, *, at_ms: int) -> Spent:
-    """By all attempts of the project, or of all, ever and in this month. After the first time it reads only what is
-    new."""
+    """Return the spending of all attempts of the project, or of all projects, ever and in this month.
+
+    After the first time only new attempts are read.
+    """
     before_ms, month_ms = at_ms - SETTLES_MS, month_start_ms(at_ms)
     known = _settled(ctx, project_id, at_ms=at_ms, month_ms=month_ms)
     if known.before_ms + SETTLES_MS <= before_ms:
@@ -74,7 +76,7 @@ def project_spent(tx: Transaction, ctx: Foundations, project_id: str | None, *, 
 
 
 def _settled(ctx: Foundations, project_id: str | None, *, at_ms: int, month_ms: int) -> Settled:
-    """What is remembered, as far as it holds for this month."""
+    """Return the remembered sum, as far as it holds for this month."""
     known = ctx.memory.settled(project_id)
     if known is not None and known.month_ms < month_ms and known.before_ms <= month_ms:
         # All of it had ended before the month began.
@@ -86,7 +88,7 @@ def _settled(ctx: Foundations, project_id: str | None, *, at_ms: int, month_ms: 
 
 
 def told(budget: Budget) -> dict[str, Any]:
-    """What an event says of it. A budget per month is the project's too."""
+    """Return the data of an event about this budget. A budget per month is the project's too."""
     data = {
         "budget": Payer.PROJECT if budget.payer is Payer.MONTH else budget.payer,
         "limit_micro_usd": budget.limit_micro_usd,
@@ -133,7 +135,7 @@ def resume_job(tx: Transaction, job: JobRow, *, at_ms: int) -> JobState:
 
 
 def reserve(tx: Transaction, ctx: Foundations, job: JobRecord, *, project: ProjectRecord | None = None) -> JobRecord:
-    """The job with what it sets aside until its end; see `domain.budget.reservation_micro_usd`.
+    """Return the job with the money that it sets aside until its end; see `domain.budget.reservation_micro_usd`.
 
     `project` is the job's, where it has been read already. A budget per month has to have room in the month of the
     submission. In a project with a budget two requests at once wait for one another here. Raises OverBudget when what

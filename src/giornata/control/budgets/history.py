@@ -26,17 +26,17 @@ class Experience:
     price_micro_usd_per_hour: int
 
     def run_s(self, steps: int) -> float:
-        """Seconds that so many steps take, with the start."""
+        """Return the seconds that so many steps take, with the start."""
         return self.start_s + self.step_s * steps
 
     def cost_micro_usd(self, steps: int) -> int:
-        """What they cost."""
+        """Return the cost of so many steps, in micro-dollars."""
         billed_ms = round(self.run_s(steps) * 1000)
         return cost_micro_usd(price_micro_usd_per_hour=self.price_micro_usd_per_hour, billed_ms=billed_ms)
 
 
 def experience(tx: Transaction, job: JobRecord) -> Experience | None:
-    """Of the project's latest jobs like this one; None when there was none."""
+    """Return medians of the project's latest jobs like this one; None when there was none."""
     finished = tx.job_reads.finished(
         project_id=job.project_id, kind=job.kind, shape_key=job.shape_key, limit=LOOKED_AT
     )
@@ -44,7 +44,7 @@ def experience(tx: Transaction, job: JobRecord) -> Experience | None:
 
 
 def of_records(finished: Sequence[FinishedRecord]) -> Experience | None:
-    """The medians of those that made at least two steps."""
+    """Return the medians of the records that made at least two steps; None when there is none."""
     known = [record for record in finished if _step_s(record) is not None]
     if not known:
         return None
@@ -57,13 +57,15 @@ def of_records(finished: Sequence[FinishedRecord]) -> Experience | None:
 
 
 def likely_cost_micro_usd(tx: Transaction, job: JobRecord) -> int | None:
-    """What the job will cost if it is like the ones before it; None when nothing is known."""
+    """Return the cost of the job if it is like the ones before it; None when nothing is known."""
     known = experience(tx, job)
     return None if known is None or job.total_steps is None else known.cost_micro_usd(job.total_steps)
 
 
 def _step_s(record: FinishedRecord) -> float | None:
-    """Seconds from the end of the first step to the end of the attempt, for each step between."""
+    """Return the seconds of a step: from the end of the first step to the end of the attempt, shared by the steps
+    between.
+    """
     steps = record.last_step - record.start_step - 1
     if record.first_step_at_ms is None or steps < 1 or record.ended_at_ms <= record.first_step_at_ms:
         return None
@@ -71,13 +73,15 @@ def _step_s(record: FinishedRecord) -> float | None:
 
 
 def _start_s(record: FinishedRecord) -> float:
-    """Seconds before the first step, less that step."""
+    """Return the seconds before the first step, less that step."""
     first_ms = record.started_at_ms if record.first_step_at_ms is None else record.first_step_at_ms
     return max(0.0, (first_ms - record.started_at_ms) / 1000 - (_step_s(record) or 0.0))
 
 
 def fleet_mtbi_s(tx: Transaction, ctx: Context, *, at_ms: int) -> float:
-    """Mean time between interruptions over the latest attempts of the last week, in seconds; up to 10 s old."""
+    """Return the mean time between interruptions over the latest attempts of the last week, in seconds; up to 10 s
+    old.
+    """
     remembered_s = ctx.memory.mtbi_s(at_ms=at_ms, kept_ms=KEPT_MS)
     if remembered_s is not None:
         return remembered_s

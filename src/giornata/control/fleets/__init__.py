@@ -1,1 +1,1 @@
-"""Nodes follow the queue: scaling, reconciliation, replacement. Read scale first."""
+"""Scaling, reconciliation and replacement of nodes, which follow the queue. Read scale first."""

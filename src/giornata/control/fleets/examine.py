@@ -18,7 +18,7 @@ SETTLES_WITHIN_MS = 60_000  # providers take their time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What was found. None: nobody asked, or there was no answer, and what was heard last stands."""
+    """The provider's answers. None: nobody asked, or there was no answer, and the answer heard last stands."""
 
     shortage: str | None = None
     outdated: Outdated | None = None
@@ -26,7 +26,7 @@ class Findings:
 
 
 def examine(ctx: Context, governed: GovernedFleet, listed: Sequence[Instance]) -> Findings:
-    """What the provider says besides its listing: at most once a minute, and always while the fleet is rolled."""
+    """Ask what the provider's listing does not say: at most once a minute, and always while the fleet is rolled."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.read() as tx:
         row = tx.fleets.get(governed.name)
@@ -48,25 +48,27 @@ def examine(ctx: Context, governed: GovernedFleet, listed: Sequence[Instance]) -
     with _without_harm(ctx, governed):
         if awaited and (due or rolled) and isinstance(fleet, Renews):
             outdated = fleet.outdated()
-    # Who rolls waits for an answer, not for a question.
+    # A roll waits for an answer, not for a question.
     examined = outdated is not None if rolled else due
     return Findings(shortage=shortage, outdated=outdated, examined_at_ms=now_ms if examined else None)
 
 
 def _is_settled(row: FleetRow, now_ms: int) -> bool:
-    """Whether the provider has had time to do what it was asked. Then somebody else changes the number."""
+    """Return True when the provider has had time to do what it was asked. Then somebody else changes the number."""
     return row.told == row.desired and (row.changed_at_ms or 0) + SETTLES_WITHIN_MS < now_ms
 
 
 def _why_many(fleet: Fleet, *, there: int, asked: int) -> str:
-    """Until the number is set again, which the next turn of scaling does."""
+    """Return why more nodes run than were asked for. The words stand until the next turn of scaling sets the number
+    again.
+    """
     why = fleet.shortage() if isinstance(fleet, TellsShortage) else ""
     return "; ".join(filter(None, [f"{there} are there, {asked} were asked for", why]))[:LONGEST_WORDS]
 
 
 @contextmanager
 def _without_harm(ctx: Context, governed: GovernedFleet) -> Iterator[None]:
-    """A listing stays good although there is no answer to the rest."""
+    """Keep quiet about a provider that gives no answer: its listing stays good all the same."""
     try:
         yield
     except (FleetUnavailable, FleetRefused) as error:

@@ -1,4 +1,4 @@
-"""Nodes: list them, drain one, and take that back.
+"""List nodes, drain one, and take that back.
 
 A drained node gets no more jobs. It writes a checkpoint, gives its jobs back, then leaves. Where its provider was
 asked for the node, the instance is ended after that, so that nobody is billed for it.
@@ -27,7 +27,7 @@ HEARD_WITHIN_MS = 24 * 3_600_000
 
 
 def list_nodes(ctx: Context, caller: Caller, *, gone: bool, cursor: str | None, limit: int) -> NodePage:
-    """Nodes of the caller's project, of all projects for an admin of the installation; newest first.
+    """Return nodes of the caller's project, of all projects for an admin of the installation; newest first.
 
     Nodes not heard of for an hour are left out unless `gone`. Raises Forbidden, InvalidInput.
     """
@@ -49,7 +49,7 @@ def list_nodes(ctx: Context, caller: Caller, *, gone: bool, cursor: str | None, 
 
 
 def node_reply(node: NodeRecord, names: MachineNames, silent_since_ms: int) -> Node:
-    """As the key's owner may see it. A node that was last heard of before `silent_since_ms` is gone."""
+    """Return the node as the key's owner may see it. A node last heard of before `silent_since_ms` is gone."""
     shown = names.node(node_id=node.id, machine_id=node.machine_id, name=node.name)
     operators = shown.node_id != node.id  # of the caller's project, and on a machine of the operator's
     return Node(
@@ -87,7 +87,7 @@ def _state(node: NodeRecord, silent_since_ms: int) -> NodeState:
 
 
 def seen_nodes(ctx: Context, fleet: str) -> Sequence[FleetNode]:
-    """Those heard of lately, less those that another process of their name has replaced."""
+    """Return the nodes heard of lately, less those that another process of their name has replaced."""
     since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
     with ctx.store.read() as tx:
         nodes = tx.fleets.nodes(fleet, seen_since_ms=since_ms)
@@ -99,7 +99,7 @@ def seen_nodes(ctx: Context, fleet: str) -> Sequence[FleetNode]:
 
 
 def drain_node(ctx: Context, caller: Caller, node_id: str) -> Node:
-    """No more jobs for the node; what it is at goes on elsewhere. May be repeated.
+    """Give the node no more jobs; its present work goes on elsewhere. May be repeated.
 
     Raises Forbidden, NotFound, and Conflict for a process that another one took the place of.
     """
@@ -116,7 +116,7 @@ def drain_node(ctx: Context, caller: Caller, node_id: str) -> Node:
 
 
 def undrain_node(ctx: Context, caller: Caller, node_id: str) -> Node:
-    """The node may have jobs again. May be repeated.
+    """Let the node have jobs again. May be repeated.
 
     Raises Forbidden, NotFound, and Conflict when the node has left, or leaves for another reason than an operator's.
     """
@@ -145,7 +145,7 @@ def _node(tx: Transaction, node_id: str) -> NodeRecord:
 
 
 def _instance(tx: Transaction, ctx: Context, node: NodeRecord, *, at_ms: int) -> InstanceRow | None:
-    """The instance that the node is on, of a fleet whose provider can be asked to end it; its fleet's row is held."""
+    """Return the node's instance, of a fleet whose provider can be asked to end it; its fleet's row is held."""
     governed = ctx.fleets.get(node.fleet)
     if governed is None or not governed.fleet.limits.gives_nodes or tx.fleets.lock(node.fleet) is None:
         return None
@@ -155,7 +155,7 @@ def _instance(tx: Transaction, ctx: Context, node: NodeRecord, *, at_ms: int) ->
 
 
 def _require_ours(node_id: str, instance: InstanceRow) -> None:
-    """Raises Conflict unless it leaves because an operator drained it, and can stay."""
+    """Raises Conflict unless the node leaves because an operator drained it, and can stay."""
     if instance.ended_at_ms is not None:
         raise Conflict(f"{node_id} cannot stay: its provider was asked to end {instance.id}")
     if instance.leaving_reason != BY_HAND:

@@ -1,4 +1,4 @@
-"""Intervals in which a provider bills an instance, and at what price.
+"""Note the intervals in which a provider bills an instance, and at what price.
 
 One row stands for each interval at one price. A listing that changes nothing reads and writes nothing here.
 """
@@ -48,7 +48,7 @@ def note_billing(tx: Transaction, heard: Heard) -> None:
 
 
 def _billed(instances: Mapping[str, InstanceRow], instance_id: str) -> int | None:
-    """The price at which it is billed; None: it is not billed."""
+    """Return the price at which the instance is billed; None: it is not billed."""
     instance = instances.get(instance_id)
     if instance is None or instance.state != InstanceState.RUNNING:
         return None
@@ -58,7 +58,7 @@ def _billed(instances: Mapping[str, InstanceRow], instance_id: str) -> int | Non
 def _rows(
     heard: Heard, instance: InstanceRow, latest: BilledRow | None, node: FleetNode | None
 ) -> Iterator[BilledRow]:
-    """What is to be written of one instance."""
+    """Yield the rows that are to be written of one instance."""
     price = _billed(heard.now, instance.id)
     going_on = latest if latest is not None and latest.to_ms is None else None
     if price is None:
@@ -87,7 +87,10 @@ def _begun(instance: InstanceRow, latest: BilledRow | None, *, from_ms: int, pri
 
 
 def _began_ms(heard: Heard, instance: InstanceRow, latest: BilledRow | None, node: FleetNode | None) -> int:
-    """When the provider says, or when it was first listed as running. Its node may have been heard before that."""
+    """Return when the bill began: as the provider says, or when the instance was first listed as running.
+
+    A node on it may have been heard before that.
+    """
     began_ms = min(instance.running_at_ms or heard.at_ms, heard.at_ms)
     if latest is not None:
         return max(began_ms, latest.to_ms or 0)
@@ -104,25 +107,25 @@ def _ended_ms(heard: Heard, instance_id: str, node: FleetNode | None) -> int:
         gone_ms=heard.at_ms,
         # The intention is older than the call, by hours if the provider did not answer.
         asked_ms=None if asked_ms is None else max(asked_ms, heard.told_at_ms or 0),
-        # Whoever did not listen has not missed a heartbeat.
+        # A server that did not listen has not missed a heartbeat.
         missed_ms=due_ms if due_ms >= heard.awake_since_ms else None,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeardPrices:
-    """Micro-dollars an hour: of one more node, and by what is rented (`Instance.offer`)."""
+    """Prices in micro-dollars an hour: of one more node, and by what is rented (`Instance.offer`)."""
 
     of_one_more: int
     by_offer: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, offer: str) -> int:
-        """The price of an instance."""
+        """Return the hourly price of an instance with this offer."""
         return self.by_offer.get(offer, self.of_one_more)
 
 
 def heard_prices(governed: GovernedFleet) -> HeardPrices | None:
-    """None: the provider cannot say just now, and the prices heard last stand."""
+    """Ask the provider for its prices; None when it cannot say just now, and the prices heard last stand."""
     fleet = governed.fleet
     try:
         by_offer = fleet.prices() if isinstance(fleet, PricesOffers) else {}

@@ -1,4 +1,4 @@
-"""What an operator does by hand: quarantine and release machines, pause, resume and scale fleets.
+"""Operator actions: quarantine and release machines, pause, resume and scale fleets.
 
 A fleet's pause and limits are kept in the store: they hold for every server of the database and survive a restart.
 The scaling loop acts on them at its next turn.
@@ -24,7 +24,8 @@ from giornata.protocol.fleets import HeldFailure as ShownFailure
 def list_machines(
     ctx: Context, caller: Caller, *, state: MachineState | None, cursor: str | None, limit: int
 ) -> MachinePage:
-    """How machines fare, one line for each kind of job; latest change of state first. Raises Forbidden, InvalidInput.
+    """Return the health of machines, one line for each kind of job; latest change of state first. Raises Forbidden,
+    InvalidInput.
 
     A machine that never ended a job is not among them: nothing is known of it.
     """
@@ -40,7 +41,8 @@ def list_machines(
 
 
 def quarantine_machine(ctx: Context, caller: Caller, machine_id: str, *, reason: str) -> MachinePage:
-    """No more work for it, of any kind that it does or did, until it is let go. What it is at goes on to its end.
+    """Give the machine no more work, of any kind that it does or did, until it is let go. Its present work goes on
+    to its end.
 
     May be repeated. Raises Forbidden, and NotFound for a machine that was never heard of.
     """
@@ -58,7 +60,7 @@ def quarantine_machine(ctx: Context, caller: Caller, machine_id: str, *, reason:
 
 
 def release_machine(ctx: Context, caller: Caller, machine_id: str) -> MachinePage:
-    """Nothing is held against it any more, and queued jobs that it failed may go back to it. May be repeated.
+    """Clear all that is held against the machine; queued jobs that it failed may go back to it. May be repeated.
 
     Raises Forbidden, and NotFound if nothing was held against it.
     """
@@ -75,7 +77,7 @@ def release_machine(ctx: Context, caller: Caller, machine_id: str) -> MachinePag
 
 
 def _lift_bans(tx: Transaction, machine_id: str, *, at_ms: int) -> int:
-    """How many queued jobs may go back to the machine. Jobs are locked before machines."""
+    """Lift the bans of queued jobs from the machine; return their number. Jobs are locked before machines."""
     kinds = tx.machines.kinds_of(machine_id)
     job_ids = tx.bans.on_machine(machine_id, kinds) if kinds else ()
     for job_id in job_ids:
@@ -167,7 +169,7 @@ def _governed(ctx: Context, caller: Caller, name: str) -> GovernedFleet:
 
 
 def _row(tx: Transaction, governed: GovernedFleet) -> FleetRow:
-    """The fleet's row, held; made where the fleet was never listed."""
+    """Return the fleet's row, held; it is made where the fleet was never listed."""
     tx.fleets.put(governed.name, driver=governed.driver, at_ms=0, desired=0)
     row = tx.fleets.lock(governed.name)
     if row is None:

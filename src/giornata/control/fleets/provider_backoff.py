@@ -1,4 +1,4 @@
-"""Providers that ask to be left alone: no loop asks such a provider before the time that the provider named.
+"""Leave providers alone that ask for it: no loop asks such a provider before the time that the provider named.
 
 The time is kept with the fleet in the store, so that all loops of all servers respect it. Other fleets are asked as
 usual.
@@ -12,12 +12,12 @@ ProviderError = FleetUnavailable | FleetRefused
 
 
 def wants_quiet(row: FleetRow | None, now_ms: int) -> bool:
-    """Whether the fleet's provider is not to be asked yet."""
+    """Return True when the fleet's provider is not to be asked yet."""
     return row is not None and row.quiet_until_ms is not None and now_ms < row.quiet_until_ms
 
 
 def is_quiet(ctx: Context, name: str) -> bool:
-    """As `wants_quiet`, of the fleet by that name."""
+    """Return True when the provider of the fleet by that name is not to be asked yet."""
     with ctx.store.read() as tx:
         return wants_quiet(tx.fleets.get(name), ctx.clock.now_ms())
 

@@ -1,4 +1,4 @@
-"""Fleets, as an operator sees them: what was decided and why, and what the provider has."""
+"""Read fleets as an operator sees them: what was decided and why, and what the provider has."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MOST_SAID = 3
 
 
 def list_fleets(ctx: Context, caller: Caller) -> FleetPage:
-    """All fleets, also those that are configured no more and have instances still. Raises Forbidden."""
+    """Return all fleets, also those that are configured no more and have instances still. Raises Forbidden."""
     require_root_admin(caller)
     with ctx.store.read() as tx:
         rows = _rows(tx, ctx)
@@ -29,7 +29,7 @@ def list_fleets(ctx: Context, caller: Caller) -> FleetPage:
 
 
 def read_fleet(ctx: Context, caller: Caller, name: str) -> Fleet:
-    """One of them. Raises Forbidden, NotFound."""
+    """Return the fleet of this name. Raises Forbidden, NotFound."""
     require_root_admin(caller)
     with ctx.store.read() as tx:
         for row in _rows(tx, ctx):
@@ -75,7 +75,9 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
 
 
 def _plan(row: FleetRow, instances: Sequence[InstanceRow]) -> FleetPlan:
-    """As it was kept. In its reasons the name of an instance stands beside its id, where it has another one."""
+    """Return the plan as it was kept. In its reasons the name of an instance stands beside its id, where it has
+    another one.
+    """
     plan = FleetPlan.model_validate(row.plan or {})
 
     def with_names(reason: str) -> str:
@@ -91,7 +93,7 @@ def _instant(at_ms: int | None) -> datetime | None:
 
 
 def _shortage(row: FleetRow, instances: Sequence[InstanceRow]) -> str:
-    """What the provider says of the fleet and of its instances, whether they wait or end again and again."""
+    """Return the provider's words on the fleet and on instances that wait, or end again and again."""
     counted = Counter(each.trouble for each in instances if each.trouble)
     said = [
         f"{count} times: {trouble}" if count > 1 else trouble for trouble, count in counted.most_common(MOST_SAID)

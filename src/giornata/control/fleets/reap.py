@@ -1,7 +1,7 @@
-"""Quarantined machines: those whose provider can replace them are drained and replaced, all others get another chance
-after a while, on probation.
+"""Drain and replace quarantined machines whose provider can replace them; all others get another chance after a
+while, on probation.
 
-A machine that works for another kind of job is given time to hand its work back. What is known of a machine stays
+A machine that works for another kind of job is given time to hand its work back. The record of a machine stays
 when it is replaced: should it come back after the provider's exclusion, it is on probation. What an operator
 quarantined is the operator's affair.
 """
@@ -26,7 +26,7 @@ AT_MOST = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped:
-    """What a turn did; false when nothing."""
+    """The results of one turn; false when the turn did nothing."""
 
     reallocated: int = 0
     draining: int = 0
@@ -78,7 +78,9 @@ def _another_chance(ctx: Context, health: Health) -> bool:
 def _by_fleet(
     ctx: Context, seats: Sequence[Seat], quarantined: Sequence[Health]
 ) -> Mapping[str, Sequence[tuple[Seat, str]]]:
-    """Seats with the reason to replace the machine: of a governed fleet, heard of lately, no good for its kinds."""
+    """Return seats with the reason to replace the machine: of a governed fleet, heard of lately, no good for its
+    kinds.
+    """
     found: dict[str, list[tuple[Seat, str]]] = defaultdict(list)
     for seat in seats:
         governed = ctx.fleets.get(seat.fleet)
@@ -107,7 +109,7 @@ def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Sea
         return _replace(ctx, governed, suspects, nodes=len(listed))
     except (FleetUnavailable, FleetRefused) as error:
         keep_quiet(ctx, governed, error)
-        # Time is the way out for a machine that nobody replaces.
+        # A machine that is not replaced gets another chance with time.
         log.info("fleet %s replaces no machine now: %s", governed.name, error)
         return Reaped()
 
@@ -120,7 +122,9 @@ def _others(listed: Sequence[Instance], there: Sequence[tuple[Seat, str]]) -> li
 def _suspects(
     ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Seat, str]], listed: Sequence[Instance]
 ) -> list[_Suspect]:
-    """Those that the provider lists, by the id that the node says, or by the machine's; who leaves already first."""
+    """Return the machines that the provider lists, by the id that the node says, or by the machine's; those that
+    leave already first.
+    """
     by_id = {each.id: each for each in listed}
     by_machine = {each.machine_id: each for each in listed if each.machine_id is not None}
     found = []

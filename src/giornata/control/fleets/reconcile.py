@@ -1,8 +1,8 @@
 """Compare what is believed of a fleet with what its provider lists: one loop for each fleet.
 
-Only a listing says that an instance is there, runs, or is gone; no answer to a call does. What is listed although
-it should have ended is asked to end again. A node that beats on an instance which the provider lists no more gets no
-work and is told to leave; it can do no harm in the meantime, for what it writes is fenced by its attempt.
+Only a listing says that an instance is there, runs, or is gone; no answer to a call does. An instance that is listed
+although it should have ended is asked to end again. A node that beats on an instance which the provider lists no more
+gets no work and is told to leave; it can do no harm in the meantime, for what it writes is fenced by its attempt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """A listing, and what was believed when it came."""
+    """A listing, and what was believed when it came, of one fleet."""
 
     fleet: str
     listed: Mapping[str, Instance]
@@ -48,7 +48,7 @@ class _Look:
 
 
 def reconcile_fleet(ctx: Context, name: str) -> str:
-    """One turn for the fleet `name`; what was found, in words, or nothing. A loop calls it again and again.
+    """Reconcile the fleet `name` once; return what was found, in words, or nothing. A loop calls it again and again.
 
     Raises FleetUnavailable and FleetRefused, after it has noted them: no conclusion is drawn from a failed listing.
     """
@@ -111,7 +111,9 @@ def _heard(ctx: Context, look: _Look, now: Mapping[str, InstanceRow], row: Fleet
 
 
 def _row(tx: Transaction, governed: GovernedFleet, listed: Mapping[str, Instance], *, at_ms: int) -> FleetRow:
-    """The fleet's row. A fleet that is looked at for the first time is to stay as it is until there is a plan."""
+    """Return the fleet's row. A fleet that is looked at for the first time is to stay as it is until there is a
+    plan.
+    """
     staying = [each for each in listed.values() if each.state is not InstanceState.STOPPING]
     tx.fleets.put(governed.name, driver=governed.driver, at_ms=at_ms, desired=len(staying))
     row = tx.fleets.lock(governed.name)
@@ -135,7 +137,7 @@ def _found_out(findings: Findings) -> dict[str, Any]:
 
 
 def _note_outdated(tx: Transaction, look: _Look) -> None:
-    """Which instances are not as the settings say; one that came again as they are stays."""
+    """Note which instances are not as the settings say; one that came again as they are stays."""
     if look.findings.outdated is None:
         return
     old = look.findings.outdated.instances
@@ -150,7 +152,7 @@ def _note_outdated(tx: Transaction, look: _Look) -> None:
 
 
 def _note_renewed(tx: Transaction, look: _Look, rows: Sequence[InstanceRow]) -> None:
-    """These restarted where they are: a node comes up on each, and may have work."""
+    """Note that these restarted where they are: a node comes up on each, and may have work."""
     if not rows:
         return
     stays = {"leaving_at_ms": None, "leaving_reason": "", "drained_at_ms": None}
@@ -173,7 +175,7 @@ def _note_listed(tx: Transaction, look: _Look, now: Mapping[str, InstanceRow]) -
 
 
 def _row_of(each: Instance, look: _Look, fleet: FleetRow) -> InstanceRow:
-    """The instance as it is listed now."""
+    """Return the row of an instance as it is listed now."""
     before = look.believed.get(each.id)
     runs, starts = each.state is InstanceState.RUNNING, look.starts[each.id].starts
     offer = each.offer or (before.offer if before is not None else "")
@@ -223,7 +225,7 @@ def _note_gone(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
 
 
 def _differences(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
-    """Have the next turn of scaling ask again, where the provider has not done what it was asked for in good time."""
+    """Have the next turn of scaling ask again, where the provider did not do in good time what it was asked for."""
     long_ago_ms = look.at_ms - SETTLES_WITHIN_MS
     staying = [each for each in look.listed.values() if each.state is not InstanceState.STOPPING]
     orphans = [
@@ -255,7 +257,7 @@ def _zombies(tx: Transaction, look: _Look) -> list[str]:
 
 
 def unconfigured(rows: Sequence[FleetRow], configured: Mapping[str, GovernedFleet]) -> list[FleetRow]:
-    """Fleets that were looked after once and are no longer named in the settings."""
+    """Return the fleets that were looked after once and are no longer named in the settings."""
     return [replace(row, trouble=row.trouble or NOT_CONFIGURED) for row in rows if row.name not in configured]
 
 

@@ -1,7 +1,7 @@
 """Bring the instances of a fleet to what the settings say, without losing work, because an operator asked for it.
 
 A node whose turn it is gets no more work: it writes a checkpoint, gives its job back, and only then its provider is
-asked to renew it. Nobody is made to go: one that does not let go is waited for.
+asked to renew it. No node is forced to leave: one that does not let go is waited for.
 """
 
 from giornata.control.access.permissions import require_root_admin
@@ -42,7 +42,9 @@ def ask_to_roll(ctx: Context, caller: Caller, name: str) -> Fleet:
 
 
 def roll_on(ctx: Context, governed: GovernedFleet) -> str:
-    """One turn of rolling, if it was asked for; what was done, in words. Raises FleetUnavailable and FleetRefused."""
+    """Do one turn of rolling, if it was asked for; return what was done, in words. Raises FleetUnavailable and
+    FleetRefused.
+    """
     fleet, name = governed.fleet, governed.name
     with ctx.store.read() as tx:
         row = tx.fleets.get(name)
@@ -69,12 +71,12 @@ def roll_on(ctx: Context, governed: GovernedFleet) -> str:
 
 
 def _may_begin(row: FleetRow) -> bool:
-    """What is outdated has to have been heard since it was asked for."""
+    """Return True when a roll was asked for, and the provider has been examined since."""
     return row.roll_since_ms is not None and (row.examined_at_ms or 0) > row.roll_since_ms
 
 
 def _may_disturb(tx: Transaction, name: str, fleet: Renews, *, at_ms: int) -> bool:
-    """Whether nobody loses work, should the provider restart all of its instances."""
+    """Return True when no node would lose work if the provider restarted all of its instances."""
     return fleet.one_by_one or not any(
         each.live for each in tx.fleets.nodes(name, seen_since_ms=at_ms - HEARD_WITHIN_MS)
     )

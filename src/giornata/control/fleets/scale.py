@@ -1,6 +1,6 @@
-"""Have as many nodes as the queue needs, and as the settings say: one loop for each fleet.
+"""Scale each fleet to the nodes that the queue needs, and that the settings allow: one loop for each fleet.
 
-What is decided is written down before the provider is asked, and what it was surely asked for afterwards. Whatever is
+The decision is written down before the provider is asked, and what it was surely asked for afterwards. Whatever is
 lost in between (a reply, this process) is mended by the next turn, which asks again: every call may be repeated.
 """
 
@@ -27,7 +27,7 @@ HEARD_WITHIN_MS = 3_600_000
 
 
 def scale_fleet(ctx: Context, name: str) -> str:
-    """One turn for the fleet `name`; what was done, in words, or nothing. A loop calls it again and again.
+    """Scale the fleet `name` once; return what was done, in words, or nothing. A loop calls it again and again.
 
     Raises FleetUnavailable and FleetRefused, after it has noted them; the loop comes back later.
     """
@@ -50,7 +50,7 @@ def scale_fleet(ctx: Context, name: str) -> str:
 
 
 def _decide(ctx: Context, governed: GovernedFleet) -> Plan | None:
-    """The plan, written down; None while the provider has not been listed yet."""
+    """Return the plan, written down; None while the provider has not been listed yet."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.read() as tx:
         row, view = tx.fleets.get(governed.name), view_of(tx, ctx, governed.name, at_ms=now_ms)
@@ -77,7 +77,7 @@ def _is_news(row: FleetRow, view: FleetView, plan: Plan, now_ms: int) -> bool:
 
 
 def in_words(plan: Plan) -> Mapping[str, Any]:
-    """The plan as it is kept and shown."""
+    """Return the plan as it is kept and shown."""
     kept = asdict(plan)
     return {
         "jobs": plan.jobs,
@@ -126,7 +126,7 @@ def _mark_leaving(tx: Transaction, fleet: str, steps: Sequence[Step], *, at_ms: 
 
 
 def _drain(ctx: Context, governed: GovernedFleet, *, apart_from: Collection[str]) -> None:
-    """Let the provider know who leaves, so that those go and no others, whenever the number falls."""
+    """Tell the provider which instances leave, so that those go and no others, whenever the number falls."""
     with ctx.store.read() as tx:
         rows = tx.fleets.instances(governed.name)
     for each in rows:
@@ -141,7 +141,7 @@ def _drain(ctx: Context, governed: GovernedFleet, *, apart_from: Collection[str]
 
 
 def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:
-    """Ask for what is written down, unless that has been asked for."""
+    """Ask for the number that is written down, unless that has been asked for."""
     with ctx.store.read() as tx:
         row = tx.fleets.get(governed.name)
         leaving = [each for each in tx.fleets.instances(governed.name) if each.ended_at_ms is not None]
@@ -156,8 +156,12 @@ def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:
 
 
 def _end_who_was_kept(ctx: Context, governed: GovernedFleet) -> list[str]:
-    """End by name what was asked to end and is listed still, although no more are there than were asked for: its
-    provider let others go instead. It gets no work, and nobody comes in its place as long as it is there."""
+    """End by name the instances that were asked to end and are listed still, although no more are there than were
+    asked for.
+
+    Their provider let others go instead. Such an instance gets no work, and none comes in its place while it is
+    there.
+    """
     name, now_ms = governed.name, ctx.clock.now_ms()
     with ctx.store.read() as tx:
         row, listed = tx.fleets.get(name), tx.fleets.instances(name)

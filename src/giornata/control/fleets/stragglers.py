@@ -1,4 +1,4 @@
-"""Attempts that are far slower than similar ones, or stand still: their jobs move if that pays."""
+"""Move jobs away from attempts that are far slower than similar ones, or stand still, if that pays."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ Cohort = tuple[str | None, str, str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Peers:
-    """The members of a cohort, and what each of them is held against: made once for all."""
+    """The members of a cohort, and the speeds that each of them is held against: made once for all."""
 
     members: Sequence[Member]
     ascending_s: Sequence[float]  # the pace of each machine
@@ -108,7 +108,9 @@ def _release_slow(
 
 
 def _release_stuck(ctx: Context, row: PaceRow, *, now_ms: int) -> bool:
-    """It beats, so its agent lives, and the agent's own watchdog did not see that the engine does nothing."""
+    """Release an attempt that stands still. It beats, so its agent lives, and the agent's own watchdog did not see
+    that the engine does nothing.
+    """
     step_s = _step_s(row)
     done = row.total_steps is not None and (row.stepped_to or 0) >= row.total_steps  # results are on their way
     if row.lapsed or done or step_s is None or row.stepped_at_ms is None:
@@ -141,12 +143,13 @@ def _cohorts(rows: Sequence[PaceRow], paces_by_attempt_s: Mapping[str, float]) -
 
 
 def _cohort(row: PaceRow) -> Cohort:
-    # Whoever owns machines decides by them alone which of them are slow.
+    # Machines are slow or not by comparison with machines of the same owner only.
     return owner_of(row.machine_id), row.device, row.kind, row.shape_key, row.width
 
 
 def _recent_s(ctx: Context, live: Sequence[PaceRow]) -> Mapping[str, float]:
-    """Seconds for each of the latest steps, by attempt; the first step, which compiles, is not among them.
+    """Return the seconds for each of the latest steps, by attempt; the first step, which compiles, is not among
+    them.
 
     Each server remembers what it saw in its own turns. A server that has just started says nothing of an attempt
     until it has watched the attempt for long enough.
@@ -167,7 +170,7 @@ def _recent_s(ctx: Context, live: Sequence[PaceRow]) -> Mapping[str, float]:
 
 
 def _whole_s(ctx: Context, ended: Sequence[PaceRow]) -> Mapping[str, float]:
-    """Seconds for each step of an ended attempt that was long enough, by attempt."""
+    """Return the seconds for each step of an ended attempt that was long enough, by attempt."""
     policy, found = ctx.policy.stragglers, {}
     for row in ended:
         step_s = _step_s(row)
@@ -179,7 +182,7 @@ def _whole_s(ctx: Context, ended: Sequence[PaceRow]) -> Mapping[str, float]:
 
 
 def _step_s(row: PaceRow) -> float | None:
-    """Seconds for a step between the first and the latest that became known."""
+    """Return the seconds for a step between the first and the latest that became known."""
     if row.first_step is None or row.stepped_to is None or row.stepped_at_ms is None:
         return None
     steps = row.stepped_to - row.first_step
@@ -187,7 +190,8 @@ def _step_s(row: PaceRow) -> float | None:
 
 
 def order_release(ctx: Context, attempt_id: str, *, reason: Reason, notice: Mapping[str, Any]) -> bool:
-    """Order it, and put the notice into the job's history; False when it has ended, lapsed, or has an order.
+    """Order the release, and put the notice into the job's history; return False when the attempt has ended, lapsed,
+    or has an order.
 
     The node hears of it with its next heartbeat.
     """

@@ -1,4 +1,4 @@
-"""Estimates: what a job would take and cost, without submitting it."""
+"""Estimate what a job would take and cost, without submitting it."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -25,7 +25,8 @@ UNKNOWN = "no finished job of this project is like it: same kind, base model and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstEstimate:
-    """Least and greatest; None where nothing is known. `basis` says in words what they rest on, or what is missing.
+    """The least and the greatest values; None where nothing is known. `basis` says in words what they rest on, or
+    what is missing.
 
     The cost is in micro-dollars. Neither the time nor the cost holds the start: fetching and loading the model.
     """
@@ -100,7 +101,7 @@ class Offer:
 
 
 def first_estimate(tx: Transaction, ctx: Context, job: JobRecord) -> FirstEstimate:
-    """For a job of which the project has no experience.
+    """Return the estimate for a job of which the project has no experience.
 
     Other projects' jobs are left out: what they took would tell which base models other projects train.
     """
@@ -129,7 +130,9 @@ def _of_nodes(nodes: Sequence[Place]) -> tuple[list[Offer], str]:
 
 
 def _without_nodes(tx: Transaction, ctx: Context, job: JobRecord) -> tuple[list[Offer], str]:
-    """Any GPU of the table: at the prices of the fleets that give nodes for such jobs, else at published ones."""
+    """Return offers on any GPU of the table: at prices of the fleets that give nodes for such jobs, else at
+    published ones.
+    """
     prices = _prices_of_fleets(tx, ctx, job)
     if prices:
         offers = [Offer(pace=pace, price_micro_usd_per_hour=price) for pace in PUBLISHED_PACES for price in prices]
@@ -154,7 +157,7 @@ def _names(offers: Sequence[Offer]) -> str:
 
 
 def _side_px(tx: Transaction, job: JobRecord) -> float:
-    """The side of a square that has as many pixels as a picture of a step has on average.
+    """Return the side of a square that has as many pixels as a picture of a step has on average.
 
     It is the job's resolution, or less where pictures have a resolution of their own or must not be enlarged.
     """
@@ -168,7 +171,10 @@ def _side_px(tx: Transaction, job: JobRecord) -> float:
 
 
 def _mean_area_px(tx: Transaction, job: JobRecord, dataset_id: str | None) -> float:
-    """The mean over an epoch of a dataset. Without a dataset the base draws squares of the job's resolution."""
+    """Return the mean area of pictures over an epoch of a dataset, in pixels.
+
+    Without a dataset the base draws squares of the job's resolution.
+    """
     side = job.spec["resolution"]
     items = () if dataset_id is None else tx.datasets.items(dataset_id, project_id=job.project_id)
     if not items:

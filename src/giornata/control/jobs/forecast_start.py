@@ -1,4 +1,4 @@
-"""When a new job would start, from the pace of the fleet and what stands ahead of the job."""
+"""Forecast when a new job would start, from the pace of the fleet and the jobs ahead."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Expectation:
 def expect(
     tx: Transaction, ctx: Foundations, policy: Policy, job: JobRecord, *, turn: int, run_s: float | None
 ) -> Expectation:
-    """When the job would start if it were queued now; see `domain.forecast` for the model.
+    """Forecast when the job would start if it were queued now; see `domain.forecast` for the model.
 
     A place whose running job has an unknown pace is not counted on. With a job ahead whose pace nobody knows there
     is no forecast.
@@ -66,7 +66,7 @@ def _paces(tx: Transaction, project_id: str) -> Paces:
 
 
 def _durations(ahead: Iterable[Ahead], paces: Paces) -> Iterator[float]:
-    """Of each job ahead: those of one shape have equal parts of the steps that are left."""
+    """Yield the seconds of each job ahead: those of one shape have equal parts of the steps that are left."""
     for each in ahead:
         takes_s = paces[each.shape_key].start_s + paces[each.shape_key].step_s * (each.steps or 0) / each.jobs
         yield from (takes_s for _ in range(each.jobs))
@@ -81,7 +81,9 @@ def _free(place: Place, paces: Paces, *, now_ms: int) -> Iterator[float]:
 
 
 def _left_s(work: AtWork, known: Experience | None, *, now_ms: int) -> float | None:
-    """Seconds that a running job still takes: by its own pace, or by that of others like it."""
+    """Return the seconds that a running job still takes: by its own pace, or by that of others like it; None if not
+    known.
+    """
     if work.total_steps is None:
         return None
     left, made = work.total_steps - work.last_step, work.last_step - work.start_step

@@ -1,4 +1,4 @@
-"""What a user reads of a job: its checkpoints, artifacts, events, log lines and metrics."""
+"""Read a job's checkpoints, artifacts, events, log lines and metrics for a user."""
 
 from giornata.control.access.machine_names import machine_names
 from giornata.control.access.permissions import require_user
@@ -23,7 +23,7 @@ from giornata.protocol.model import sendable_media_type
 
 
 def read_checkpoints(ctx: Context, caller: Caller, job_id: str) -> CheckpointPage:
-    """Committed checkpoints with where to get them, highest step first; attempt 0 made those that a retry inherited.
+    """Return committed checkpoints with their URLs, highest step first; attempt 0 made those that a retry inherited.
 
     Raises Forbidden, NotFound.
     """
@@ -47,7 +47,7 @@ def read_checkpoints(ctx: Context, caller: Caller, job_id: str) -> CheckpointPag
 
 
 def read_artifacts(ctx: Context, caller: Caller, job_id: str) -> ArtifactPage:
-    """Committed results with where to get them, by name. Raises Forbidden, NotFound."""
+    """Return committed results with their URLs, by name. Raises Forbidden, NotFound."""
     require_user(caller)
     with ctx.store.read() as tx:
         require_job(tx, caller, job_id)
@@ -68,7 +68,7 @@ def read_artifacts(ctx: Context, caller: Caller, job_id: str) -> ArtifactPage:
 
 
 def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: int) -> EventPage:
-    """Events with ids above `after`, oldest first; `next` is the last one's id when there are more.
+    """Return events with ids above `after`, oldest first; `next` is the last one's id when there are more.
 
     A page may end before `limit`, for its bytes.
 
@@ -102,7 +102,7 @@ def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: in
 
 
 def read_logs(ctx: Context, caller: Caller, job_id: str, after: int, limit: int) -> LogPage:
-    """Lines with ids above `after`, oldest first; `next` is the last one's id when there are more.
+    """Return lines with ids above `after`, oldest first; `next` is the last one's id when there are more.
 
     A page may end before `limit`, for its bytes.
 
@@ -127,7 +127,8 @@ def read_logs(ctx: Context, caller: Caller, job_id: str, after: int, limit: int)
 
 
 def read_metrics(ctx: Context, caller: Caller, job_id: str, after_step: int, limit: int) -> MetricPage:
-    """Points of steps above `after_step` (-1 for all), ascending; `next` is the last step when there are more.
+    """Return points of steps above `after_step` (-1 for all), ascending; `next` is the last step when there are
+    more.
 
     A page may end before `limit`, for its bytes.
 

@@ -1,4 +1,4 @@
-"""A job as its owner sees it."""
+"""Build the reply that shows a job to its owner."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,7 +23,9 @@ def job_reply(
     waiting_because: str | None = None,
     next_try_at: datetime | None = None,
 ) -> Job:
-    """The job with its money and time, summed over all attempts; they are listed with these names of machines."""
+    """Return the job with its money and time, summed over all attempts; they are listed with these names of
+    machines.
+    """
     spent = sum(attempt.amount_micro_usd for attempt in attempts)
     seconds = _seconds(attempts)
     per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_steps_made(attempts))
@@ -67,7 +69,7 @@ def job_reply(
 
 
 def next_try_at(found: Outlook | None) -> datetime | None:
-    """When a job that no connected node may take is tried again; None where nobody knows, or it will not be."""
+    """Return when a job that no connected node may take is tried again; None if not known, or if it will not be."""
     return None if found is None or found.obstacle is Obstacle.TOO_SMALL else instant(found.at_ms)
 
 
@@ -79,7 +81,7 @@ def waiting_because(
     names: MachineNames | None,
     missing: str = "",
 ) -> str | None:
-    """Why no node has a queued job, as far as the server knows; None for any other job.
+    """Return why no node has a queued job, as far as the server knows; None for any other job.
 
     `found`: what becomes of a job that no connected node may take. Only a job for one machine needs `names`.
     `missing`: why no node comes, where none is connected.
@@ -104,7 +106,7 @@ def waiting_because(
 
 
 def _obstacle(job: JobRecord, found: Outlook | None) -> str:
-    """What keeps the job from the nodes, when that ends, and what ends it sooner."""
+    """Say what keeps the job from the nodes, when that ends, and what ends it sooner."""
     if found is not None and found.obstacle is Obstacle.QUARANTINED:
         ends = f"; the first gets jobs again {_at(found)}" if found.at_ms is not None else ""
         sooner = "an operator ends a quarantine: giornata machines release MACHINE"
@@ -142,12 +144,12 @@ def _seconds(attempts: Sequence[AttemptRecord]) -> Seconds:
 
 
 def _steps_made(attempts: Sequence[AttemptRecord]) -> int:
-    """As often as they were made: a step that was lost, and made again, counts twice."""
+    """Return the number of steps made: a step that was lost, and made again, counts twice."""
     return sum(max(0, attempt.last_step - attempt.start_step) for attempt in attempts)
 
 
 def _safe_steps(job: JobRecord, attempts: Sequence[AttemptRecord]) -> int:
-    """Steps that the money of these attempts bought: a retry did not pay for those that it inherited."""
+    """Return the steps that the money of these attempts bought: a retry did not pay for those that it inherited."""
     reached = job.step if job.state == JobState.SUCCEEDED else job.committed_step
     return reached - attempts[0].start_step if attempts else 0
 

@@ -1,4 +1,4 @@
-"""Captions and prompts with more tokens than a job's text encoders read: told before a GPU is rented for the job.
+"""Find captions and prompts with more tokens than a job's text encoders read, before a GPU is rented for the job.
 
 The node counts them once more, with the base model's own tokenizers, and has the last word.
 """
@@ -35,7 +35,7 @@ class LengthCheck:
     spec: TrainSpec | None
 
     def of_captions(self, captions: Iterable[Named]) -> list[Fault]:
-        """Faults of the captions of the subject's pictures. Shuffled ones have to fit in any order."""
+        """Return faults of the captions of the subject's pictures. Shuffled ones have to fit in any order."""
         spec = self.spec
         if spec is None:
             return []
@@ -43,7 +43,7 @@ class LengthCheck:
         return self._too_long((where, longest_spoken(spec, text, count)) for where, text in captions)
 
     def of_texts(self, texts: Iterable[Named]) -> list[Fault]:
-        """Faults of prompts, and of the captions of class pictures."""
+        """Return faults of prompts, and of the captions of class pictures."""
         spec = self.spec
         return [] if spec is None else self._too_long((where, spoken(spec, text)) for where, text in texts)
 
@@ -60,8 +60,8 @@ class LengthCheck:
 def length_check(
     given: Mapping[str, Any], parsed: TrainSpec | None, *, knows_clip: Callable[[str], bool] = has_clip_vocabulary
 ) -> LengthCheck:
-    """What counts for a job. Nothing is counted for a base model that may have another vocabulary than CLIP's, nor
-    where the job cuts what is too long.
+    """Return the length check of a job. Nothing is counted for a base model that may have another vocabulary than
+    CLIP's, nor where the job cuts what is too long.
 
     `given` is the spec as it came, and `parsed` what it means, if that is known: faults of other fields hide nothing.
     """
@@ -74,7 +74,7 @@ def length_check(
 
 
 def prompts_of(given: Mapping[str, Any]) -> list[Named]:
-    """The prompts in a spec as it came, under the names of their fields."""
+    """Return the prompts in a spec as it came, under the names of their fields."""
     fields, _ = canonical_names(TrainSpec, given)
     several = fields.get("sample_prompts")
     numbered = enumerate(several if isinstance(several, list | tuple) else ())
@@ -84,7 +84,7 @@ def prompts_of(given: Mapping[str, Any]) -> list[Named]:
 
 
 def within(captions: Iterable[Named], *, most_chars: int) -> Iterator[Named]:
-    """Captions from the first one on, as long as they have at most so many characters together."""
+    """Yield captions from the first one on, as long as they have at most so many characters together."""
     chars = 0
     for where, text in captions:
         chars += len(text)
@@ -94,7 +94,7 @@ def within(captions: Iterable[Named], *, most_chars: int) -> Iterator[Named]:
 
 
 def _telling(fields: Mapping[str, Any]) -> TrainSpec | None:
-    """A spec with the fields that count; None when these make no sense, which has faults of its own."""
+    """Return a spec with the fields that count; None when these make no sense, which has faults of its own."""
     told = {name: fields[name] for name in TELLING if name in fields}
     try:
         return TrainSpec.model_validate({"pretrained_model_name_or_path": "m", "dataset": "ds_0", **told})

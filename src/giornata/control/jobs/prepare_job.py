@@ -1,4 +1,4 @@
-"""From a request to a job that could be queued: every check, and every default that is drawn or derived."""
+"""Turn a request into a job that could be queued: every check, and every default that is drawn or derived."""
 
 import json
 import re
@@ -40,7 +40,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> JobRecord:
-    """The row of the new job. Raises InvalidInput with everything that is wrong with the request, and
+    """Return the row of the new job. Raises InvalidInput with everything that is wrong with the request, and
     Forbidden for a kind that is the operator's alone.
 
     The stored spec is whole: the seed is drawn, and the adapter's alpha and the files' name are written down when
@@ -99,7 +99,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
 
 
 def _size_faults(ctx: Context, request: SubmitJob) -> Iterable[Fault]:
-    """A spec is kept as long as its job, and read with it: it has no room for data."""
+    """Yield a fault of a spec that is too large: a spec is kept as long as its job, and has no room for data."""
     most = ctx.policy.max_spec_bytes
     size_bytes = len(json.dumps(request.spec, separators=(",", ":"), ensure_ascii=False).encode())
     if size_bytes > most:
@@ -111,7 +111,7 @@ def _size_faults(ctx: Context, request: SubmitJob) -> Iterable[Fault]:
 def _dataset_faults(
     ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, parsed: Message | None
 ) -> Iterable[Fault]:
-    """Looks at the raw spec, so that a fault of another field does not hide these."""
+    """Find faults of the datasets in the raw spec, so that a fault of another field does not hide these."""
     if request.kind != "train":
         return
     items = _items(tx, caller, request.spec, "dataset")
@@ -134,7 +134,7 @@ def _dataset_faults(
 
 
 def _file_faults(tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
-    """Looks at the raw spec too. What cannot be a hash has a fault already."""
+    """Find faults of the files in the raw spec. A value that cannot be a hash has a fault already."""
     named, _ = canonical_names(TrainSpec, request.spec)
     files = {role: sha for role, sha in input_files(request.kind, named).items() if SHA256.fullmatch(sha)}
     there = tx.uploads.blobs(caller.project_id, sorted(files.values())) if files else {}
@@ -142,7 +142,7 @@ def _file_faults(tx: Transaction, caller: Caller, request: SubmitJob) -> Iterabl
 
 
 def missing_file(role: str, sha256: str) -> Fault:
-    """The fault of a file that the project does not have."""
+    """Return the fault of a file that the project does not have."""
     message, hint = f"there are no bytes with sha256 {sha256}", "upload the file, and complete the upload"
     return Fault(where=f"spec.{role}", message=message, hint=hint)
 

@@ -1,4 +1,4 @@
-"""Jobs, as users read them: one job, a page of jobs, and why a job waits."""
+"""Read jobs for users: one job, a page of jobs, and why a job waits."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ from giornata.protocol.jobs import Job, JobPage, JobPart
 
 
 def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
-    """A job, whole. Raises Forbidden, NotFound."""
+    """Return the whole job with its attempts. Raises Forbidden, NotFound."""
     require_user(caller)
     with ctx.store.read() as tx:
         return read_job(ctx, tx, caller, job_id)
@@ -78,7 +78,7 @@ def list_jobs(
 
 
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
-    """The job as this transaction sees it. Raises NotFound."""
+    """Return the job as this transaction sees it. Raises NotFound."""
     job = own_job(tx, caller, job_id)
     because, found, names = None, None, machine_names(tx, ctx, caller)
     if job.state == JobState.QUEUED:
@@ -92,7 +92,7 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
 
 
 def _outlook(ctx: Context, tx: Transaction, job: JobRecord) -> Outlook | None:
-    """None for a job that is for one machine only: it fails when it fails there."""
+    """Return the job's outlook; None for a job that is for one machine only: it fails when it fails there."""
     if job.only_machine_id is not None:
         return None
     row = tx.jobs.get(job.id)
@@ -108,7 +108,7 @@ def _outlook(ctx: Context, tx: Transaction, job: JobRecord) -> Outlook | None:
 
 
 def own_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
-    """The row of a job of the caller's project. Raises NotFound, for another project's job too."""
+    """Return the row of a job of the caller's project. Raises NotFound, for another project's job too."""
     job = tx.job_reads.get(job_id, project_id=caller.project_id) if is_id(job_id) else None
     if job is None:
         raise NotFound(f"there is no job {job_id}")
@@ -122,7 +122,9 @@ def require_job(tx: Transaction, caller: Caller, job_id: str) -> None:
 
 
 def why_no_node_comes(tx: Transaction, ctx: Context, kind: str) -> str:
-    """In words for the job's owner, without names of fleets or machines; empty: nodes may be on their way."""
+    """Say in words for the job's owner why no node comes, without names of fleets or machines; empty: nodes may be
+    on their way.
+    """
     now_ms = ctx.clock.now_ms()
     serving = [each for each in bidders(tx, ctx, at_ms=now_ms) if kind in each.view.offer.kinds]
     for each in serving:
@@ -139,7 +141,7 @@ def why_no_node_comes(tx: Transaction, ctx: Context, kind: str) -> str:
 
 
 def _lost(bidder: Bidder, now_ms: int) -> tuple[int, int]:
-    """How many of its nodes fail to start, and how many others are late."""
+    """Return how many of its nodes fail to start, and how many others are late."""
     waited_for = [each for each in bidder.view.instances if each.stays and each.use is Use.NONE]
     failing = [each for each in waited_for if each.fails_to_start]
     late = [each for each in waited_for if not each.fails_to_start and is_late(each, bidder.policy, now_ms)]

@@ -1,4 +1,4 @@
-"""New jobs from a job that has ended: a retry resumes it, a continuation starts from its weights."""
+"""Make new jobs from a job that has ended: a retry resumes it, a continuation starts from its weights."""
 
 from dataclasses import replace
 from typing import Any
@@ -58,7 +58,10 @@ def continue_training(
 
 
 def _refuse_what_has_no_room(old: JobRecord, spec: dict[str, Any]) -> None:
-    """What the node would find out. A spec that is wrong in itself is left to `submit`, which says all of it."""
+    """Refuse a change that a checkpoint has no room for, as the node would find out. Raises InvalidInput.
+
+    A spec that is wrong in itself is left to `submit`, which says all of it.
+    """
     (was, _), (wanted, _) = parse_spec(old.kind, old.spec), parse_spec(old.kind, spec)
     if not (isinstance(was, TrainSpec) and isinstance(wanted, TrainSpec)):
         return
@@ -91,7 +94,7 @@ def _submission(old: JobRecord, request: ContinueJob, spec: dict[str, Any]) -> S
 
 
 def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
-    """A new job with the same spec and seed that goes on from the old one's checkpoints.
+    """Submit a new job with the same spec and seed that goes on from the old one's checkpoints.
 
     While a retry is queued or running, asking again gives that one. An interrupted job that is queued is itself the
     one to be tried: its bans are lifted, so that every machine may have it now. Raises Forbidden, NotFound, and
@@ -125,7 +128,7 @@ def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord)
 
 
 def _afresh(old: JobRecord, job_id: str, now_ms: int) -> JobRecord:
-    """The same request, with as much time and money as it was given the first time."""
+    """Return the same request, with as much time and money as it was given the first time."""
     given_ms = None if old.deadline_at_ms is None else old.deadline_at_ms - old.created_at_ms
     return replace(
         old,

@@ -1,4 +1,4 @@
-"""What can be wrong with a spec, in words that name its fields."""
+"""Find the faults of a spec, in words that name its fields."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ NO_DATASET = "ds_0"
 
 
 def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) -> tuple[Message | None, list[Fault]]:
-    """The spec of this kind, or every fault that keeps it from being one.
+    """Return the spec of this kind, or every fault that keeps it from being one.
 
     Contradictions between fields are looked for when each field is fine by itself. `as_written`: text is no number,
     as in any other JSON that comes in.
@@ -49,8 +49,9 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
 
 
 def in_steps(spec: TrainSpec, *, pictures: int) -> TrainSpec:
-    """The spec with its epochs over so many pictures (repeats counted) turned into steps; one that counts in steps as
-    it is. Raises InvalidInput when it makes no sense with that many steps."""
+    """Return the spec with its epochs over so many pictures (repeats counted) turned into steps.
+
+    A spec that counts in steps stays as it is. Raises InvalidInput when it makes no sense with that many steps."""
     if spec.num_train_epochs is None:
         return spec
     steps = steps_of(spec, pictures=pictures)
@@ -94,7 +95,9 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
 
 
 def _contradictions(expected: type[BaseModel], message: str) -> list[Fault]:
-    """A spec joins its contradictions with semicolons. Each begins with a field; what does not is advice."""
+    """Return the contradictions of a spec, which joins them with semicolons. Each begins with a field; any other
+    text is advice.
+    """
     faults: list[Fault] = []
     for piece in message.split("; "):
         field = piece.split(" ", 1)[0]

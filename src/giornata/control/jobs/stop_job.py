@@ -1,4 +1,4 @@
-"""Jobs that end before their work is done: their owner cancels them, or their deadline passes."""
+"""Stop jobs before their work is done: their owner cancels them, or their deadline passes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +32,7 @@ def stop_job(
     message: str,
     data: Mapping[str, Any],
 ) -> JobState:
-    """Apply CANCEL or EXPIRE to a locked job (`tx.jobs.lock`) and end its attempt in the same breath.
+    """Apply CANCEL or EXPIRE to a locked job (`tx.jobs.lock`) and end its attempt in the same transaction.
 
     The attempt is fenced and its bill closed now, not when its node hears of it: from here on whatever the node
     sends is refused with `lease-lost`, and the refusal names the job's state. Raises IllegalTransition.

@@ -1,4 +1,4 @@
-"""A new job."""
+"""Submit a new job to the queue."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A request for a job, and whose it is."""
+    """A request for a job, with its caller and key."""
 
     caller: Caller
     request: SubmitJob
@@ -40,7 +40,7 @@ Submitted = tuple[Job, bool]
 
 
 def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: str | None) -> Submitted:
-    """Queue a job; it, and whether this request made it.
+    """Queue a job; return it, and whether this request made it.
 
     With an Idempotency-Key, which is kept for `policy.idempotency_kept_s`, equal requests make one job, also when
     they come at the same moment: the key is written in the job's own transaction. Raises Forbidden, InvalidInput
@@ -53,7 +53,7 @@ def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: st
 
 
 def submit_each(ctx: Context, asked: Sequence[Submission]) -> list[Submitted | GiornataError]:
-    """As `submit` for one after the other, in one transaction. No two of one project have the same key.
+    """Submit one after the other in one transaction, as `submit` does. No two of one project have the same key.
 
     Raises what `submit` raises when that was found out after something had been written: then nothing of all is.
     """
@@ -93,7 +93,7 @@ def _submit_to(
 
 
 def _prepared(ctx: Context, tx: Transaction, asked: Submission) -> JobRecord | Submitted:
-    """The job that is to be queued, its key stored; or the one that the key stands for already."""
+    """Return the job that is to be queued, its key stored; or the one that the key stands for already."""
     caller, request, key = asked.caller, asked.request, asked.idempotency_key
     require_user(caller)
     if key is not None and IDEMPOTENCY_KEY.fullmatch(key) is None:
@@ -115,7 +115,7 @@ def _prepared(ctx: Context, tx: Transaction, asked: Submission) -> JobRecord | S
 
 
 def enqueue(tx: Transaction, job: JobRecord) -> JobRecord:
-    """As `enqueue_each`, for one."""
+    """Enqueue one job, as `enqueue_each` does."""
     return enqueue_each(tx, [job])[0]
 
 
@@ -155,7 +155,8 @@ def _add_files(tx: Transaction, job: JobRecord) -> None:
 
 
 def _at_their_turns(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecord]:
-    """The jobs with the turns that they have if they are queued now; see `domain.routing`. The project is held.
+    """Return the jobs with the turns that they have if they are queued now; see `domain.routing`. The project is
+    held.
 
     A job for a single machine takes none.
     """
@@ -173,12 +174,12 @@ def _at_their_turns(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecor
 
 
 def turn_of(tx: Transaction, job: JobRecord) -> int:
-    """The turn that the job has if it is queued now."""
+    """Return the turn that the job has if it is queued now."""
     return _at_their_turns(tx, [job])[0].turn
 
 
 def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord]) -> list[Job]:
-    """Replies that tell of jobs of one project which this transaction queues."""
+    """Return replies that tell of jobs of one project which this transaction queues."""
     if not jobs:
         return []
     seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
@@ -190,7 +191,7 @@ def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord]) -> list[Job
 
 
 def request_hash(request: SubmitJob) -> str:
-    """What two equal requests have in common, whatever the order of their fields."""
+    """Return the hash that equal requests share, whatever the order of their fields."""
     canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -1,1 +1,1 @@
-"""What the use cases need of the world. `store` leads to every query; other ports have several implementations."""
+"""Interfaces of the use cases to the world. `store` leads to every query; other ports have several adapters."""

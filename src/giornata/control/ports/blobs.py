@@ -1,4 +1,4 @@
-"""Object storage, as the use cases see it.
+"""The interface of object storage, as the use cases see it.
 
 A key is a safe relative path (`giornata.blobs.object_names`), and no key may be another key's folder. Every method
 may be called from any thread. All of them raise Unavailable when storage cannot be reached, and InvalidInput for a
@@ -28,7 +28,7 @@ class SignedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What the server itself found in storage; `sha256` is lower-case hex."""
+    """An object as the server itself found it in storage; `sha256` is lower-case hex."""
 
     size_bytes: int
     sha256: str
@@ -55,13 +55,13 @@ class Blobs(Protocol):
     """Named, immutable-by-habit objects, and signed URLs to them. A write is whole or not there."""
 
     def sign_put(self, key: str, *, size_bytes: int, sha256: str, expires_in_s: int) -> SignedRequest:
-        """A PUT of exactly these bytes: another size or another hash is refused, and nothing is stored."""
+        """Sign a PUT of exactly these bytes: another size or another hash is refused, and nothing is stored."""
 
     def begin_multipart(self, key: str) -> str:
         """Begin an upload in parts; returns its id."""
 
     def sign_part(self, key: str, upload: str, number: int, size_bytes: int, expires_in_s: int) -> SignedRequest:
-        """A PUT of part `number` (from 1) of exactly this size. Its reply's ETag names the part.
+        """Sign a PUT of part `number` (from 1) of exactly this size. Its reply's ETag names the part.
 
         A part may be sent again; `complete_multipart` says by its ETag which one counts.
         """
@@ -77,10 +77,10 @@ class Blobs(Protocol):
         """Drop the upload and its parts. Does nothing when there is none, or when it was completed."""
 
     def stale_multiparts(self, older_than: datetime) -> Iterator[StaleUpload]:
-        """Uploads begun before `older_than` that nobody completed or aborted, on all pages."""
+        """Return uploads begun before `older_than` that nobody completed or aborted, on all pages."""
 
     def sweep_leftovers(self) -> int:
-        """Remove half-written files that servers which were killed have left, a day after the last byte; how many.
+        """Remove half-written files that killed servers left, a day after the last byte; return how many.
 
         Storage that keeps nothing of a broken write has none.
         """
@@ -88,28 +88,28 @@ class Blobs(Protocol):
     def sign_get(
         self, key: str, *, expires_in_s: int, filename: str | None = None, media_type: str | None = None
     ) -> SignedRequest:
-        """A GET of the object, with or without a Range. `filename` makes browsers save it under that name.
+        """Sign a GET of the object, with or without a Range. `filename` makes browsers save it under that name.
 
         `media_type` is what the reply says it is, whatever the uploader claimed; octets when not given.
         """
 
     def digest(self, key: str) -> Stored:
-        """Size and sha256 as storage has them, never as the uploader claimed them. Raises BlobMissing."""
+        """Return size and sha256 as storage has them, never as the uploader claimed them. Raises BlobMissing."""
 
     def size(self, key: str) -> int:
-        """Size in bytes. Raises BlobMissing."""
+        """Return the size in bytes. Raises BlobMissing."""
 
     def read(self, key: str) -> Iterator[bytes]:
-        """The object in chunks of at most a few MiB. Raises BlobMissing before the first chunk."""
+        """Yield the object in chunks of at most a few MiB. Raises BlobMissing before the first chunk."""
 
     def write(self, key: str, chunks: Iterable[bytes]) -> Stored:
         """Store the chunks as one object. When anything fails on the way, what was there before remains."""
 
     def delete(self, key: str) -> bool:
-        """Delete the object; says whether there was one."""
+        """Delete the object; return True when there was one."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key begins with `prefix` (a string, not a folder), on all pages, in any order."""
+        """Yield every object whose key begins with `prefix` (a string, not a folder), on all pages, in any order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,4 +157,4 @@ class ServesBlobs(Protocol):
         """Store one part, and return its ETag. Raises as `accept_put`, and BlobMissing for an unknown upload."""
 
     def open_get(self, request: BlobRequest) -> OpenedBlob:
-        """The file to send. Raises BlobMissing."""
+        """Return the file to send. Raises BlobMissing."""

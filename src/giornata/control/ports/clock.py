@@ -1,4 +1,4 @@
-"""Time and fresh names."""
+"""Interfaces for time and for fresh names."""
 
 from typing import Protocol
 
@@ -7,17 +7,19 @@ class Clock(Protocol):
     """The server's clock; the only one that decides anything about leases."""
 
     def now_ms(self) -> int:
-        """Epoch milliseconds, UTC."""
+        """Return the current time in epoch milliseconds, UTC."""
 
 
 class Names(Protocol):
-    """Fresh identifiers and secrets."""
+    """A source of fresh identifiers and secrets."""
 
     def new(self, prefix: str) -> str:
-        """`job_…`: unique, ordered by time, lower-case letters and digits after the prefix; at most 40 long."""
+        """Return a unique id like `job_…`, ordered by time: lower-case letters and digits after the prefix; at most
+        40 characters long.
+        """
 
     def secret(self) -> str:
-        """At least 256 bits, URL-safe."""
+        """Return a URL-safe secret of at least 256 bits."""
 
     def seed(self) -> int:
-        """A non-negative 31-bit number for a job that names no seed."""
+        """Return a non-negative 31-bit number for a job that names no seed."""

@@ -1,4 +1,4 @@
-"""What the control plane asks of a provider of nodes. One driver for each provider, in `giornata.fleets`.
+"""The interface of the control plane to a provider of nodes. Each provider has one driver, in `giornata.fleets`.
 
 Drivers keep nothing that matters: what is believed of a fleet lies in the store, and what is true of it is what the
 provider lists. Every call may be repeated, and every call may fail: see `FleetUnavailable` and its neighbours.
@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 
 class InstanceState(StrEnum):
-    """Where a provider is with an instance. Only RUNNING is billed."""
+    """The state of an instance at its provider. Only RUNNING is billed."""
 
     STARTING = "starting"  # a machine is sought, the image comes, the container is made
     RUNNING = "running"
@@ -44,7 +44,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What one node costs while it runs, in micro-dollars an hour, and who says so."""
+    """The price of one running node, in micro-dollars an hour, and who says so."""
 
     micro_usd_per_hour: int
     source: str  # "provider", "settings"
@@ -52,7 +52,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the provider allows. None: it says nothing. `most_nodes_reason` says what `most_nodes` comes from."""
+    """The limits of the provider. None: it says nothing. `most_nodes_reason` says what `most_nodes` comes from."""
 
     most_nodes: int | None = None
     most_nodes_reason: str = ""
@@ -73,14 +73,14 @@ class Fleet(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What the provider allows, as last heard."""
+        """The limits of the provider, as last heard."""
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
         """Have so many nodes from now on. Where there are more, `leaving` (instance ids) go first, and only when the
         provider can choose no better others; with enough of `leaving`, nobody else goes."""
 
     def list(self) -> Sequence[Instance]:
-        """Every instance that the provider has for this fleet, orphans too; whole, or an error."""
+        """Return every instance that the provider has for this fleet, orphans too; whole, or an error."""
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
         """Have the instance end now, and another come in its place, on another machine where the provider can choose.
@@ -89,14 +89,16 @@ class Fleet(Protocol):
         """
 
     def drain(self, instance_id: str) -> None:
-        """The instance is to be the first to go when the number falls, whoever lowers it: by the provider's own mark,
-        if it has one. Nothing ends, and the number stays; the node is told by the server to give its jobs back.
+        """Mark the instance as the first to go when the number falls, whoever lowers it: by the provider's own mark,
+        if it has one.
+
+        Nothing ends, and the number stays; the node is told by the server to give its jobs back.
 
         Raises InstanceGone.
         """
 
     def price(self) -> Price:
-        """What one more node would cost."""
+        """Return the price of one more node."""
 
     def close(self) -> None:
         """Let go of connections. Ends no node, except those that live in this process's care (local)."""
@@ -107,7 +109,7 @@ class PricesOffers(Protocol):
     """A fleet whose instances are not all of one price, and whose provider says what each costs."""
 
     def prices(self) -> Mapping[str, int]:
-        """Micro-dollars an hour by `Instance.offer`. What is not named here costs what `price` says.
+        """Return micro-dollars an hour by `Instance.offer`. An offer that is not named here costs what `price` says.
 
         Raises as the methods of `Fleet` do.
         """
@@ -118,7 +120,7 @@ class TellsShortage(Protocol):
     """A fleet whose provider says more than a listing does about why nodes do not come. Not every provider does."""
 
     def shortage(self) -> str:
-        """Why not as many instances run as were asked for, as far as the provider tells; empty when it says nothing.
+        """Return why another number of instances runs than was asked for; empty when the provider says nothing.
 
         Asked only while there are too few or too many. Raises as the methods of `Fleet` do.
         """
@@ -126,7 +128,7 @@ class TellsShortage(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
-    """What of the instances is not as the settings say: names of `settings`, and the ids of the instances.
+    """The differences between instances and settings: names of `settings`, and the ids of the instances.
 
     Settings without instances: what the provider would make next is not as the settings say.
     """
@@ -144,15 +146,15 @@ class Renews(Protocol):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether some can be renewed while others work. False: the provider restarts all of them at once."""
+        """True when some can be renewed while others work. False: the provider restarts all of them at once."""
 
     def outdated(self) -> Outdated:
-        """What is not as the settings say, of those instances that are to stay. Raises as the methods of `Fleet`."""
+        """Return what differs from the settings, of instances that are to stay. Raises as the methods of `Fleet`."""
 
     def renew(self, instance_ids: Collection[str]) -> None:
         """Have these come again as the settings are now; where it is not one by one, all of them. What the provider
         makes from now on is as the settings are now, also when no instance is named.
 
-        None of them holds a job. The number stays. What is renewed already, or gone, is left alone: the call may be
+        None of them holds a job. The number stays. An instance that is renewed or gone is left alone: the call may be
         repeated. Raises as the methods of `Fleet`.
         """

@@ -1,4 +1,4 @@
-"""What the control plane asks of the store about fleets: what is believed of them, and what was decided.
+"""The store's interface for fleets: what is believed of them, and what was decided.
 
 Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
 """
@@ -141,10 +141,10 @@ class Fleets(Protocol):
     def get(self, name: str) -> FleetRow | None: ...
 
     def lock(self, name: str) -> FleetRow | None:
-        """The row, held until the transaction ends."""
+        """Return the row, held until the transaction ends."""
 
     def all(self) -> Sequence[FleetRow]:
-        """By name; also those that are configured no more."""
+        """Return all fleets by name; also those that are configured no more."""
 
     def put(self, name: str, *, driver: str, at_ms: int, desired: int) -> None:
         """Insert the row, unless it is there."""
@@ -152,10 +152,10 @@ class Fleets(Protocol):
     def update(self, name: str, **columns: Any) -> None: ...
 
     def instances(self, fleet: str) -> Sequence[InstanceRow]:
-        """Those that are not gone, by id."""
+        """Return the fleet's instances that are not gone, by id."""
 
     def gone_since(self, fleet: str, *, since_ms: int) -> Sequence[InstanceRow]:
-        """Those that went since then."""
+        """Return the fleet's instances that went since then."""
 
     def put_instance(self, instance: InstanceRow) -> None:
         """Insert the row, or write what was listed over it; what was decided about the instance stays."""
@@ -163,32 +163,34 @@ class Fleets(Protocol):
     def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None: ...
 
     def billed(self, fleet: str, ids: Collection[str]) -> Mapping[str, BilledRow]:
-        """The latest interval of each of these instances that has one."""
+        """Return the latest interval of each of these instances that has one."""
 
     def put_billed(self, intervals: Sequence[BilledRow]) -> None:
         """Insert the intervals, or write their ends and prices over them."""
 
     def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
-        """Those heard of since then, the latest first."""
+        """Return the fleet's nodes heard of since then, the latest first."""
 
     def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
-        """These get no more work, and are told to leave; or not any more."""
+        """Give these nodes no more work, and tell them to leave; or take that back."""
 
     def leases_on(self, fleet: str, instance_ids: Collection[str]) -> Sequence[str]:
-        """Ids of the attempts on these instances that neither ended nor lapsed."""
+        """Return ids of the attempts on these instances that neither ended nor lapsed."""
 
     def unfit_machines(self) -> frozenset[str]:
-        """Machines that get no jobs, of one kind at least."""
+        """Return machines that get no jobs, of one kind at least."""
 
     def add_reallocation(
         self, fleet: str, instance_id: str, *, machine_id: str | None, reason: str, at_ms: int
     ) -> None: ...
 
     def reallocations(self, fleet: str, *, since_ms: int) -> int:
-        """How many there were since then."""
+        """Return how many reallocations of the fleet there were since then."""
 
     def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
-        """Of each joint key those among the next `room` jobs for any machine that are queued since then or later."""
+        """Return for each joint key those among the next `room` jobs for any machine that are queued since then or
+        later.
+        """
 
     def deadlines(self) -> Sequence[Deadline]:
-        """What is queued for any machine and has to be done by some time, in steps of five minutes."""
+        """Return the jobs queued for any machine that have a deadline, in steps of five minutes."""

@@ -1,4 +1,4 @@
-"""What the operator's gauges ask of the store."""
+"""The store's interface for the operator's gauges."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Gauges:
 
 
 class GaugeQueries(Protocol):
-    """Counts over all projects; never who owns what."""
+    """Counts over all projects that never tell who owns what."""
 
     def now(self, *, seen_since_ms: int) -> Gauges:
-        """Nodes not heard of since `seen_since_ms` count as gone."""
+        """Return the counts now. Nodes not heard of since `seen_since_ms` count as gone."""

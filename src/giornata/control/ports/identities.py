@@ -8,7 +8,7 @@ from giornata.domain.errors import Unauthenticated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a provider's token says of the node that sent it: it runs on this machine, for this fleet.
+    """The identity that a provider's token gives the node that sent it: its machine and its fleet.
 
     `expires_at_ms` (epoch ms of the server's clock) is when the token is no longer good.
     """
@@ -22,7 +22,7 @@ class WorkloadIdentities(Protocol):
     """Reads the tokens that the providers of this installation's fleets give to their workloads."""
 
     def recognise(self, token: str) -> Workload:
-        """Whose token this is.
+        """Return the workload that this token is of.
 
         Raises Unauthenticated unless it is genuine, for this installation, good now, and of one of its fleets;
         Unavailable when that cannot be found out just now.
@@ -30,9 +30,9 @@ class WorkloadIdentities(Protocol):
 
 
 class NoIdentities:
-    """For installations none of whose fleets has a provider that gives tokens."""
+    """Refuses every token, for installations none of whose fleets has a provider that gives tokens."""
 
     def recognise(self, token: str) -> Workload:
-        """Raises Unauthenticated."""
+        """Raises Unauthenticated, whatever the token is."""
         del token
         raise Unauthenticated("no fleet of this installation takes tokens of a provider; send a key: gk_…")

@@ -1,4 +1,4 @@
-"""What the control plane asks of the store about machines: their health, bans and strikes, and the pace of attempts.
+"""The store's interface for machines: their health, bans and strikes, and the pace of attempts.
 
 Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
 """
@@ -30,7 +30,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engagement:
-    """What a machine has begun of a kind: how many hold a lease, and when those of late began that live or failed."""
+    """A machine's attempts of a kind: how many hold a lease, and when those of late began that live or failed."""
 
     live: int
     at_stake_ms: tuple[int, ...]
@@ -65,13 +65,14 @@ class Reallocation:
 
 
 class Machines(Protocol):
-    """How machines fare with jobs of each kind; a machine that never ended a job has no row."""
+    """Queries for the health of machines, for each kind of job; a machine that never ended a job has no row."""
 
     def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, Health]:
-        """Those that there are, as they are just now."""
+        """Return the rows that there are, as they are just now."""
 
     def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
-        """Those that there are, held until the transaction ends. Once in a transaction, after the jobs and nodes.
+        """Return the rows that there are, held until the transaction ends. Once in a transaction, after the jobs and
+        nodes.
 
         They are locked in the order of their keys, so that two who want several do not wait for one another.
         """
@@ -85,25 +86,25 @@ class Machines(Protocol):
     def engagement(self, machine_id: str, kind: str, *, since_ms: int) -> Engagement: ...
 
     def outcomes(self, kind: str, reason: Reason, *, owner: str | None, since_ms: int) -> Outcomes:
-        """On the machines of this owner; None: the operator."""
+        """Return the outcomes on the machines of this owner; None: the operator."""
 
     def failures_of_job(self, job_id: str) -> Sequence[tuple[str, str, Reason]]:
-        """(attempt, machine, reason) of the job's ends that a machine may have been to blame for."""
+        """Return (attempt, machine, reason) of the job's ends that a machine may have been to blame for."""
 
     def of_canary(self, job_id: str) -> Sequence[MachineKey]:
-        """The rows that wait for this canary."""
+        """Return the rows that wait for this canary."""
 
     def in_state(self, state: MachineState, *, limit: int) -> Sequence[Health]:
-        """By since when they are in it, longest first."""
+        """Return rows in this state, those that are in it longest first."""
 
     def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[Health]:
-        """All, by since when they are in their state, latest first; `before` is (since_ms, "machine kind")."""
+        """Return all rows, those with the latest change of state first; `before` is (since_ms, "machine kind")."""
 
     def of_machine(self, machine_id: str) -> Sequence[Health]:
-        """Its rows, one for each kind."""
+        """Return the machine's rows, one for each kind."""
 
     def kinds_of(self, machine_id: str) -> frozenset[str]:
-        """The kinds that nodes on it offered when last heard of."""
+        """Return the kinds that nodes on the machine offered when last heard of."""
 
     def insert_canary(
         self,
@@ -115,19 +116,21 @@ class Machines(Protocol):
         at_ms: int,
         deadline_at_ms: int,
     ) -> None:
-        """A queued job of kind canary, in the project of the machine's owner, which only this machine may have."""
+        """Insert a queued job of kind canary, in the project of the machine's owner, which only this machine may
+        have.
+        """
 
     def is_live(self, job_id: str) -> bool:
-        """Whether the job has not ended."""
+        """Return True when the job has not ended."""
 
     def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[Seat]:
-        """The node last heard of on each of these machines, where one was heard of since then."""
+        """Return the node last heard of on each of these machines, where one was heard of since then."""
 
     def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
-        """The node gets no more work and is told to leave; note since when its instance is to go."""
+        """Give the node no more work and tell it to leave; note since when its instance is to go."""
 
     def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:
-        """Those of the fleet since then, latest first."""
+        """Return the reallocations of the fleet since then, latest first."""
 
     def add_reallocation(self, reallocation: Reallocation) -> None: ...
 
@@ -155,18 +158,20 @@ class ConnectedNode:
 
 
 class Bans(Protocol):
-    """Bans (this machine, this job) and strikes (this machine, any job)."""
+    """Queries for bans (this machine, this job) and strikes (this machine, any job)."""
 
     def connected(self, *, seen_since_ms: int) -> Sequence[ConnectedNode]:
-        """The nodes that could be given a job, whatever they are at now."""
+        """Return the nodes that could be given a job, whatever they are at now."""
 
     def waiting(self, kinds: Collection[str]) -> Sequence[BannedJob]:
-        """The queued jobs of these kinds, for any machine, that have bans. Reads interrupted jobs from an index."""
+        """Return the queued jobs of these kinds, for any machine, that have bans. Reads interrupted jobs from an
+        index.
+        """
 
     def of_job(self, job_id: str) -> Sequence[Ban]: ...
 
     def on_machine(self, machine_id: str, kinds: Collection[str]) -> Sequence[str]:
-        """Ids, in order, of the queued jobs of these kinds that are banned from this machine."""
+        """Return ids, in order, of the queued jobs of these kinds that are banned from this machine."""
 
     def lift(self, job_id: str, machine_ids: Collection[str]) -> None:
         """Let these machines have the job again. The job must be locked."""
@@ -206,7 +211,7 @@ class PaceRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takers:
-    """Nodes that could take a job: without work, with work, and still to come."""
+    """The numbers of nodes that could take a job: without work, with work, and still to come."""
 
     idle: int
     busy: int
@@ -214,13 +219,13 @@ class Takers:
 
 
 class Paces(Protocol):
-    """Speeds of attempts, and who else could do the work."""
+    """Queries for speeds of attempts, and for other nodes that could do the work."""
 
     def live(self) -> Sequence[PaceRow]:
-        """Of the attempts that have made a step and not ended."""
+        """Return the attempts that have made a step and not ended."""
 
     def ended(self, *, since_ms: int, limit: int) -> Sequence[PaceRow]:
-        """Of the latest that ended since; those that were too slow too."""
+        """Return the latest attempts that ended since; those that were too slow too."""
 
     def takers(self, of: PaceRow, *, seen_since_ms: int) -> Takers:
-        """Nodes with the same device on other machines, in good standing, that may have the job."""
+        """Return the nodes with the same device on other machines, in good standing, that may have the job."""

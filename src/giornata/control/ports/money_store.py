@@ -1,4 +1,4 @@
-"""What budgets and the reports of costs ask of the store. Money is integer micro-dollars, instants epoch ms."""
+"""The store's interface for budgets and reports of costs. Money is integer micro-dollars, instants epoch ms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What is billed: an instance of a provider, or a node that nobody but itself tells of.
+    """A billed host: an instance of a provider, or a node that nobody but itself tells of.
 
     `billed` are the intervals at one price, in order; the last ends with the last sign of life, if it goes on.
     `ready_at_ms` is when it first asked for work, None when it never did.
@@ -84,58 +84,61 @@ class Place:
 
 
 class Forecasts(Protocol):
-    """What stands between a new job and its end."""
+    """Queries for the forecast of a new job's end."""
 
     def recent(self, *, project_id: str) -> Mapping[str, Sequence[FinishedRecord]]:
-        """The latest succeeded attempts on the operator's machines and the project's own, by their steps' shape.
+        """Return the latest succeeded attempts on the operator's machines and the project's own, by their steps'
+        shape.
 
         The price is the node's whole.
         """
 
     def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> Sequence[Ahead]:
-        """The queued jobs that go before one that is queued like this, by the shape of their steps."""
+        """Return the queued jobs that go before one that is queued like this, by the shape of their steps."""
 
     def places(self, *, kind: str, project_id: str, min_vram_bytes: int, seen_since_ms: int) -> Sequence[Place]:
-        """Nodes that may take such a job, heard of lately and not leaving."""
+        """Return the nodes that may take such a job, heard of lately and not leaving."""
 
 
 class Costs(Protocol):
-    """What happened in a stretch of time, and what it cost."""
+    """Queries for the events and costs of a stretch of time."""
 
     def hosts(self, *, from_ms: int, before_ms: int) -> Sequence[Host]:
-        """Those that were billed at any moment of it."""
+        """Return the hosts that were billed at any moment of the time."""
 
     def stays(self, *, from_ms: int, before_ms: int) -> Sequence[StayRecord]:
-        """Attempts that lived at any moment of it, on any of these hosts."""
+        """Return the attempts that lived at any moment of the time, on any of these hosts."""
 
     def work(self, project_id: str | None, *, from_ms: int, before_ms: int) -> Sequence[WorkRecord]:
-        """The attempts of a project, or of all, that began in it."""
+        """Return the attempts of a project, or of all, that began in the time."""
 
 
 class Spending(Protocol):
-    """What was spent, shares of nodes included, and what is set aside."""
+    """Queries for money spent, shares of nodes included, and money set aside."""
 
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
-        """By job, over all of its attempts up to their latest sign of life."""
+        """Return the spending by job, over all of its attempts up to their latest sign of life."""
 
     def settled(self, project_id: str | None, *, from_ms: int, before_ms: int, month_ms: int) -> Spent:
-        """By the project's attempts that ended in this time, in all and from `month_ms` on; None: all projects'."""
+        """Return the spending of the project's attempts that ended in this time, in all and from `month_ms` on;
+        None: all projects'.
+        """
 
     def unsettled(self, project_id: str | None, *, since_ms: int, month_ms: int) -> Spent:
-        """By the project's attempts that ended since, or live; in all and from `month_ms` on."""
+        """Return the spending of the project's attempts that ended since, or live; in all and from `month_ms` on."""
 
     def reserved(self, project_id: str, *, but: str | None = None) -> int:
-        """What the project's unfinished jobs have set aside and not spent yet, without that of the job `but`."""
+        """Return the money that the project's unfinished jobs set aside and have not spent, without the job `but`."""
 
 
 class Pausing(Protocol):
     """Projects' budgets, and the jobs that wait for one to be raised."""
 
     def limited_projects(self) -> Sequence[tuple[str, ProjectLimits]]:
-        """(id, budgets) of the projects that have any."""
+        """Return (id, budgets) of the projects that have any."""
 
     def projects_waiting(self) -> Sequence[str]:
-        """Projects with jobs that wait for the project's money."""
+        """Return the projects with jobs that wait for the project's money."""
 
     def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> Sequence[Parked]:
         """Move queued jobs of the project out of the queue, until this budget of the project has money. One whose
@@ -148,10 +151,12 @@ class Pausing(Protocol):
         """Note that the project was warned; False when somebody has done so since its budget was set."""
 
     def warned_of_month(self, project_id: str, *, month_ms: int, at_ms: int) -> bool:
-        """Likewise of its budget per month; False when somebody has done so since it was set or the month began."""
+        """Note that the project was warned of its budget per month; False when somebody has done so since it was set
+        or the month began.
+        """
 
     def lock_limits(self, project_id: str) -> ProjectLimits:
-        """The project's budgets; nobody else gets them locked before this transaction ends."""
+        """Return the project's budgets; nobody else gets them locked before this transaction ends."""
 
     def set_budgets(self, project_id: str, budgets: Mapping[Payer, int | None]) -> bool:
-        """Set or lift those that are given; False when there is no such project."""
+        """Set or lift the budgets that are given; False when there is no such project."""

@@ -1,4 +1,4 @@
-"""Inspection of pictures that users send, as the use cases see it."""
+"""The interface that inspects pictures which users send."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from giornata.domain.errors import Fault
 
 
 class Inspection(Protocol):
-    """What is known of one picture; sides in pixels, None when it could not be read that far."""
+    """The findings on one picture; sides in pixels, None when it could not be read that far."""
 
     @property
     def name(self) -> str: ...
@@ -33,4 +33,4 @@ class Pictures(Protocol):
     """Reads untrusted bytes where they can do no harm."""
 
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
-        """One inspection for each (name, path), in order. Whatever a picture does, the others get theirs."""
+        """Return one inspection for each (name, path), in order. Whatever a picture does, the others get theirs."""

@@ -1,4 +1,4 @@
-"""What the user's verbs read from the store: rows as plain values.
+"""Rows that the user's verbs read from the store, as plain values.
 
 Instants are epoch milliseconds of the server's clock; money is integer micro-dollars.
 """
@@ -20,7 +20,7 @@ class Rows(Generic[_R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectRecord:
-    """A tenant."""
+    """A project: a tenant with its budgets."""
 
     id: str
     name: str
@@ -61,7 +61,7 @@ class BlobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingRecord:
-    """Where the bytes of a blob lie, and what the server found when it last looked because somebody doubted them."""
+    """The place of a blob's bytes, and what the server found when it last looked because somebody doubted them."""
 
     size_bytes: int
     key: str
@@ -110,7 +110,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job's row."""
+    """A job's row as users see it."""
 
     id: str
     project_id: str
@@ -276,7 +276,7 @@ class CacheRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """What stands between a queued job and a node.
+    """The jobs and nodes that decide when a queued job gets a node.
 
     `ahead` counts the queued jobs of its kind, of all projects, that go first; `live_nodes` the nodes heard of
     lately that serve its project and kind, are not leaving, and are on the one machine that it is for, if it is for

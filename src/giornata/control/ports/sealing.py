@@ -1,4 +1,4 @@
-"""What a project's secrets are encrypted with while they lie in the store."""
+"""The interface that encrypts a project's secrets while they lie in the store."""
 
 from typing import Protocol
 
@@ -6,21 +6,21 @@ from giornata.domain.errors import Unavailable
 
 
 class Sealer(Protocol):
-    """Encrypts and authenticates. Whoever has the database alone can neither read nor forge what it sealed."""
+    """Encrypts and authenticates texts. The database alone is not enough to read or forge what it sealed."""
 
     @property
     def seals(self) -> bool:
-        """Whether there is a key."""
+        """True when there is a key to seal with."""
 
     def seal(self, text: str) -> str:
-        """The text, encrypted: printable, and different each time."""
+        """Return the encrypted text: printable, and different each time."""
 
     def unseal(self, sealed: str) -> str:
-        """The text. Raises Unavailable when this is not the key that it was sealed with."""
+        """Return the text. Raises Unavailable when this is not the key that it was sealed with."""
 
 
 class NoSealer:
-    """No key: secrets of projects are refused, and the signing key is kept in the clear.
+    """A sealer without a key: secrets of projects are refused, and the signing key is kept in the clear.
 
     The command line starts no server without a key. Tests and the simulator, whose databases end with them, do.
     """
@@ -28,10 +28,10 @@ class NoSealer:
     seals = False
 
     def seal(self, text: str) -> str:
-        """Raises Unavailable."""
+        """Raises Unavailable because no key is set."""
         del text
         raise Unavailable("this installation keeps no secrets: its setting secrets_key is not set")
 
     def unseal(self, sealed: str) -> str:
-        """Raises Unavailable."""
+        """Raises Unavailable because no key is set."""
         return self.seal(sealed)

@@ -1,4 +1,4 @@
-"""The store, as the use cases see it: transactions, and their groups of queries.
+"""The interface of the store: transactions, and their groups of queries.
 
 The store has one implementation, on SQLAlchemy. Its classes inherit from the protocols of these modules, so that each
 query is documented here and nowhere else.
@@ -69,16 +69,16 @@ class Store(Protocol):
     """Opens transactions. They are short, and never nested."""
 
     def begin(self) -> AbstractContextManager[Transaction]:
-        """A write transaction: commits at the end, rolls back on any exception.
+        """Open a write transaction: it commits at the end, and rolls back on any exception.
 
         Raises Unavailable when the database is busy for too long, full, or away.
         """
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """A read transaction: one snapshot, no writes."""
+        """Open a read transaction: one snapshot, no writes."""
 
     def only_here(self, name: str) -> AbstractContextManager[bool]:
-        """Whether this server may run the loop `name` now: one server at a time may."""
+        """Yield True when this server may run the loop `name` now: one server at a time may."""
 
     def erase_replaced(self) -> None:
         """See that the database's files hold nothing of the signing key that was replaced. Raises Unavailable."""

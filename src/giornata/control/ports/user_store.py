@@ -44,7 +44,7 @@ class KeptSigningKey:
 
 
 class Projects(Protocol):
-    """The installation and its tenants."""
+    """Queries for the installation and its tenants."""
 
     def install(self, *, signing_key: str, sealed_signing_key: str | None = None, at_ms: int) -> bool:
         """Write the installation's only row; False when it is there already."""
@@ -54,34 +54,34 @@ class Projects(Protocol):
     def replace_signing_key(self, *, signing_key: str, sealed_signing_key: str | None) -> None: ...
 
     def add(self, project: ProjectRecord) -> bool:
-        """False when the id is taken."""
+        """Insert the project; False when the id is taken."""
 
     def get(self, project_id: str) -> ProjectRecord | None: ...
 
     def page(self, *, only: str | None, before: Before, limit: int) -> list[ProjectRecord]:
-        """All projects, or `only` that one."""
+        """Return all projects, or `only` that one."""
 
     def set_max_pictures(self, project_id: str, max_pictures: int | None) -> bool:
-        """False when there is no such project."""
+        """Set the project's limit of pictures; False when there is no such project."""
 
 
 class Keys(Protocol):
-    """Keys, by the hash of their secret."""
+    """Queries for keys, by the hash of their secret."""
 
     def add(self, key: KeyRecord) -> None: ...
 
     def by_secret(self, secret_sha256: str) -> KeyRecord | None: ...
 
     def get(self, key_id: str, *, project_id: str | None) -> KeyRecord | None:
-        """`project_id` None: of any project (the root admin's view)."""
+        """Return the key; `project_id` None: of any project (the root admin's view)."""
 
     def page(self, *, project_id: str | None, before: Before, limit: int) -> list[KeyRecord]: ...
 
     def lock_admins(self, project_id: str) -> list[str]:
-        """Ids of the project's admin keys that are not revoked; nobody else revokes one meanwhile."""
+        """Return ids of the project's admin keys that are not revoked; nobody else revokes one meanwhile."""
 
     def revoke(self, key_id: str, *, at_ms: int) -> None:
-        """Does nothing to a key that is revoked already."""
+        """Revoke the key. Does nothing to a key that is revoked already."""
 
     def used(self, key_id: str, *, at_ms: int, unless_since_ms: int) -> None:
         """Note the use, unless one was noted at or after `unless_since_ms`."""
@@ -91,16 +91,18 @@ class Uploads(Protocol):
     """Blobs, the uploads on their way to become some, and the caches of attempts."""
 
     def blobs(self, project_id: str, sha256s: Sequence[str]) -> dict[str, BlobRecord]:
-        """Those that the project has and that were not found lost."""
+        """Return the blobs that the project has and that were not found lost."""
 
     def touch_blobs(self, project_id: str, sha256s: Sequence[str], *, at_ms: int) -> set[str]:
-        """Keep these from the collector for another while; the sha256s that are there and not lost."""
+        """Keep these from the collector for another while; return the sha256s that are there and not lost."""
 
     def add_blob(self, project_id: str, blob: BlobRecord, *, at_ms: int) -> str:
-        """Insert unless the project has these bytes, or had and lost them; the key under which they stand now."""
+        """Insert unless the project has these bytes, or had and lost them; return the key under which they stand
+        now.
+        """
 
     def standing(self, project_id: str, sha256: str) -> StandingRecord | None:
-        """Where these bytes are said to lie, lost or not."""
+        """Return where these bytes are said to lie, lost or not."""
 
     def note_look(self, project_id: str, sha256: str, *, key: str, at_ms: int, lost: bool) -> bool:
         """Write down what was found under `key`; False when the bytes do not lie there any more, or are lost."""
@@ -112,28 +114,28 @@ class Uploads(Protocol):
     def get(self, upload_id: str, *, project_id: str) -> UploadRecord | None: ...
 
     def complete(self, upload_id: str, *, project_id: str, at_ms: int) -> bool:
-        """False when there is no such upload (any more)."""
+        """Complete the upload; False when there is no such upload (any more)."""
 
     def drop(self, upload_id: str, *, project_id: str) -> bool:
         """Forget an upload that is not complete."""
 
     def live_attempt_project(self, attempt_id: str) -> str | None:
-        """The project of an attempt that has not ended, which then cannot end before this transaction does."""
+        """Return the project of an attempt that has not ended, which then cannot end before this transaction does."""
 
     def cache(self, project_id: str, key: str) -> CacheRecord | None:
-        """None as well when its bytes are lost."""
+        """Return the cache under this key; None as well when its bytes are lost."""
 
     def add_cache(self, project_id: str, key: str, sha256: str, size_bytes: int, *, at_ms: int) -> bool:
-        """False when somebody has committed this key before, and its bytes are not lost."""
+        """Insert the cache; False when somebody has committed this key before, and its bytes are not lost."""
 
     def cache_used(self, project_id: str, key: str, *, at_ms: int) -> None: ...
 
 
 class Datasets(Protocol):
-    """Lists of blobs with captions."""
+    """Queries for lists of blobs with captions."""
 
     def add(self, dataset: DatasetRecord, items: Sequence[ItemRecord]) -> bool:
-        """False, and nothing changed, when it exists."""
+        """Insert the dataset; False, and nothing changed, when it exists."""
 
     def get(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None: ...
 
@@ -143,12 +145,12 @@ class Datasets(Protocol):
 
 
 class JobReads(Protocol):
-    """Jobs and nodes, to be looked at."""
+    """Queries that read jobs and nodes."""
 
     def get(self, job_id: str, *, project_id: str) -> JobRecord | None: ...
 
     def exists(self, job_id: str, *, project_id: str) -> bool:
-        """Whether the project has this job. Reads nothing of it."""
+        """Return True when the project has this job. Reads nothing of it."""
 
     def page(
         self,
@@ -163,13 +165,13 @@ class JobReads(Protocol):
         limit: int,
         most_bytes: int,
     ) -> Rows[JobRecord]:
-        """At most `limit` jobs, and none behind the one with which the page reaches `most_bytes`.
+        """Return at most `limit` jobs, and none behind the one with which the page reaches `most_bytes`.
 
         `spec` and `result` are empty, and not read, unless they are in `include`.
         """
 
     def attempts(self, job_ids: Sequence[str], *, project_id: str, messages: bool = True) -> list[AttemptRecord]:
-        """Of all these jobs, by job and number; without their messages unless `messages`."""
+        """Return the attempts of all these jobs, by job and number; without their messages unless `messages`."""
 
     def events(
         self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int
@@ -182,39 +184,41 @@ class JobReads(Protocol):
     ) -> Rows[MetricRecord]: ...
 
     def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
-        """Those that were not rejected, highest step first."""
+        """Return the checkpoints that were not rejected, highest step first."""
 
     def artifacts(self, job_id: str, *, project_id: str) -> list[ArtifactRecord]:
-        """By name."""
+        """Return the job's artifacts, sorted by name."""
 
     def finished(self, *, project_id: str, kind: str, shape_key: str, limit: int) -> list[FinishedRecord]:
-        """The project's latest succeeded attempts of this kind with steps of this shape."""
+        """Return the project's latest succeeded attempts of this kind with steps of this shape."""
 
     def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> int:
-        """How many queued jobs of the kind, of all projects, go before one that is queued like this.
+        """Return how many queued jobs of the kind, of all projects, go before one that is queued like this.
 
         Those for one machine are not counted: they take nobody's turn.
         """
 
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
-        """`ahead` is counted only where a node could do the job."""
+        """Return the job's place in the queue; `ahead` is counted only where a node could do the job."""
 
     def queue_views(self, new: Sequence[JobRecord], *, seen_since_ms: int) -> Sequence[QueueView]:
-        """As `queue_view`, for new jobs of one project: for any machine, never interrupted, banned nowhere."""
+        """Return views as `queue_view` does, for new jobs of one project: for any machine, never interrupted, banned
+        nowhere.
+        """
 
     def nodes(
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int, most_bytes: int
     ) -> Rows[NodeRecord]:
-        """By first appearance, newest first; `project_id` None: of all projects."""
+        """Return nodes by first appearance, newest first; `project_id` None: of all projects."""
 
     def node(self, node_id: str) -> NodeRecord | None: ...
 
 
 class Submission(Protocol):
-    """New jobs."""
+    """Queries that write new jobs."""
 
     def remembered(self, project_id: str, key: str, route: str, *, since_ms: int) -> tuple[str, str] | None:
-        """(request_sha256, job id) of a request with this Idempotency-Key made at or after `since_ms`."""
+        """Return (request_sha256, job id) of a request with this Idempotency-Key made at or after `since_ms`."""
 
     def remember(
         self, project_id: str, key: str, route: str, *, request_sha256: str, job_id: str, at_ms: int, since_ms: int
@@ -225,7 +229,7 @@ class Submission(Protocol):
         """
 
     def turns(self, project_id: str, *, kind: str, priority: int) -> Turns:
-        """What a new job's turn is worked out from."""
+        """Return the turns that a new job's turn is worked out from."""
 
     def hold_project(self, project_id: str) -> None:
         """Wait for other submissions of this project, which would give their jobs the same turn, and make those that
@@ -234,20 +238,20 @@ class Submission(Protocol):
     def add_each(self, jobs: Sequence[JobRecord]) -> None: ...
 
     def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
-        """The job reads these bytes, which the project has; they are kept as long as the job is known."""
+        """Note that the job reads these bytes, which the project has; they are kept as long as the job is known."""
 
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
-        """The job; it cannot change before this transaction ends."""
+        """Return the job; it cannot change before this transaction ends."""
 
     def live_retry(self, job_id: str, *, project_id: str) -> str | None:
-        """The id of a queued or running job that is a retry of this one."""
+        """Return the id of a queued or running job that is a retry of this one."""
 
     def inherit_checkpoints(self, *, source: str, target: str, project_id: str) -> int:
-        """Give the target the source's accepted checkpoints (attempt 0); the highest step, 0 for none."""
+        """Give the target the source's accepted checkpoints (attempt 0); return the highest step, 0 for none."""
 
 
 class Garbage(Protocol):
-    """What nobody refers to. Every method takes at most `limit` rows and is repeated until it finds none."""
+    """Queries for unreferenced rows. Every method takes at most `limit` rows and is repeated until it finds none."""
 
     def take_uploads(self, *, created_before_ms: int, limit: int) -> list[UploadRecord]:
         """Delete the rows of old uploads, completed or not, and return them."""
@@ -256,10 +260,10 @@ class Garbage(Protocol):
         """Delete old blob rows that nothing refers to, and return their keys."""
 
     def unknown(self, keys: Sequence[str]) -> set[str]:
-        """Those keys that belong to no blob and to no open upload."""
+        """Return those keys that belong to no blob and to no open upload."""
 
     def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
-        """Delete idempotency rows."""
+        """Delete idempotency rows from before this instant; return their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +278,7 @@ class SecretRecord:
 
 
 class Secrets(Protocol):
-    """Sealed values by (project, name)."""
+    """Queries for sealed values by (project, name)."""
 
     def put(self, secret: SecretRecord) -> None:
         """Insert, or replace the value and `changed_at_ms` of the one that is there."""
@@ -282,7 +286,7 @@ class Secrets(Protocol):
     def get(self, project_id: str, name: str) -> SecretRecord | None: ...
 
     def of_project(self, project_id: str) -> list[SecretRecord]:
-        """By name."""
+        """Return the project's secrets, sorted by name."""
 
     def drop(self, project_id: str, name: str) -> bool:
-        """False when there is none."""
+        """Delete the secret; False when there is none."""

@@ -1,4 +1,4 @@
-"""What passes between the node's side of the control plane and the store: rows, and what is looked for.
+"""Values that pass between the node's side of the control plane and the store: rows and search terms.
 
 Instants are epoch milliseconds of the server's clock.
 """
@@ -41,7 +41,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """One node's try. Ended when `ended_at_ms` is set; `order` is what the operator wants of it."""
+    """One node's try at a job. Ended when `ended_at_ms` is set; `order` is what the operator wants of it."""
 
     id: str
     job_id: str
@@ -99,7 +99,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSighting:
-    """What a node says of itself when it asks for work."""
+    """A node's description of itself when it asks for work."""
 
     id: str
     project_id: str
@@ -120,7 +120,7 @@ class NodeSighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBeat:
-    """What a node says of itself while it works."""
+    """A node's description of itself while it works."""
 
     id: str
     held_models: tuple[str, ...]
@@ -129,10 +129,10 @@ class NodeBeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """What the claim needs to remember of a node.
+    """A node's row, as far as the claim needs it.
 
-    Of a node that was just seen also the price at which its instance, or one more of its fleet, was listed last;
-    None when neither ever was.
+    For a node that was just seen, the row has the price at which its instance, or one more of its fleet, was listed
+    last; None when neither ever was.
     """
 
     id: str
@@ -146,7 +146,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which jobs may be handed out: one predicate for looking and for taking.
+    """The conditions of jobs that may be handed out: one predicate for looking and for taking.
 
     `project_id` None means every project's. `vram_bytes` None: nobody knows, and the node is let try; should it be
     too small, the job is banned from its machine. With a `joint_key` it is a job that may share a batch with those of
@@ -163,7 +163,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Queued jobs that are alike in what they ask of a node; `count` of them.
+    """A group of queued jobs that are alike in what they ask of a node; `count` of them.
 
     A node may take them when it serves the project and the kind, its GPU memory is at least `min_vram_bytes` or not
     known, its machine is not among `banned_machines`, and is `only_machine_id` where that is set.
@@ -221,7 +221,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactRow:
-    """A committed result."""
+    """A committed result of a job."""
 
     name: str
     attempt_id: str

@@ -1,4 +1,4 @@
-"""What the node's side of the control plane asks of the store.
+"""The store's interface for the node's side of the control plane.
 
 Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
 """
@@ -34,13 +34,14 @@ class Nodes(Protocol):
     def get(self, node_id: str) -> NodeRow | None: ...
 
     def see_each(self, nodes: Sequence[NodeSighting], *, at_ms: int) -> Mapping[str, NodeRow]:
-        """Insert or refresh the rows; their state by id. A row that belongs to another project is left as it is.
+        """Insert or refresh the rows; return their state by id. A row that belongs to another project is left as it
+        is.
 
         No two with one id.
         """
 
     def has_machine(self, machine_id: str, *, seen_since_ms: int) -> bool:
-        """Whether a node on the machine of exactly this id was heard of since then."""
+        """Return True when a node on the machine of exactly this id was heard of since then."""
 
     def forget(self, node_id: str) -> None:
         """Delete the row of a node that was not let in."""
@@ -49,14 +50,14 @@ class Nodes(Protocol):
         """Keep what the node found out about itself, in place of what it said before, and how far its start is."""
 
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
-        """Note that these nodes live; the ids of those that are draining."""
+        """Note that these nodes live; return the ids of those that are draining."""
 
 
 class Jobs(Protocol):
-    """Jobs and their states."""
+    """Queries for jobs and changes of their states."""
 
     def claimable(self, wanted: Wanted) -> bool:
-        """Whether `take` would find anything. Changes and locks nothing."""
+        """Return True when `take` would find a job. Changes and locks nothing."""
 
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         """Pick the first of the queue by `domain.routing.rank` and set it running, in one statement.
@@ -65,30 +66,32 @@ class Jobs(Protocol):
         """
 
     def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
-        """As `take` for one after the other, in fewer statements."""
+        """Take a job for one claim after the other, as `take` does, in fewer statements."""
 
     def why_nothing(self, wanted: Wanted) -> str:
-        """`empty-queue`, `no-such-kind`, `no-such-companion`, `banned`, `too-small` or `for-another` (machine),
-        when `take` found nothing."""
+        """Return why `take` found nothing: `empty-queue`, `no-such-kind`, `no-such-companion`, `banned`, `too-small`
+        or `for-another` (machine).
+        """
 
     def demand(self) -> list[Demand]:
-        """All that is queued, by what it asks of a node: largest groups first, those for anybody before the others.
+        """Return all queued jobs by what they ask of a node: largest groups first, those for anybody before the
+        others.
 
         Cheap however long the queue is: equal jobs are counted from an index; only those that were interrupted, which
         are few and the only ones with bans, and those for one machine are looked at one by one.
         """
 
     def get(self, job_id: str) -> JobRow | None:
-        """The job as it is just now; it may change at any moment."""
+        """Return the job as it is just now; it may change at any moment."""
 
     def lock(self, job_id: str) -> JobRow | None:
-        """The job, held until the transaction ends. Lock a job before any row that hangs on it."""
+        """Return the job, held until the transaction ends. Lock a job before any row that hangs on it."""
 
     def lock_of_attempt(self, attempt_id: str) -> JobRow | None:
-        """The job that the attempt is for, held until the transaction ends."""
+        """Return the job that the attempt is for, held until the transaction ends."""
 
     def lock_of_attempts(self, attempt_ids: Sequence[str]) -> Mapping[str, JobRow]:
-        """The jobs that the attempts are for, by their own ids, held until the transaction ends.
+        """Return the jobs that the attempts are for, by their own ids, held until the transaction ends.
 
         They are locked in the order of their ids, so that two who want several do not wait for one another.
         """
@@ -102,20 +105,20 @@ class Jobs(Protocol):
     def change_each(
         self, jobs: Sequence[JobRow], event: JobEvent, columns_by_id: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """As `change`, for several; the columns, of the same names, by the job's id."""
+        """Change several jobs, as `change` does; the columns, of the same names, by the job's id."""
 
     def update(self, job_id: str, **columns: Any) -> None:
         """Set columns other than the state."""
 
     def update_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> None:
-        """As `update`, for several jobs."""
+        """Set columns of several jobs, as `update` does."""
 
     def past_deadline(self, *, at_ms: int, limit: int) -> Sequence[str]:
-        """Ids of jobs that are not done at their deadline; oldest deadline first."""
+        """Return ids of jobs that are not done at their deadline; oldest deadline first."""
 
 
 class Attempts(Protocol):
-    """Attempts, fenced."""
+    """Queries for attempts; every write is fenced."""
 
     def begin_each(self, begun: Sequence[Beginning]) -> None:
         """Insert the attempts, begin their bills, and write their events. No two are of one node.
@@ -127,44 +130,48 @@ class Attempts(Protocol):
     def get(self, attempt_id: str) -> AttemptRow | None: ...
 
     def get_each(self, attempt_ids: Sequence[str]) -> Mapping[str, AttemptRow]:
-        """Those that exist, by id."""
+        """Return the attempts that exist, by id."""
 
     def live_of_job(self, job_id: str) -> AttemptRow | None:
-        """The one attempt of the job that has not ended, lapsed or not."""
+        """Return the one attempt of the job that has not ended, lapsed or not."""
 
     def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
-        """The attempt that an earlier claim with this request id made."""
+        """Return the attempt that an earlier claim with this request id made."""
 
     def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Earlier]:
-        """As `of_request`, for several pairs of node id and request id."""
+        """Return attempts for several pairs of node id and request id, as `of_request` does."""
 
     def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
         """Set columns WHERE the attempt has not ended; None when it has."""
 
     def update_live_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> bool:
-        """As `update_live`, the same columns of each; False when any has ended: the transaction must not commit."""
+        """Set the same columns of each, as `update_live` does; False when any has ended: the transaction must not
+        commit.
+        """
 
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
-        """Ids of attempts whose lease ended before `at_ms` and that have neither ended nor lapsed; oldest first."""
+        """Return ids of attempts whose lease ended before `at_ms` and that have neither ended nor lapsed; oldest
+        first.
+        """
 
     def ahead(self, *, renewed_after_ms: int, ends_after_ms: int, limit: int) -> Sequence[str]:
-        """Ids of attempts that neither ended nor lapsed, renewed and with a lease that ends later than this."""
+        """Return ids of attempts that neither ended nor lapsed, renewed later and with a later lease than this."""
 
     def failed_since_progress(self, job_id: str) -> Sequence[AttemptRow]:
-        """The job's ended attempts since the latest that committed a step, that one included, in order.
+        """Return the job's ended attempts since the latest that committed a step, that one included, in order.
 
-        Without those that a shared fault ended.
+        Attempts that a shared fault ended are left out.
         """
 
     def crashed(self, job_id: str) -> Sequence[AttemptRow]:
-        """The attempts that ended as crashed, by a fault that was not shared."""
+        """Return the job's attempts that ended as crashed, by a fault that was not shared."""
 
     def history(self, *, since_ms: int) -> tuple[int, int]:
-        """(milliseconds run, interruptions) of the attempts that ended since; the latest few hundred."""
+        """Return (milliseconds run, interruptions) of the attempts that ended since; the latest few hundred."""
 
 
 class Ledger(Protocol):
-    """What an attempt costs: one row for each interval in which it is alive."""
+    """The costs of attempts: one row for each interval in which an attempt is alive."""
 
     def open_each(self, begun: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
         """Begin an interval of each of these attempts, whose jobs stand beside them."""
@@ -174,7 +181,7 @@ class Ledger(Protocol):
 
 
 class Events(Protocol):
-    """A job's history. Written in the transaction of what happened."""
+    """Queries for a job's history. Written in the transaction of what happened."""
 
     def add_each(self, events: Sequence[NewEvent]) -> None: ...
 
@@ -191,23 +198,23 @@ class Events(Protocol):
     def add_notice(
         self, job: JobRow, attempt: AttemptRow, data: Mapping[str, Any], *, notice_id: str | None, at_ms: int
     ) -> None:
-        """What the attempt says, unless it has said something under this id before."""
+        """Add the attempt's notice, unless it has said something under this id before."""
 
     def count_notices(self, job_id: str, *, up_to: int) -> int:
-        """How many notices the job has; counting stops at `up_to`."""
+        """Count the job's notices; counting stops at `up_to`."""
 
     def has_notice(self, job_id: str, notice_id: str) -> bool:
-        """Whether any attempt of the job has said something under this id."""
+        """Return True when any attempt of the job has said something under this id."""
 
 
 class Checkpoints(Protocol):
     """Committed checkpoints of a job."""
 
     def usable(self, job_id: str) -> Sequence[CheckpointRow]:
-        """Those that nobody rejected, highest step first."""
+        """Return the checkpoints that nobody rejected, highest step first."""
 
     def all(self, job_id: str) -> Sequence[CheckpointRow]:
-        """The rejected ones too, highest step first."""
+        """Return all checkpoints, the rejected ones too, highest step first."""
 
     def get(self, job_id: str, step: int) -> CheckpointRow | None: ...
 
@@ -229,7 +236,7 @@ class Artifacts(Protocol):
     def of_job(self, job_id: str) -> Sequence[ArtifactRow]: ...
 
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, Sequence[ArtifactRow]]:
-        """Those of several jobs, by job; a job without any is left out."""
+        """Return the artifacts of several jobs, by job; a job without any is left out."""
 
     def put(self, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
         """Insert the row, or replace the one of that name."""
@@ -238,19 +245,19 @@ class Artifacts(Protocol):
 
 
 class Inputs(Protocol):
-    """What a job reads."""
+    """Queries for the inputs of a job."""
 
     def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]: ...
 
     def of_job(self, project_id: str, job_id: str) -> Mapping[str, BlobRow]:
-        """The files that the job reads besides its datasets, by their role."""
+        """Return the files that the job reads besides its datasets, by their role."""
 
 
 class Reports(Protocol):
-    """Log lines and metrics."""
+    """Log lines and metrics that nodes report."""
 
     def count_lines(self, job_id: str, *, up_to: int) -> int:
-        """How many lines the job has; counting stops at `up_to`."""
+        """Count the lines of the job's log; counting stops at `up_to`."""
 
     def add_lines(self, attempt: AttemptRow, *, first: int, lines: Sequence[str], at_ms: int) -> None:
         """Add the lines, numbered from `first`; numbers that are there already are left alone."""
@@ -259,7 +266,7 @@ class Reports(Protocol):
         """Insert metrics by attempt and step; those of a job's later attempt win."""
 
     def count_metrics(self, job_id: str, *, from_step: int, up_to: int) -> int:
-        """How many steps from this one on have metrics; counting stops at `up_to`."""
+        """Count the steps from this one on that have metrics; counting stops at `up_to`."""
 
     def metric_names(self, job_id: str, *, points: int) -> set[str]:
-        """The names of the latest so many points."""
+        """Return the names of the latest so many points."""

@@ -1,4 +1,4 @@
-"""Projects: create, list, limit, and show them with their money."""
+"""Create, list and limit projects, and show them with their money."""
 
 from giornata.control.access.permissions import require_root_admin, require_user
 from giornata.control.budgets.budgets import project_spent
@@ -15,7 +15,7 @@ from giornata.protocol.admin import CreateProject, Project, ProjectPage, SetLimi
 
 
 def project_reply(tx: Transaction, ctx: Context, project: ProjectRecord) -> Project:
-    """With its money as of now, if it has a budget."""
+    """Return the project with its money as of now, if it has a budget."""
     made = Project(
         id=project.id,
         name=project.name,
@@ -41,7 +41,7 @@ def project_reply(tx: Transaction, ctx: Context, project: ProjectRecord) -> Proj
 
 
 def read_project(tx: Transaction, ctx: Context, project_id: str) -> Project:
-    """As this transaction sees it. Raises NotFound."""
+    """Return the project as this transaction sees it. Raises NotFound."""
     project = tx.projects.get(project_id)
     if project is None:
         raise NotFound(f"there is no project {project_id}")
@@ -59,7 +59,7 @@ def create_project(ctx: Context, caller: Caller, request: CreateProject) -> Proj
 
 
 def list_projects(ctx: Context, caller: Caller, cursor: str | None, limit: int) -> ProjectPage:
-    """All projects for an admin of the installation, newest first; for everybody else their own."""
+    """Return all projects for an admin of the installation, newest first; for everybody else their own."""
     require_user(caller)
     check_limit(limit)
     only = None if caller.is_root_admin else caller.project_id

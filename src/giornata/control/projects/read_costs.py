@@ -1,4 +1,4 @@
-"""What was paid in a stretch of time, and what for."""
+"""Report what was paid in a stretch of time, and what for."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ LONGEST = timedelta(days=366)
 
 
 def read_costs(ctx: Context, caller: Caller, since: datetime | None, until: datetime | None) -> Costs:
-    """The work of the caller's project; for an admin of the installation of all projects, and the fleets' bills.
+    """Return the work of the caller's project; for an admin of the installation of all projects, and the fleets'
+    bills.
 
     `until` is now unless given, `since` thirty days before. Raises Forbidden, and InvalidInput for a time that is
     none, or longer than a year.

@@ -1,4 +1,4 @@
-"""Budgets are set, raised, lowered and lifted; jobs that waited for money go on.
+"""Set, raise, lower and lift budgets; jobs that waited for money go on.
 
 A loop moves queued jobs of a project without money out of the queue. The jobs come back when the budget is raised,
 and for a monthly budget when the next month begins.
@@ -89,7 +89,8 @@ def _settle(tx: Transaction, ctx: Context, job_id: str) -> None:
 
 
 def settle_budgets(ctx: Context) -> int:
-    """Pause and resume the queued jobs of every project by its budget; how many. A loop calls it again and again.
+    """Pause and resume the queued jobs of every project by its budget; return how many. A loop calls it again and
+    again.
 
     A job that a node takes before its turn here is stopped at its first heartbeat.
     """

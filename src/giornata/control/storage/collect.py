@@ -1,4 +1,4 @@
-"""Garbage: what nobody refers to, and nobody will.
+"""Delete garbage: rows and objects that nothing refers to, and nothing will.
 
 A row goes before its object, in a transaction that asks again whether anything refers to it. A collector that dies
 between the two leaves an object without a row, which the next one finds. So nothing that is referred to is deleted,
@@ -18,7 +18,7 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectReport:
-    """How much was collected; true when anything was."""
+    """The numbers of what was collected; true when anything was."""
 
     uploads: int = 0
     blobs: int = 0

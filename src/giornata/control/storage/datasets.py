@@ -1,4 +1,4 @@
-"""Datasets: create, read, list."""
+"""Create, read and list datasets."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
 
 
 def dataset_id(items: Sequence[DatasetItem]) -> str:
-    """`ds_` and 32 hex digits of the sha256 over the items, whatever their order."""
+    """Return `ds_` and 32 hex digits of the sha256 over the items, whatever their order."""
     canonical = sorted(
         [item.sha256, item.name, item.caption or "", *usage_words(item.repeats, item.resolution)] for item in items
     )
@@ -60,7 +60,7 @@ def dataset_id(items: Sequence[DatasetItem]) -> str:
 
 
 def dataset_reply(dataset: DatasetRecord, items: Sequence[ItemRecord] = ()) -> Dataset:
-    """A dataset as its project sees it."""
+    """Return a dataset as its project sees it."""
     return Dataset(
         id=dataset.id,
         created_at=instant(dataset.created_at_ms),
@@ -89,7 +89,7 @@ def _twins(items: Sequence[DatasetItem]) -> list[str]:
 
 
 def get_dataset(ctx: Context, caller: Caller, dataset_id: str) -> Dataset:
-    """A dataset with its items. Raises Forbidden, NotFound."""
+    """Return a dataset with its items. Raises Forbidden, NotFound."""
     require_user(caller)
     with ctx.store.read() as tx:
         dataset = tx.datasets.get(dataset_id, project_id=caller.project_id) if is_id(dataset_id) else None
@@ -99,7 +99,7 @@ def get_dataset(ctx: Context, caller: Caller, dataset_id: str) -> Dataset:
 
 
 def list_datasets(ctx: Context, caller: Caller, cursor: str | None, limit: int) -> DatasetPage:
-    """Datasets of the project without their items, newest first. Raises Forbidden, InvalidInput."""
+    """Return datasets of the project without their items, newest first. Raises Forbidden, InvalidInput."""
     require_user(caller)
     check_limit(limit)
     with ctx.store.read() as tx:
@@ -114,6 +114,6 @@ def list_datasets(ctx: Context, caller: Caller, cursor: str | None, limit: int) 
 
 
 def max_pictures_of(ctx: Context, project: ProjectRecord | None) -> int:
-    """Most pictures of a dataset: the project's own limit, or else the installation's."""
+    """Return the most pictures of a dataset: the project's own limit, or else the installation's."""
     own = None if project is None else project.max_pictures
     return ctx.policy.max_pictures if own is None else own

@@ -9,7 +9,9 @@ from giornata.domain.errors import LeaseLost
 
 
 def locked(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
-    """The attempt, ended or not, and its job, held until the transaction ends. Raises LeaseLost for an unknown id."""
+    """Return the attempt, ended or not, and its job, held until the transaction ends. Raises LeaseLost for an
+    unknown id.
+    """
     job = tx.jobs.lock_of_attempt(attempt_id)
     attempt = tx.attempts.get(attempt_id)  # read after the lock was had: nobody ends it from here on
     if job is None or attempt is None:
@@ -18,14 +20,14 @@ def locked(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
 
 
 def live(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
-    """As `locked`, for an attempt that has not ended. Raises LeaseLost."""
+    """Lock an attempt that has not ended, as `locked` does. Raises LeaseLost."""
     job, attempt = locked(tx, attempt_id)
     refuse_ended(job, attempt)
     return job, attempt
 
 
 def locked_each(tx: Transaction, attempt_ids: Sequence[str]) -> Mapping[str, tuple[JobRow, AttemptRow]]:
-    """As `locked`, for several, by id; those that never were are left out."""
+    """Lock several attempts by id, as `locked` does; those that never were are left out."""
     jobs = tx.jobs.lock_of_attempts(attempt_ids)
     attempts = tx.attempts.get_each(attempt_ids)  # read after the locks were had
     return {
@@ -36,7 +38,9 @@ def locked_each(tx: Transaction, attempt_ids: Sequence[str]) -> Mapping[str, tup
 
 
 def live_each(tx: Transaction, attempt_ids: Sequence[str]) -> Mapping[str, tuple[JobRow, AttemptRow] | LeaseLost]:
-    """As `live`, for several; LeaseLost stands in the place of those that have ended or never were."""
+    """Lock several live attempts, as `live` does; LeaseLost stands in the place of those that have ended or never
+    were.
+    """
     found = locked_each(tx, attempt_ids)
 
     def one(attempt_id: str) -> tuple[JobRow, AttemptRow] | LeaseLost:
@@ -55,9 +59,9 @@ def refuse_ended(job: JobRow, attempt: AttemptRow) -> None:
 
 
 def glimpse(ctx: Context, attempt_id: str) -> str:
-    """The project of an attempt that lives now, without holding it. Raises LeaseLost.
+    """Return the project of an attempt that lives now, without holding it. Raises LeaseLost.
 
-    For work that is done before the transaction, such as verifying bytes; the transaction asks again.
+    Use it for work that is done before the transaction, such as verifying bytes; the transaction asks again.
     """
     with ctx.store.read() as tx:
         attempt = tx.attempts.get(attempt_id)
@@ -69,7 +73,7 @@ def glimpse(ctx: Context, attempt_id: str) -> str:
 
 
 def unknown(attempt_id: str) -> LeaseLost:
-    """The answer to whoever speaks for an attempt that never was."""
+    """Return the answer to a caller that speaks for an attempt that never was."""
     return LeaseLost(f"there is no attempt {attempt_id}")
 
 

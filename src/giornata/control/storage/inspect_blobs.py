@@ -1,4 +1,4 @@
-"""Looks at the pictures of a dataset, each once in its life."""
+"""Inspect the pictures of a dataset, each once in its life."""
 
 import hashlib
 import tempfile
@@ -20,7 +20,8 @@ BATCH = 16  # pictures that lie on the server's disk at one time
 def inspect_blobs(
     ctx: Context, project_id: str, items: Sequence[DatasetItem], blobs: Mapping[str, BlobRecord]
 ) -> tuple[list[Fault], list[str]]:
-    """Faults and notes of every item whose bytes are there and no larger than a picture may be, by the item's name.
+    """Return faults and notes of every item whose bytes are there and no larger than a picture may be, by the item's
+    name.
 
     A picture that was found good is not looked at again. One with faults is: its inspector may have been unlucky.
     One whose bytes storage has no more, or others in their place, is at fault too, and may be uploaded again.
@@ -50,7 +51,7 @@ def inspect_blobs(
 def _look(
     ctx: Context, project_id: str, blobs: Sequence[BlobRecord], names: Mapping[str, str]
 ) -> Iterator[tuple[BlobRecord, Inspection | None]]:
-    """None stands for bytes that are lost."""
+    """Inspect the pictures; None stands for bytes that are lost."""
     for start in range(0, len(blobs), BATCH):
         with tempfile.TemporaryDirectory(prefix="giornata-pictures-") as directory:
             fetched = [(blob, _fetch(ctx, blob, Path(directory))) for blob in blobs[start : start + BATCH]]
@@ -63,7 +64,7 @@ def _look(
 
 
 def _fetch(ctx: Context, blob: BlobRecord, directory: Path) -> Path | None:
-    """The bytes as a file; None when they are not what they should be."""
+    """Fetch the bytes as a file; None when they are not what they should be."""
     path, hasher = directory / blob.sha256, hashlib.sha256()
     try:
         with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""What can be wrong with a list of pictures before anybody looks at them."""
+"""Find the faults of a list of pictures before anybody looks at them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from giornata.protocol.uploads import DatasetItem
 
 
 def item_faults(policy: Policy, items: Sequence[DatasetItem], *, max_pictures: int) -> Iterable[Fault]:
-    """Counts, captions, and names that mean two things."""
+    """Yield faults of counts and captions, and of names that mean two things."""
     count = len({item.sha256 for item in items})
     yield from few_faults(policy, count, where="items")
     if count > max_pictures:
@@ -32,7 +32,7 @@ def item_faults(policy: Policy, items: Sequence[DatasetItem], *, max_pictures: i
 
 
 def resolution_faults(resolutions: Iterable[int | None], *, enable_bucket: bool) -> Iterable[Fault]:
-    """Pictures with a resolution of their own in a job that trains all pictures at one size."""
+    """Yield faults of pictures with a resolution of their own in a job that trains all pictures at one size."""
     count = sum(resolution is not None for resolution in resolutions)
     if count and not enable_bucket:
         message = f"is false, and {count} pictures of the dataset have a resolution of their own"
@@ -40,14 +40,14 @@ def resolution_faults(resolutions: Iterable[int | None], *, enable_bucket: bool)
 
 
 def few_faults(policy: Policy, count: int, *, where: str) -> Iterable[Fault]:
-    """Too few different pictures."""
+    """Yield a fault when there are too few different pictures."""
     if count < policy.min_pictures:
         hint = "add more; a subject is learned well from 5 to 50"
         yield Fault(where=where, message=f"{count} pictures are fewer than {policy.min_pictures}", hint=hint)
 
 
 def missing_faults(policy: Policy, items: Sequence[DatasetItem], blobs: Mapping[str, BlobRecord]) -> Iterable[Fault]:
-    """Every item whose bytes the project does not have, or that is too large for a picture."""
+    """Yield a fault of every item whose bytes the project does not have, or that is too large for a picture."""
     for item in items:
         blob = blobs.get(item.sha256)
         if blob is None:

@@ -1,4 +1,4 @@
-"""Whether storage still has the bytes that a row names. Never in a transaction: reading takes its time."""
+"""Check that storage still has the bytes that a row names. Never in a transaction: reading takes its time."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What lies under `key`: the bytes that belong there, or something else or nothing, as `found` says.
+    """The result of a look at `key`: the bytes that belong there, or something else or nothing, as `found` says.
 
     `news` is false when it was known from an earlier look.
     """
@@ -27,7 +27,7 @@ class Look:
 
 
 def look_at_bytes(ctx: Context, project_id: str, sha256: str) -> Look:
-    """Measure them, and read them whole unless that was done a moment ago (`policy.doubted_again_s`).
+    """Measure the bytes, and read them whole unless that was done a moment ago (`policy.doubted_again_s`).
 
     So that nobody can keep the server reading, few are read at a time. Raises Unavailable when it is too many, or
     when storage does not answer, and BlobMissing when the project knows of no such bytes.
@@ -46,7 +46,7 @@ def look_at_bytes(ctx: Context, project_id: str, sha256: str) -> Look:
 
 
 def note_look(tx: Transaction, project_id: str, look: Look, *, at_ms: int) -> bool:
-    """Write down what was found; false when something else lies there by now, so that the look says nothing."""
+    """Write down what was found; False when something else lies there by now, so that the look says nothing."""
     if look.news:
         return tx.uploads.note_look(project_id, look.sha256, key=look.key, at_ms=at_ms, lost=not look.good)
     standing = tx.uploads.standing(project_id, look.sha256)
@@ -54,7 +54,7 @@ def note_look(tx: Transaction, project_id: str, look: Look, *, at_ms: int) -> bo
 
 
 def missing(ctx: Context, blobs: Iterable[BlobRecord]) -> list[Look]:
-    """Those that storage has not, or not in their size: asked of each, several at a time. Raises Unavailable."""
+    """Return looks at the blobs that storage has not, or not in their size, several at a time. Raises Unavailable."""
     blobs = list(blobs)
 
     def look(blob: BlobRecord) -> Look | None:

@@ -1,4 +1,4 @@
-"""From storage's signed requests to the protocol's, and tickets for uploads."""
+"""Turn storage's signed requests into the protocol's, and into tickets for uploads."""
 
 from collections.abc import Sequence
 
@@ -10,23 +10,23 @@ from giornata.protocol.uploads import Download, SignedPart, SignedUrl, UploadTic
 
 
 def signed_url(request: SignedRequest) -> SignedUrl:
-    """The same request, as it crosses the border."""
+    """Return the same request, as it crosses the border."""
     return SignedUrl(method=request.method, url=request.url, headers=request.headers, expires_at=request.expires_at)
 
 
 def signed_get(ctx: Context, key: str, *, filename: str | None = None, media_type: str | None = None) -> SignedUrl:
-    """A GET of one object for as long as the policy says."""
+    """Return a GET of one object for as long as the policy says."""
     life_s = round(ctx.policy.download_url_s)
     return signed_url(ctx.blobs.sign_get(key, expires_in_s=life_s, filename=filename, media_type=media_type))
 
 
 def download(ctx: Context, *, sha256: str, size_bytes: int, key: str) -> Download:
-    """Where to get these bytes."""
+    """Return a download of these bytes: where to get them."""
     return Download(sha256=sha256, size_bytes=size_bytes, request=signed_get(ctx, key))
 
 
 def ticket(ctx: Context, upload: UploadRecord, numbers: Sequence[int] = ()) -> UploadTicket:
-    """Fresh URLs for an open upload: its single PUT, or the parts `numbers` (all of them when empty)."""
+    """Return fresh URLs for an open upload: its single PUT, or the parts `numbers` (all of them when empty)."""
     life_s = round(ctx.policy.upload_url_s)
     if upload.multipart_id is None:
         put = ctx.blobs.sign_put(upload.key, size_bytes=upload.size_bytes, sha256=upload.sha256, expires_in_s=life_s)

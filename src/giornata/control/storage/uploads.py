@@ -1,4 +1,4 @@
-"""Uploads and the caches of attempts: places for bytes that users and attempts send.
+"""Give users and attempts places for bytes that they send: uploads, and the caches of attempts.
 
 The keys of an attempt's objects hold the attempt's id, so that no attempt can touch the objects of another.
 """
@@ -35,14 +35,16 @@ KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploader:
-    """Who sends. `project_id` finds the project inside a transaction, and refuses who may not (any more) send."""
+    """The sender of an upload. `project_id` finds the project inside a transaction, and refuses a sender that may not
+    (any more) send.
+    """
 
     project_id: Callable[[Transaction], str]
     attempt_id: str | None
 
 
 def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> UploadReply:
-    """A ticket for each distinct sha256, in the order asked. All or nothing.
+    """Return a ticket for each distinct sha256, in the order asked. All or nothing.
 
     Bytes that the project has are not asked for again, and are kept for another while for whoever is about to
     refer to them. Storage is asked whether it has them still. Raises InvalidInput with every fault.
@@ -70,7 +72,7 @@ def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> Up
 
 
 def renew(ctx: Context, uploader: Uploader, upload_id: str, request: RenewParts) -> UploadTicket:
-    """Fresh URLs for an upload of this uploader. Raises NotFound, and InvalidInput for parts that it has not."""
+    """Return fresh URLs for the uploader's upload. Raises NotFound, and InvalidInput for parts that it has not."""
     with ctx.store.begin() as tx:
         project_id = uploader.project_id(tx)
         upload = tx.uploads.get(upload_id, project_id=project_id) if is_id(upload_id) else None
@@ -128,7 +130,7 @@ def _begin(ctx: Context, uploader: Uploader, project_id: str, file: FileToUpload
 
 
 def request_uploads(ctx: Context, caller: Caller, request: UploadRequest) -> UploadReply:
-    """Tickets for the files that the project does not have yet; see `open_uploads`.
+    """Return tickets for the files that the project does not have yet; see `open_uploads`.
 
     Raises Forbidden, InvalidInput.
     """
@@ -137,12 +139,12 @@ def request_uploads(ctx: Context, caller: Caller, request: UploadRequest) -> Upl
 
 
 def user_uploader(caller: Caller) -> Uploader:
-    """Uploads of users belong to no attempt."""
+    """Return the uploader of a user: such uploads belong to no attempt."""
     return Uploader(project_id=lambda _tx: caller.project_id, attempt_id=None)
 
 
 def renew_upload(ctx: Context, caller: Caller, upload_id: str, request: RenewParts) -> UploadTicket:
-    """Fresh URLs for parts of an open upload. Raises Forbidden, NotFound, InvalidInput."""
+    """Return fresh URLs for parts of an open upload. Raises Forbidden, NotFound, InvalidInput."""
     require_user(caller)
     return renew(ctx, user_uploader(caller), upload_id, request)
 
@@ -162,17 +164,17 @@ def complete_upload(ctx: Context, caller: Caller, upload_id: str, request: Compl
 
 
 def request_attempt_uploads(ctx: Context, attempt_id: str, request: UploadRequest) -> UploadReply:
-    """Tickets for an attempt that has not ended. Raises LeaseLost, InvalidInput."""
+    """Return tickets for an attempt that has not ended. Raises LeaseLost, InvalidInput."""
     return open_uploads(ctx, _attempt_uploader(attempt_id), request)
 
 
 def renew_attempt_upload(ctx: Context, attempt_id: str, upload_id: str, request: RenewParts) -> UploadTicket:
-    """Fresh URLs for an upload of this very attempt. Raises LeaseLost, NotFound, InvalidInput."""
+    """Return fresh URLs for an upload of this very attempt. Raises LeaseLost, NotFound, InvalidInput."""
     return renew(ctx, _attempt_uploader(attempt_id), upload_id, request)
 
 
 def live_project(tx: Transaction, attempt_id: str) -> str:
-    """The project that the attempt works for. Raises LeaseLost when the attempt has ended or never was."""
+    """Return the project that the attempt works for. Raises LeaseLost when the attempt has ended or never was."""
     project_id = tx.uploads.live_attempt_project(attempt_id)
     if project_id is None:
         raise LeaseLost(f"attempt {attempt_id} has ended")
@@ -184,7 +186,7 @@ def _attempt_uploader(attempt_id: str) -> Uploader:
 
 
 def get_cache(ctx: Context, attempt_id: str, key: str) -> CacheReply:
-    """The file under this key, if somebody has made it and storage has it. Raises LeaseLost, InvalidInput."""
+    """Return the file under this key, if somebody has made it and storage has it. Raises LeaseLost, InvalidInput."""
     _check(key)
     with ctx.store.begin() as tx:
         project_id = live_project(tx, attempt_id)

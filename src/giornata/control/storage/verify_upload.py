@@ -1,4 +1,4 @@
-"""From bytes in storage to a blob of a project: nothing that a sender claims is taken on trust."""
+"""Turn bytes in storage into a blob of a project: nothing that a sender claims is taken on trust."""
 
 from collections.abc import Sequence
 

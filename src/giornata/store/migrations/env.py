@@ -1,4 +1,4 @@
-"""What alembic runs around the migrations. `giornata.store.migrate` hands over the connection."""
+"""The environment that alembic runs migrations in. `giornata.store.migrate` hands over the connection."""
 
 from alembic import context
 

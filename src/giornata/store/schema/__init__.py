@@ -1,4 +1,5 @@
-"""The tables. Instants are epoch milliseconds (UTC) of the server's clock; money is integer micro-dollars.
+"""The tables of the store. Instants are epoch milliseconds (UTC) of the server's clock; money is integer
+micro-dollars.
 
 Rows of users belong to a project, directly or through the job that they hang on; fleets and machines are the
 operator's.

@@ -1,4 +1,4 @@
-"""What the tables have in common."""
+"""Column types and naming rules that the tables have in common."""
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData
 
@@ -16,5 +16,5 @@ RowId = BigInteger().with_variant(Integer, "sqlite")
 
 
 def at(name: str, *, nullable: bool = False) -> Column[int]:
-    """An instant in epoch milliseconds."""
+    """Return a column that holds an instant in epoch milliseconds."""
     return Column(name, BigInteger, nullable=nullable)

@@ -1,4 +1,4 @@
-"""Fleets, what their providers run for them, and what is held against machines."""
+"""Tables for fleets, for what their providers run, and for what is held against machines."""
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, String, Table, Text

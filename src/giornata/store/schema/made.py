@@ -1,4 +1,4 @@
-"""What attempts have made so far, reported, and cost."""
+"""Tables for the results, reports and costs of attempts."""
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text

@@ -1,4 +1,4 @@
-"""What lies in storage, and what of it belongs together."""
+"""Tables for stored bytes, and for those that belong together."""
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text

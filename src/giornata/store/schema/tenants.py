@@ -1,4 +1,4 @@
-"""Projects, their keys, their secrets, and the requests that they may repeat."""
+"""Tables for projects, their keys, their secrets, and the requests that they may repeat."""
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
 

@@ -1,4 +1,4 @@
-"""Jobs, nodes, and the attempts of the ones on the others."""
+"""Tables for jobs, for nodes, and for attempts at jobs by nodes."""
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
@@ -14,7 +14,7 @@ HAS_A_TURN = "(state = 'queued' OR started_at_ms IS NOT NULL) AND only_machine_i
 
 
 def _queue(name: str, *columns: str, where: str) -> Index:
-    """An index of a part of the jobs."""
+    """Return an index of a part of the jobs."""
     keys = [sa.text(column) if " " in column else column for column in columns]
     return Index(name, *keys, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 

@@ -1,4 +1,4 @@
-"""What all jobs of a project may cost in a calendar month."""
+"""Add a budget of each project for a calendar month."""
 
 import sqlalchemy as sa
 from alembic import op

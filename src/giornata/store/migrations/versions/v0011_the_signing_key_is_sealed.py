@@ -1,4 +1,4 @@
-"""The signing key is sealed."""
+"""Add a column for the sealed signing key."""
 
 import sqlalchemy as sa
 from alembic import op

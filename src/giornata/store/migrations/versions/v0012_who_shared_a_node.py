@@ -1,4 +1,4 @@
-"""Who shared a node with whom is worked out from the times of attempts, and no longer written."""
+"""Drop the table of shared nodes: the times of attempts tell which attempts shared a node."""
 
 from alembic import op
 

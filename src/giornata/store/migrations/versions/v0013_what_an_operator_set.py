@@ -1,4 +1,4 @@
-"""What an operator set for a fleet: paused, and limits; and since when a fleet has nodes that no job waits for."""
+"""Add an operator's pause and limits of a fleet, and since when a fleet has nodes that no job waits for."""
 
 import sqlalchemy as sa
 from alembic import op

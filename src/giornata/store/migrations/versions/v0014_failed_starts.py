@@ -1,4 +1,4 @@
-"""Starts that failed: of an instance, and of a node's process that has not asked for work yet."""
+"""Add failed starts: of an instance, and of a node's process that has not asked for work yet."""
 
 from typing import Any
 

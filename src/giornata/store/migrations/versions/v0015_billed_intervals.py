@@ -1,4 +1,4 @@
-"""What instances are billed is kept by interval, so that a price that moves does not change what was."""
+"""Keep the bills of instances by interval, so that a new price does not change what was billed before."""
 
 import sqlalchemy as sa
 from alembic import op
