@@ -63,7 +63,7 @@ class Claiming:
         self._answered_at_s = deps.monotonic_s()
 
     def fresh_delays(self) -> Iterator[float]:
-        """Return pauses that grow."""
+        """Return a fresh sequence of growing pauses, in seconds and at most MOST_BACKOFF_S."""
         return delays_s(self._deps.rng, first_s=1.0, most_s=MOST_BACKOFF_S)
 
     def next_job(self, unanswered: SentClaim | None = None) -> tuple[ClaimReply | None, float]:
@@ -100,7 +100,7 @@ class Claiming:
         return SentClaim(claim=self.request(joint_key), sent_at_s=self._deps.monotonic_s())
 
     def send(self, asked: SentClaim) -> ClaimReply:
-        """Send the claim once."""
+        """Send the claim once, and note the time of the answer."""
         reply = self._deps.node.claim(asked.claim)
         self._answered_at_s = self._deps.monotonic_s()
         return reply

@@ -134,7 +134,7 @@ class ControlPlane:
             self._heartbeat.nudge()
 
     def log_line(self, text: str) -> None:
-        """Ship the line."""
+        """Queue the line for the job's log on the server."""
         self._log.line(text)
 
     def stderr_line(self, text: str) -> None:

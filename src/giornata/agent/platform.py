@@ -1,4 +1,4 @@
-"""What an attempt asks of the platform that its job comes from.
+"""The platform that a job comes from, as its attempt uses the platform.
 
 There are two platforms: the control plane over HTTP (`giornata.agent.control_plane`), and a folder or bucket without
 a server (`giornata.standalone.platform`).
@@ -91,7 +91,7 @@ class Platform(Protocol):
         """Tell what the engine is busy with."""
 
     def step(self, message: Progress) -> None:
-        """Tell of a step."""
+        """Report a finished step with its metrics."""
 
     def log_line(self, text: str) -> None:
         """Take a line of the workload's log."""

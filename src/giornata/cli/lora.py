@@ -43,7 +43,7 @@ DtypeOption = Annotated[FileDtype | None, typer.Option(help="Default: as the fil
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command group `lora` to `app`."""
     app.add_typer(lora, name="lora")
 
 

@@ -1,4 +1,4 @@
-"""What an operator does over HTTP: nodes, machines and fleets."""
+"""The HTTP calls of an operator: nodes, machines and fleets."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

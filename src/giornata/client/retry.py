@@ -107,7 +107,7 @@ class TaskQueue:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin with the tasks."""
+        """Start the thread that runs the tasks."""
         self._thread.start()
 
     def stop(self, *, wait_s: float) -> None:

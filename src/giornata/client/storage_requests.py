@@ -33,7 +33,7 @@ def storage_request(signed: SignedUrl, more: dict[str, str], body: Iterator[byte
 
 
 def refusal(response: httpx.Response) -> Exception:
-    """What a status means: a StorageTrouble when it may pass."""
+    """Return the error that the storage's status means: a StorageTrouble when another try may succeed."""
     status, text = response.status_code, response.text
     said = f"storage answered {status}: {text[:300]}"
     if status in _EXPIRED:
@@ -60,5 +60,5 @@ def _problem_code(text: str) -> str:
 
 
 def lost(error: httpx.TransportError) -> Unavailable:
-    """What a failed connection is called."""
+    """Return the error for a failed connection to storage."""
     return Unavailable(f"the connection to storage failed: {type(error).__name__}: {error}")

@@ -29,7 +29,7 @@ class TrainingFolder:
 
     @property
     def size_bytes(self) -> int:
-        """All pictures together."""
+        """The size of all files together, in bytes."""
         return sum(file.size_bytes for file in self.files)
 
 

@@ -9,7 +9,7 @@ from giornata.domain.reasons import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the accounting knows of an attempt. Instants are epoch milliseconds.
+    """The facts about an attempt that the accounting uses. Instants are epoch milliseconds.
 
     `seen_at_ms` is the last proof that the node lived; `reason` is None while the attempt has not ended. A node
     that fell silent proved nothing after `seen_at_ms`, however much later its attempt was ended. The first
@@ -54,7 +54,7 @@ class Lived(Protocol):
 
 
 def run_of(attempt: Lived) -> Run:
-    """What the accounting needs of a row."""
+    """Build the Run of an attempt's row."""
     reason = None if attempt.reason is None else Reason(attempt.reason)
     return Run(
         started_at_ms=attempt.started_at_ms,

@@ -52,7 +52,7 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What becomes of a job that no connected node may take.
+    """The prospects of a queued job that no connected node may take.
 
     `at_ms`: BANNED, when the ban of `machine_id` is lifted; QUARANTINED, when the first quarantine ends; TOO_SMALL,
     when the job fails. None: only a person or another machine can help. `may_come`: a fleet may bring another machine
@@ -83,7 +83,9 @@ def outlook(
     policy: BackoffPolicy,
     now_ms: int,
 ) -> Outlook | None:
-    """What becomes of the job; None when a connected node may take it, or none serves its kind and project.
+    """Return the job's prospects.
+
+    None: a connected node may take the job, or no connected node serves the job's kind and project.
 
     `demand` is the job without its bans. `arrival_s`: within this time a fleet may bring another machine that could
     take the job; None: no fleet can.

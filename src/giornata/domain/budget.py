@@ -109,9 +109,9 @@ def month_of(at_ms: int) -> str:
 
 
 def reservation_micro_usd(*, budget: int | None, estimate: int | None) -> int:
-    """What a job sets aside of its project's budget until it ends.
+    """Return the part of its project's budget that a job reserves until the job ends.
 
-    Its own budget; without one its estimate and a quarter more, rounded up; without either nothing.
+    The job reserves its own budget; without one its estimate and a quarter more, rounded up; without either nothing.
     """
     if budget is not None:
         return budget

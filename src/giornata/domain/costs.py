@@ -106,12 +106,12 @@ class Split:
 
     @property
     def billed_ms(self) -> int:
-        """The whole time."""
+        """The billed time: the sum of all parts, in milliseconds."""
         return sum(getattr(self, f"{part}_ms") for part in PARTS)
 
     @property
     def billed_micro_usd(self) -> int:
-        """The whole bill."""
+        """The bill: the sum of all parts, in micro-dollars."""
         return sum(getattr(self, f"{part}_micro_usd") for part in PARTS)
 
 
@@ -140,7 +140,7 @@ def _split_one(billed: Billed, ready_ms: int | None, stays: Sequence[Stay]) -> S
 
 
 def add(splits: Iterable[Split]) -> Split:
-    """The sum."""
+    """Return the sum of the splits, part by part."""
     rows = list(splits)
     return Split(**{name: sum(getattr(row, name) for row in rows) for name in Split.__slots__})
 

@@ -26,7 +26,7 @@ class Bidder:
         return UNKNOWN_PRICE if price is None else price
 
     def free(self, now_ms: int) -> list[InstanceView]:
-        """What it has with free places, or asked for and does not have yet, if that can be expected to come."""
+        """Return the fleet's nodes with free places, and those requested that can be expected to start."""
         staying = [each for each in self.view.instances if each.stays]
         going = [each for each in self.view.instances if not each.stays and not each.ended]
         expected = not self.in_trouble and not self.full(now_ms)

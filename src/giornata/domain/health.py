@@ -308,7 +308,7 @@ def _scored(health: Health, *, policy: HealthPolicy, at_ms: int, more: float = 0
 
 
 def _rounded(strikes: float) -> float:
-    """What is next to nothing is nothing: sums of powers do not come out even."""
+    """Return 0 for strikes of at most 0.01, because sums of powers never reach 0 exactly."""
     return strikes if strikes > 0.01 else 0.0
 
 

@@ -20,7 +20,7 @@ def owner_of(machine_id: str) -> str | None:
 
 
 def own_name(known_id: str, project_id: str) -> str:
-    """What the project itself calls its machine or fleet."""
+    """Return the project's own name for its machine or fleet: the id without `@` and the project."""
     return known_id.removesuffix(f"{AT}{project_id}")
 
 

@@ -20,7 +20,7 @@ class NodeThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMeasured:
-    """What a node found out about itself. None: it was not asked for, or could not be found out.
+    """The measurements that a node took of itself. None: not requested, or not measurable.
 
     `graphics_trouble` says why the graphics driver does not answer. `clock_ahead_s` is the node's clock minus the
     server's, and may be wrong by `clock_within_s`.

@@ -12,7 +12,7 @@ _V = TypeVar("_V")
 
 
 class Reason(StrEnum):
-    """Why an attempt ended."""
+    """The reason for which an attempt ended."""
 
     SUCCEEDED = "succeeded"
     CANCELED = "canceled"  # the user, or the job's deadline

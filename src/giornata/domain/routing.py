@@ -25,7 +25,10 @@ RECENT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What the order depends on. `pinned`: it is for this machine only. `turn` is the job's, see `next_turn`."""
+    """The properties of a job that decide its place in the order.
+
+    `pinned`: the job is for this machine only. `turn` is the job's, see `next_turn`.
+    """
 
     job_id: str
     pinned: bool = False
@@ -88,7 +91,7 @@ def next_turn(turns: Turns) -> int:
 
 
 def memory_after_too_small(vram_bytes: int) -> int:
-    """What a job needs at least that did not fit into this much GPU memory, in bytes.
+    """Return the least GPU memory for a job that did not fit into `vram_bytes`, in bytes.
 
     A sixteenth more: cards of one size differ by some percent (error correction takes up to 6.25 %, drivers keep some
     for themselves), while the next larger size is at least 9 % away.

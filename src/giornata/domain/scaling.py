@@ -23,7 +23,7 @@ from giornata.domain.starts import is_trial_due, never_comes, stopped, to_replac
 
 @dataclass(slots=True, kw_only=True)
 class _Need:
-    """What the work asks for.
+    """The nodes that the queued and running jobs need, and the reasons.
 
     `idle` are those that it leaves with nothing to do; for `awaited` of those that are not listed yet, jobs wait. On
     `stuck` no node is to be expected; those of them to `replace` are replaced now.
@@ -48,7 +48,10 @@ class _Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Now:
-    """What the decision is about. `count` are to stay, listed or not, at present; `most` and `fewest` may be."""
+    """The state that a scaling decision starts from.
+
+    `count` nodes are to stay at present, listed or not; policy and provider allow `fewest` to `most` nodes.
+    """
 
     view: FleetView
     policy: ScalingPolicy

@@ -124,7 +124,7 @@ def is_as_usual(step_s: float, *, ascending_s: Sequence[float], policy: Straggle
 
 
 def _slow_from_s(middle_s: float, policy: StragglerPolicy) -> float:
-    """Nobody is slow below this; above it, the spread decides."""
+    """Return the seconds per step below which no machine counts as slow. Above this limit, the spread decides."""
     return middle_s * (1.0 + CUT_OFF / MAD_TO_SIGMA * policy.least_mad)
 
 

@@ -259,9 +259,10 @@ def run_command(command: Sequence[str]) -> str:
 def gpus_of_machine(
     wanted: int | None, environment: Mapping[str, str], *, run: Runner = run_command
 ) -> tuple[str, ...]:
-    """What CUDA_VISIBLE_DEVICES may be for one node each: those that this process may use, at most `wanted`.
+    """Return one value of CUDA_VISIBLE_DEVICES per node: the GPUs that this process may use, at most `wanted`.
 
-    None: all that there are. Nothing when there are none or nobody cares: then nodes see what this process sees.
+    `wanted` None: all of these GPUs. The result is empty when there are no GPUs or `wanted` is 0: then nodes see the
+    GPUs that this process sees.
     """
     if wanted == 0:
         return ()

@@ -73,7 +73,7 @@ class Slot:
         return self.process is None and now_s >= self.start_again_at_s
 
     def start(self, process: subprocess.Popen[bytes], *, now_s: float) -> None:
-        """The process is there."""
+        """Note that the process was started at `now_s`."""
         self.process, self.started_at_s = process, now_s
         self.starts += 1
 
@@ -100,7 +100,7 @@ class Slot:
         return "" if well else self.ended
 
     def ask_to_end(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM to the process group of the node."""
         if self.process is not None:
             _signal_group(self.process, signal.SIGTERM)
 

@@ -27,7 +27,7 @@ class Options(FleetOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticFleet:
-    """See `giornata.control.ports.fleet.Fleet`."""
+    """A fleet of machines that joined by themselves; see `giornata.control.ports.fleet.Fleet`."""
 
     name: str
     options: Options

@@ -79,7 +79,7 @@ class Account:
     seen: set[str] = field(default_factory=set)
 
     def value(self, key: str) -> Any:
-        """What the file says, or the tool's default. An empty text says nothing."""
+        """Return the file's value for this key, or the tool's default. An empty text counts as not given."""
         self.seen.add(key)
         given = self.given.get(key)
         return self.defaults.get(key) if given is None or given == "" else given
@@ -141,7 +141,7 @@ class Account:
                 self.without_equal(key, NOT_KNOWN)
 
     def reading(self, tool: str, **sources: Any) -> Reading:
-        """The whole account."""
+        """Close the account, and return its taken, refused and omitted keys."""
         self.close()
         told = {row.key for row in self.taken.values()} | self.refused.keys()
         return Reading(

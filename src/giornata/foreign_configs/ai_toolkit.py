@@ -88,7 +88,7 @@ def _flat(process: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_datasets(datasets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the first dataset says of the pictures; others may say the same only."""
+    """Return the datasets' options under `datasets.KEY`; the first dataset with a key gives the value."""
     found: dict[str, Any] = {}
     for dataset in datasets:
         for key, value in dataset.items():

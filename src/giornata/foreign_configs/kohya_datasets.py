@@ -104,7 +104,7 @@ def _means_something(key: str, chain: Sequence[Mapping[str, Any]], options: Mapp
 
 
 def _said(chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any], key: str) -> Any:
-    """What holds for one folder."""
+    """Return a folder's value for the key: the first in `chain`, else the one of the run's `options`."""
     own = _OF_THE_RUN.get(key, key)
     found = next((part[key] for part in chain if key in part), options.get(own))
     return None if key == "num_repeats" and is_off(found) else found

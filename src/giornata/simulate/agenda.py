@@ -27,7 +27,7 @@ class Agenda:
         return self._now_ms
 
     def elapsed_s(self) -> float:
-        """Since the beginning."""
+        """Simulated seconds since the beginning of the run."""
         return (self._now_ms - self.start_ms) / 1000
 
     def at(self, at_ms: int, act: Act, *, order: int = 0) -> None:

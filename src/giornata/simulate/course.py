@@ -52,7 +52,7 @@ class Course:
         self._worth = _usual_steps(machine, math.ceil(steps / BLOCK_STEPS))
 
     def done_at(self, now_ms: int) -> int:
-        """Steps that are done."""
+        """Return the number of steps that are done at `now_ms`."""
         worth, at_ms = 0.0, self._start_ms
         while at_ms < now_ms:
             until_ms = min(now_ms, _next_hour_ms(at_ms))

@@ -1,4 +1,4 @@
-"""What many nodes say at one instant goes to the control plane together, as the server's queues would have it."""
+"""Requests of many nodes at one instant go to the control plane together, as the server's queues would send them."""
 
 import itertools
 import random
@@ -30,7 +30,7 @@ class CrowdNode(Protocol):
         """Return its request for work."""
 
     def granted(self, grant: Grant) -> None:
-        """Begin an attempt."""
+        """Begin an attempt of the granted job."""
 
     def refused(self, nothing: Nothing) -> None:
         """Learn that no work is there."""
@@ -119,7 +119,7 @@ class Crowd:
         self._flush_soon()
 
     def forget(self, node: CrowdNode) -> None:
-        """It is no more."""
+        """Remove a node that no longer exists."""
         self.hush(node)
         for each in (self._asking, self._waiting, self._backoff):
             each.pop(node.number, None)
@@ -133,7 +133,7 @@ class Crowd:
 
     @property
     def waiting(self) -> int:
-        """Nodes without work."""
+        """The number of nodes that wait for work."""
         return len(self._waiting) + len(self._asking)
 
     def count(self, requests: int) -> None:

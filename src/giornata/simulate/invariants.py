@@ -1,4 +1,4 @@
-"""What has to hold at the end of every run under our policy, looked up in the real store."""
+"""Invariants that hold at the end of every run under Giornata's policy, checked in the real store."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ def _amount_finding(installation: Installation) -> Finding:
 
 
 def _bill_finding(installation: Installation, ran: Ran) -> Finding:
-    """What `giornata costs` says of the fleets, against what the provider bills."""
+    """Compare the fleets' costs of `giornata costs` with the provider's bill."""
     now_ms = ran.world.agenda.now_ms()
     costs = read_costs(installation.ctx, ADMIN, instant(ran.world.agenda.start_ms), instant(now_ms + 1))
     said = sum(fleet.billed_micro_usd for fleet in costs.fleets)
@@ -118,7 +118,10 @@ def _bill_finding(installation: Installation, ran: Ran) -> Finding:
 
 
 def _unseen_micro_usd(ran: Ran) -> float:
-    """What nobody can know: what ran and ended while nobody could list it, and half a listing of one other."""
+    """Return the cost that no listing can show, in micro-dollars.
+
+    Instances may run and end while no listing is possible; half a listing of one other instance is added.
+    """
     start_ms = ran.world.agenda.start_ms
     blind = [
         (start_ms + round(each.at_s * 1000), start_ms + round((each.at_s + each.for_s) * 1000))

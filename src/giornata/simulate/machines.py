@@ -49,7 +49,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
-    """What the machines of a provider are like.
+    """The distribution of the machines of a provider.
 
     Slowness: never below `fastest`, above it a log-normal whose median machine is 1, with `spread` as the sigma of
     its logarithm, and a share `throttled` of machines that are always hot, slower by up to `throttled_by`. A share

@@ -36,7 +36,7 @@ class ModelledNode(Resident):
     # ---- the process ----
 
     def begin(self) -> None:
-        """The process starts."""
+        """Start the process: first the checks, then a claim or a failed engine."""
         self._turn("checks")
         if self.machine.starts:
             self._after(self.checks_s, self._ask)
@@ -105,12 +105,12 @@ class ModelledNode(Resident):
         )
 
     def refused(self, nothing: Nothing) -> None:
-        """There is no work."""
+        """Learn that no work is there, and leave when told to."""
         if nothing.leave:
             self.leave()
 
     def granted(self, grant: Grant) -> None:
-        """There is."""
+        """Begin the attempt of the granted job."""
         world, now_ms = self.world, self.world.agenda.now_ms()
         trainer = world.trainer
         # What was before belongs to no attempt.
@@ -279,7 +279,7 @@ class ModelledNode(Resident):
     # ---- beats ----
 
     def progress(self) -> Progress:
-        """What its heart says now."""
+        """Return the content of the node's next heartbeat. Raises ValueError without an attempt."""
         work, now_ms = self.work, self.world.agenda.now_ms()
         if work is None:
             raise ValueError(f"{self.id} is at nothing")
@@ -301,7 +301,7 @@ class ModelledNode(Resident):
             self._lose(work)
 
     def heard(self, answer: Answer) -> None:
-        """The server's word."""
+        """Obey the server's answer to a heartbeat."""
         work = self.work
         if work is None:
             return
@@ -313,7 +313,7 @@ class ModelledNode(Resident):
             self._obey(work, leaves=answer is Answer.LEAVE)
 
     def _obey(self, work: Work, *, leaves: bool) -> None:
-        """Checkpoint, commit, give back."""
+        """Stop at the current step, commit its checkpoint if there is a new one, and give the job back."""
         step = work.step_at(self.world.agenda.now_ms())
         if step >= work.grant.total_steps:
             return  # it is done and only has to say so

@@ -22,7 +22,7 @@ from giornata.simulate.tally import Account, Tally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What the provider offers, and how it behaves.
+    """The nodes that the provider offers, and the provider's behavior.
 
     `mtbi_s` is the mean time until a running instance is interrupted; of these the share `zombies` runs on unseen.
     `spike` multiplies the price between two moments (seconds from the beginning).
@@ -61,10 +61,10 @@ class Container:
 
 
 class Resident:
-    """What lives in a container, as far as the provider can do anything to it."""
+    """The process in a container, as far as the provider can act on the process."""
 
     def begin(self) -> None:
-        """The container runs."""
+        """Start when the container begins to run."""
         raise NotImplementedError
 
     def vanish(self, *, lives_on_s: float) -> None:
@@ -76,7 +76,7 @@ Settle = Callable[[Container], Resident]
 
 
 class ModelledFleet:
-    """Implements `giornata.control.ports.fleet.Fleet`."""
+    """A simulated provider that implements `giornata.control.ports.fleet.Fleet`."""
 
     def __init__(self, offer: Offer, *, agenda: Agenda, seed: int, tally: Tally, settle: Settle) -> None:
         self.offer, self._agenda, self._seed, self._tally, self._settle = offer, agenda, seed, tally, settle
@@ -155,7 +155,7 @@ class ModelledFleet:
     # ---- the world ----
 
     def price_now(self) -> int:
-        """Micro-dollars an hour."""
+        """Return the current price in micro-dollars per hour, with the spike while one is on."""
         price, spike = self.offer.price_micro_usd_per_hour, self.offer.spike
         if spike is not None and spike[0] <= self._agenda.elapsed_s() < spike[1]:
             return round(price * spike[2])

@@ -1,4 +1,4 @@
-"""What a run says at its end: one object for programs, a page for people."""
+"""The report at a run's end: one object for programs, a page for people."""
 
 import statistics
 from collections import Counter

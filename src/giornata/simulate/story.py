@@ -1,4 +1,4 @@
-"""What became of each job, and what the fleet looked like meanwhile: noted by the world as it happens."""
+"""The history of each job and of the fleet, which the world records as it happens."""
 
 from dataclasses import dataclass, field
 

@@ -10,7 +10,7 @@ TRAIN, IDLE = "train", "idle"
 
 @dataclass(slots=True)
 class MachineTally:
-    """Of one machine."""
+    """The billed time and the useful steps of one machine."""
 
     billed_ms: float = 0.0
     useful_steps: float = 0.0

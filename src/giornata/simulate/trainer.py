@@ -1,4 +1,4 @@
-"""What training costs on a machine of slowness 1: the seconds of its parts."""
+"""The seconds that each part of training takes on a machine of slowness 1."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ class Work:
     booked_step: int | None = None
 
     def step_at(self, now_ms: int) -> int:
-        """Steps that are done."""
+        """Return the number of steps that are done at `now_ms`."""
         if self.stopped_at is not None:
             return self.stopped_at
         if self.course is None:

@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
 
 
 def micro_usd(text: str, *, where: str) -> int:
-    """What a person wrote, in micro-dollars. Raises InvalidInput that names the option."""
+    """Convert an amount that a person wrote in USD to micro-dollars. Raises InvalidInput that names the option."""
     try:
         return parse_usd(text)
     except ValueError as error:

@@ -41,7 +41,7 @@ NAME_INSIDE = "lora-kohya"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `checkpoints` and `download` to `app`."""
     app.command()(checkpoints)
     app.command()(download)
 

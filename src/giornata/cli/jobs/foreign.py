@@ -34,7 +34,7 @@ class Sources:
 
 
 def read_foreign(files: Sequence[Path], ignored: Iterable[str]) -> Reading:
-    """What the files say, without the keys that are ignored. Raises InvalidInput."""
+    """Read another trainer's configuration files, without the keys in `ignored`. Raises InvalidInput."""
     return without(read_configs(files), ignored)
 
 

@@ -18,7 +18,7 @@ from giornata.protocol.jobs import Job, JobPart
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `jobs`, `job`, `cancel` and `retry` to `app`."""
     app.command("jobs")(list_jobs)
     app.command("job")(show_job)
     app.command()(cancel)

@@ -107,7 +107,10 @@ VOCABULARIES = ("tokenizer/vocab.json", "tokenizer/tokenizer.json")
 
 
 def lengths_of(spec: Mapping[str, Any]) -> LengthCheck:
-    """What counts captions for this spec; nothing for a folder whose tokenizer has another vocabulary than CLIP's."""
+    """Return the check that counts the tokens of captions for this spec.
+
+    The check counts nothing for a model folder whose tokenizer has another vocabulary than CLIP's.
+    """
     return length_check(spec, None, knows_clip=_knows_clip)
 
 

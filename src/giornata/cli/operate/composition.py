@@ -50,7 +50,7 @@ class House:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """The operator's numbers."""
+    """Build the control plane's policy from the operator's settings."""
     return Policy(
         lease_s=settings.lease_s,
         max_at_risk_s=settings.max_at_risk_s,
@@ -223,5 +223,5 @@ def key_in(file: Path) -> str | None:
 
 
 def new_key() -> str:
-    """A fresh one."""
+    """Generate a key for sealing secrets, as text."""
     return Fernet.generate_key().decode()

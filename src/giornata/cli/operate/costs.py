@@ -17,7 +17,7 @@ PARTS = ("useful", "lost", "at_risk", "idle", "startup")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command `costs` to `app`."""
     app.command("costs")(costs)
 
 

@@ -26,7 +26,7 @@ class JsonLines(logging.Formatter):
         self._always = dict(always or {})
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the record as one line of JSON."""
         message = record.getMessage()
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -30,7 +30,7 @@ StartedJson = Annotated[bool, typer.Option("--json", help="Print one JSON object
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `up` and `server` to `app`."""
     app.command()(up)
     app.command()(server)
 

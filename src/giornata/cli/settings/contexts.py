@@ -55,7 +55,7 @@ class Contexts(BaseModel):
 
 
 def contexts_file(environment: Mapping[str, str] = os.environ) -> Path:
-    """`$XDG_CONFIG_HOME/giornata/contexts.json`, or `~/.config/giornata/contexts.json`."""
+    """Return `$XDG_CONFIG_HOME/giornata/contexts.json`; the folder defaults to `~/.config`."""
     home = environment.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "giornata" / FILE
 

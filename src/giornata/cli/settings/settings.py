@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def default_data_directory() -> Path:
-    """`$XDG_DATA_HOME/giornata`, or `~/.local/share/giornata`."""
+    """Return `$XDG_DATA_HOME/giornata`; `XDG_DATA_HOME` defaults to `~/.local/share`."""
     home = os.environ.get("XDG_DATA_HOME")
     return (Path(home) if home else Path.home() / ".local" / "share") / "giornata"
 

@@ -1,4 +1,4 @@
-"""`giornata tiny-model`."""
+"""The command `giornata tiny-model`, which writes small models."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ class ModelFamily(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command `tiny-model` to `app`."""
     app.command("tiny-model")(tiny_model)
 
 

@@ -14,7 +14,7 @@ from giornata.domain.errors import Fault, InvalidInput, install_hint
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command `simulate` to `app`."""
     app.command("simulate")(simulate)
 
 
@@ -87,7 +87,7 @@ def _check_extra() -> None:
 
 @contextmanager
 def naming(run: str) -> Iterator[None]:
-    """Whatever stops a run ends with the run's name, so that the run can be repeated."""
+    """Add the run's name to any exception that stops the run, so that a person can repeat the run."""
     try:
         yield
     except Exception as error:  # any: it goes on as it came, with a last line more

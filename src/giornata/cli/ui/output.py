@@ -46,7 +46,7 @@ class Output:
         return self.console.is_terminal and not self.as_json
 
     def say(self, text: str) -> None:
-        """A line for people."""
+        """Print a line for people, without markup."""
         self.console.print(text, markup=False)
 
     def hint(self, text: str) -> None:
@@ -142,7 +142,7 @@ GAP = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """What a table's columns are like, by their places.
+    """The layout of a table's columns; numbers are the places of columns.
 
     `right` are right-aligned; `prose` may go over several lines; `spare` are left out where the terminal is too
     narrow, the first one named first.

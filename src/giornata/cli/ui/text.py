@@ -46,7 +46,7 @@ def size(size_bytes: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 job`, `3 jobs`."""
+    """Return a number with its noun: `1 job`, `3 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -44,7 +44,7 @@ class Calls:
 
     @property
     def described(self) -> str:
-        """For messages."""
+        """The workload's kind, namespace and name, for messages."""
         return f"{self.kind} {self.namespace}/{self.name}"
 
     def check_version(self) -> None:
@@ -146,7 +146,7 @@ class Calls:
         self._call(evict, pod.metadata.name, self.namespace, body)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections to the API server."""
         self.client.close()  # type: ignore[no-untyped-call]
         self.client.rest_client.pool_manager.clear()
 

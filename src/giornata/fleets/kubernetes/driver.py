@@ -160,7 +160,7 @@ class KubernetesFleet:
         return self.node_price
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections to the API server."""
         self.calls.close()
 
     def _begin(self, nodes: int) -> None:

@@ -53,7 +53,10 @@ def why_missing(workload: Any, *, failed: Sequence[Pod], warnings: Sequence[Any]
 
 
 def who_set_the_number(workload: Any) -> str:
-    """Who set the number of pods last, and when, if it was not this driver; empty when it was, or nobody knows."""
+    """Describe the last change of the number of pods by another manager, with its time.
+
+    The result is empty when this driver set the number, or the workload does not tell.
+    """
     owners = [
         each
         for each in workload.metadata.managed_fields or ()

@@ -32,7 +32,7 @@ class GroupCalls:
         return self._client.ask("PATCH", self._group, changes)
 
     def start(self) -> Answer:
-        """Have its replicas run."""
+        """Start the replicas of the container group."""
         return self._client.ask("POST", f"{self._group}/start")
 
     def stop(self) -> Answer:
@@ -40,7 +40,7 @@ class GroupCalls:
         return self._client.ask("POST", f"{self._group}/stop")
 
     def delete(self) -> Answer:
-        """Remove the container group."""
+        """Delete the container group at the provider."""
         return self._client.ask("DELETE", self._group)
 
     def instances(self) -> Sequence[Document]:
@@ -57,7 +57,7 @@ class GroupCalls:
         return self._client.ask("POST", f"{self.instance_path(instance_id)}/reallocate")
 
     def system_logs(self) -> Sequence[Document]:
-        """What lately happened to the group's instances, at most 50 entries."""
+        """List recent events of the group's instances, at most 50 entries."""
         answer = _object(self._client.ask("GET", f"{self._group}/system-logs"))
         return () if answer is None else _rows(answer, "items")
 
@@ -93,7 +93,7 @@ class SaladCalls:
         return () if answer is None else _rows(answer, "items")
 
     def quotas(self) -> Document:
-        """What the organization may have, and what it uses."""
+        """Fetch the organization's container quotas and their use."""
         answer = _object(self.client.ask("GET", f"{self._organization}/quotas"))
         return {} if answer is None else answer.get("container_groups_quotas") or {}
 

@@ -241,7 +241,7 @@ def is_page(response: httpx.Response) -> bool:
 
 
 def quoted(response: httpx.Response) -> str:
-    """What an error says, in one short line, whether it is a problem document, a page or nothing."""
+    """Return an error's text as one short line. The body may be a problem document, a page or empty."""
     document = _document(response)
     if isinstance(document, dict):
         said = str(document.get("detail") or document.get("title") or document.get("type") or "")

@@ -78,7 +78,7 @@ class SaladFleet:
 
     @property
     def limits(self) -> Limits:
-        """What the organization's quotas leave for this fleet, as last heard."""
+        """The limits that the organization's quotas leave for this fleet, as last reported."""
         return self._limits or Limits(
             most_nodes=self._most_nodes, excluded_after_reallocation_s=EXCLUDED_AFTER_REALLOCATION_S
         )
@@ -99,7 +99,7 @@ class SaladFleet:
         self._hear_quota(own=nodes)
 
     def list(self) -> Sequence[Instance]:
-        """See Fleet."""
+        """List the instances of all container groups of the fleet."""
         groups = self._groups()
         listed, home = list[Instance](), dict[str, str]()
         for group in groups:
@@ -269,7 +269,7 @@ class SaladFleet:
             raise FleetRefused("SaladCloud has no such organization or project")
 
     def _changes(self, group: Document, size: int) -> dict[str, Any]:
-        """What to change of a group at rest. Nobody runs who could be disturbed: now the settings may take effect."""
+        """Return the changes for a group at rest. No node runs in the group, so changed settings may take effect now."""
         changes: dict[str, Any] = {} if replicas_of(group) == size else {"replicas": size}
         classes = self._gpu_class_ids()
         if other := differences(group, self.stable_container(classes)):

@@ -111,7 +111,7 @@ class SaladIdentities:
     now_ms: Callable[[], int]
 
     def recognise(self, token: str) -> Workload:
-        """See WorkloadIdentities."""
+        """Verify a token, and return the workload that the token identifies; see WorkloadIdentities."""
         claimed = self._group_of(_unverified(token))
         key = self.keys[claimed.keys_url].key(_key_id(token))
         claims = self._verified(token, key, claimed)

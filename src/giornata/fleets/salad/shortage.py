@@ -85,7 +85,7 @@ class Quota:
 
 
 def quota_of(document: Document, *, own: int) -> Quota:
-    """From the provider's document."""
+    """Read the replica quota from the provider's document."""
     replicas, used = document.get("container_replicas_quota"), document.get("container_replicas_used")
     return Quota(
         replicas=replicas if isinstance(replicas, int) else None,

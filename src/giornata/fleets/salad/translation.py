@@ -106,7 +106,7 @@ def container_of(
 
 
 def prototype_of(options: Options, *, name: str, container: Document, replicas: int) -> dict[str, Any]:
-    """What makes the container group, with so many replicas at once."""
+    """Return the request that creates the container group with `replicas` replicas."""
     countries = {"country_codes": list(options.country_codes)} if options.country_codes else {}
     return {
         "name": name,
@@ -119,9 +119,9 @@ def prototype_of(options: Options, *, name: str, container: Document, replicas: 
 
 
 def differences(group: Document, container: Document) -> list[str]:
-    """What of the group's container is not as the settings say, as far as the provider tells.
+    """Name the parts of the group's container that differ from the settings, as far as the provider tells.
 
-    Only what is ours to say: variables that somebody added are left, and passwords are never told.
+    Variables that somebody added are no difference. The provider never tells passwords.
     """
     has = group.get("container")
     has = has if isinstance(has, dict) else {}
@@ -184,7 +184,7 @@ def prices_by_class(classes: Mapping[str, Document], *, priority: str) -> dict[s
 
 
 def limits_of(quotas: Document, *, most_nodes: int, reason: str) -> Limits:
-    """What the organization may have. `most_nodes` is what is left of its replicas for this fleet."""
+    """Return the limits of the organization. `most_nodes` is the rest of its replicas for this fleet."""
     return Limits(
         most_nodes=most_nodes,
         most_nodes_reason=reason,

@@ -155,7 +155,7 @@ class SkyPilotFleet:
         return f"{launches} failed within the hour, at last: {last.status_msg or self._error_of(last.request_id)}"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the driver holds no connection."""
 
     def _check_clouds(self) -> None:
         """Until it has been found once that a cloud can launch a node. Clouds in `infra` were looked at before."""
@@ -217,7 +217,7 @@ class SkyPilotFleet:
         return NodeFacts(fleet=self.name, url=self.server_url(), key=key, work=self.work)
 
     def _error_of(self, request_id: str) -> str:
-        """What the request ended with: SkyPilot raises it for whoever asks for the result."""
+        """Return the error of a failed request. SkyPilot raises the error when the driver asks for the result."""
         try:
             with asking(self.sky):
                 self.sky.get(request_id)
@@ -243,7 +243,7 @@ class SkyPilotFleet:
         return found
 
     def _records(self) -> dict[str, Cluster]:
-        """What is asked for and what is there. First the requests: one that ends in between is a cluster then."""
+        """Return requested and existing clusters by name. Requests are read first: one that ends in between is a cluster then."""
         with asking(self.sky):
             pending = self.sky.api_status(limit=REQUESTS)
             clusters = self.sky.get(self.sky.status(refresh=self.sky.StatusRefreshMode.AUTO))
