@@ -330,7 +330,7 @@ class Client(OperatorCalls):
         return self._pages("/v1/projects", ProjectPage)
 
     def costs(self, *, since: datetime | None = None, until: datetime | None = None) -> Costs:
-        """Return the costs of jobs in this time, by default the last 30 days. A root admin also gets the fleets' bills."""
+        """Return the costs of work in this time, by default the last 30 days. A root admin also gets fleet bills."""
         times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
         return self._get("/v1/costs", Costs, times)
 
@@ -339,7 +339,7 @@ class Client(OperatorCalls):
         return self.set_project_budgets(project_id, SetBudget(budget_micro_usd=budget_micro_usd))
 
     def set_project_monthly_budget(self, project_id: str, monthly_budget_micro_usd: int | None) -> Project:
-        """Set the project's budget for each calendar month in UTC; None: no limit. For an admin of the installation."""
+        """Set the project's budget per calendar month in UTC; None: no limit. For an admin of the installation."""
         return self.set_project_budgets(project_id, SetBudget(monthly_budget_micro_usd=monthly_budget_micro_usd))
 
     def set_project_budgets(self, project_id: str, body: SetBudget) -> Project:

@@ -23,7 +23,7 @@ class ProgressActor:
         self._crashes = Crashes()
 
     def add(self, message: dict[str, Any]) -> None:
-        """Add a message."""
+        """Add a message, and note the step that it reports for crash reports."""
         self._messages.append(message)
         if message["event"] == "progress":
             self._crashes.step = message["step"]

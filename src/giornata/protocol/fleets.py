@@ -150,13 +150,13 @@ class Machine(Reply):
 
 
 class MachinePage(Reply):
-    """`GET /v1/machines`."""
+    """The reply of `GET /v1/machines`: a page of machines."""
 
     items: tuple[Machine, ...]
     next: str | None = None
 
 
 class QuarantineMachine(Message):
-    """`POST /v1/machines/{machine_id}/quarantine`."""
+    """The body of `POST /v1/machines/{machine_id}/quarantine`."""
 
     reason: str = Field("by hand", min_length=1, max_length=500)

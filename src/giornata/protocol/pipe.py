@@ -110,7 +110,7 @@ class Hello(Reply):
 
 
 class Phase(Reply):
-    """What the engine is busy with, before and after the steps: loading, caching, training, exporting, sampling …"""
+    """The engine's current phase, before and after the steps: loading, caching, training, exporting, sampling …"""
 
     type: Literal["phase"] = "phase"
     attempt: str

@@ -76,7 +76,7 @@ BESIDE = frozenset({Mode.ONLINE, Mode.HYBRID})
 
 
 class Architecture(StrEnum):
-    """Which model is made."""
+    """The architecture of the model that pre-training makes."""
 
     SD2 = "sd2"  # Stable Diffusion 2's UNet, with OpenCLIP ViT-H's text encoder
     SDXL_TINY = "sdxl-tiny"  # the tests' SDXL: everything in it, nothing in size

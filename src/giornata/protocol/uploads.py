@@ -132,7 +132,7 @@ class Dataset(Reply):
 
 
 class DatasetPage(Reply):
-    """`GET /v1/datasets`."""
+    """The reply of `GET /v1/datasets`: a page of datasets."""
 
     items: tuple[Dataset, ...]
     next: str | None = None

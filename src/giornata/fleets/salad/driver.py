@@ -269,7 +269,7 @@ class SaladFleet:
             raise FleetRefused("SaladCloud has no such organization or project")
 
     def _changes(self, group: Document, size: int) -> dict[str, Any]:
-        """Return the changes for a group at rest. No node runs in the group, so changed settings may take effect now."""
+        """Return the changes for a group at rest: no node runs in it, so changed settings may take effect now."""
         changes: dict[str, Any] = {} if replicas_of(group) == size else {"replicas": size}
         classes = self._gpu_class_ids()
         if other := differences(group, self.stable_container(classes)):

@@ -243,7 +243,10 @@ class SkyPilotFleet:
         return found
 
     def _records(self) -> dict[str, Cluster]:
-        """Return requested and existing clusters by name. Requests are read first: one that ends in between is a cluster then."""
+        """Return requested and existing clusters by name.
+
+        Requests are read first: a request that ends in between is a cluster in the second reply.
+        """
         with asking(self.sky):
             pending = self.sky.api_status(limit=REQUESTS)
             clusters = self.sky.get(self.sky.status(refresh=self.sky.StatusRefreshMode.AUTO))

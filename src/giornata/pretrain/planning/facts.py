@@ -45,7 +45,7 @@ class Instance(Sourced):
 
     @property
     def short(self) -> str:
-        """`p4de` of `p4de.24xlarge`."""
+        """The short name of the instance: `p4de` for `p4de.24xlarge`."""
         return self.name.split(".", maxsplit=1)[0]
 
 

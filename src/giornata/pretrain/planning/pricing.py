@@ -248,7 +248,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """`4xp4de.24xlarge online g5.2xlarge`."""
+        """The name of the choice, such as `4xp4de.24xlarge online g5.2xlarge`."""
         beside = f" {self.machines.encoder.name}" if self.encodes_with_others else ""
         return f"{self.machines.instances}x{self.machines.trainer.name} {self.mode}{beside}"
 

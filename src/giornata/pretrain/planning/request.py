@@ -144,7 +144,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What to plan and which prices to use.
+    """The phases to plan, and the prices to use.
 
     `trainers`: choices such as `4xp4de.24xlarge`; none: those that ship. `encoders`: instances, or `same` for the
     trainers' own. `dataset_rows`: different rows; None: every sample is a row of its own. `storage_months`: how long

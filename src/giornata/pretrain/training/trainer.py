@@ -93,7 +93,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a trainer is given. All trainers get the same, but for feeds and held rows.
+    """The inputs of a trainer. All trainers get the same inputs, but for feeds and held rows.
 
     `storage` is the run's own folder; `scratch` a local one, for this node. `digests` say what the rows are made of
     (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's

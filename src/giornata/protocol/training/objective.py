@@ -92,7 +92,7 @@ DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
 
 
 class RegularizationFields(Message):
-    """Regularization of the adapter."""
+    """The fields that regularize the adapter."""
 
     network_dropout: float = Field(
         0.0,

@@ -141,7 +141,7 @@ def _precision(name: Any) -> Any:
 
 
 class OptimizationFields(Message):
-    """How it is minimised."""
+    """The fields of the optimization: steps, batches, optimizer and learning rates."""
 
     max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Number of optimizer steps.")
     num_train_epochs: int | None = Field(

@@ -145,8 +145,10 @@ the spec, that field's value is the default."""
 
 
 def argument(spec: OptimizationFields, name: str) -> Any:
-    """What the job's optimizer is told under this name: of `optimizer_args`, of the field that says the same, or by
-    default."""
+    """Return the value of this argument of the job's optimizer.
+
+    The value comes from `optimizer_args`, else from the field with the same meaning, else from the default.
+    """
     if name in spec.optimizer_args:
         value = spec.optimizer_args[name]
         return tuple(value) if isinstance(value, tuple | list) else value

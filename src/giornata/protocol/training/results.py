@@ -1,4 +1,4 @@
-"""What a training job leaves: checkpoints, files, sample images and curves."""
+"""The results of a training job: checkpoints, files, sample images and curves."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -120,7 +120,7 @@ def _listed(names: object) -> object:
 
 
 class TrackingFields(Message):
-    """Trackers of experiments."""
+    """The fields that choose trackers of experiments."""
 
     report_to: Annotated[tuple[TrackerName, ...], BeforeValidator(_listed)] = Field(
         (),
