@@ -70,7 +70,7 @@ class RunningAttempts:
 
     @property
     def told_to_leave(self) -> bool:
-        """Whether an attempt was told that the node has to leave."""
+        """True when an attempt was told that the node has to leave."""
         return any(attempt.told_to_leave for attempt in self._attempts.values())
 
     def begin(self, lease: Lease, attempt: AttemptRunner, belongings: ExitStack) -> None:

@@ -208,8 +208,10 @@ class Companions:
         return asked
 
     def fits(self, asked: SentClaim, lease: Lease) -> bool:
-        """Whether this is what was asked for. A server that knows of no companions gives any job; it is not asked
-        again."""
+        """Return True when the lease is for a companion, as requested.
+
+        A server that does not know of companions gives any job, and is not asked again.
+        """
         self._understood = lease.joint_key == asked.claim.joint_key
         return self._understood
 

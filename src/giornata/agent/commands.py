@@ -73,7 +73,7 @@ class ServerCommands:
 
     @property
     def leave(self) -> bool:
-        """Whether the node has to leave, by a signal or by the server's order."""
+        """True when the node has to leave, by a signal or by the server's order."""
         return self._drained or self.shutdown.requested
 
     def wanted(self) -> Released | None:

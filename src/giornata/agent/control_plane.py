@@ -153,7 +153,7 @@ class ControlPlane:
         self._uploader.file(message, path)
 
     def is_idle(self) -> bool:
-        """Whether the queue of uploads is empty."""
+        """Return True when the queue of uploads is empty."""
         return self._uploader.is_idle()
 
     def out_of_time(self, outcome: AttemptOutcome) -> AttemptOutcome:

@@ -107,7 +107,7 @@ class Platform(Protocol):
         blocks. An OSError means that the file cannot be kept."""
 
     def is_idle(self) -> bool:
-        """Whether every upload has arrived, or was given up."""
+        """Return True when every upload has arrived, or was given up."""
 
     def out_of_time(self, outcome: AttemptOutcome) -> AttemptOutcome:
         """Return the outcome of an attempt that cannot wait for its uploads any more."""

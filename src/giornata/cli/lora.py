@@ -31,7 +31,7 @@ class FileDtype(StrEnum):
 
 
 class ResizeMethod(StrEnum):
-    """How each layer's rank is found."""
+    """The method that finds each layer's rank."""
 
     FIXED = "fixed"
     SV_RATIO = "sv_ratio"

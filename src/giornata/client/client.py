@@ -131,7 +131,7 @@ class Client(OperatorCalls):
         return self.create_dataset(folder.items)
 
     def get_dataset(self, dataset_id: str) -> Dataset:
-        """One dataset with its items."""
+        """Return one dataset with its items."""
         return self._get(f"/v1/datasets/{quoted(dataset_id)}", Dataset)
 
     def datasets(self) -> Iterator[Dataset]:
@@ -173,7 +173,7 @@ class Client(OperatorCalls):
         return self._connection.call("POST", "/v1/jobs:estimate", Estimate, body=body)
 
     def get_job(self, job_id: str) -> Job:
-        """One job with its attempts and its money."""
+        """Return one job with its attempts and its money."""
         return self._get(_job(job_id), Job)
 
     def jobs(

@@ -38,7 +38,7 @@ def wrong_scheme_in(base_url: str, response: httpx.Response) -> Unreachable | No
 
 
 def speaks_tls(base_url: str) -> bool:
-    """Whether a TLS handshake succeeds there. Nothing is sent, so no certificate has to be trusted."""
+    """Return True when a TLS handshake succeeds there. Nothing is sent, so no certificate has to be trusted."""
     url = urlsplit(base_url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

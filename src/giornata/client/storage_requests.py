@@ -15,7 +15,7 @@ _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509})
 
 
 class StorageTrouble(Exception):
-    """It failed, and trying again may help. `error` is what to raise when it does not."""
+    """A failure of storage after which another try may succeed. `error` is what to raise when it does not."""
 
     def __init__(self, error: GiornataError) -> None:
         super().__init__(str(error))

@@ -1,4 +1,4 @@
-"""Which certificate authorities a client trusts."""
+"""The certificate authorities that a client trusts."""
 
 import ssl
 from functools import cache

@@ -1,4 +1,4 @@
-"""Which seconds of an attempt were of use."""
+"""Divide the seconds of an attempt into useful and lost ones."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ def account(run: Run) -> Seconds:
 
 
 def preparation_ms(run: Run) -> int:
-    """Of an attempt's useful time, what came before its first step: fetching files, loading the model, caching.
+    """Return the useful time before an attempt's first step: fetching files, loading the model, caching.
 
     The first step began before a heartbeat told of it: its beginning is read off the pace from then on. An attempt
     of which no heartbeat told a step is not known to have prepared anything.

@@ -1,4 +1,4 @@
-"""When a job goes back to a machine that failed it.
+"""The rules for the return of a job to a machine that failed it.
 
 A ban prefers another machine. Where no other machine can take the job, the ban of one machine is lifted after a pause
 that grows with the attempts in a row that made no progress, as in exponential backoff. So every job that a connected
@@ -112,7 +112,10 @@ def _takes(demand: Demand, host: Host) -> bool:
 
 
 def _go_back(kind: str, bans: Collection[Ban], able: Sequence[Host], *, wait_s: float, now_ms: int) -> Outlook:
-    """To the machine that failed the job longest ago. A quarantined machine gets no job until its quarantine ends."""
+    """Return the outlook of a job that goes back to the machine that failed the job longest ago.
+
+    A quarantined machine gets no job until its quarantine ends.
+    """
     at_work = {host.machine_id for host in able if kind not in host.quarantines}
     here = [ban for ban in bans if ban.machine_id in at_work]
     if here:
@@ -124,6 +127,6 @@ def _go_back(kind: str, bans: Collection[Ban], able: Sequence[Host], *, wait_s: 
 
 
 def _after(bans: Collection[Ban], wait_s: float, *, now_ms: int) -> int:
-    """So long after the latest failure; at once when the clock was set back since."""
+    """Return the instant `wait_s` after the latest failure; now when the clock was set back since."""
     latest_ms = max(ban.at_ms for ban in bans)
     return now_ms if latest_ms > now_ms + CLOCKS_AGREE_MS else latest_ms + round(wait_s * 1000)

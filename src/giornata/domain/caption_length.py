@@ -53,7 +53,7 @@ def _filled(text: str, separator: str) -> list[str]:
 
 
 def longest_order(caption: str, *, separator: str, kept: int, count: Count, keep_separator: str | None = None) -> str:
-    """Of all orders in which the parts of a caption may stand, one that has the most tokens.
+    """Return an order of a caption's parts that has the most tokens of all orders.
 
     A part is followed by the separator and a space, so its tokens do not depend on what comes then. Only that the
     last part has no separator after it makes a difference.

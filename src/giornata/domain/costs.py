@@ -199,7 +199,7 @@ def _weights(stays: Sequence[Stay], shares: Sequence[Fraction]) -> list[Fraction
 
 
 def ended_about_ms(*, there_ms: int, gone_ms: int, asked_ms: int | None, missed_ms: int | None) -> int:
-    """When an instance ended that was there at `there_ms`, and was not listed as running at `gone_ms`.
+    """Estimate the end of an instance that was there at `there_ms`, and was not listed as running at `gone_ms`.
 
     An instance that was asked to end in between ended when it was asked. Otherwise it ended before `missed_ms`, when
     a heartbeat of its node was due and did not come. The middle of what is left is as often too early as too late.

@@ -1,4 +1,4 @@
-"""Which queued job a node is given, and the turn that a new job gets.
+"""Choose the queued job for a node, and give a new job its turn.
 
 Turns are fair between projects: start-time fair queuing (P. Goyal, H. M. Vin, H. Cheng, "Start-time Fair Queueing: A
 Scheduling Algorithm for Integrated Services Packet Switching Networks", SIGCOMM 1996), with projects for flows, every
@@ -70,7 +70,7 @@ class Turns:
     own: int | None
 
     def with_one_more(self, turn: int) -> "Turns":
-        """As they are once a job of the project is queued at this turn, which `next_turn` gave it."""
+        """Return the turns after a job of the project is queued at this turn, which `next_turn` gave."""
         return Turns(head=turn if self.head is None else min(self.head, turn), recent=self.recent, own=turn)
 
 

@@ -72,7 +72,7 @@ class LocalFleet:
 
     @property
     def limits(self) -> Limits:
-        """One node a GPU, where there are GPUs to give out. What is started again is where it was."""
+        """The limits: one node per GPU, where there are GPUs to give out. Restarted nodes stay where they were."""
         return Limits(most_nodes=len(self.gpus) or None, moves=False)
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
@@ -249,7 +249,7 @@ CHOSEN = "CUDA_VISIBLE_DEVICES"
 
 
 def run_command(command: Sequence[str]) -> str:
-    """With a bound on how long it may take."""
+    """Run a command with a time limit, and return its standard output."""
     done = subprocess.run(
         list(command), check=True, capture_output=True, text=True, timeout=ASKING_S, stdin=subprocess.DEVNULL
     )

@@ -1,4 +1,4 @@
-"""Anybody's machines: whoever has the fleet's key starts `giornata node` on one, and it is a node of the fleet.
+"""Machines that join by themselves: `giornata node` with the fleet's key makes a machine a node of the fleet.
 
 Nobody here can start, replace or end such a machine. What there is, is what was heard of.
 """
@@ -35,7 +35,7 @@ class StaticFleet:
 
     @property
     def limits(self) -> Limits:
-        """None can be had for the asking."""
+        """The limits of a fleet that starts no nodes itself."""
         own_prices = self.options.price_usd_per_hour is None
         return Limits(
             most_nodes=0,
@@ -70,7 +70,7 @@ class StaticFleet:
         return Price(micro_usd_per_hour=round((self.options.price_usd_per_hour or 0) * MICRO_USD), source="settings")
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: the fleet holds nothing."""
 
     def _must_be_there(self, instance_id: str) -> None:
         if instance_id not in {each.id for each in self.list()}:

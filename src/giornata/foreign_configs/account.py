@@ -63,7 +63,7 @@ class Reading:
 
 
 def is_off(value: Any) -> bool:
-    """Whether the value switches its key off: false, zero, nothing."""
+    """Return True when the value switches its key off: false, zero, nothing."""
     return any(value is off or (type(value) is type(off) and value == off) for off in _OFF) or value == 0.0
 
 
@@ -85,7 +85,7 @@ class Account:
         return self.defaults.get(key) if given is None or given == "" else given
 
     def implied(self, key: str) -> bool:
-        """Whether the file leaves the key to the tool's default."""
+        """Return True when the file leaves the key to the tool's default."""
         return self.given.get(key) in (None, "")
 
     def take(self, key: str, setting: str, ours: Any, note: str = "") -> None:
@@ -201,7 +201,7 @@ _NEEDS: Mapping[str, Callable[[Fields], bool]] = MappingProxyType(
 
 
 def means_something(setting: str, fields: Fields) -> bool:
-    """Whether the setting has a meaning beside these fields."""
+    """Return True when the setting has a meaning beside these fields."""
     needs = _NEEDS.get(setting)
     return needs is None or needs(fields)
 
@@ -214,7 +214,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def agreed(values: Iterable[Any]) -> tuple[bool, Any]:
-    """Whether all are equal, and the first of them."""
+    """Return True when all values are equal, with the first value (None without any)."""
     found = list(values)
     return all(each == found[0] for each in found), found[0] if found else None
 

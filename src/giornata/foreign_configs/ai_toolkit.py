@@ -26,7 +26,7 @@ _ONE_A_JOB = "the datasets say {values}, and a job has one (with --ignore: the f
 
 
 def is_ai_toolkit_file(content: Any) -> bool:
-    """Whether it is a job of ai-toolkit."""
+    """Return True when the content is a job of ai-toolkit."""
     return isinstance(content, dict) and "job" in content and isinstance(content.get("config"), dict)
 
 

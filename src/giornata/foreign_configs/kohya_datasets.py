@@ -42,7 +42,7 @@ _ONE_A_JOB = "the file gives {values} to different folders, and a job has one (w
 
 
 def is_dataset_file(content: Mapping[str, Any]) -> bool:
-    """Whether it is a file for dataset_config rather than for config_file."""
+    """Return True when the content is for dataset_config rather than for config_file."""
     return isinstance(content.get("datasets"), list)
 
 
@@ -97,7 +97,7 @@ def _shared_keys(chains: Sequence[tuple[Mapping[str, Any], ...]]) -> list[str]:
 
 
 def _means_something(key: str, chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> bool:
-    """Whether the key does anything in one folder."""
+    """Return True when the key does anything in one folder."""
     if key in {"keep_tokens", "caption_separator"}:
         return _said(chain, options, "shuffle_caption") is True
     return key not in _BUCKETS or _said(chain, options, "enable_bucket") is True

@@ -67,7 +67,7 @@ class ChangeJob(Message):
 
 
 class JobUrls(Reply):
-    """Where to go from here; paths relative to the server."""
+    """The URLs of a job's parts; paths relative to the server."""
 
     self: str
     cancel: str

@@ -225,8 +225,11 @@ class Stopped(Reply):
 
 
 class Held(Reply):
-    """Which base models are warm (`giornata.protocol.specs.model_key`), and how much GPU memory the next job could
-    have: what is free, and what this engine would give back. Said whenever either changes between jobs."""
+    """The warm base models (`giornata.protocol.specs.model_key`), and the GPU memory that the next job could have.
+
+    The memory is the free part, and the part that this engine would give back. The engine sends the message when
+    either changes between jobs.
+    """
 
     type: Literal["held"] = "held"
     models: tuple[str, ...]

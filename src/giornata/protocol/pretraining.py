@@ -84,7 +84,7 @@ class Architecture(StrEnum):
 
 
 class Parallel(StrEnum):
-    """How the model is spread over the trainers."""
+    """The way in which the model is spread over the trainers."""
 
     DDP = "ddp"
     FSDP2 = "fsdp2"  # parameters stay gathered after the forward pass: only gradients and moments are sharded
@@ -92,7 +92,7 @@ class Parallel(StrEnum):
 
 
 class CheckpointCadence(StrEnum):
-    """When a checkpoint is due."""
+    """The rule that decides when a checkpoint is due."""
 
     STEPS = "steps"  # after every checkpoint_steps
     YOUNG_DALY = "young_daly"  # by what a checkpoint costs and how often the run is interrupted

@@ -23,7 +23,7 @@ def around_one(draw_of: object, *, seed: int, purpose: str, sigma: float) -> flo
 
 @functools.lru_cache(maxsize=65_536)
 def hour_factor(machine: Machine, hour: int) -> float:
-    """By how much the steps of this hour (since the epoch) take longer on this machine."""
+    """Return the factor by which the steps of this hour (since the epoch) take longer on this machine."""
     return around_one(f"{machine.id} {hour}", seed=machine.seed, purpose="hour", sigma=machine.hour_noise)
 
 
@@ -61,7 +61,7 @@ class Course:
         return min(self._steps, bisect_right(self._worth, worth + 1e-6) - 1)
 
     def reaches_ms(self, step: int) -> int:
-        """When the attempt has done so many steps."""
+        """Return the instant at which the attempt has done so many steps."""
         left, at_ms = self._worth[step], self._start_ms
         while left > 0:
             pace_ms, until_ms = self._pace_ms(at_ms), _next_hour_ms(at_ms)

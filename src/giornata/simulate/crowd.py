@@ -80,11 +80,11 @@ class Crowd:
     # ---- beats ----
 
     def keep_beating(self, node: CrowdNode) -> None:
-        """From now on it beats."""
+        """Let the node send heartbeats from now on."""
         self._beating[node.number % self._phases][node.number] = node
 
     def hush(self, node: CrowdNode) -> None:
-        """It has nothing to beat for."""
+        """Stop the node's heartbeats: it has no attempt."""
         self._beating[node.number % self._phases].pop(node.number, None)
 
     def _beater(self, phase: int) -> Callable[[], None]:
@@ -114,7 +114,7 @@ class Crowd:
     # ---- claims ----
 
     def ask(self, node: CrowdNode) -> None:
-        """It wants work; asked at the end of this instant."""
+        """Claim work for the node at the end of this instant."""
         self._asking[node.number] = node
         self._flush_soon()
 
@@ -137,7 +137,7 @@ class Crowd:
         return len(self._waiting) + len(self._asking)
 
     def count(self, requests: int) -> None:
-        """So many requests are made now."""
+        """Count requests that are made now."""
         if requests:
             self.requests[self._agenda.now_ms() // 1000] += requests
 
@@ -187,7 +187,7 @@ class Crowd:
 
 
 def _delays_s(draw: random.Random) -> Iterator[float]:
-    """As the agent's (`giornata.client.retry`, which the simulator may not see): doubling, with jitter."""
+    """Yield the agent's doubling delays with jitter; the simulator may not import `giornata.client.retry`."""
     bound_s = 1.0
     while True:
         yield draw.uniform(bound_s / 2, bound_s)

@@ -27,7 +27,7 @@ class Finding:
 
     @property
     def is_goal(self) -> bool:
-        """Whether it is only wished for."""
+        """True when the finding is a goal, and no invariant."""
         return self.name.startswith("goal")
 
 

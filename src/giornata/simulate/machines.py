@@ -43,7 +43,7 @@ class Machine:
 
     @property
     def sound(self) -> bool:
-        """Whether there is nothing to hold against it. The median machine has slowness 1."""
+        """True when the machine starts, never breaks and is not slow. The median machine has slowness 1."""
         return self.starts and self.breaks is None and self.slowness * self.hot_by < SLOW
 
 

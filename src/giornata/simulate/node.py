@@ -44,7 +44,7 @@ class ModelledNode(Resident):
             self._after(ENGINE_FAILS_S, self._end_before_asking)
 
     def _end_before_asking(self) -> None:
-        """Its engine does not start: the process ends, and the provider starts it again where it was."""
+        """End the process because its engine does not start; the provider starts the process again where it was."""
         self.die()
         self.world.agenda.after(RESTART_S, lambda: self.world.fleet_of(self.container).restart(self.container))
 
@@ -69,7 +69,7 @@ class ModelledNode(Resident):
         self.world.crowd.forget(self)
 
     def leave(self) -> None:
-        """It goes by itself, as it was told; the provider would start it again after a minute."""
+        """End the process as ordered; the provider would start the process again after a minute."""
         if not self.alive:
             return
         self._turn(IDLE)
@@ -293,7 +293,7 @@ class ModelledNode(Resident):
         )
 
     def unheard(self) -> None:
-        """A beat had no answer."""
+        """Learn that a heartbeat had no answer; lose the attempt after the lease."""
         work, now_ms = self.work, self.world.agenda.now_ms()
         if work is None or not self.polite:
             return

@@ -85,7 +85,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
-    """No job. `leave`: and none will come."""
+    """The answer to a claim without a job. `leave`: no job will come."""
 
     reason: str
     leave: bool = False

@@ -150,7 +150,7 @@ class ModelledFleet:
         return Price(micro_usd_per_hour=self.price_now(), source="provider")
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: the simulated provider holds nothing."""
 
     # ---- the world ----
 
@@ -177,11 +177,11 @@ class ModelledFleet:
             self._allocate()
 
     def sell_out(self) -> None:
-        """From now on there is no machine to give; those that were given stay."""
+        """Give no more machines from now on; machines that were given stay."""
         self.sold_out = True
 
     def restock(self) -> None:
-        """There are machines again: what was asked for and is missing comes now, as the provider does by itself."""
+        """Offer machines again, and start the missing ones now, as the provider does by itself."""
         self.sold_out = False
         for _ in range(self.asked_for - len(self.present)):
             self._allocate()
@@ -193,7 +193,7 @@ class ModelledFleet:
             self._end(container, lives_on_s=0.0)
 
     def restart(self, container: Container) -> None:
-        """Its process ended by itself: the provider starts it again where it was."""
+        """Start a process that ended by itself again where it was."""
         if container.id in self.present and container.running_since_ms is not None:
             container.restarts += 1
             container.node = self._settle(container)
@@ -217,7 +217,7 @@ class ModelledFleet:
         return True
 
     def _first_to_go(self, leaving: Collection[str]) -> Sequence[Container]:
-        """Those that were named, those that do not run yet, then any: the provider does not know who works."""
+        """Sort the containers to end: named ones, those not yet running, then any; the provider sees no work."""
 
         def rank(container: Container) -> tuple[bool, bool, float]:
             lot = rng(self._seed, "lot", container.id).random()
@@ -235,7 +235,7 @@ class ModelledFleet:
         self._agenda.after(by_curve(share, self.offer.start_min) * 60.0, lambda: self._run(container))
 
     def _machine(self) -> Machine | None:
-        """One that is neither in use nor kept from us: the park's first in their order, then any."""
+        """Choose a machine that is neither in use nor excluded: the park's first in their order, then any."""
         now_ms, park = self._agenda.now_ms(), self.offer.park
         used = {each.machine.id for each in self.present.values()}
 

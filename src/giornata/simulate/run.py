@@ -113,7 +113,7 @@ def _submit(world: World, installation: Installation, plane: ControlPlane) -> No
 
 
 def _wind_down(world: World) -> None:
-    """Until nobody is billed any more: what is left over costs money too."""
+    """Run until no instance is billed any more: leftover instances cost money too."""
     latest_ms = world.agenda.now_ms() + round(WIND_DOWN_S * 1000)
     if any(fleet.present for fleet in world.manual):
         world.agenda.run(until=lambda: not any(fleet.present for fleet in world.manual), latest_ms=latest_ms)

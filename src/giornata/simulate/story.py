@@ -20,7 +20,7 @@ class JobStory:
 
     @property
     def minutes(self) -> float | None:
-        """From its first start to its end."""
+        """The minutes from the job's first start to its end."""
         if self.started_ms is None or self.done_ms is None:
             return None
         return (self.done_ms - self.started_ms) / 60_000

@@ -32,7 +32,7 @@ class Work:
         return self.grant.start_step + self.course.done_at(now_ms)
 
     def reaches_ms(self, step: int) -> int:
-        """When a step that is yet to come is done."""
+        """Return the instant at which a future step is done."""
         if self.course is None:
             raise ValueError("its steps have not begun")
         return self.course.reaches_ms(step - self.grant.start_step)

@@ -107,7 +107,7 @@ class World:
         return kept / done if done else 0.0
 
     def note_beat(self, node: CrowdNode) -> None:
-        """For the plot of a job's life."""
+        """Record a heartbeat for the plot of a job's life."""
         if self.chronicle.keep_beats and node.work is not None:
             said = node.progress()
             seen = BeatSeen(self.agenda.elapsed_s(), said.job_id, node.work.grant.machine_id, said.step, said.phase)

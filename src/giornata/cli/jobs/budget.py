@@ -145,7 +145,7 @@ def budget_lines(project: Project) -> list[str]:
 
 
 def money(project: Project) -> tuple[str, str, str]:
-    """Its budget, what is spent and what is set aside, for people."""
+    """Return the budget, the spent and the reserved money, as words for people."""
     if project.spent_micro_usd is None:
         return "no limit", "", ""
     return (
@@ -156,7 +156,7 @@ def money(project: Project) -> tuple[str, str, str]:
 
 
 def monthly_money(project: Project) -> tuple[str, str]:
-    """Its budget per month, and what is spent of it in this month, for people."""
+    """Return the budget per month, and the money spent in this month, as words for people."""
     if project.monthly_budget_micro_usd is None:
         return "", ""
     return format_usd(project.monthly_budget_micro_usd), cost(project.month_spent_micro_usd or 0)

@@ -74,7 +74,7 @@ def _fleets(fleets: tuple[FleetCosts, ...], out: Output) -> None:
 
 
 def _parts(fleet: FleetCosts) -> list[str]:
-    """Each part's money with its share of the time."""
+    """Describe each part's money with its share of the time."""
     said = []
     for part in PARTS:
         share = getattr(fleet, f"{part}_s") / fleet.billed_s if fleet.billed_s else 0.0

@@ -164,7 +164,7 @@ def _checked(context: typer.Context, url: str, name: str | None) -> tuple[str, s
 
 
 def _read_key(address: str) -> str:
-    """From a prompt, or from standard input. Raises InvalidInput."""
+    """Read the key from a prompt, or from standard input. Raises InvalidInput."""
     prompt = f"Key for {address}"
     key = (typer.prompt(prompt, hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()).strip()
     if not key:

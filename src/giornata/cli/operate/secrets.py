@@ -39,7 +39,7 @@ def set_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) ->
 
 
 def _read_value(name: str) -> str:
-    """From standard input, of which nothing but the value is taken. Raises InvalidInput."""
+    """Read the value from a prompt or from standard input, without surrounding space. Raises InvalidInput."""
     value = (typer.prompt(f"Value of {name}", hide_input=True) if sys.stdin.isatty() else sys.stdin.read()).strip()
     if not value:
         raise InvalidInput([Fault(where="standard input", message="is empty", hint="write the value to it")])

@@ -26,7 +26,7 @@ from giornata.control.loops import DEFAULT_SCHEDULE, Loops
 
 @dataclass(slots=True)
 class _Address:
-    """Where the server is reached: known once its socket is bound."""
+    """The address of the server, known once its socket is bound."""
 
     url: str = ""
 

@@ -61,7 +61,10 @@ def contexts_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_contexts(file: Path) -> Contexts:
-    """None of them when there is no file. Raises InvalidInput for a file that others may read, or that is none."""
+    """Read the saved contexts; none when there is no file.
+
+    Raises InvalidInput for a file that others may read, or that holds no contexts.
+    """
     try:
         with file.open("rb") as opened:
             mode, content = stat.S_IMODE(os.fstat(opened.fileno()).st_mode), opened.read()

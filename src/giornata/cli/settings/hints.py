@@ -36,7 +36,7 @@ def note_local(local: bool) -> None:
 
 
 def is_local() -> bool:
-    """Whether the running command talks to the installation on this machine."""
+    """Return True when the running command talks to the installation on this machine."""
     return _running.get().local
 
 

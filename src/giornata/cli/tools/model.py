@@ -60,7 +60,7 @@ def tiny_model(
 
 
 def folder_faults(directory: Path) -> list[Fault]:
-    """Why no model can be put there. One that is there already is kept."""
+    """Return the reasons why no model can be put into the folder. An existing model is kept."""
     hint = "give an empty folder, or one that does not exist yet"
     there = next(each for each in (directory, *directory.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():

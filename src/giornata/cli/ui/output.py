@@ -42,7 +42,7 @@ class Output:
 
     @property
     def live(self) -> bool:
-        """Whether a person is looking at a terminal that can redraw."""
+        """True when a person is looking at a terminal that can redraw."""
         return self.console.is_terminal and not self.as_json
 
     def say(self, text: str) -> None:
@@ -188,7 +188,7 @@ def _least_width(columns: Columns, rows: Sequence[Sequence[str]], left_out: set[
 
 
 def _least(columns: Columns, rows: Sequence[Sequence[str]], index: int) -> int:
-    """How narrow a column may be: prose as its longest word, anything else as it is."""
+    """Return the least width of a column: the longest word of prose, the whole cell of anything else."""
     if index not in columns.prose:
         return _width(columns, rows, index)
     words = [word for text in _cells(columns, rows, index) for word in text.split()]

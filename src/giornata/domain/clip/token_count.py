@@ -1,4 +1,6 @@
-"""How many tokens CLIP's tokenizer makes of a text (Radford et al., 2021, arXiv 2103.00020; `simple_tokenizer.py`).
+"""Count the tokens that CLIP's tokenizer makes of a text.
+
+Source: Radford et al., 2021, arXiv 2103.00020; `simple_tokenizer.py`.
 
 The number equals that of transformers' CLIPTokenizer with the published vocabulary and <|endoftext|> as padding: the
 tokenizer of SD 1.x and the first one of SDXL. SDXL's second tokenizer takes each "!" for a token of its own, so a

@@ -100,7 +100,7 @@ class Calls:
             raise FleetUnavailable(f"{self.described} was changed at the same time") from None
 
     def pods(self, label_selector: str, field_selector: str) -> list[Pod]:
-        """All that are selected, page by page. Raises Expired."""
+        """List all selected pods, page by page. Raises Expired."""
         found: list[Pod] = []
         token: str | None = None
         while True:
@@ -130,7 +130,7 @@ class Calls:
         self._call(patch, pod.metadata.name, self.namespace, body, _content_type=MERGE_PATCH)
 
     def delete_pod(self, pod: Pod) -> None:
-        """With the pod's own grace. Raises Missing, and Conflict when the name is another's."""
+        """Delete a pod with the pod's own grace. Raises Missing, and Conflict when the name is another's."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.metadata.uid}}
         self._call(CoreV1Api(self.client).delete_namespaced_pod, pod.metadata.name, self.namespace, body=body)
 
@@ -176,7 +176,7 @@ class ClusterAccess:
 
 
 def open_cluster(options: Options, environment: Mapping[str, str]) -> ClusterAccess:
-    """By the options' kubeconfig, else as a pod of the cluster, else by `KUBECONFIG` or the user's own file.
+    """Connect by the options' kubeconfig, else as a pod of the cluster, else by `KUBECONFIG` or the user's own file.
 
     Raises InvalidInput when there is nothing of these, or it cannot be read.
     """

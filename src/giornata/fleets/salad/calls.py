@@ -49,7 +49,7 @@ class GroupCalls:
         return () if answer is None else _rows(answer, "instances")
 
     def set_deletion_cost(self, instance_id: str, cost: int) -> Answer:
-        """When replicas become fewer, instances with the lowest cost go first."""
+        """Set the deletion cost of an instance: instances with the lowest cost go first."""
         return self._client.ask("PATCH", self.instance_path(instance_id), {"deletion_cost": cost})
 
     def reallocate(self, instance_id: str) -> Answer:
@@ -98,7 +98,7 @@ class SaladCalls:
         return {} if answer is None else answer.get("container_groups_quotas") or {}
 
     def availability(self, wanted: Document) -> Document:
-        """How many machines could take such a container just now, by priority."""
+        """Count the machines that could take such a container just now, by priority."""
         path = f"{self._organization}/availability/sce-gpu-availability"
         return _object(self.client.ask("POST", path, wanted)) or {}
 

@@ -301,7 +301,7 @@ class SaladFleet:
         return list(self._gpu_classes())
 
     def _within_quota(self, nodes: int, *, own: int) -> int:
-        """So many of these nodes as the quota leaves; all of them when the provider does not say."""
+        """Return as many of these nodes as the quota leaves; all when the provider does not tell the quota."""
         self._quota = self._quota_at_s = None
         self._hear_quota(own=own)
         most = None if self._quota is None else self._quota.most
@@ -311,7 +311,7 @@ class SaladFleet:
         return most
 
     def _hear_classes(self, listed: Sequence[Instance], groups: Sequence[GroupCalls]) -> None:
-        """Which GPU class each instance has. The listing does not say it; the latest entries of the log do."""
+        """Note the GPU class of each instance. The listing lacks the class; the latest entries of the log have it."""
         present = {each.id for each in listed}
         self._class_by_instance = {key: name for key, name in self._class_by_instance.items() if key in present}
         unknown = [each for each in listed if each.id not in self._class_by_instance]

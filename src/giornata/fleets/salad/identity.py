@@ -94,7 +94,7 @@ class KeySet:
 
 
 def _readable(row: dict[str, Any]) -> jwt.PyJWK | None:
-    """None for a key that this cannot use: others beside it may be good."""
+    """Return the key; None for an unusable one, since other keys beside it may be good."""
     try:
         key = jwt.PyJWK.from_dict(row)
     except jwt.PyJWTError:
@@ -123,7 +123,7 @@ class SaladIdentities:
         return Workload(fleet=claimed.fleet, machine_id=machine_id, expires_at_ms=until_ms)
 
     def _group_of(self, claims: Mapping[str, Any]) -> SaladGroup:
-        """Whose it says it is. Asks nobody, so that a stranger's token costs nothing."""
+        """Return the group that the token claims, without any request, so that a stranger's token costs nothing."""
         for group in self.groups:
             if _is_of(claims, group):
                 return group

@@ -1,4 +1,4 @@
-"""From options and this process's dependencies to a fleet, and to what reads its nodes' tokens."""
+"""Open a SaladCloud fleet, and the verifier of its nodes' tokens, from options and dependencies."""
 
 import functools
 import re

@@ -27,7 +27,7 @@ AT_REST = frozenset({"stopped", "failed", "succeeded"})
 
 
 def instance_of(row: Document) -> Instance:
-    """One row of the listing. Raises FleetUnavailable when it has no id: a listing is whole, or an error."""
+    """Translate a row of the listing. Raises FleetUnavailable without an id: a listing is whole, or an error."""
     # Older payloads say instance_id, and older ones yet the machine's id alone.
     instance_id = row.get("id") or row.get("instance_id") or row.get("machine_id")
     if not isinstance(instance_id, str):
@@ -43,7 +43,7 @@ def instance_of(row: Document) -> Instance:
 
 
 def _epoch_ms(text: object) -> int | None:
-    """When the instance last changed its state; None where the provider does not say it in a known form."""
+    """Return the instance's last change of state; None where the provider's form is unknown."""
     try:
         at = datetime.fromisoformat(str(text))
     except ValueError:
@@ -67,13 +67,13 @@ def status_of(group: Document) -> str:
 
 
 def replicas_of(group: Document) -> int:
-    """How many instances the group shall have once it is started."""
+    """Return the number of instances that the group shall have once started."""
     replicas = group.get("replicas")
     return replicas if isinstance(replicas, int) else 0
 
 
 def deletion_cost(instance: Instance, *, leaving: bool, drained: bool = False) -> int:
-    """Those who leave go first, then those who will, then those who have not begun, and only then those at work."""
+    """Return the deletion cost: leaving nodes go first, then drained and starting ones, running ones last."""
     if leaving or drained:
         return 0 if leaving else DRAINED_COST
     return min(MOST_DELETION_COST, 1000 if instance.state is InstanceState.RUNNING else 100)

@@ -1,4 +1,4 @@
-"""From portions to rows: the code of Ray's reading tasks. It imports no diffusers, which takes seconds."""
+"""Read the rows of portions: the code of Ray's reading tasks. It imports no diffusers, which takes seconds."""
 
 import pickle
 from collections.abc import Iterator, Sequence

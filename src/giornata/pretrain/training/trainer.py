@@ -66,7 +66,7 @@ class Guard:
         return list(self._losses)
 
     def fault(self, loss: float, grad_norm: float) -> str | None:
-        """Why this step has to be left out; None for a sound one, which is then part of the median.
+        """Return the reason to skip this step; None for a sound step, which then counts in the median.
 
         Raises TooManyBadSteps when max_bad_steps in a row were bad.
         """
@@ -130,7 +130,7 @@ class Run:
 
 
 class Trainer:
-    """Everything on one device. All trainers make each call at the same place."""
+    """The model, its optimizer and averages on one device. All trainers make each call at the same place."""
 
     def __init__(self, run: Run, peers: Peers, channel: Channel, stack: ExitStack) -> None:
         self._run, self._channel = run, channel

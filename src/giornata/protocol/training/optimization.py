@@ -115,7 +115,7 @@ def _optimizer_name(name: Any) -> Any:
 
 
 class Compile(StrEnum):
-    """Whether steps run as compiled kernels."""
+    """The choice to run steps as compiled kernels."""
 
     AUTO = "auto"
     ON = "on"
@@ -123,7 +123,7 @@ class Compile(StrEnum):
 
 
 class CudaGraphs(StrEnum):
-    """Whether forward and backward passes run as CUDA graphs."""
+    """The choice to run forward and backward passes as CUDA graphs."""
 
     AUTO = "auto"
     ON = "on"

@@ -37,7 +37,7 @@ class Arg:
         return bounds if self.count == 1 else f"{self.count} numbers, each {bounds}"
 
     def takes(self, value: Any) -> bool:
-        """Whether the value is one that the argument may have."""
+        """Return True when the value is one that the argument may have."""
         if self.choices:
             return isinstance(value, bool) and value in self.choices
         if self.count > 1:
