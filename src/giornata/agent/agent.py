@@ -210,7 +210,7 @@ class Agent:
         return True
 
     def _warm_up(self) -> None:
-        """Have an engine before asking for work, so that nobody waits for torch to load. Raises GaveUp."""
+        """Start an engine before the first claim, so that no job waits for torch to load. Raises GaveUp."""
         delays = self._claiming.fresh_delays()
         for left in reversed(range(ENGINE_STARTS)):
             try:

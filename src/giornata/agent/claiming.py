@@ -106,7 +106,7 @@ class Claiming:
         return reply
 
     def request(self, joint_key: str | None = None) -> Claim:
-        """Raises ValidationError for settings that the server would not take."""
+        """Build the claim. Raises ValidationError for settings that the server would not take."""
         settings, engine, hello = self._settings, self._engines.current, self._engines.hello
         info = NodeInfo(
             node_id=settings.node_id,

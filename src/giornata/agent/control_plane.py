@@ -116,7 +116,7 @@ class ControlPlane:
         )
 
     def why_lost(self) -> str | None:
-        """Why the lease is lost, or None."""
+        """Return the reason why the lease is lost, or None."""
         return self._held.why_lost()
 
     def phase(self, message: Phase) -> None:

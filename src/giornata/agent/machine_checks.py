@@ -98,7 +98,7 @@ class MachineChecks:
         return not lacking
 
     def give_up(self, why: str) -> None:
-        """Tell the server that no engine starts here, so that nobody waits for this node. The node ends."""
+        """Tell the server that no engine starts here, so that no job waits for this node. The node ends."""
         self._report((why[:LONGEST_SHORTCOMING],), leaving=True)
 
     def _note(self, lacking: tuple[str, ...]) -> None:

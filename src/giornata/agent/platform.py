@@ -24,7 +24,7 @@ MOST_MODELS = 32
 
 @dataclass(slots=True, kw_only=True)
 class AttemptProgress:
-    """How far an attempt is. Its loop writes, the heartbeat thread reads: each assignment is whole."""
+    """The progress of an attempt. The attempt's loop writes, the heartbeat thread reads: each assignment is whole."""
 
     phase: str = "fetching"
     step: int = 0
@@ -85,7 +85,7 @@ class Platform(Protocol):
         """Have inputs and the checkpoint to resume from on disk. Raises AttemptFailed, and what `check` raises."""
 
     def why_lost(self) -> str | None:
-        """Why nothing more may be written for this attempt; None while it may."""
+        """Return the reason why nothing more may be written for this attempt; None while writing is allowed."""
 
     def phase(self, message: Phase) -> None:
         """Tell what the engine is busy with."""

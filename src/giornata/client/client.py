@@ -248,8 +248,10 @@ class Client(OperatorCalls):
         poll_s: float = 1.0,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> Job:
-        """The job once it has ended, however it ended, or is paused: then it waits for money, and nobody knows how
-        long. Raises Unavailable after `timeout_s`."""
+        """Wait until the job has ended or is paused, and return the job.
+
+        A paused job waits for money for an unknown time. Raises Unavailable after `timeout_s`.
+        """
         ends_s = None if timeout_s is None else monotonic_s() + timeout_s
         while True:
             job = self.get_job(job_id)

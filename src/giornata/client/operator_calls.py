@@ -15,7 +15,7 @@ class OperatorCalls:
     _connection: Connection
 
     def nodes(self, *, gone: bool = False) -> Iterator[Node]:
-        """Nodes that the key may see."""
+        """Yield the nodes that the key may see."""
         return self._pages("/v1/nodes", NodePage, {"gone": gone})
 
     def drain_node(self, node_id: str) -> Node:

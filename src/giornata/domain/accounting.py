@@ -31,7 +31,7 @@ class Run:
 
 
 class Lived(Protocol):
-    """An attempt's row, whoever read it."""
+    """The row of an attempt, from any query."""
 
     @property
     def started_at_ms(self) -> int: ...

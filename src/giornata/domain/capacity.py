@@ -184,7 +184,7 @@ def jobs_in(demand: Sequence[Demand]) -> int:
 
 
 def nodes_for(demand: Sequence[Demand], places: int) -> int:
-    """Nodes that such jobs fill."""
+    """Return the number of nodes that such jobs fill."""
     return -(-jobs_in(demand) // places)
 
 

@@ -1,5 +1,7 @@
-"""How many tokens a caption may have, and what is said of captions that have more. The marks of start and end do not
-count."""
+"""Check the number of tokens of captions, and report captions with too many.
+
+The marks of start and end do not count.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -116,7 +116,7 @@ class IllegalTransition(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The attempt has ended: whatever this node still does for it is void."""
+    """The attempt has ended: all further work of this node for it is void."""
 
     code = "lease-lost"
 
@@ -177,7 +177,7 @@ class Unavailable(GiornataError):
 
 
 class Unreachable(Unavailable):
-    """No server answers at the address in its protocol. Clients raise this error; no server sends it."""
+    """The server's address gives no answer in its protocol. Clients raise this error; no server sends it."""
 
     code = "unreachable"
 

@@ -66,7 +66,7 @@ class Bidder:
         return replaces or self.room(now_ms) > 0
 
     def room(self, now_ms: int) -> int:
-        """Nodes that it could have more, as far as anybody knows; 0 when it cannot deliver."""
+        """Return the number of further nodes that the fleet could have, as far as known; 0 when it cannot deliver."""
         ceiling, price = self.policy.max_price_micro_usd_per_hour, self.view.price_micro_usd_per_hour
         too_dear = ceiling is not None and price is not None and price > ceiling
         if self.in_trouble or too_dear or self.full(now_ms) or self.stopped(now_ms):

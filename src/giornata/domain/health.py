@@ -166,7 +166,7 @@ def succeeded(health: Health, *, policy: HealthPolicy, at_ms: int, canary: bool 
 
 
 def taken_back(health: Health, is_void: Callable[[Failure], bool], *, policy: HealthPolicy, at_ms: int) -> Health:
-    """Without the failures that were not its own; the state is what the others make of it."""
+    """Return the record without failures that were not the machine's own; the others give its state."""
     void = [each for each in health.failures if is_void(each)]
     if not void:
         return health
@@ -219,7 +219,7 @@ def cool_down_ends_ms(health: Health, *, policy: HealthPolicy) -> int | None:
 
 
 def cooled_down(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
-    """On probation if its quarantine is over, with a clean sheet and little credit; else as it is."""
+    """Return the record on probation, without strikes and with little credit, after its quarantine; else as it is."""
     ends_ms = cool_down_ends_ms(health, policy=policy)
     if ends_ms is None or at_ms < ends_ms:
         return health

@@ -74,7 +74,7 @@ def never_comes(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> b
 def to_replace(
     instances: Sequence[InstanceView], view: FleetView, policy: ScalingPolicy, now_ms: int
 ) -> list[InstanceView]:
-    """Those of the instances that are replaced now, within the reaper's share.
+    """Return the instances that are replaced now, within the reaper's share.
 
     What fails to start is replaced at once where its place comes on another machine. Elsewhere its process is
     started again anyway, and it is replaced when it is late.

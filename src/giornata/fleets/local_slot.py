@@ -90,7 +90,7 @@ class Slot:
         self.start_again_at_s = now_s + (self.backoff_s if self.starts > 1 else FIRST_BACKOFF_S)
 
     def begin_again(self, instance_id: str, *, now_s: float) -> None:
-        """Another process is to come, soon: somebody wanted it so."""
+        """Let another process start soon, on request."""
         self.ended, self.leaves = "", False
         self.process, self.instance_id, self.start_again_at_s = None, instance_id, now_s + FIRST_BACKOFF_S
 

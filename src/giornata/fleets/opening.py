@@ -138,7 +138,7 @@ def read_options(module: Driver, options: Mapping[str, Any], *, where: str) -> F
 
 @runtime_checkable
 class HasIdentities(Protocol):
-    """A fleet whose provider gives its nodes tokens that say who they are."""
+    """A fleet whose provider gives its nodes tokens that identify them."""
 
     @property
     def identities(self) -> WorkloadIdentities | None:

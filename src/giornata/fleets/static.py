@@ -57,12 +57,12 @@ class StaticFleet:
         return tuple(self.dependencies.seen(self.name))
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
-        """Raises FleetRefused: it is somebody's own machine. Raises InstanceGone."""
+        """Refuse the request: the machine is the user's own. Raises FleetRefused, InstanceGone."""
         self._must_be_there(instance_id)
         raise FleetRefused(f"{instance_id} is somebody's own machine and cannot be replaced from here ({reason})")
 
     def drain(self, instance_id: str) -> None:
-        """The server tells the node; nobody has a mark to set. Raises InstanceGone."""
+        """Check that the node is there: the server tells the node, and no mark is set. Raises InstanceGone."""
         self._must_be_there(instance_id)
 
     def price(self) -> Price:

@@ -44,7 +44,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """All that a configuration said. Paths are as the file has them, from the working directory."""
+    """The content of a configuration. Paths are as the file has them, from the working directory."""
 
     tool: str
     taken: tuple[Taken, ...] = ()
@@ -129,7 +129,7 @@ class Account:
         self.left_out.update(dict.fromkeys(key for key in keys if not self.implied(key)))
 
     def close(self) -> None:
-        """Drop what means nothing beside the rest, and refuse what nobody has spoken of."""
+        """Drop keys without meaning beside the rest, and refuse keys that no rule has read."""
         kind = self.taken.get("adapter_type")
         if kind is not None and kind.ours == "lokr":
             self.take(kind.key, "output_formats", ["kohya"], "diffusers loads no LoKr")
@@ -214,7 +214,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def agreed(values: Iterable[Any]) -> tuple[bool, Any]:
-    """Return True when all values are equal, with the first value (None without any)."""
+    """Return whether all values are equal, and the first value (None without any)."""
     found = list(values)
     return all(each == found[0] for each in found), found[0] if found else None
 

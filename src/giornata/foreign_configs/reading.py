@@ -1,4 +1,4 @@
-"""From files to one reading: which trainer wrote each, and which belong together."""
+"""Combine files to one reading: find the trainer of each, and the files that belong together."""
 
 import json
 import tomllib

@@ -71,7 +71,7 @@ class Crashes:
 
     @property
     def hopeless(self) -> str:
-        """Return the reason why no further start pays; empty while one does."""
+        """The reason why no further start pays; empty while one does."""
         if self._final:
             return self._final
         if self._last is not None and self._equal >= MOST_EQUAL:

@@ -333,8 +333,11 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Evaluate:
-    """Of checkpoints, while the run goes on and never in its way: samples of train.validation_prompts, the validation
-    loss of the averaged weights, and scores where networks for them are named."""
+    """Evaluation of checkpoints during the run, which never waits for it.
+
+    An evaluation has samples of train.validation_prompts, the validation loss of the averaged weights, and scores
+    where networks for them are named.
+    """
 
     checkpoints: AtLeast0 = 0
     """Every so manieth is evaluated, and each that completes a phase; 0: none, until somebody does it by hand."""

@@ -1,4 +1,4 @@
-"""How long the steps of an attempt take on a machine that differs from step to step and from hour to hour.
+"""The duration of an attempt's steps on a machine that differs from step to step and from hour to hour.
 
 Noise is a function of (seed, machine, step of the attempt) and of (seed, machine, hour of the clock), and no state. A
 machine without noise and heat takes the same time for each step.
@@ -29,7 +29,7 @@ def hour_factor(machine: Machine, hour: int) -> float:
 
 @functools.lru_cache(maxsize=16_384)
 def _usual_steps(machine: Machine, blocks: int) -> tuple[float, ...]:
-    """How many usual steps the first n steps of an attempt are worth, for each n: their sum, with heat and noise."""
+    """Return, for each n, the worth of the first n steps of an attempt in usual steps, with heat and noise."""
     factors = (each for block in range(blocks) for each in _block(machine, block))
     hot = (machine.hot_by if step >= machine.hot_from_step else 1.0 for step in range(blocks * BLOCK_STEPS))
     return tuple(itertools.accumulate((a * b for a, b in zip(factors, hot, strict=True)), initial=0.0))

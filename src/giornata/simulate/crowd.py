@@ -125,7 +125,7 @@ class Crowd:
             each.pop(node.number, None)
 
     def wake(self) -> None:
-        """Something happened in the queue: whoever waits is answered, as the server's long polls are."""
+        """Answer all waiting nodes after a change of the queue, as the server's long polls do."""
         if self._waiting:
             self._asking.update(self._waiting)
             self._waiting.clear()

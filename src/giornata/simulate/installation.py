@@ -61,7 +61,7 @@ class CountedNames:
 
 
 class NoPictures:
-    """Implements `giornata.control.ports.pictures.Pictures`: nobody uploads any here."""
+    """Implements `giornata.control.ports.pictures.Pictures` without any uploaded picture."""
 
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
         if files:

@@ -144,9 +144,10 @@ def _unseen_micro_usd(ran: Ran) -> float:
 
 
 def unknowable_ms(began_ms: int, ended_ms: int, *, blind: Iterable[tuple[int, int]]) -> float:
-    """How far off the booked time of an instance may be that ended in one of the `blind` intervals: half of the
-    interval, whose middle is booked as the end, or all of an instance that began in it, too, and was never listed as
-    running.
+    """Return the possible error of the booked time of an instance that ended in one of the `blind` intervals.
+
+    The error is half of the interval, whose middle is booked as the end. For an instance that also began in the
+    interval, and was never listed as running, the error is its whole life.
     """
     for from_ms, to_ms in blind:
         if from_ms <= ended_ms < to_ms:

@@ -63,7 +63,7 @@ class ModelledNode(Resident):
         agenda.after(lives_on_s, self.die)
 
     def die(self) -> None:
-        """The process ends; whatever it was at, it says nothing more."""
+        """End the process without another message to the server."""
         self.alive = False
         self.work = None
         self.world.crowd.forget(self)
@@ -245,7 +245,7 @@ class ModelledNode(Resident):
             self._lose(work)
 
     def _call(self, call: Callable[[], bool]) -> bool | None:
-        """The answer; None when nobody answers."""
+        """Return the server's answer; None when the server gives none."""
         self.world.crowd.count(1)
         try:
             return call() if self.reachable else None

@@ -187,7 +187,7 @@ class ModelledFleet:
             self._allocate()
 
     def stop_all(self) -> None:
-        """The end of the simulation: whoever still runs is billed up to now."""
+        """End the simulation: containers that still run are billed up to now."""
         self.asked_for = 0
         for container in list(self.present.values()):
             self._end(container, lives_on_s=0.0)

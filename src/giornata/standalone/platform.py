@@ -261,7 +261,7 @@ class StoragePlatform:
         )
 
     def _persist(self, store: Callable[[], None]) -> None:
-        """Store for as long as patience lasts: whatever a storage says but a refusal may pass."""
+        """Store for as long as patience lasts: every error of a storage but a refusal may pass."""
 
         def call() -> None:
             try:

@@ -127,7 +127,7 @@ def _budget_of_project(
 
 
 def find_project(client: Client, project_id: str) -> Project:
-    """Raises NotFound, also for one that the key may not see."""
+    """Look up a project. Raises NotFound, also for a project that the key may not see."""
     for project in client.projects():
         if project.id == project_id:
             return project

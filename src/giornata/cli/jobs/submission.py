@@ -102,7 +102,7 @@ def check(
     copies: Path,
     others: Iterable[Fault],
 ) -> Checked:
-    """Raises InvalidInput with the faults of the spec, the options and the pictures, and `others`.
+    """Check a submission. Raises InvalidInput with all faults of spec, options and pictures, and `others`.
 
     `copies` is a folder for pictures with masks, which are sent in the place of the originals.
     """
@@ -184,7 +184,7 @@ def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
 
 def _model_faults(spec: dict[str, Any], settings: Settings) -> list[Fault]:
     def shares_files() -> bool:
-        """Nodes of the installation on this machine do."""
+        """Return True for the installation on this machine, whose nodes read the same files."""
         try:
             return target_of(settings).local
         except (Unavailable, Unauthenticated):

@@ -117,8 +117,10 @@ def unpriced_words(settings: Settings) -> str | None:
 
 
 def place_of(settings: Settings, environment: Mapping[str, str]) -> InstancePlace | None:
-    """Where SaladCloud says that this process runs, if it does and the settings do not forbid to look. Raises
-    InvalidInput when the settings say that it does, and it does not."""
+    """Return the place that SaladCloud names for this process, unless the settings forbid to look.
+
+    Raises InvalidInput when the settings demand SaladCloud and the process runs elsewhere.
+    """
     if settings.provider == "none":
         return None
     place = place_in(environment)

@@ -221,7 +221,7 @@ def _node_flags(settings: Settings) -> list[str]:
 
 
 def _seen(context: Context, name: str) -> Sequence[Instance]:
-    """The nodes of a fleet whose machines are nobody's to start: each is its own instance."""
+    """Return the nodes of a fleet whose machines the server does not start: each is its own instance."""
     return [
         Instance(
             id=node.instance_id or node.id,

@@ -47,7 +47,7 @@ class Contexts(BaseModel):
         return found[0].api_key.get_secret_value() if found else None
 
     def named(self, name: str) -> SavedContext:
-        """Raises InvalidInput with the names that there are."""
+        """Return the context of this name. Raises InvalidInput with the existing names."""
         if name not in self.contexts:
             known = ", ".join(sorted({*self.contexts, LOCAL}))
             raise InvalidInput([Fault(where="NAME", message=f"there is no context {name}", hint=f"one of: {known}")])

@@ -77,7 +77,7 @@ def conclude(out: Output, told: dict[str, Any]) -> None:
 
 
 def _check_extra() -> None:
-    """Raises InvalidInput when the server's libraries, which the simulator plays with, are not installed."""
+    """Check that the server's libraries, which the simulator uses, are installed. Raises InvalidInput."""
     try:
         import giornata.simulate.run  # noqa: F401
     except ModuleNotFoundError as error:

@@ -46,7 +46,7 @@ def _piece_count(piece: str) -> int:
 
 
 def _normalized(piece: str) -> str:
-    """Each character in lower case for itself: a sigma at the end of a word is one like any other."""
+    """Lower each character by itself: a sigma at the end of a word becomes an ordinary sigma."""
     return "".join(character.lower() for character in unicodedata.normalize("NFC", piece))
 
 

@@ -48,8 +48,10 @@ class Calls:
         return f"{self.kind} {self.namespace}/{self.name}"
 
     def check_version(self) -> None:
-        """Raises FleetRefused for a cluster that is too old. A cluster is asked once; one that keeps its version to
-        itself is taken as it is."""
+        """Check the cluster's version. Raises FleetRefused for a cluster that is too old.
+
+        A cluster is asked once; a cluster that does not tell its version is accepted.
+        """
         if self.version is None:
             self.version = self._version()
         if self.version < LEAST_VERSION:

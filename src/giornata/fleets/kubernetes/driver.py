@@ -142,8 +142,8 @@ class KubernetesFleet:
                     self._on(pod, self.calls.evict_pod)
 
     def shortage(self) -> str:
-        """See TellsShortage: what the cluster says of pods that it could not make, who else set the number of pods,
-        and how the last pod ended."""
+        """See TellsShortage: the cluster's messages on pods that it could not make, another manager's change of the
+        number of pods, and the last pod's end."""
         if (there := self._there()) is None:
             return ""
         warnings, unread = list[Any](), ""
@@ -179,7 +179,7 @@ class KubernetesFleet:
             self.calls.set_scale(nodes)
 
     def _check_work(self) -> None:
-        """Raises FleetRefused when the workload would start pods that do not take the work that was counted on."""
+        """Check the work of the workload's pods. Raises FleetRefused when pods would not take the expected work."""
         there = self._there()
         if there is None or not (variables := missing_in_pods(there, self.work)):
             return

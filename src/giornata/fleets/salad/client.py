@@ -49,7 +49,7 @@ class RateLimiter:
             self.sleep(delay_s)
 
     def hold(self, seconds: float) -> None:
-        """The provider said that it is too much: nobody with this key asks for so long."""
+        """Send no requests with this key for so long, after the provider's limit was reached."""
         with self._lock:
             self._not_before_s = max(self._not_before_s, self.monotonic_s() + seconds)
             self._tokens = min(self._tokens, 1.0)

@@ -64,7 +64,7 @@ class ContainerGroup:
         ]
 
     def shrink(self, size: int, listed: Sequence[ListedInstance]) -> None:
-        """Lower the number of replicas, after the provider knows whom to take."""
+        """Lower the number of replicas, after the provider knows which to take."""
         for each in listed:
             if each.had_cost == each.cost:
                 continue
@@ -89,7 +89,7 @@ class ContainerGroup:
                 raise
 
     def stop(self) -> None:
-        """Have none run, whatever the state: a group that is only being deployed will run, and be paid for."""
+        """Stop all replicas in any state: a group that is only being deployed will run, and be billed."""
         if not self.at_rest:
             try:
                 self.calls.stop()

@@ -139,7 +139,7 @@ class SaladFleet:
         raise FleetUnavailable(f"SaladCloud's list contains {instance_id}, but the API returned 404 for it")
 
     def price(self) -> Price:
-        """The dearest of the GPU classes at the group's priority, since any may come, or what the settings say."""
+        """The settings' price, else the highest of the GPU classes at the group's priority, since any may come."""
         options = self.options
         if options.price_usd_per_hour is not None:
             return Price(micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD), source="settings")
@@ -208,8 +208,10 @@ class SaladFleet:
         return most_groups(self.group, group_id=self.options.group_id)
 
     def _check_work(self, group: Document) -> None:
-        """Raises FleetRefused when further instances would not take the work that was counted on: a group has the
-        settings of before for as long as anybody runs."""
+        """Check the work of further instances. Raises FleetRefused when they would not take the expected work.
+
+        A group keeps its earlier settings for as long as any instance runs.
+        """
         container = group.get("container") or {}
         if self.work.missing_in(container.get("environment_variables") or {}):
             advice = f"giornata fleets roll {self.name} gives its nodes the settings of now"

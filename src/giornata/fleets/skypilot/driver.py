@@ -97,7 +97,7 @@ class SkyPilotFleet:
         self._launch(elsewhere or self.options.infra)
 
     def drain(self, instance_id: str) -> None:
-        """SkyPilot has no mark for it, but nobody else lowers the number: it is kept here, while this process lives.
+        """Keep the mark in this process while it lives: SkyPilot has none, but only this driver lowers the number.
         Raises InstanceGone."""
         self._record(instance_id)
         self._drained.add(instance_id)

@@ -121,7 +121,7 @@ class CaptionChoice:
     weights: tuple[float, ...] | None = None
 
     def of(self, captions: Sequence[str], place: Sequence[int | str]) -> str:
-        """One of the captions. `place` names the use."""
+        """Choose one of the captions. `place` names the use."""
         *ends, whole = accumulate(self.weights[: len(captions)] if self.weights else [1] * len(captions))
         if not ends:
             return captions[0]

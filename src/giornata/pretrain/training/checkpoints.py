@@ -177,7 +177,7 @@ class Checkpoints:
         return None
 
     def _write_shards(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, FileFacts]:
-        """This trainer's part, first here and then in the storage."""
+        """Write this trainer's part, first to the local disk and then to the storage."""
         here, there = self._scratch / name, f"{FOLDER}/{name}"
         shutil.rmtree(here, ignore_errors=True)
         try:
