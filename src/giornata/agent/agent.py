@@ -234,7 +234,7 @@ class Agent:
         free_vram = None if engine is None else engine.free_vram_bytes
         if self._checks is None or self._checks.is_fit(engine_free_vram_bytes=free_vram):
             return None
-        # It says only at its start and after jobs what is free; and whoever waits for memory should hold none.
+        # The engine tells the free memory only at its start and after jobs; a node that waits for memory holds none.
         self.engines.stop()
         return LOOK_AGAIN_S
 

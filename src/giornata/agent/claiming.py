@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-# What a claim has room for; an engine of somebody's own may say more.
+# The room in a claim; a user's own engine may say more.
 MOST_CHARACTERS = 128
 MOST_THINGS = 32
 MOST_BACKOFF_S = 60.0

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 CONTEXT_BYTES = 1 * GIB
 REPORTS = 3
 LONGEST_SHORTCOMING = 1000
-# What ran here before may still hold memory, and another's burst the link: whoever lacks something looks again.
+# Earlier programs may still hold memory, and others' traffic the link: a node that lacks something looks again.
 LOOKS = 2
 SECOND_LOOK_S = 15.0
 

@@ -39,7 +39,7 @@ def refusal(response: httpx.Response) -> Exception:
     if status in _EXPIRED:
         return StorageTrouble(Forbidden(said))
     # S3 calls a body that came too slowly a bad request.
-    # A bucket that is gone says nothing of the object: whoever believed it to be missing would give it up for good.
+    # A missing bucket does not mean a missing object, which the caller would give up for good.
     if status in _TRY_AGAIN or (status == 400 and "RequestTimeout" in text) or "<Code>NoSuchBucket</Code>" in text:
         return StorageTrouble(Unavailable(said))
     code = _problem_code(text)

@@ -33,7 +33,8 @@ def some_names(names: Sequence[str]) -> str:
 def picture_notes(notes: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
     """Return one line for each note, with the names or the number of its pictures.
 
-    The input is (name, notes) of every picture."""
+    The input is (name, notes) of every picture.
+    """
     by_note: dict[str, list[str]] = {}
     total = 0
     for name, of_picture in notes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 # or more of a job's hour, and the window holds that many jobs of every project that waits, among which one on the
 # held model is likely. What it costs is fairness: of two projects that wait one may get ahead by twice the window.
 AFFINITY_WINDOW = 16
-# As if a node had this much GPU memory when nobody knows how much it has: it is let try.
+# A node with unknown GPU memory counts as having this much: it may try every job.
 ENDLESS_BYTES = 2**63 - 1
 # Of what was handed out latest this many tell where the queue is.
 RECENT = 16

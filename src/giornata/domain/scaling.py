@@ -259,12 +259,12 @@ def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reason
 
 def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
     """The nodes that leave, and the number of unlisted nodes that are no longer requested."""
-    # Beyond what is allowed, those that never came go before anybody who is there: for them nobody has to end.
+    # Above the maximum, requests that never came are given up before any present node: no node ends for them.
     never_came = min(max(0, now.count - len(now.staying)), max(0, now.count - now.most), now.policy.max_scale_down)
     if never_came:
         return [], never_came
     surplus, too_many = min(now.count - wanted, now.policy.max_scale_down), max(0, now.count - now.most)
-    # Machines that are not fit count for nothing: nobody sound goes because they are still there.
+    # Unfit machines do not count: no sound node goes because unfit ones are still there.
     spare = max(0, now.count - len([each for each in need.idle if not each.sound]) - wanted)
     kept = _kept(need, wanted)
     paused = "an operator paused the fleet"

@@ -134,7 +134,7 @@ class ModelledFleet:
             raise InstanceGone(f"there is no instance {instance_id}")
         if not self._allowed(self._reallocations, self.offer.reallocations_per_minute):
             raise FleetUnavailable("too many reallocations in this minute")
-        # One that did not run yet is let go because it took too long to come, whatever its machine is.
+        # A container that did not run yet is given up because it took too long to start, on any machine.
         (self.reallocated if container.running_since_ms is not None else self.given_up).append(container.machine.id)
         self._excluded_until_ms[container.machine.id] = self._agenda.now_ms() + round(self.offer.excluded_s * 1000)
         self._end(container, lives_on_s=0.0)

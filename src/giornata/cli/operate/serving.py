@@ -63,7 +63,7 @@ def run_server(
             on_started(address.url)
 
         def leave() -> None:
-            # Nobody asks for further nodes; those that drain need the server to take their last checkpoints.
+            # No further nodes are requested; draining nodes need the server for their last checkpoints.
             loops.stop()
             fleets.close()
 

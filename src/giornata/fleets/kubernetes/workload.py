@@ -36,7 +36,7 @@ def workload_of(
         "template": template,
     }
     if options.workload_kind == "Deployment":
-        # Should somebody change the template while there are pods: one after the other, and none is at work twice.
+        # If the template changes while there are pods, they are replaced one by one, and no job runs twice.
         spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
         spec["revisionHistoryLimit"] = 2
     else:

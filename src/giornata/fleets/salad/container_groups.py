@@ -72,7 +72,7 @@ class ContainerGroup:
                 # One that is not there any more needs none.
                 self.calls.set_deletion_cost(each.instance.id, each.cost)
             except FleetRefused:
-                # Whoever has not begun loses nothing by going first. For one at work the number must not fall.
+                # An unstarted instance loses nothing by going first. For a running one the number must not fall.
                 if each.instance.state is InstanceState.RUNNING:
                     raise
         self.calls.patch({"replicas": size})

@@ -54,7 +54,8 @@ class Storage:
     def to_read(cls, address: str | Path) -> "Storage":
         """Open a storage as `at` does, or an address to read of any file system of fsspec (gs://, https://, hf://).
 
-        Raises InvalidInput."""
+        Raises InvalidInput.
+        """
         text = absolute(str(address))
         if "://" in text:
             _opened(text)

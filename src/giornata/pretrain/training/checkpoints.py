@@ -144,7 +144,7 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot) -> None:
         name = name_of(snapshot.progress.step, snapshot.progress.phase)
         why = self._clean(name)
-        # Whatever fails later, these rows are not handed over again.
+        # These rows are not handed over again, even when a later step fails.
         record_uses(snapshot.ledger, snapshot.uses, self._channel)
         if snapshot.ledger is not None:
             snapshot.progress.ledgers = [*snapshot.progress.ledgers, snapshot.ledger.to_json()]
