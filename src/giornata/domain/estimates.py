@@ -22,7 +22,7 @@ class Forecast:
 
 
 def forecast(*, free_in_s: Sequence[float], ahead_s: Iterable[float], run_s: float | None) -> Forecast | None:
-    """Estimate the start of a job behind those that take `ahead_s`; None without a place.
+    """Estimate the start and end of a job behind those that take `ahead_s`; None without a place.
 
     `free_in_s` has for each place the seconds until it is free, 0 for an idle one.
     """

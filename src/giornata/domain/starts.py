@@ -91,7 +91,7 @@ def to_replace(
 
 
 def stopped(instances: Sequence[InstanceView], view: FleetView, policy: ScalingPolicy, now_ms: int) -> str:
-    """Return the reason why the fleet requests and replaces no nodes, in words; empty when it does.
+    """Return the reason why the fleet requests and replaces no nodes, in words; empty when the fleet does.
 
     So many nodes never came that no machine can be the cause: see `domain.health.common_cause`.
     """
@@ -106,5 +106,5 @@ def stopped(instances: Sequence[InstanceView], view: FleetView, policy: ScalingP
 
 
 def is_trial_due(view: FleetView, now_ms: int) -> bool:
-    """Return True when a fleet that stopped may try one node more."""
+    """Return True when a fleet that stopped may try one more node."""
     return view.changed_at_ms is None or now_ms - view.changed_at_ms >= TRIAL_EVERY_MS

@@ -28,7 +28,7 @@ class EndingProcess:
     deadline_s: float
 
     def over(self, now_s: float) -> bool:
-        """Return True when the process is gone. At the deadline the whole process group is killed."""
+        """Return True when the process ended or is late, and kill its process group: no child survives."""
         if self.process.poll() is None and now_s < self.deadline_s:
             return False
         _signal_group(self.process, signal.SIGKILL)
@@ -36,7 +36,7 @@ class EndingProcess:
         return True
 
     def wait(self, monotonic_s: Callable[[], float]) -> None:
-        """Wait for the end of the process, at most to the deadline, then kill the group."""
+        """Wait for the end of the process, at most to the deadline, then kill its process group."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=max(0.0, self.deadline_s - monotonic_s()))
         _signal_group(self.process, signal.SIGKILL)
@@ -65,7 +65,7 @@ class Slot:
 
     @property
     def alive(self) -> bool:
-        """True when a process is in it."""
+        """True when a process runs in this place."""
         return self.process is not None and self.process.poll() is None
 
     def due(self, now_s: float) -> bool:
