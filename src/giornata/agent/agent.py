@@ -70,7 +70,7 @@ class RunningAttempts:
 
     @property
     def told_to_leave(self) -> bool:
-        """Whether an attempt was told that the node has to leave."""
+        """True when an attempt was told that the node has to leave."""
         return any(attempt.told_to_leave for attempt in self._attempts.values())
 
     def begin(self, lease: Lease, attempt: AttemptRunner, belongings: ExitStack) -> None:
@@ -210,7 +210,7 @@ class Agent:
         return True
 
     def _warm_up(self) -> None:
-        """Have an engine before asking for work, so that nobody waits for torch to load. Raises GaveUp."""
+        """Start an engine before the first claim, so that no job waits for torch to load. Raises GaveUp."""
         delays = self._claiming.fresh_delays()
         for left in reversed(range(ENGINE_STARTS)):
             try:
@@ -234,7 +234,7 @@ class Agent:
         free_vram = None if engine is None else engine.free_vram_bytes
         if self._checks is None or self._checks.is_fit(engine_free_vram_bytes=free_vram):
             return None
-        # It says only at its start and after jobs what is free; and whoever waits for memory should hold none.
+        # The engine tells the free memory only at its start and after jobs; a node that waits for memory holds none.
         self.engines.stop()
         return LOOK_AGAIN_S
 

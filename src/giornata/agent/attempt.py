@@ -88,7 +88,7 @@ class AttemptRunner:
 
     @property
     def told_to_leave(self) -> bool:
-        """Whether the node shall go: a signal, or the server's order."""
+        """True when the node shall go: a signal, or the server's order."""
         return self._commands.leave
 
     # ---- before the engine ----

@@ -78,7 +78,7 @@ class _Meter:
         self.start()
 
     def start(self) -> None:
-        """Begin to count."""
+        """Count bytes and seconds from now on."""
         self._started_at_s = self._now_s()
 
     def moved(self, count: int) -> None:

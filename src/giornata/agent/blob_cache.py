@@ -90,7 +90,7 @@ class BlobCache:
 
 
 def _intact(entry: Path, what: Download) -> bool:
-    """Whether the file is there and holds what it should. A disk that forgot bits must not spoil a job."""
+    """Return True when the file is there and holds what it should. A disk that forgot bits must not spoil a job."""
     try:
         if entry.stat().st_size == what.size_bytes and sha256_of(entry) == what.sha256:
             return True

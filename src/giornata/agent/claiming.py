@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-# What a claim has room for; an engine of somebody's own may say more.
+# The room in a claim; a user's own engine may say more.
 MOST_CHARACTERS = 128
 MOST_THINGS = 32
 MOST_BACKOFF_S = 60.0
@@ -63,7 +63,7 @@ class Claiming:
         self._answered_at_s = deps.monotonic_s()
 
     def fresh_delays(self) -> Iterator[float]:
-        """Return pauses that grow."""
+        """Return a fresh sequence of growing pauses, in seconds and at most MOST_BACKOFF_S."""
         return delays_s(self._deps.rng, first_s=1.0, most_s=MOST_BACKOFF_S)
 
     def next_job(self, unanswered: SentClaim | None = None) -> tuple[ClaimReply | None, float]:
@@ -100,13 +100,13 @@ class Claiming:
         return SentClaim(claim=self.request(joint_key), sent_at_s=self._deps.monotonic_s())
 
     def send(self, asked: SentClaim) -> ClaimReply:
-        """Send the claim once."""
+        """Send the claim once, and note the time of the answer."""
         reply = self._deps.node.claim(asked.claim)
         self._answered_at_s = self._deps.monotonic_s()
         return reply
 
     def request(self, joint_key: str | None = None) -> Claim:
-        """Raises ValidationError for settings that the server would not take."""
+        """Build the claim. Raises ValidationError for settings that the server would not take."""
         settings, engine, hello = self._settings, self._engines.current, self._engines.hello
         info = NodeInfo(
             node_id=settings.node_id,
@@ -208,8 +208,10 @@ class Companions:
         return asked
 
     def fits(self, asked: SentClaim, lease: Lease) -> bool:
-        """Whether this is what was asked for. A server that knows of no companions gives any job; it is not asked
-        again."""
+        """Return True when the lease is for a companion, as requested.
+
+        A server that does not know of companions gives any job, and is not asked again.
+        """
         self._understood = lease.joint_key == asked.claim.joint_key
         return self._understood
 

@@ -73,7 +73,7 @@ class ServerCommands:
 
     @property
     def leave(self) -> bool:
-        """Whether the node has to leave, by a signal or by the server's order."""
+        """True when the node has to leave, by a signal or by the server's order."""
         return self._drained or self.shutdown.requested
 
     def wanted(self) -> Released | None:
@@ -83,7 +83,7 @@ class ServerCommands:
         return RELEASED if self._released else None
 
     def news(self, stopping: object) -> Released | None:
-        """As `wanted`, but None when an attempt that is already `stopping` for some outcome learns nothing by it."""
+        """Return the wanted outcome; None when an attempt that is already `stopping` learns nothing by it."""
         wanted = self.wanted()
         return wanted if stopping is None or (stopping is RELEASED and wanted is LEFT) else None
 

@@ -116,7 +116,7 @@ class ControlPlane:
         )
 
     def why_lost(self) -> str | None:
-        """Why the lease is lost, or None."""
+        """Return the reason why the lease is lost, or None."""
         return self._held.why_lost()
 
     def phase(self, message: Phase) -> None:
@@ -134,7 +134,7 @@ class ControlPlane:
             self._heartbeat.nudge()
 
     def log_line(self, text: str) -> None:
-        """Ship the line."""
+        """Queue the line for the job's log on the server."""
         self._log.line(text)
 
     def stderr_line(self, text: str) -> None:
@@ -153,7 +153,7 @@ class ControlPlane:
         self._uploader.file(message, path)
 
     def is_idle(self) -> bool:
-        """Whether the queue of uploads is empty."""
+        """Return True when the queue of uploads is empty."""
         return self._uploader.is_idle()
 
     def out_of_time(self, outcome: AttemptOutcome) -> AttemptOutcome:

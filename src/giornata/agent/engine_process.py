@@ -132,7 +132,7 @@ class EngineProcess:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether an attempt listens."""
+        """True while an attempt listens to the engine's events."""
         return bool(self._sinks)
 
     @property
@@ -158,7 +158,7 @@ class EngineProcess:
             self._secrets = tuple(sorted(secrets.union(self._secrets), key=len, reverse=True))
 
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Return True while the engine's process runs."""
         return not self._gone.is_set() and self._process.poll() is None
 
     def shut_down(self, grace_s: float) -> None:

@@ -24,7 +24,7 @@ DETERMINISM = {
     "PYTHONUNBUFFERED": "1",
 }
 OWN_PREFIX = "GIORNATA_"
-# What is set there would change kernels, and so bits, or have them fetched from where nobody has verified them.
+# Such variables would change kernels, and so bits, or have kernels fetched from an unverified place.
 COMPILER_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_")
 
 

@@ -38,7 +38,7 @@ class EngineEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Nothing more may be written for this attempt."""
+    """The loss of the lease: nothing more may be written for this attempt."""
 
     why: str
 
@@ -99,7 +99,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """The job goes back to the queue, without blame on anybody. `ordered`: the server asked for this one job."""
+    """The job goes back to the queue, with no blame on any side. `ordered`: the server asked for this one job."""
 
     reason: Reason
     message: str

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 CONTEXT_BYTES = 1 * GIB
 REPORTS = 3
 LONGEST_SHORTCOMING = 1000
-# What ran here before may still hold memory, and another's burst the link: whoever lacks something looks again.
+# Earlier programs may still hold memory, and others' traffic the link: a node that lacks something looks again.
 LOOKS = 2
 SECOND_LOOK_S = 15.0
 
@@ -98,7 +98,7 @@ class MachineChecks:
         return not lacking
 
     def give_up(self, why: str) -> None:
-        """Tell the server that no engine starts here, so that nobody waits for this node. The node ends."""
+        """Tell the server that no engine starts here, so that no job waits for this node. The node ends."""
         self._report((why[:LONGEST_SHORTCOMING],), leaving=True)
 
     def _note(self, lacking: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What an attempt asks of the platform that its job comes from.
+"""The platform that a job comes from, as its attempt uses the platform.
 
 There are two platforms: the control plane over HTTP (`giornata.agent.control_plane`), and a folder or bucket without
 a server (`giornata.standalone.platform`).
@@ -24,7 +24,7 @@ MOST_MODELS = 32
 
 @dataclass(slots=True, kw_only=True)
 class AttemptProgress:
-    """How far an attempt is. Its loop writes, the heartbeat thread reads: each assignment is whole."""
+    """The progress of an attempt. The attempt's loop writes, the heartbeat thread reads: each assignment is whole."""
 
     phase: str = "fetching"
     step: int = 0
@@ -85,13 +85,13 @@ class Platform(Protocol):
         """Have inputs and the checkpoint to resume from on disk. Raises AttemptFailed, and what `check` raises."""
 
     def why_lost(self) -> str | None:
-        """Why nothing more may be written for this attempt; None while it may."""
+        """Return the reason why nothing more may be written for this attempt; None while writing is allowed."""
 
     def phase(self, message: Phase) -> None:
         """Tell what the engine is busy with."""
 
     def step(self, message: Progress) -> None:
-        """Tell of a step."""
+        """Report a finished step with its metrics."""
 
     def log_line(self, text: str) -> None:
         """Take a line of the workload's log."""
@@ -107,7 +107,7 @@ class Platform(Protocol):
         blocks. An OSError means that the file cannot be kept."""
 
     def is_idle(self) -> bool:
-        """Whether every upload has arrived, or was given up."""
+        """Return True when every upload has arrived, or was given up."""
 
     def out_of_time(self, outcome: AttemptOutcome) -> AttemptOutcome:
         """Return the outcome of an attempt that cannot wait for its uploads any more."""

@@ -77,7 +77,7 @@ def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSettings:
-    """How long the parts of an attempt may take, on every platform."""
+    """The time limits for the parts of an attempt, on every platform."""
 
     grace_s: float = 25.0  # from the order to leave to the end of the process
     release_s: float = 120.0  # for the checkpoint of one job that the server wants back while the node stays

@@ -37,7 +37,7 @@ class HttpStorage:
         self._http = http
 
     def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
-        """See ObjectStorage."""
+        """Send the file by HTTP, as ObjectStorage describes."""
 
         def renewed(numbers: list[int]) -> list[SignedPart]:
             fresh = renew(numbers)
@@ -50,7 +50,7 @@ class HttpStorage:
         )
 
     def download(self, what: Download, path: Path, *, progress: Progress) -> None:
-        """See ObjectStorage."""
+        """Put the bytes at `path` by HTTP, as ObjectStorage describes."""
         transfer.download(
             self._http,
             what.request,

@@ -118,7 +118,7 @@ class AttemptUploader:
         self._calls.persist(lambda lease: self._commit(lease, message, uploaded))
 
     def _upload(self, message: FileMessage, path: Path, wanted: FileToUpload) -> _Uploaded:
-        """One upload with a ticket of its own. Asks at each piece whether it still makes sense."""
+        """Upload one file with its own ticket, and check at each piece that the upload still makes sense."""
         if isinstance(message, CheckpointWritten) and self._queue.will_replace(CHECKPOINT):
             raise _Superseded("a newer checkpoint waits")
         ticket = self._calls.once(lambda lease: self._ticket(lease, wanted))

@@ -31,7 +31,7 @@ class FileDtype(StrEnum):
 
 
 class ResizeMethod(StrEnum):
-    """How each layer's rank is found."""
+    """The method that finds each layer's rank."""
 
     FIXED = "fixed"
     SV_RATIO = "sv_ratio"
@@ -43,7 +43,7 @@ DtypeOption = Annotated[FileDtype | None, typer.Option(help="Default: as the fil
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command group `lora` to `app`."""
     app.add_typer(lora, name="lora")
 
 

@@ -11,7 +11,7 @@ from giornata.cli.lazy_group import LazyGroup
 
 
 class RootGroup(LazyGroup):
-    """All commands."""
+    """The root group, which loads the module of each command only when the command runs."""
 
     sections = COMMANDS
 

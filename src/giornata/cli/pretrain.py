@@ -16,7 +16,7 @@ Address = Annotated[
 
 
 class PretrainGroup(LazyGroup):
-    """The commands about pre-training."""
+    """The command group `pretrain`, which loads the module of each command only when the command runs."""
 
     sections = PRETRAIN_COMMANDS
     prefix = "pretrain "

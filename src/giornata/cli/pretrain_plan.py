@@ -112,7 +112,7 @@ def chief_choices(ranking: Ranking) -> list[Choice]:
 
 
 def choice_columns(choices: Iterable[Choice], *, narrow: bool) -> list[Column]:
-    """One row for each choice. `narrow`: what 80 columns hold."""
+    """Return one row for each choice. `narrow`: only the columns that fit into a width of 80."""
     rows = list(choices)
     gpus = [f"{row.machines.gpus} {row.machines.trainer.gpu}" for row in rows]
     columns: list[Column] = [
@@ -163,7 +163,7 @@ def phase_columns(phases: Iterable[ChosenPhase], *, narrow: bool) -> list[Column
 
 
 def needs_columns(phases: Iterable[PhaseNeeds], *, narrow: bool) -> list[Column]:
-    """One row for each phase of what cannot be priced."""
+    """Return one row for each phase of a plan that cannot be priced."""
     rows = list(phases)
     columns: list[Column] = [
         ("pixels", [str(row.resolution) for row in rows], True),

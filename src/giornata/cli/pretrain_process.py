@@ -27,7 +27,10 @@ _MISSING = "No module named"
 def run_program(
     module: str, words: Sequence[str], *, progress: Callable[[Mapping[str, Any]], None]
 ) -> dict[str, Any]:
-    """Its report. Raises InvalidInput with the faults in that, GiornataError when it fails in another way."""
+    """Run a program and return its report.
+
+    Raises InvalidInput with the faults in the report, GiornataError when the program fails in another way.
+    """
     with tempfile.TemporaryDirectory(prefix="giornata-") as folder:
         report, errors = Path(folder) / "report.json", Path(folder) / "errors"
         with errors.open("wb") as stream:

@@ -81,7 +81,7 @@ def _check(synthetic: bool, measuring: Mapping[str, object], training: Mapping[s
 
 
 def _run(words: list[str]) -> tuple[int, dict[str, Any]]:
-    """In a process of its own, which shows its progress on standard error."""
+    """Run the program in its own process, which shows its progress on standard error."""
     with tempfile.TemporaryDirectory(prefix="giornata-") as folder:
         path = Path(folder) / "report.json"
         command = [sys.executable, "-m", "giornata.pretrain.run", *words, "--report", str(path)]

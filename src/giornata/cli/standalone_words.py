@@ -44,7 +44,7 @@ class RunView:
             self._phase = name
 
     def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
-        """Show a step."""
+        """Show a step with its loss and speed, in the bar or as an occasional line."""
         words = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
         if "validation_loss" in metrics:
             self._held_out = f"held out {metrics['validation_loss']:.4f}"
@@ -62,7 +62,7 @@ class RunView:
         self.say(f"checkpoint {manifest.step} is safe ({size(manifest.size_bytes)})")
 
     def say(self, line: str) -> None:
-        """Show a line."""
+        """Print a line, above the bar on a live terminal."""
         with self._lock:
             if self._out.live:
                 self._bar.console.print(line, markup=False)

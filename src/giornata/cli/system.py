@@ -14,10 +14,10 @@ _RANDOM_DIGITS = 16
 
 
 class SystemClock:
-    """The operating system's clock."""
+    """A clock that reads the operating system's time."""
 
     def now_ms(self) -> int:
-        """Epoch milliseconds, UTC."""
+        """Return the time in epoch milliseconds, UTC."""
         return time.time_ns() // 1_000_000
 
 
@@ -30,7 +30,7 @@ class RandomNames:
         return f"{prefix}_{stamp}{_digits(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)}"
 
     def secret(self) -> str:
-        """256 bits, URL-safe."""
+        """Return a random secret of 256 bits as URL-safe text."""
         return secrets.token_urlsafe(32)
 
     def seed(self) -> int:

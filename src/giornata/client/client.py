@@ -131,7 +131,7 @@ class Client(OperatorCalls):
         return self.create_dataset(folder.items)
 
     def get_dataset(self, dataset_id: str) -> Dataset:
-        """One dataset with its items."""
+        """Return one dataset with its items."""
         return self._get(f"/v1/datasets/{quoted(dataset_id)}", Dataset)
 
     def datasets(self) -> Iterator[Dataset]:
@@ -168,12 +168,12 @@ class Client(OperatorCalls):
         return self._connection.call("POST", "/v1/jobs", Job, body=body, headers=headers)
 
     def estimate(self, spec: Mapping[str, Any], *, kind: str = "train", priority: int = 0) -> Estimate:
-        """What submitting this would do and cost. Nothing is stored."""
+        """Estimate the effects and the cost of a submission. The server stores nothing."""
         body = SubmitJob(kind=kind, spec=dict(spec), priority=priority)
         return self._connection.call("POST", "/v1/jobs:estimate", Estimate, body=body)
 
     def get_job(self, job_id: str) -> Job:
-        """One job with its attempts and its money."""
+        """Return one job with its attempts and its money."""
         return self._get(_job(job_id), Job)
 
     def jobs(
@@ -236,7 +236,7 @@ class Client(OperatorCalls):
         return self._connection.call("POST", f"{_job(job_id)}/continue", Job, body=body, headers=headers)
 
     def set_job_budget(self, job_id: str, budget_micro_usd: int | None) -> Job:
-        """What the job may cost in all; None: no limit. A job that was paused for want of it goes on."""
+        """Set the job's total budget; None: no limit. A job that used up its budget, and is paused, goes on."""
         body = ChangeJob(budget_micro_usd=budget_micro_usd)
         return self._connection.call("PATCH", _job(job_id), Job, body=body)
 
@@ -248,8 +248,10 @@ class Client(OperatorCalls):
         poll_s: float = 1.0,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> Job:
-        """The job once it has ended, however it ended, or is paused: then it waits for money, and nobody knows how
-        long. Raises Unavailable after `timeout_s`."""
+        """Wait until the job has ended or is paused, and return the job.
+
+        A paused job waits for money for an unknown time. Raises Unavailable after `timeout_s`.
+        """
         ends_s = None if timeout_s is None else monotonic_s() + timeout_s
         while True:
             job = self.get_job(job_id)
@@ -262,7 +264,7 @@ class Client(OperatorCalls):
     # ---- what a job leaves behind -------------------------------------------------------------------------
 
     def events(self, job_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
-        """What happened, oldest first; with `follow` also what will, until the job has ended or is paused."""
+        """Yield the job's events, oldest first. With `follow`, wait for more until the job has ended or is paused."""
         path = f"{_job(job_id)}/events"
         return self._followed(path, Event, after) if follow else self._later(path, EventPage, after)
 
@@ -272,7 +274,7 @@ class Client(OperatorCalls):
         return self._followed(path, LogLine, after) if follow else self._later(path, LogPage, after)
 
     def metrics(self, job_id: str, *, after_step: int = -1) -> Iterator[MetricPoint]:
-        """What was measured, by ascending steps."""
+        """Yield the job's metrics by ascending steps."""
         while True:
             params = {"after_step": after_step, "limit": PAGE}
             items = self._get(f"{_job(job_id)}/metrics", MetricPage, params).items
@@ -330,16 +332,16 @@ class Client(OperatorCalls):
         return self._pages("/v1/projects", ProjectPage)
 
     def costs(self, *, since: datetime | None = None, until: datetime | None = None) -> Costs:
-        """What work cost in this time, by default the last 30 days; to a root admin also what fleets are billed."""
+        """Return the costs of work in this time, by default the last 30 days. A root admin also gets fleet bills."""
         times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
         return self._get("/v1/costs", Costs, times)
 
     def set_project_budget(self, project_id: str, budget_micro_usd: int | None) -> Project:
-        """What all jobs of the project may cost in all; None: no limit. For an admin of the installation."""
+        """Set the total budget of all jobs of the project; None: no limit. For an admin of the installation."""
         return self.set_project_budgets(project_id, SetBudget(budget_micro_usd=budget_micro_usd))
 
     def set_project_monthly_budget(self, project_id: str, monthly_budget_micro_usd: int | None) -> Project:
-        """What they may cost in each calendar month, in UTC; None: no limit. For an admin of the installation."""
+        """Set the project's budget per calendar month in UTC; None: no limit. For an admin of the installation."""
         return self.set_project_budgets(project_id, SetBudget(monthly_budget_micro_usd=monthly_budget_micro_usd))
 
     def set_project_budgets(self, project_id: str, body: SetBudget) -> Project:
@@ -352,12 +354,12 @@ class Client(OperatorCalls):
         return self._connection.call("PUT", f"/v1/projects/{quoted(project_id)}/limits", Project, body=body)
 
     def create_project(self, project_id: str, *, name: str | None = None) -> Project:
-        """A new tenant."""
+        """Create a project, which is a tenant of the installation."""
         body = CreateProject(id=project_id, name=name)
         return self._connection.call("POST", "/v1/projects", Project, body=body, repeatable=False)
 
     def keys(self) -> Iterator[Key]:
-        """The project's keys."""
+        """Yield the project's API keys without their secrets."""
         return self._pages("/v1/keys", KeyPage)
 
     def create_key(
@@ -390,7 +392,7 @@ class Client(OperatorCalls):
         return self._get("/v1/secrets", SecretPage).items
 
     def delete_secret(self, name: str) -> Secret:
-        """Forget a value."""
+        """Delete a secret of the project."""
         return self._connection.call("DELETE", f"/v1/secrets/{quoted(name)}", Secret, repeatable=False)
 
     def _followed(self, path: str, item: type[Any], after: int) -> Iterator[Any]:

@@ -26,7 +26,7 @@ LONGEST_RETRY_AFTER_S = 60.0
 
 
 class Connection:
-    """One server, one key. Safe to use from several threads."""
+    """A connection to one server with one key. Safe to use from several threads."""
 
     def __init__(self, base_url: str, api_key: str, *, http: httpx.Client, backoff: Backoff) -> None:
         self.http, self.backoff = http, backoff
@@ -47,7 +47,7 @@ class Connection:
         repeatable: bool = True,
         timeout: httpx.Timeout = TIMEOUT,
     ) -> R:
-        """One call, tried again as often as the backoff allows.
+        """Make one call, repeated as often as the backoff allows.
 
         What is not `repeatable` is tried again only when it cannot have reached the server. Raises the error that
         the server sent; Unavailable when it could not be reached, or did not answer in its own terms.

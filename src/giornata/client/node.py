@@ -65,7 +65,7 @@ class NodeClient:
         return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=self._key(), timeout_s=timeout_s)
 
     def policy(self, fleet: str) -> NodePolicy:
-        """What the fleet asks of its nodes."""
+        """Return the requirements of the fleet for its nodes."""
         url = f"/v1/node/policy?fleet={quote(fleet, safe='')}"
         return self._send("GET", url, None, NodePolicy, token=self._key(), timeout_s=COMMIT_TIMEOUT_S)
 
@@ -84,7 +84,7 @@ class NodeClient:
         self._attempt(lease, "log", lines, Reply)
 
     def metrics(self, lease: Lease, batch: MetricBatch) -> None:
-        """Record metrics by step."""
+        """Record metrics of the attempt by step."""
         self._attempt(lease, "metrics", batch, Reply)
 
     def notice(self, lease: Lease, report: NoticeReport) -> None:
@@ -113,7 +113,7 @@ class NodeClient:
         return self._attempt(lease, "artifacts", commit, Committed, timeout_s=COMMIT_TIMEOUT_S)
 
     def get_cache(self, lease: Lease, key: str) -> CacheReply:
-        """What an earlier job of the project left under this key."""
+        """Look up the cache entry that an earlier job of the project stored under this key."""
         return self._attempt(lease, f"cache/{quote(key, safe='')}", None, CacheReply, method="GET")
 
     def commit_cache(self, lease: Lease, key: str, commit: CommitCache) -> Committed:
@@ -122,7 +122,7 @@ class NodeClient:
         return self._attempt(lease, path, commit, Committed, method="PUT", timeout_s=COMMIT_TIMEOUT_S)
 
     def complete(self, lease: Lease, report: CompleteAttempt) -> AttemptEnded:
-        """The job is done."""
+        """Report that the job is done."""
         return self._attempt(lease, "complete", report, AttemptEnded)
 
     def fail(self, lease: Lease, report: FailAttempt) -> AttemptEnded:
@@ -130,7 +130,7 @@ class NodeClient:
         return self._attempt(lease, "fail", report, AttemptEnded)
 
     def release(self, lease: Lease, report: ReleaseAttempt) -> AttemptEnded:
-        """Give the job back."""
+        """Give the job back to the queue."""
         return self._attempt(lease, "release", report, AttemptEnded)
 
     def _key(self) -> str:

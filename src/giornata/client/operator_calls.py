@@ -1,4 +1,4 @@
-"""What an operator does over HTTP: nodes, machines and fleets."""
+"""The HTTP calls of an operator: nodes, machines and fleets."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,34 +10,39 @@ from giornata.protocol.fleets import Fleet, FleetPage, Machine, MachinePage, Qua
 
 
 class OperatorCalls:
-    """The part of `giornata.client.client.Client` that is for whoever operates the installation."""
+    """The part of `giornata.client.client.Client` that is for the installation's operator."""
 
     _connection: Connection
 
     def nodes(self, *, gone: bool = False) -> Iterator[Node]:
-        """Nodes that the key may see."""
+        """Yield the nodes that the key may see."""
         return self._pages("/v1/nodes", NodePage, {"gone": gone})
 
     def drain_node(self, node_id: str) -> Node:
-        """No more jobs for a node, which gives back those that it has (root admin only). Raises NotFound, and
-        Conflict for a process that is gone."""
+        """Stop giving jobs to a node, which gives back its jobs (root admin only).
+
+        Raises NotFound, and Conflict for a process that is gone.
+        """
         return self._connection.call("POST", f"/v1/nodes/{quoted(node_id)}/drain", Node)
 
     def undrain_node(self, node_id: str) -> Node:
-        """It may have jobs again (root admin only). Raises NotFound, and Conflict when it has left."""
+        """Give jobs to a drained node again (root admin only).
+
+        Raises NotFound, and Conflict when the node has left.
+        """
         return self._connection.call("POST", f"/v1/nodes/{quoted(node_id)}/undrain", Node)
 
     def machines(self, *, state: str | None = None) -> Iterator[Machine]:
-        """How machines fare with jobs of each kind; root admin only."""
+        """Yield the health of machines with jobs of each kind; root admin only."""
         return self._pages("/v1/machines", MachinePage, {"state": state})
 
     def quarantine_machine(self, machine_id: str, *, reason: str = "by hand") -> MachinePage:
-        """No more work for it until it is released; root admin only."""
+        """Give a machine no more work until it is released; root admin only."""
         path = f"/v1/machines/{quoted(machine_id)}/quarantine"
         return self._connection.call("POST", path, MachinePage, body=QuarantineMachine(reason=reason))
 
     def release_machine(self, machine_id: str) -> MachinePage:
-        """Nothing is held against it any more; root admin only."""
+        """Clear all strikes and bans against a machine; root admin only."""
         return self._connection.call("POST", f"/v1/machines/{quoted(machine_id)}/release", MachinePage)
 
     def fleets(self) -> Iterator[Fleet]:
@@ -45,7 +50,7 @@ class OperatorCalls:
         return self._pages("/v1/fleets", FleetPage)
 
     def fleet(self, name: str) -> Fleet:
-        """One fleet (root admin only). Raises NotFound."""
+        """Return one fleet (root admin only). Raises NotFound."""
         return self._connection.call("GET", f"/v1/fleets/{quoted(name)}", Fleet)
 
     def roll_fleet(self, name: str) -> Fleet:
@@ -80,5 +85,5 @@ class OperatorCalls:
 
 
 def quoted(identifier: str) -> str:
-    """As one segment of a path."""
+    """Quote a name as one segment of a path."""
     return quote(identifier, safe="")

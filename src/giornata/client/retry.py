@@ -40,7 +40,7 @@ def delays_s(rng: random.Random, *, first_s: float = 0.5, most_s: float = 15.0) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How often and how long to try again: pauses as of `delays_s`, for callers that count failures themselves.
+    """The number and length of retries: pauses as of `delays_s`, for callers that count failures themselves.
 
     `sleep` and `chance` (0 to 1) are arguments so that tests need not wait.
     """
@@ -107,7 +107,7 @@ class TaskQueue:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin with the tasks."""
+        """Start the thread that runs the tasks."""
         self._thread.start()
 
     def stop(self, *, wait_s: float) -> None:
@@ -121,7 +121,7 @@ class TaskQueue:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called. A task that runs looks at this between its tries."""
+        """True when `stop` was called. A task that runs looks at this between its tries."""
         return self._stopped.is_set()
 
     def sleep(self, seconds: float) -> None:
@@ -138,7 +138,7 @@ class TaskQueue:
             self._changed.notify_all()
 
     def will_replace(self, replaces: str) -> bool:
-        """Whether a task with this mark waits."""
+        """Return True when a task with this mark waits."""
         with self._changed:
             return any(each.replaces == replaces for each in self._waiting)
 
@@ -149,7 +149,7 @@ class TaskQueue:
             return tuple(each.what for each in tasks)
 
     def is_idle(self) -> bool:
-        """Whether every task has ended."""
+        """Return True when every task has ended."""
         with self._changed:
             return self._current is None and not self._waiting
 

@@ -15,7 +15,7 @@ PROBE_TIMEOUT_S = 3.0
 
 
 def wrong_scheme(base_url: str, error: httpx.RequestError) -> Unreachable | None:
-    """What to say of a request that failed; None where the scheme is not the reason."""
+    """Return the error for a request that failed because of its scheme or certificate; None for other reasons."""
     said = str(error).replace(" ", "_").upper()
     if base_url.startswith("https:"):
         if any(word in said for word in NO_TLS):
@@ -38,7 +38,7 @@ def wrong_scheme_in(base_url: str, response: httpx.Response) -> Unreachable | No
 
 
 def speaks_tls(base_url: str) -> bool:
-    """Whether a TLS handshake succeeds there. Nothing is sent, so no certificate has to be trusted."""
+    """Return True when a TLS handshake succeeds there. Nothing is sent, so no certificate has to be trusted."""
     url = urlsplit(base_url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

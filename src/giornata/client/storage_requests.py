@@ -15,7 +15,7 @@ _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509})
 
 
 class StorageTrouble(Exception):
-    """It failed, and trying again may help. `error` is what to raise when it does not."""
+    """A failure of storage after which another try may succeed. `error` is what to raise when it does not."""
 
     def __init__(self, error: GiornataError) -> None:
         super().__init__(str(error))
@@ -33,13 +33,13 @@ def storage_request(signed: SignedUrl, more: dict[str, str], body: Iterator[byte
 
 
 def refusal(response: httpx.Response) -> Exception:
-    """What a status means: a StorageTrouble when it may pass."""
+    """Return the error that the storage's status means: a StorageTrouble when another try may succeed."""
     status, text = response.status_code, response.text
     said = f"storage answered {status}: {text[:300]}"
     if status in _EXPIRED:
         return StorageTrouble(Forbidden(said))
     # S3 calls a body that came too slowly a bad request.
-    # A bucket that is gone says nothing of the object: whoever believed it to be missing would give it up for good.
+    # A missing bucket does not mean a missing object, which the caller would give up for good.
     if status in _TRY_AGAIN or (status == 400 and "RequestTimeout" in text) or "<Code>NoSuchBucket</Code>" in text:
         return StorageTrouble(Unavailable(said))
     code = _problem_code(text)
@@ -60,5 +60,5 @@ def _problem_code(text: str) -> str:
 
 
 def lost(error: httpx.TransportError) -> Unavailable:
-    """What a failed connection is called."""
+    """Return the error for a failed connection to storage."""
     return Unavailable(f"the connection to storage failed: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""From a folder of pictures to a dataset, with everything that is wrong said before a byte is sent."""
+"""Read a folder of pictures as a dataset, and report every fault before a byte is sent."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class TrainingFolder:
 
     @property
     def size_bytes(self) -> int:
-        """All pictures together."""
+        """The size of all files together, in bytes."""
         return sum(file.size_bytes for file in self.files)
 
 

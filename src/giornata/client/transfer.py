@@ -182,7 +182,7 @@ class _Download:
         self._received_bytes, self._hasher = 0, hashlib.sha256()
 
     def into(self, path: Path) -> None:
-        """One whole try: a new file aside, filled, verified, renamed."""
+        """Make one whole try: fill a new file aside, verify and rename it."""
         aside = path.with_name(f".{secrets.token_hex(8)}.part")
         try:
             with aside.open("xb") as file:

@@ -1,4 +1,4 @@
-"""Which certificate authorities a client trusts."""
+"""The certificate authorities that a client trusts."""
 
 import ssl
 from functools import cache
@@ -8,7 +8,9 @@ import httpx
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """What all clients of a process verify servers with: reading the authorities takes 23 ms of processor time.
+    """Return the TLS context with which all clients of a process verify servers.
+
+    The process shares one context, because reading the certificate authorities takes 23 ms of processor time.
 
     SSL_CERT_FILE and SSL_CERT_DIR count as they are at the first call.
     """

@@ -101,7 +101,7 @@ class _Meter:
         self._lock = threading.Lock()
 
     def at(self, sha256: str, done_bytes: int) -> None:
-        """So far is the file; the count steps back when something has to be sent again."""
+        """Note the sent bytes of the file; the count steps back when something has to be sent again."""
         with self._lock:
             self._done_bytes += done_bytes - self._of_file.get(sha256, 0)
             self._of_file[sha256] = done_bytes

@@ -1,4 +1,4 @@
-"""Which seconds of an attempt were of use."""
+"""Divide the seconds of an attempt into useful and lost ones."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from giornata.domain.reasons import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the accounting knows of an attempt. Instants are epoch milliseconds.
+    """The facts about an attempt that the accounting uses. Instants are epoch milliseconds.
 
     `seen_at_ms` is the last proof that the node lived; `reason` is None while the attempt has not ended. A node
     that fell silent proved nothing after `seen_at_ms`, however much later its attempt was ended. The first
@@ -31,7 +31,7 @@ class Run:
 
 
 class Lived(Protocol):
-    """An attempt's row, whoever read it."""
+    """The row of an attempt, from any query."""
 
     @property
     def started_at_ms(self) -> int: ...
@@ -54,7 +54,7 @@ class Lived(Protocol):
 
 
 def run_of(attempt: Lived) -> Run:
-    """What the accounting needs of a row."""
+    """Build the Run of an attempt's row."""
     reason = None if attempt.reason is None else Reason(attempt.reason)
     return Run(
         started_at_ms=attempt.started_at_ms,
@@ -99,7 +99,7 @@ def account(run: Run) -> Seconds:
 
 
 def preparation_ms(run: Run) -> int:
-    """Of an attempt's useful time, what came before its first step: fetching files, loading the model, caching.
+    """Return the useful time before an attempt's first step: fetching files, loading the model, caching.
 
     The first step began before a heartbeat told of it: its beginning is read off the pace from then on. An attempt
     of which no heartbeat told a step is not known to have prepared anything.

@@ -1,4 +1,4 @@
-"""Whether a machine may begin a job of a kind now."""
+"""Decide if a machine may begin a job of a kind now."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from giornata.domain.health import MS_PER_HOUR, Health, HealthPolicy, MachineSta
 
 
 class Answer(StrEnum):
-    """To a machine that asks for a job of a kind."""
+    """The answer to a machine that asks for a job of a kind."""
 
     YES = "yes"
     CANARY = "canary"  # a short trial first, unless that is under way
@@ -30,7 +30,7 @@ YES = Admission(answer=Answer.YES)
 
 
 def unlimited(health: Health | None, *, policy: HealthPolicy) -> bool:
-    """Whether the machine may begin what it likes, so that nothing needs to be counted."""
+    """Return True when the machine may begin what it likes, so that nothing needs to be counted."""
     if health is None:
         return not policy.new_on_probation
     return health.state is MachineState.OK and health.quota >= policy.quota_per_hour

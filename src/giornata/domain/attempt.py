@@ -16,12 +16,12 @@ def renew_every_s(lease_s: float) -> float:
 
 
 def lease_expires_at_ms(*, now_ms: int, lease_s: float) -> int:
-    """When a lease granted or renewed now runs out."""
+    """Return the end of a lease that is granted or renewed now."""
     return now_ms + round(lease_s * 1000)
 
 
 def must_stop(*, last_renewed_monotonic_s: float, now_monotonic_s: float, lease_s: float) -> bool:
-    """Whether a node that could not renew has to stop by its own clock.
+    """Return True when a node that could not renew has to stop by its own clock.
 
     Counted from the moment the last *successful* renewal was sent, never from when its reply came: the server
     started its lease no earlier, so the node stops no later than the server gives the job away.

@@ -1,4 +1,4 @@
-"""When a job goes back to a machine that failed it.
+"""The rules for the return of a job to a machine that failed it.
 
 A ban prefers another machine. Where no other machine can take the job, the ban of one machine is lifted after a pause
 that grows with the attempts in a row that made no progress, as in exponential backoff. So every job that a connected
@@ -52,7 +52,7 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What becomes of a job that no connected node may take.
+    """The prospects of a queued job that no connected node may take.
 
     `at_ms`: BANNED, when the ban of `machine_id` is lifted; QUARANTINED, when the first quarantine ends; TOO_SMALL,
     when the job fails. None: only a person or another machine can help. `may_come`: a fleet may bring another machine
@@ -83,7 +83,9 @@ def outlook(
     policy: BackoffPolicy,
     now_ms: int,
 ) -> Outlook | None:
-    """What becomes of the job; None when a connected node may take it, or none serves its kind and project.
+    """Return the job's prospects.
+
+    None: a connected node may take the job, or no connected node serves the job's kind and project.
 
     `demand` is the job without its bans. `arrival_s`: within this time a fleet may bring another machine that could
     take the job; None: no fleet can.
@@ -110,7 +112,10 @@ def _takes(demand: Demand, host: Host) -> bool:
 
 
 def _go_back(kind: str, bans: Collection[Ban], able: Sequence[Host], *, wait_s: float, now_ms: int) -> Outlook:
-    """To the machine that failed the job longest ago. A quarantined machine gets no job until its quarantine ends."""
+    """Return the outlook of a job that goes back to the machine that failed the job longest ago.
+
+    A quarantined machine gets no job until its quarantine ends.
+    """
     at_work = {host.machine_id for host in able if kind not in host.quarantines}
     here = [ban for ban in bans if ban.machine_id in at_work]
     if here:
@@ -122,6 +127,6 @@ def _go_back(kind: str, bans: Collection[Ban], able: Sequence[Host], *, wait_s: 
 
 
 def _after(bans: Collection[Ban], wait_s: float, *, now_ms: int) -> int:
-    """So long after the latest failure; at once when the clock was set back since."""
+    """Return the instant `wait_s` after the latest failure; now when the clock was set back since."""
     latest_ms = max(ban.at_ms for ban in bans)
     return now_ms if latest_ms > now_ms + CLOCKS_AGREE_MS else latest_ms + round(wait_s * 1000)

@@ -31,13 +31,13 @@ class ProjectLimits:
     monthly_micro_usd: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is any limit."""
+        """Return True when the project has any limit."""
         return self.total_micro_usd is not None or self.monthly_micro_usd is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """By all attempts of a project, ever, and in one calendar month."""
+    """The money that all attempts of a project spent, ever and in one calendar month."""
 
     total_micro_usd: int = 0
     month_micro_usd: int = 0
@@ -60,12 +60,12 @@ class Budget:
 
     @property
     def used_up(self) -> bool:
-        """Whether nothing may be spent any more. A limit of 0 is used up from the beginning."""
+        """True when nothing may be spent any more. A limit of 0 is used up from the beginning."""
         return self.spent_micro_usd >= self.limit_micro_usd
 
     @property
     def nearly(self) -> bool:
-        """Whether four fifths are spent."""
+        """True when four fifths are spent."""
         return self.spent_micro_usd * 100 >= self.limit_micro_usd * WARNED_AT_PERCENT
 
 
@@ -98,20 +98,20 @@ def project_budgets(limits: ProjectLimits, spent: Spent, *, at_ms: int) -> list[
 
 
 def month_start_ms(at_ms: int) -> int:
-    """When the calendar month of this instant began, in epoch milliseconds, UTC."""
+    """Return the start of this instant's calendar month, in epoch milliseconds, UTC."""
     at = datetime.fromtimestamp(at_ms // 1000, UTC)
     return round(datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()) * 1000
 
 
 def month_of(at_ms: int) -> str:
-    """Its name, such as 2026-11."""
+    """Return the name of the calendar month, such as 2026-11."""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m}"
 
 
 def reservation_micro_usd(*, budget: int | None, estimate: int | None) -> int:
-    """What a job sets aside of its project's budget until it ends.
+    """Return the part of its project's budget that a job reserves until the job ends.
 
-    Its own budget; without one its estimate and a quarter more, rounded up; without either nothing.
+    The job reserves its own budget; without one its estimate and a quarter more, rounded up; without either nothing.
     """
     if budget is not None:
         return budget
@@ -119,5 +119,5 @@ def reservation_micro_usd(*, budget: int | None, estimate: int | None) -> int:
 
 
 def fits(*, limit: int, spent: int, reserved: int, asked: int) -> bool:
-    """Whether a job that sets aside `asked` may begin. `reserved` is what unfinished jobs may still spend."""
+    """Return True when a job that reserves `asked` may begin. `reserved`: unfinished jobs may still spend so much."""
     return spent + reserved + asked <= limit

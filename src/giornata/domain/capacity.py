@@ -1,4 +1,4 @@
-"""Which of a fleet's instances could really take the jobs that wait."""
+"""Find the instances of a fleet that could really take the jobs that wait."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,7 +75,7 @@ class InstanceView:
 
     @property
     def stays(self) -> bool:
-        """Whether the instance was not asked to leave or end."""
+        """True when the instance was not asked to leave or end."""
         return self.leaving_since_ms is None and not self.ended
 
 
@@ -88,7 +88,7 @@ class Placement:
 
 
 def could_take(demand: Demand, offer: Offer, *, machine_id: str | None, sound: bool = True) -> bool:
-    """Whether such a node may be handed these jobs at all, now or when it is free.
+    """Return True when such a node may be handed these jobs at all, now or when it is free.
 
     On a machine that is not fit only what is meant for just this machine runs. A machine whose name is not known yet
     is another than those that are.
@@ -105,12 +105,12 @@ def could_take(demand: Demand, offer: Offer, *, machine_id: str | None, sound: b
 
 
 def takes(demand: Demand, instance: InstanceView) -> bool:
-    """As `could_take`, of an instance."""
+    """Return True when `could_take` holds for the instance."""
     return could_take(demand, instance.offer, machine_id=instance.machine_id, sound=instance.sound)
 
 
 def takes_now(demand: Demand, instance: InstanceView) -> bool:
-    """As `takes`, of an instance as it is: a node at work only those that may join what it does."""
+    """Return True when the instance could take the jobs now; a busy node only takes jobs that may join its batch."""
     joins = instance.use is not Use.BUSY or (
         instance.joint_key is not None and instance.joint_key == demand.joint_key
     )
@@ -166,7 +166,7 @@ def with_deadlines(groups: Sequence[Demand], urgent: Sequence[Demand]) -> tuple[
 def _apart(
     groups: Sequence[Demand], particular: Sequence[Demand], general: Callable[[Demand], Demand]
 ) -> tuple[Demand, ...]:
-    """Those that are `particular`, out of the groups that they are of by what is `general` about them."""
+    """Separate the `particular` jobs from their groups; `general` gives the group of a job."""
     left = {replace(group, jobs=0): group.jobs for group in groups}
     found = []
     for group in particular:
@@ -179,12 +179,12 @@ def _apart(
 
 
 def jobs_in(demand: Sequence[Demand]) -> int:
-    """How many jobs that is."""
+    """Return the number of jobs in these demands."""
     return sum(group.jobs for group in demand)
 
 
 def nodes_for(demand: Sequence[Demand], places: int) -> int:
-    """Nodes that such jobs fill."""
+    """Return the number of nodes that such jobs fill."""
     return -(-jobs_in(demand) // places)
 
 

@@ -1,5 +1,7 @@
-"""How many tokens a caption may have, and what is said of captions that have more. The marks of start and end do not
-count."""
+"""Check the number of tokens of captions, and report captions with too many.
+
+The marks of start and end do not count.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -53,7 +55,7 @@ def _filled(text: str, separator: str) -> list[str]:
 
 
 def longest_order(caption: str, *, separator: str, kept: int, count: Count, keep_separator: str | None = None) -> str:
-    """Of all orders in which the parts of a caption may stand, one that has the most tokens.
+    """Return an order of a caption's parts that has the most tokens of all orders.
 
     A part is followed by the separator and a space, so its tokens do not depend on what comes then. Only that the
     last part has no separator after it makes a difference.

@@ -106,12 +106,12 @@ class Split:
 
     @property
     def billed_ms(self) -> int:
-        """The whole time."""
+        """The billed time: the sum of all parts, in milliseconds."""
         return sum(getattr(self, f"{part}_ms") for part in PARTS)
 
     @property
     def billed_micro_usd(self) -> int:
-        """The whole bill."""
+        """The bill: the sum of all parts, in micro-dollars."""
         return sum(getattr(self, f"{part}_micro_usd") for part in PARTS)
 
 
@@ -140,7 +140,7 @@ def _split_one(billed: Billed, ready_ms: int | None, stays: Sequence[Stay]) -> S
 
 
 def add(splits: Iterable[Split]) -> Split:
-    """The sum."""
+    """Return the sum of the splits, part by part."""
     rows = list(splits)
     return Split(**{name: sum(getattr(row, name) for row in rows) for name in Split.__slots__})
 
@@ -199,7 +199,7 @@ def _weights(stays: Sequence[Stay], shares: Sequence[Fraction]) -> list[Fraction
 
 
 def ended_about_ms(*, there_ms: int, gone_ms: int, asked_ms: int | None, missed_ms: int | None) -> int:
-    """When an instance ended that was there at `there_ms`, and was not listed as running at `gone_ms`.
+    """Estimate the end of an instance that was there at `there_ms`, and was not listed as running at `gone_ms`.
 
     An instance that was asked to end in between ended when it was asked. Otherwise it ended before `missed_ms`, when
     a heartbeat of its node was due and did not come. The middle of what is left is as often too early as too late.

@@ -13,8 +13,10 @@ MAX_DATASET_ITEMS = 20_000
 
 
 def usage_words(repeats: int, resolution: int | None) -> list[str]:
-    """How a picture is used, as words for a hash. The defaults add no word, so hashes from before pictures could have
-    repeats or a resolution stay as they were."""
+    """Return the use of a picture as words for a hash.
+
+    The defaults add no word, so hashes from before pictures could have repeats or a resolution stay as they were.
+    """
     return [*([str(repeats)] if repeats != 1 else []), *([] if resolution is None else [f"{resolution} px"])]
 
 
@@ -29,7 +31,10 @@ def some_names(names: Sequence[str]) -> str:
 
 
 def picture_notes(notes: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """One line for each note, from (name, notes) of every picture: which pictures it is true of, or how many."""
+    """Return one line for each note, with the names or the number of its pictures.
+
+    The input is (name, notes) of every picture.
+    """
     by_note: dict[str, list[str]] = {}
     total = 0
     for name, of_picture in notes:

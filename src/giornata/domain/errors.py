@@ -36,7 +36,7 @@ from giornata.domain.reasons import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that is wrong with what somebody sent.
+    """One fault in the input that a client sent.
 
     `where` names the field (`spec.rank`) or the file (`IMG_0012.jpg`); `message` says what is wrong;
     `hint` says what to do about it.
@@ -86,7 +86,7 @@ def collecting(faults: list[Fault]) -> Iterator[None]:
 
 
 class Unauthenticated(GiornataError):
-    """No key, or one that is unknown or revoked."""
+    """The request has no key, or its key is unknown or revoked."""
 
     code = "unauthenticated"
 
@@ -98,7 +98,7 @@ class Forbidden(GiornataError):
 
 
 class NotFound(GiornataError):
-    """There is no such thing, or it belongs to another project: the two answers are the same."""
+    """The object does not exist, or belongs to another project: the two answers are the same."""
 
     code = "not-found"
 
@@ -116,7 +116,7 @@ class IllegalTransition(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The attempt has ended: whatever this node still does for it is void."""
+    """The attempt has ended: all further work of this node for it is void."""
 
     code = "lease-lost"
 
@@ -177,7 +177,7 @@ class Unavailable(GiornataError):
 
 
 class Unreachable(Unavailable):
-    """No server answers at the address in its protocol. Clients raise this error; no server sends it."""
+    """The server's address gives no answer in its protocol. Clients raise this error; no server sends it."""
 
     code = "unreachable"
 

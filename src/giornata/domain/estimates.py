@@ -22,7 +22,7 @@ class Forecast:
 
 
 def forecast(*, free_in_s: Sequence[float], ahead_s: Iterable[float], run_s: float | None) -> Forecast | None:
-    """When a job behind those that take `ahead_s` begins; None without a place.
+    """Estimate the start and end of a job behind those that take `ahead_s`; None without a place.
 
     `free_in_s` has for each place the seconds until it is free, 0 for an idle one.
     """
@@ -101,7 +101,7 @@ PUBLISHED_PACES = (
 
 
 def published_pace(device: str) -> PublishedPace | None:
-    """Of a device as a node names it (`NVIDIA GeForce RTX 4090`); None when nobody published one."""
+    """Return the published pace of a device that a node names (`NVIDIA GeForce RTX 4090`); None without one."""
     if "laptop" in device.lower():
         return None
     named = [each for each in PUBLISHED_PACES if f" {each.gpu} ".lower() in f" {device} ".lower()]

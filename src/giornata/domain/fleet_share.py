@@ -1,4 +1,4 @@
-"""Which fleet the waiting jobs are for, where there are several: the cheapest that can deliver in time."""
+"""Share the waiting jobs out among several fleets: each goes to the cheapest that can deliver in time."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -21,12 +21,12 @@ class Bidder:
 
     @property
     def price(self) -> int:
-        """Of one more node; the dearest of all when nobody says."""
+        """The price of one more node; the highest of all when the price is unknown."""
         price = self.view.price_micro_usd_per_hour
         return UNKNOWN_PRICE if price is None else price
 
     def free(self, now_ms: int) -> list[InstanceView]:
-        """What it has with free places, or asked for and does not have yet, if that can be expected to come."""
+        """Return the fleet's nodes with free places, and those requested that can be expected to start."""
         staying = [each for each in self.view.instances if each.stays]
         going = [each for each in self.view.instances if not each.stays and not each.ended]
         expected = not self.in_trouble and not self.full(now_ms)
@@ -40,19 +40,22 @@ class Bidder:
         return [*able, *to_come]
 
     def makes(self, group: Demand, instance: InstanceView, now_ms: int) -> bool:
-        """Whether such a job may go to this free instance, and its node is there before the deadline."""
+        """Return True when such a job may go to this free instance, and its node is there before the deadline."""
         coming = instance.use is Use.NONE
         there_ms = max(now_ms, instance.asked_ms + round(self.policy.expected_startup_s * 1000)) if coming else now_ms
         in_time = group.deadline_at_ms is None or there_ms <= group.deadline_at_ms
         return in_time and takes_now(group, instance)
 
     def could_make(self, group: Demand, now_ms: int) -> bool:
-        """Whether it has a node in time for the deadline, or could have one more."""
+        """Return True when the fleet has a node in time for the deadline, or could have one more."""
         new = could_take(group, self.view.offer, machine_id=None) and not _too_late(group, self, now_ms)
         return (new and self.room(now_ms) > 0) or any(self.makes(group, each, now_ms) for each in self.free(now_ms))
 
     def could_bring(self, group: Demand, now_ms: int) -> bool:
-        """Whether another machine may come that could take such a job: one on its way, one more, or a replacement."""
+        """Return True when another machine that could take such a job may come.
+
+        The machine may be on its way, one more, or a replacement.
+        """
         coming = [each for each in self.free(now_ms) if each.use is Use.NONE]
         if any(takes_now(group, each) for each in coming):
             return True
@@ -63,7 +66,7 @@ class Bidder:
         return replaces or self.room(now_ms) > 0
 
     def room(self, now_ms: int) -> int:
-        """Nodes that it could have more, as far as anybody knows; 0 when it cannot deliver."""
+        """Return the number of further nodes that the fleet could have, as far as known; 0 when it cannot deliver."""
         ceiling, price = self.policy.max_price_micro_usd_per_hour, self.view.price_micro_usd_per_hour
         too_dear = ceiling is not None and price is not None and price > ceiling
         if self.in_trouble or too_dear or self.full(now_ms) or self.stopped(now_ms):
@@ -73,12 +76,12 @@ class Bidder:
         return max(0, most - self.view.asked)
 
     def stopped(self, now_ms: int) -> str:
-        """Why it asks for no more nodes; see `domain.starts.stopped`."""
+        """Return the reason why the fleet requests no more nodes; see `domain.starts.stopped`."""
         staying = [each for each in self.view.instances if each.stays]
         return stopped(staying, self.view, self.policy, now_ms)
 
     def full(self, now_ms: int) -> bool:
-        """Whether the provider has had less than was asked of it for too long."""
+        """Return True when the provider has had less than was asked of it for too long."""
         listed = len([each for each in self.view.instances if not each.ended])
         asked_since_ms = self.view.changed_at_ms or now_ms
         return listed < self.view.asked and now_ms - asked_since_ms > self.policy.startup_timeout_s * 1000
@@ -108,7 +111,7 @@ def share_demand(demand: Sequence[Demand], bidders: Sequence[Bidder], now_ms: in
 
 
 def _fits(bidder: Bidder, pressing: Collection[Demand], now_ms: int) -> Callable[[Demand, InstanceView], bool]:
-    """Of those jobs that are `pressing`, in whatever number, the ones that the node comes in time for."""
+    """Return the test for jobs that an instance takes; `pressing` jobs only when its node starts in time."""
     alike = {replace(group, jobs=0) for group in pressing}
 
     def fits(group: Demand, instance: InstanceView) -> bool:

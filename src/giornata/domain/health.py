@@ -1,4 +1,4 @@
-"""How far a machine is trusted with jobs of a kind: strikes that decay, a quota that it earns, and a state.
+"""The trust in a machine for jobs of a kind: strikes that decay, a quota that successes raise, and a state.
 
     ok ── strikes ──► probation ── more, or its canary fails ──► quarantined ── time ──► probation ── success ──► ok
 
@@ -26,7 +26,7 @@ MOST_REMEMBERED = 50
 
 
 class MachineState(StrEnum):
-    """Whether a machine gets jobs of a kind."""
+    """The state that decides if a machine gets jobs of a kind."""
 
     OK = "ok"
     PROBATION = "probation"  # a canary first, or one job at a time
@@ -71,7 +71,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How a machine fares with jobs of a kind. `strikes` are those of `scored_at_ms`: see `strikes_at`."""
+    """The record of a machine with jobs of a kind. `strikes` are those of `scored_at_ms`: see `strikes_at`."""
 
     machine_id: str
     kind: str
@@ -91,7 +91,7 @@ class Health:
 
     @property
     def settled(self) -> bool:
-        """Whether one more success would change nothing worth writing down."""
+        """True when another success would not change this record, so the write can be skipped."""
         spotless = self.state is MachineState.OK and not self.strikes and not self.failures and not self.quarantines
         return spotless and self.proven and self.successes_in_a_row >= RELIABLE_AFTER
 
@@ -166,7 +166,7 @@ def succeeded(health: Health, *, policy: HealthPolicy, at_ms: int, canary: bool 
 
 
 def taken_back(health: Health, is_void: Callable[[Failure], bool], *, policy: HealthPolicy, at_ms: int) -> Health:
-    """Without the failures that were not its own; the state is what the others make of it."""
+    """Return the record without failures that were not the machine's own; the others give its state."""
     void = [each for each in health.failures if is_void(each)]
     if not void:
         return health
@@ -208,7 +208,10 @@ def let_go(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
 
 
 def cool_down_ends_ms(health: Health, *, policy: HealthPolicy) -> int | None:
-    """When its quarantine ends by itself; None: never, or it is in none. The time doubles with each in a row."""
+    """Return the automatic end of the machine's quarantine; the time doubles with each in a row.
+
+    None: the quarantine never ends by itself, or the machine is in no quarantine.
+    """
     if health.state is not MachineState.QUARANTINED or health.by_hand:
         return None
     doubled_s = policy.cool_down_s * 2.0 ** min(max(0, health.quarantines - 1), 30)
@@ -216,7 +219,7 @@ def cool_down_ends_ms(health: Health, *, policy: HealthPolicy) -> int | None:
 
 
 def cooled_down(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
-    """On probation if its quarantine is over, with a clean sheet and little credit; else as it is."""
+    """Return the record on probation, without strikes and with little credit, after its quarantine; else as it is."""
     ends_ms = cool_down_ends_ms(health, policy=policy)
     if ends_ms is None or at_ms < ends_ms:
         return health
@@ -226,7 +229,9 @@ def cooled_down(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
 
 
 def void_failures(failures: Iterable[tuple[str, str, Reason]], *, alike_on: int) -> frozenset[str]:
-    """Of (attempt, machine, reason) of a job that failed for good: the attempts for which no machine is to blame.
+    """Return the attempts of a finally failed job for which no machine is to blame.
+
+    The input is (attempt, machine, reason) of each.
 
     A crash says nothing against a machine when the job is the bad one; a fault that looks like a machine's is the
     job's if `alike_on` different machines had it with this one job.
@@ -243,7 +248,7 @@ def void_failures(failures: Iterable[tuple[str, str, Reason]], *, alike_on: int)
 
 
 def common_cause(*, failing: Collection[str], fine: Collection[str], jobs: int, policy: HealthPolicy) -> bool:
-    """Whether so many machines fail alike within the burst's minutes that none of them can be the cause.
+    """Return True when so many machines fail alike within the burst's minutes that none of them can be the cause.
 
     `failing` had such an end, with so many different `jobs`: if it was one job, that may be the bad one. `fine` did a
     first step or a whole job meanwhile; a machine that did both is failing.
@@ -308,7 +313,7 @@ def _scored(health: Health, *, policy: HealthPolicy, at_ms: int, more: float = 0
 
 
 def _rounded(strikes: float) -> float:
-    """What is next to nothing is nothing: sums of powers do not come out even."""
+    """Return 0 for strikes of at most 0.01, because sums of powers never reach 0 exactly."""
     return strikes if strikes > 0.01 else 0.0
 
 

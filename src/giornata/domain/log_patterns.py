@@ -171,8 +171,11 @@ def find_blame(lines: Sequence[str], *, exit_code: int | None, texts: Iterable[s
 
 
 def _memory(lines: Sequence[str]) -> Finding | None:
-    """Who fills the card: others (the machine promised more than it has), or the job alone (it may need a larger
-    one)."""
+    """Find an out-of-memory error, and tell from its numbers who filled the GPU's memory.
+
+    NODE_VRAM: other processes did, so the machine has less than it promised. NODE_TOO_SMALL: the job did alone, and
+    may need a larger GPU.
+    """
     for line in lines:
         said = OUT_OF_MEMORY.search(line)
         if said is None:

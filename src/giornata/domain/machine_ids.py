@@ -9,7 +9,7 @@ LONGEST_ID = 128
 
 
 def own_id(name: str, project_id: str) -> str:
-    """How the server knows a machine, or a fleet, of the project's own."""
+    """Return the server's id for a machine, or a fleet, of the project's own."""
     return f"{name}{AT}{project_id}"
 
 
@@ -20,12 +20,12 @@ def owner_of(machine_id: str) -> str | None:
 
 
 def own_name(known_id: str, project_id: str) -> str:
-    """What the project itself calls its machine or fleet."""
+    """Return the project's own name for its machine or fleet: the id without `@` and the project."""
     return known_id.removesuffix(f"{AT}{project_id}")
 
 
 def proves_against(success_on: str, failure_on: str) -> bool:
-    """Whether a job that one machine has done shows that a failure of the other was that machine's own.
+    """Return True when a job that one machine has done shows that a failure of the other was that machine's own.
 
     Machines of different owners prove nothing: a project could bring its own to make the operator's look guilty.
     """

@@ -20,7 +20,7 @@ class NodeThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMeasured:
-    """What a node found out about itself. None: it was not asked for, or could not be found out.
+    """The measurements that a node took of itself. None: not requested, or not measurable.
 
     `graphics_trouble` says why the graphics driver does not answer. `clock_ahead_s` is the node's clock minus the
     server's, and may be wrong by `clock_within_s`.
@@ -37,7 +37,7 @@ class NodeMeasured:
 
 
 def shortcomings(measured: NodeMeasured, wanted: NodeThresholds) -> tuple[str, ...]:
-    """In words with figures, everything for which a node must not work in such a fleet; empty: it may.
+    """List, in words with figures, the reasons why a node must not work in such a fleet; empty: the node may.
 
     A link or a clock that could not be measured is no shortcoming: the fault may be the server's, and would send a
     whole fleet away. A graphics driver that does not answer is one, where the fleet asks for a driver or for memory.

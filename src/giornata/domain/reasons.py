@@ -1,4 +1,4 @@
-"""Why an attempt ended, and what follows from it.
+"""The reasons for which attempts end, and their consequences.
 
 The maps are total: a new reason does not import until it has a row in each.
 """
@@ -12,7 +12,7 @@ _V = TypeVar("_V")
 
 
 class Reason(StrEnum):
-    """Why an attempt ended."""
+    """The reason for which an attempt ended."""
 
     SUCCEEDED = "succeeded"
     CANCELED = "canceled"  # the user, or the job's deadline
@@ -125,7 +125,7 @@ def job_fails(
     max_fruitless: int,
     too_small_again: bool = False,
 ) -> bool:
-    """Whether the end of this attempt is the end of the job.
+    """Return True when the end of this attempt is the end of the job.
 
     `crashes` counts the crashes of the job since it last committed a step, this one included. Each is on another
     machine where there are others, so a job fails after as many crashes as machines are asked for, on any machines.

@@ -1,4 +1,4 @@
-"""How many machines of a fleet may be replaced now, and which instances a roll renews next.
+"""Count the machines of a fleet that may be replaced now, and choose the instances that a roll renews next.
 
 The provider keeps a reallocated machine away from the fleet for days (48 hours on SaladCloud), so a fleet that
 reallocates too many machines runs out of them. A roll renews only nodes that hold no job, a few at a time.
@@ -30,7 +30,7 @@ def may_reallocate(
     policy: ReapPolicy,
     now_ms: int,
 ) -> int:
-    """How many more now.
+    """Return the number of further machines that may be reallocated now.
 
     `nodes` is what the fleet has; `reallocated_at_ms` says when machines were, as far back as `excluded_s` and an
     hour; `per_minute` is the provider's limit, None for none.

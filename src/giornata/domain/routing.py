@@ -1,4 +1,4 @@
-"""Which queued job a node is given, and the turn that a new job gets.
+"""Choose the queued job for a node, and give a new job its turn.
 
 Turns are fair between projects: start-time fair queuing (P. Goyal, H. M. Vin, H. Cheng, "Start-time Fair Queueing: A
 Scheduling Algorithm for Integrated Services Packet Switching Networks", SIGCOMM 1996), with projects for flows, every
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 # or more of a job's hour, and the window holds that many jobs of every project that waits, among which one on the
 # held model is likely. What it costs is fairness: of two projects that wait one may get ahead by twice the window.
 AFFINITY_WINDOW = 16
-# As if a node had this much GPU memory when nobody knows how much it has: it is let try.
+# A node with unknown GPU memory counts as having this much: it may try every job.
 ENDLESS_BYTES = 2**63 - 1
 # Of what was handed out latest this many tell where the queue is.
 RECENT = 16
@@ -25,7 +25,10 @@ RECENT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What the order depends on. `pinned`: it is for this machine only. `turn` is the job's, see `next_turn`."""
+    """The properties of a job that decide its place in the order.
+
+    `pinned`: the job is for this machine only. `turn` is the job's, see `next_turn`.
+    """
 
     job_id: str
     pinned: bool = False
@@ -67,7 +70,7 @@ class Turns:
     own: int | None
 
     def with_one_more(self, turn: int) -> "Turns":
-        """As they are once a job of the project is queued at this turn, which `next_turn` gave it."""
+        """Return the turns after a job of the project is queued at this turn, which `next_turn` gave."""
         return Turns(head=turn if self.head is None else min(self.head, turn), recent=self.recent, own=turn)
 
 
@@ -88,7 +91,7 @@ def next_turn(turns: Turns) -> int:
 
 
 def memory_after_too_small(vram_bytes: int) -> int:
-    """What a job needs at least that did not fit into this much GPU memory, in bytes.
+    """Return the least GPU memory for a job that did not fit into `vram_bytes`, in bytes.
 
     A sixteenth more: cards of one size differ by some percent (error correction takes up to 6.25 %, drivers keep some
     for themselves), while the next larger size is at least 9 % away.

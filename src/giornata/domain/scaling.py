@@ -1,4 +1,4 @@
-"""How many nodes a fleet should have, and which of them go: from what is believed of it, by the operator's policy.
+"""Decide the number of a fleet's nodes, and which nodes end, from the fleet's view and the operator's policy.
 
 Nothing here knows a provider or a clock. Every decision says in words why.
 """
@@ -23,7 +23,7 @@ from giornata.domain.starts import is_trial_due, never_comes, stopped, to_replac
 
 @dataclass(slots=True, kw_only=True)
 class _Need:
-    """What the work asks for.
+    """The nodes that the queued and running jobs need, and the reasons.
 
     `idle` are those that it leaves with nothing to do; for `awaited` of those that are not listed yet, jobs wait. On
     `stuck` no node is to be expected; those of them to `replace` are replaced now.
@@ -48,7 +48,10 @@ class _Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Now:
-    """What the decision is about. `count` are to stay, listed or not, at present; `most` and `fewest` may be."""
+    """The state that a scaling decision starts from.
+
+    `count` nodes are to stay at present, listed or not; policy and provider allow `fewest` to `most` nodes.
+    """
 
     view: FleetView
     policy: ScalingPolicy
@@ -60,7 +63,7 @@ class _Now:
 
     @property
     def unlisted(self) -> int:
-        """How many were asked for and are not listed."""
+        """The number of nodes that were requested and are not listed."""
         return max(0, self.count - len(self.staying))
 
     @property
@@ -116,7 +119,7 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
 
 
 def _change(now: _Now, need: _Need, *, room: int) -> tuple[int, list[Step], int]:
-    """How many more, who leaves, and how many that are not listed yet are not asked for any more."""
+    """Return the number of new nodes, the leaving nodes, and the number of withdrawn requests for unlisted nodes."""
     wanted = _within(need.nodes, now.fewest, now.most, need.reasons, paused=now.policy.paused)
     if need.nodes > now.most == now.view.most_nodes and now.view.most_nodes_reason:
         need.reasons.append(now.view.most_nodes_reason)
@@ -199,7 +202,7 @@ def _need(now: _Now) -> _Need:
 
 
 def _any_waits(left: list[Demand], now: _Now) -> bool:
-    """Whether a node of this fleet could take one of these jobs: one that is there, once it is free, or a new one."""
+    """Return True when a node of this fleet could take one of these jobs: a new one, or a present one once free."""
     return any(
         could_take(group, now.view.offer, machine_id=None) or any(takes(group, each) for each in now.staying)
         for group in left
@@ -225,7 +228,7 @@ def _in_words(view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int,
 
 
 def _waiting(jobs: int, placed: int) -> str:
-    """How many jobs wait; `placed` of them for nodes that are there, or on their way."""
+    """Describe the number of waiting jobs; `placed` of them wait for nodes that exist or are starting."""
     if not jobs:
         return "nothing waits"
     waiting = "1 job waits" if jobs == 1 else f"{jobs} jobs wait"
@@ -256,12 +259,12 @@ def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reason
 
 def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
     """The nodes that leave, and the number of unlisted nodes that are no longer requested."""
-    # Beyond what is allowed, those that never came go before anybody who is there: for them nobody has to end.
+    # Above the maximum, requests that never came are given up before any present node: no node ends for them.
     never_came = min(max(0, now.count - len(now.staying)), max(0, now.count - now.most), now.policy.max_scale_down)
     if never_came:
         return [], never_came
     surplus, too_many = min(now.count - wanted, now.policy.max_scale_down), max(0, now.count - now.most)
-    # Machines that are not fit count for nothing: nobody sound goes because they are still there.
+    # Unfit machines do not count: no sound node goes because unfit ones are still there.
     spare = max(0, now.count - len([each for each in need.idle if not each.sound]) - wanted)
     kept = _kept(need, wanted)
     paused = "an operator paused the fleet"
@@ -290,7 +293,10 @@ def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
 
 
 def _patience_s(now: _Now, need: _Need) -> float:
-    """How long a node that nothing needs is kept. At the end of a queue all but one leave at once by default."""
+    """Return the seconds for which an unneeded node is kept.
+
+    At the end of a queue all nodes but one leave at once by default.
+    """
     policy = now.policy
     return min(policy.surplus_idle_s, policy.idle_timeout_s) if need.over else policy.idle_timeout_s
 
@@ -311,8 +317,10 @@ def _first_to_leave(instance: InstanceView) -> tuple[bool, bool, int, str]:
 
 
 def _droppable(now: _Now, need: _Need, wanted: int) -> int:
-    """Of those that were asked for and are not listed. Not beside work: a provider that has fewer than it was asked
-    for may end any of them when it is asked for fewer."""
+    """Return the number of requested, unlisted nodes to give up; 0 beside work.
+
+    A provider that has fewer nodes than requested may end any of them when fewer are requested.
+    """
     if any(each.use is Use.BUSY for each in now.staying):
         return 0
     if now.count > now.most:
@@ -327,8 +335,11 @@ def _droppable(now: _Now, need: _Need, wanted: int) -> int:
 
 
 def _to_be_heard(now: _Now, need: _Need, ending: Sequence[str]) -> int:
-    """Of those that are not listed and no job waits for, when others end: a provider that has fewer than it was asked
-    for ends nobody until it is asked for fewer than it has. In steps, as everything."""
+    """Return the number of unlisted nodes without waiting jobs to give up when other nodes end.
+
+    A provider that has fewer nodes than requested ends none until fewer are requested than it has. At most
+    `max_scale_down` nodes are given up at once.
+    """
     least = max(need.nodes, now.fewest)
     unneeded = min(now.unlisted - need.awaited, now.view.asked - len(ending) - least)
     return max(0, min(unneeded, now.policy.max_scale_down))
@@ -353,7 +364,7 @@ def _why_stuck(instance: InstanceView) -> str:
 
 
 def _stuck_and_needed(now: _Now, need: _Need) -> int:
-    """For how many that are stuck another has to come: for those that jobs wait for, and up to the wanted number."""
+    """Count the stuck nodes that need a substitute: those that jobs wait for, and up to the wanted number."""
     wanted = min(max(need.nodes, now.fewest), now.most)
     return max(0, need.awaited - now.unlisted, wanted - (now.count - len(need.stuck)))
 

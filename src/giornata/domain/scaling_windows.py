@@ -30,7 +30,7 @@ class Window:
     max_nodes: int | None = None
 
     def holds(self, now_ms: int) -> bool:
-        """Whether `now_ms`, epoch ms, lies within."""
+        """Return True when `now_ms`, in epoch ms, lies within the window."""
         local = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone(ZoneInfo(self.zone))
         minute, today = local.hour * 60 + local.minute, local.weekday()
         if self.from_minute < self.to_minute:
@@ -42,7 +42,7 @@ class Window:
 
 
 def parse_window(text: str) -> Window:
-    """From its text. Raises ValueError that says what is wrong."""
+    """Parse a window from its text. Raises ValueError that says what is wrong."""
     words = text.split()
     if len(words) < 4:
         raise ValueError(f"{text!r} is not DAYS HH:MM-HH:MM ZONE min=N or max=N: {HINT}")

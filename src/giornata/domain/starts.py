@@ -17,7 +17,7 @@ TRIAL_EVERY_MS = 3_600_000
 
 
 class NodeStart(StrEnum):
-    """How far a node's process is, by what it said last."""
+    """The progress of a node's process, by its last report."""
 
     DONE = ""  # it asks for work
     UNDER_WAY = "under_way"  # it reported its checks, and has not asked for work yet
@@ -26,7 +26,7 @@ class NodeStart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """How often the process on an instance was restarted, and how many of its latest starts failed in a row.
+    """The restarts of the process on an instance, and the number of its latest failed starts in a row.
 
     `began_at_ms`: when the process was last found to begin; None: when the instance was found.
     """
@@ -50,7 +50,7 @@ def after_restarts(before: Starts, *, restarts: int, had_asked: bool, at_ms: int
 
 
 def failed_in_a_row(starts: Sequence[NodeStart]) -> int:
-    """Of the processes on one instance, in the order in which they appeared, one after the other."""
+    """Count the latest failed starts in a row of one instance's processes, in the order of their appearance."""
     failed = 0
     for number, start in enumerate(starts):
         if start is NodeStart.DONE:
@@ -61,20 +61,20 @@ def failed_in_a_row(starts: Sequence[NodeStart]) -> int:
 
 
 def is_late(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:
-    """Whether a node has been waited for too long: one that is billed sooner than one that is free."""
+    """Return True when a node has been waited for too long: one that is billed sooner than one that is free."""
     within_s = policy.billed_startup_timeout_s if instance.billed else policy.startup_timeout_s
     return instance.use is Use.NONE and now_ms - instance.since_ms > within_s * 1000
 
 
 def never_comes(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:
-    """Whether no node is to be expected on it: such an instance is no capacity."""
+    """Return True when no node is to be expected on the instance: such an instance is no capacity."""
     return is_late(instance, policy, now_ms) or (instance.use is Use.NONE and instance.fails_to_start)
 
 
 def to_replace(
     instances: Sequence[InstanceView], view: FleetView, policy: ScalingPolicy, now_ms: int
 ) -> list[InstanceView]:
-    """Those of the instances that are replaced now, within the reaper's share.
+    """Return the instances that are replaced now, within the reaper's share.
 
     What fails to start is replaced at once where its place comes on another machine. Elsewhere its process is
     started again anyway, and it is replaced when it is late.
@@ -91,7 +91,7 @@ def to_replace(
 
 
 def stopped(instances: Sequence[InstanceView], view: FleetView, policy: ScalingPolicy, now_ms: int) -> str:
-    """Why the fleet asks for no more nodes and replaces none, in words; empty: it does.
+    """Return the reason why the fleet requests and replaces no nodes, in words; empty when the fleet does.
 
     So many nodes never came that no machine can be the cause: see `domain.health.common_cause`.
     """
@@ -106,5 +106,5 @@ def stopped(instances: Sequence[InstanceView], view: FleetView, policy: ScalingP
 
 
 def is_trial_due(view: FleetView, now_ms: int) -> bool:
-    """Whether a fleet that stopped may try one node more."""
+    """Return True when a fleet that stopped may try one more node."""
     return view.changed_at_ms is None or now_ms - view.changed_at_ms >= TRIAL_EVERY_MS

@@ -1,4 +1,4 @@
-"""Which attempts are too slow, and whether moving the job pays.
+"""Find attempts that are too slow, and decide if moving the job pays.
 
 A step is compared with the steps of its cohort: the same device, kind, shape and width of the batch. The measure is
 the modified z-score of Iglewicz & Hoaglin ("How to Detect and Handle Outliers", 1993), 0.6745 · (x − median) / MAD,
@@ -27,7 +27,7 @@ CUT_OFF = 3.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerPolicy:
-    """When a step counts as slow, and a job is moved for it."""
+    """The limits from which a step counts as slow, and a job is moved."""
 
     members: int = 6  # fewest others to compare with
     machines: int = 3  # on so many different machines
@@ -51,7 +51,7 @@ class Member:
 
 
 class Mark(NamedTuple):
-    """At this moment of the server's clock this step became known."""
+    """A step with the moment of the server's clock at which the step became known."""
 
     at_ms: int
     step: int
@@ -101,7 +101,7 @@ def paces_s(cohort: Collection[Member]) -> Mapping[str, float]:
 
 
 def is_slow(step_s: float, *, machine_id: str, cohort: Collection[Member], policy: StragglerPolicy) -> bool:
-    """Whether it is far slower than the other machines; attempts on its own machine prove nothing."""
+    """Return True when the attempt is far slower than other machines; those on its own machine prove nothing."""
     others = [each for each in cohort if each.machine_id != machine_id]
     theirs_s = list(paces_s(others).values())
     if len(others) < policy.members or len(theirs_s) < policy.machines:
@@ -114,7 +114,7 @@ def is_slow(step_s: float, *, machine_id: str, cohort: Collection[Member], polic
 
 
 def is_as_usual(step_s: float, *, ascending_s: Sequence[float], policy: StragglerPolicy) -> bool:
-    """Whether `is_slow` would surely say no, found without a look at each of the others.
+    """Return True when `is_slow` would surely be False, without a look at each of the others.
 
     `ascending_s` are the `paces_s` of all machines of the cohort, its own among them, the fastest first. The n-th of
     the others is no smaller than the n-th of all, so their median is at least the one that is looked up.
@@ -124,28 +124,28 @@ def is_as_usual(step_s: float, *, ascending_s: Sequence[float], policy: Straggle
 
 
 def _slow_from_s(middle_s: float, policy: StragglerPolicy) -> float:
-    """Nobody is slow below this; above it, the spread decides."""
+    """Return the seconds per step below which no machine counts as slow. Above this limit, the spread decides."""
     return middle_s * (1.0 + CUT_OFF / MAD_TO_SIGMA * policy.least_mad)
 
 
 def move_pays(
     *, steps_left: int, step_s: float, others: Sequence[Member], wait_s: float, policy: StragglerPolicy
 ) -> bool:
-    """Whether the rest of the job takes longer here than elsewhere, with the wait for a node and its start-up."""
+    """Return True when the rest of the job is slower here than elsewhere, with wait and start-up of another node."""
     there_s = median(each.step_s for each in others) * steps_left
     start_up_s = median(each.start_up_s for each in others)
     return steps_left * step_s > policy.gain * (wait_s + start_up_s + there_s)
 
 
 def may_move_at_once(*, live: int, policy: StragglerPolicy) -> int:
-    """How many of the `live` attempts of a cohort may be on their way to another machine at one time."""
+    """Return how many of the `live` attempts of a cohort may move to another machine at one time."""
     return max(1, int(live * policy.at_once_share))
 
 
 def wait_for_a_node_s(
     *, idle: int, busy: int, coming: int, job_s: float, coming_s: float, ahead: int = 0
 ) -> float | None:
-    """How long until somebody else can take the job; None: nobody will.
+    """Return the seconds until another node can take the job; None: no node will.
 
     `ahead` counts the jobs that are moved already and take the first nodes. A job that comes back goes before those
     that never ran, so it gets the first of `busy` nodes that is done: with jobs of `job_s` seconds, each anywhere in
@@ -160,5 +160,5 @@ def wait_for_a_node_s(
 
 
 def is_stuck(*, silent_s: float, step_s: float, policy: StragglerPolicy) -> bool:
-    """Whether an attempt that beats has made no step for far longer than its steps take."""
+    """Return True when an attempt that beats has made no step for far longer than its steps take."""
     return silent_s > max(policy.stuck_s, policy.stuck_steps * step_s)

@@ -39,11 +39,11 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """One more; a value that is equal to a bound counts as below it."""
+        """Count one more value; a value equal to a bound counts as below the bound."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def add(self, other: "Histogram") -> None:
-        """All that another one with the same bounds has."""
+        """Add all counts of another histogram with the same bounds."""
         self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
         self.total += other.total

@@ -42,7 +42,7 @@ PROBE_SEED = b"giornata link probe"
 
 
 def probe_size(wanted_bytes_per_s: float) -> int:
-    """How many bytes show whether a link is that fast: some seconds' worth, a power of two, 1 to 32 MiB.
+    """Return the bytes that show if a link is that fast: some seconds' worth, a power of two, 1 to 32 MiB.
 
     Few sizes, so that storage holds few such objects.
     """

@@ -72,7 +72,7 @@ class LocalFleet:
 
     @property
     def limits(self) -> Limits:
-        """One node a GPU, where there are GPUs to give out. What is started again is where it was."""
+        """The limits: one node per GPU, where there are GPUs to give out. Restarted nodes stay where they were."""
         return Limits(most_nodes=len(self.gpus) or None, moves=False)
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
@@ -249,7 +249,7 @@ CHOSEN = "CUDA_VISIBLE_DEVICES"
 
 
 def run_command(command: Sequence[str]) -> str:
-    """With a bound on how long it may take."""
+    """Run a command with a time limit, and return its standard output."""
     done = subprocess.run(
         list(command), check=True, capture_output=True, text=True, timeout=ASKING_S, stdin=subprocess.DEVNULL
     )
@@ -259,9 +259,10 @@ def run_command(command: Sequence[str]) -> str:
 def gpus_of_machine(
     wanted: int | None, environment: Mapping[str, str], *, run: Runner = run_command
 ) -> tuple[str, ...]:
-    """What CUDA_VISIBLE_DEVICES may be for one node each: those that this process may use, at most `wanted`.
+    """Return one value of CUDA_VISIBLE_DEVICES per node: the GPUs that this process may use, at most `wanted`.
 
-    None: all that there are. Nothing when there are none or nobody cares: then nodes see what this process sees.
+    `wanted` None: all of these GPUs. The result is empty when there are no GPUs or `wanted` is 0: then nodes see the
+    GPUs that this process sees.
     """
     if wanted == 0:
         return ()

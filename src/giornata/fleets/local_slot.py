@@ -28,7 +28,7 @@ class EndingProcess:
     deadline_s: float
 
     def over(self, now_s: float) -> bool:
-        """Whether it is gone; nothing that it started survives it."""
+        """Return True when the process ended or is late, and kill its process group: no child survives."""
         if self.process.poll() is None and now_s < self.deadline_s:
             return False
         _signal_group(self.process, signal.SIGKILL)
@@ -36,7 +36,7 @@ class EndingProcess:
         return True
 
     def wait(self, monotonic_s: Callable[[], float]) -> None:
-        """Until it is gone, at most to the deadline."""
+        """Wait for the end of the process, at most to the deadline, then kill its process group."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=max(0.0, self.deadline_s - monotonic_s()))
         _signal_group(self.process, signal.SIGKILL)
@@ -65,15 +65,15 @@ class Slot:
 
     @property
     def alive(self) -> bool:
-        """Whether a process is in it."""
+        """True when a process runs in this place."""
         return self.process is not None and self.process.poll() is None
 
     def due(self, now_s: float) -> bool:
-        """Whether a process should be started now."""
+        """Return True when a process should be started now."""
         return self.process is None and now_s >= self.start_again_at_s
 
     def start(self, process: subprocess.Popen[bytes], *, now_s: float) -> None:
-        """The process is there."""
+        """Note that the process was started at `now_s`."""
         self.process, self.started_at_s = process, now_s
         self.starts += 1
 
@@ -90,17 +90,17 @@ class Slot:
         self.start_again_at_s = now_s + (self.backoff_s if self.starts > 1 else FIRST_BACKOFF_S)
 
     def begin_again(self, instance_id: str, *, now_s: float) -> None:
-        """Another process is to come, soon: somebody wanted it so."""
+        """Let another process start soon, on request."""
         self.ended, self.leaves = "", False
         self.process, self.instance_id, self.start_again_at_s = None, instance_id, now_s + FIRST_BACKOFF_S
 
     def trouble(self, now_s: float) -> str:
-        """How the process before ended, if it should not have, until this one has lived for a while."""
+        """Return the unexpected end of the previous process, until the present one has lived for a while."""
         well = self.alive and now_s - self.started_at_s >= HEALTHY_AFTER_S
         return "" if well else self.ended
 
     def ask_to_end(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM to the process group of the node."""
         if self.process is not None:
             _signal_group(self.process, signal.SIGTERM)
 
@@ -127,7 +127,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 
 def how_it_ended(status: int | None, log: Path | None) -> str:
-    """In words, with the last line that the process wrote; empty when it ended as it should."""
+    """Describe the end of a process with its last line; empty when the process ended as it should."""
     if not status:
         return ""
     how = f"ended with status {status}" if status > 0 else f"was killed by {_signal_name(-status)}"

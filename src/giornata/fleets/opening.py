@@ -1,4 +1,7 @@
-"""From settings to drivers. A driver is a module with `Options` and `open_fleet`; only those in use are loaded."""
+"""Open the drivers that the settings name.
+
+A driver is a module with `Options` and `open_fleet`. Only drivers in use are loaded.
+"""
 
 import importlib
 import json
@@ -40,8 +43,10 @@ class NodeWork:
         return told | ({WORKLOADS: json.dumps(dict(self.workloads))} if self.workloads else {})
 
     def missing_in(self, variables: Mapping[str, str]) -> tuple[str, ...]:
-        """As NAME='VALUE' what nodes with these variables have to be told besides, so that they take every kind and
-        as many jobs as the table says. A node that is told nothing takes `train`, one job at a time."""
+        """Return, as NAME='VALUE', the variables that such nodes lack for the table's kinds and number of jobs.
+
+        A node without these variables takes `train`, one job at a time.
+        """
         kinds, places = _read(variables.get(KINDS, '["train"]')), _read(variables.get(PLACES, "1"))
         told = self.environment("")
         lacking = {
@@ -133,7 +138,7 @@ def read_options(module: Driver, options: Mapping[str, Any], *, where: str) -> F
 
 @runtime_checkable
 class HasIdentities(Protocol):
-    """A fleet whose provider gives its nodes tokens that say who they are."""
+    """A fleet whose provider gives its nodes tokens that identify them."""
 
     @property
     def identities(self) -> WorkloadIdentities | None:
@@ -160,7 +165,7 @@ class AnyIdentities:
 
 
 def identities_of(fleets: Iterable[object]) -> WorkloadIdentities:
-    """One verifier for the tokens of all these fleets."""
+    """Return one verifier for the tokens of all these fleets."""
     found = [fleet.identities for fleet in fleets if isinstance(fleet, HasIdentities)]
     known = [each for each in found if each is not None]
     return AnyIdentities(known) if known else NoIdentities()

@@ -1,4 +1,4 @@
-"""Anybody's machines: whoever has the fleet's key starts `giornata node` on one, and it is a node of the fleet.
+"""Machines that join by themselves: `giornata node` with the fleet's key makes a machine a node of the fleet.
 
 Nobody here can start, replace or end such a machine. What there is, is what was heard of.
 """
@@ -27,7 +27,7 @@ class Options(FleetOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticFleet:
-    """See `giornata.control.ports.fleet.Fleet`."""
+    """A fleet of machines that joined by themselves; see `giornata.control.ports.fleet.Fleet`."""
 
     name: str
     options: Options
@@ -35,7 +35,7 @@ class StaticFleet:
 
     @property
     def limits(self) -> Limits:
-        """None can be had for the asking."""
+        """The limits of a fleet that starts no nodes itself."""
         own_prices = self.options.price_usd_per_hour is None
         return Limits(
             most_nodes=0,
@@ -57,12 +57,12 @@ class StaticFleet:
         return tuple(self.dependencies.seen(self.name))
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
-        """Raises FleetRefused: it is somebody's own machine. Raises InstanceGone."""
+        """Refuse the request: the machine is the user's own. Raises FleetRefused, InstanceGone."""
         self._must_be_there(instance_id)
         raise FleetRefused(f"{instance_id} is somebody's own machine and cannot be replaced from here ({reason})")
 
     def drain(self, instance_id: str) -> None:
-        """The server tells the node; nobody has a mark to set. Raises InstanceGone."""
+        """Check that the node is there: the server tells the node, and no mark is set. Raises InstanceGone."""
         self._must_be_there(instance_id)
 
     def price(self) -> Price:
@@ -70,7 +70,7 @@ class StaticFleet:
         return Price(micro_usd_per_hour=round((self.options.price_usd_per_hour or 0) * MICRO_USD), source="settings")
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: the fleet holds nothing."""
 
     def _must_be_there(self, instance_id: str) -> None:
         if instance_id not in {each.id for each in self.list()}:

@@ -44,7 +44,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """All that a configuration said. Paths are as the file has them, from the working directory."""
+    """The content of a configuration. Paths are as the file has them, from the working directory."""
 
     tool: str
     taken: tuple[Taken, ...] = ()
@@ -63,7 +63,7 @@ class Reading:
 
 
 def is_off(value: Any) -> bool:
-    """Whether the value switches its key off: false, zero, nothing."""
+    """Return True when the value switches its key off: false, zero, nothing."""
     return any(value is off or (type(value) is type(off) and value == off) for off in _OFF) or value == 0.0
 
 
@@ -79,13 +79,13 @@ class Account:
     seen: set[str] = field(default_factory=set)
 
     def value(self, key: str) -> Any:
-        """What the file says, or the tool's default. An empty text says nothing."""
+        """Return the file's value for this key, or the tool's default. An empty text counts as not given."""
         self.seen.add(key)
         given = self.given.get(key)
         return self.defaults.get(key) if given is None or given == "" else given
 
     def implied(self, key: str) -> bool:
-        """Whether the file leaves the key to the tool's default."""
+        """Return True when the file leaves the key to the tool's default."""
         return self.given.get(key) in (None, "")
 
     def take(self, key: str, setting: str, ours: Any, note: str = "") -> None:
@@ -129,7 +129,7 @@ class Account:
         self.left_out.update(dict.fromkeys(key for key in keys if not self.implied(key)))
 
     def close(self) -> None:
-        """Drop what means nothing beside the rest, and refuse what nobody has spoken of."""
+        """Drop keys without meaning beside the rest, and refuse keys that no rule has read."""
         kind = self.taken.get("adapter_type")
         if kind is not None and kind.ours == "lokr":
             self.take(kind.key, "output_formats", ["kohya"], "diffusers loads no LoKr")
@@ -141,7 +141,7 @@ class Account:
                 self.without_equal(key, NOT_KNOWN)
 
     def reading(self, tool: str, **sources: Any) -> Reading:
-        """The whole account."""
+        """Close the account, and return its taken, refused and omitted keys."""
         self.close()
         told = {row.key for row in self.taken.values()} | self.refused.keys()
         return Reading(
@@ -201,7 +201,7 @@ _NEEDS: Mapping[str, Callable[[Fields], bool]] = MappingProxyType(
 
 
 def means_something(setting: str, fields: Fields) -> bool:
-    """Whether the setting has a meaning beside these fields."""
+    """Return True when the setting has a meaning beside these fields."""
     needs = _NEEDS.get(setting)
     return needs is None or needs(fields)
 
@@ -214,7 +214,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def agreed(values: Iterable[Any]) -> tuple[bool, Any]:
-    """Whether all are equal, and the first of them."""
+    """Return whether all values are equal, and the first value (None without any)."""
     found = list(values)
     return all(each == found[0] for each in found), found[0] if found else None
 

@@ -26,7 +26,7 @@ _ONE_A_JOB = "the datasets say {values}, and a job has one (with --ignore: the f
 
 
 def is_ai_toolkit_file(content: Any) -> bool:
-    """Whether it is a job of ai-toolkit."""
+    """Return True when the content is a job of ai-toolkit."""
     return isinstance(content, dict) and "job" in content and isinstance(content.get("config"), dict)
 
 
@@ -88,7 +88,7 @@ def _flat(process: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_datasets(datasets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the first dataset says of the pictures; others may say the same only."""
+    """Return the datasets' options under `datasets.KEY`; the first dataset with a key gives the value."""
     found: dict[str, Any] = {}
     for dataset in datasets:
         for key, value in dataset.items():

@@ -87,7 +87,7 @@ def _take_model(account: Account) -> None:
 
 
 def _take_rates(account: Account) -> None:
-    """One rate for the UNet, and one or several for the text encoders, which sd-scripts trains unless told not to."""
+    """Take one rate for the UNet, and one or several for the text encoders, which sd-scripts trains by default."""
     general = account.value("learning_rate")
     key = "learning_rate" if account.implied("unet_lr") else "unet_lr"
     account.take(key, "learning_rate", account.value(key))
@@ -180,7 +180,7 @@ def _take_results(account: Account) -> None:
 def _folders(
     account: Account, subsets: tuple[Subset, ...], class_subsets: tuple[Subset, ...]
 ) -> tuple[Path | None, Path | None]:
-    """Of pictures and of class pictures, where no dataset file names them."""
+    """Return the folders of pictures and of class pictures, where no dataset file names them."""
     folder, classes = account.value("train_data_dir"), account.value("reg_data_dir")
     account.seen.add("class_tokens")
     if subsets or class_subsets:

@@ -42,7 +42,7 @@ _ONE_A_JOB = "the file gives {values} to different folders, and a job has one (w
 
 
 def is_dataset_file(content: Mapping[str, Any]) -> bool:
-    """Whether it is a file for dataset_config rather than for config_file."""
+    """Return True when the content is for dataset_config rather than for config_file."""
     return isinstance(content.get("datasets"), list)
 
 
@@ -97,14 +97,14 @@ def _shared_keys(chains: Sequence[tuple[Mapping[str, Any], ...]]) -> list[str]:
 
 
 def _means_something(key: str, chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> bool:
-    """Whether the key does anything in one folder."""
+    """Return True when the key does anything in one folder."""
     if key in {"keep_tokens", "caption_separator"}:
         return _said(chain, options, "shuffle_caption") is True
     return key not in _BUCKETS or _said(chain, options, "enable_bucket") is True
 
 
 def _said(chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any], key: str) -> Any:
-    """What holds for one folder."""
+    """Return a folder's value for the key: the first in `chain`, else the one of the run's `options`."""
     own = _OF_THE_RUN.get(key, key)
     found = next((part[key] for part in chain if key in part), options.get(own))
     return None if key == "num_repeats" and is_off(found) else found

@@ -80,7 +80,7 @@ _OTHER_FAMILIES = ("flux", "sd3", "t5xxl", "clip_", "mmdit", "lumina", "anima", 
 
 
 def is_gui_file(content: Mapping[str, Any]) -> bool:
-    """Whether the GUI has written it."""
+    """Return True when the GUI has written it."""
     return "LoRA_type" in content
 
 
@@ -127,7 +127,7 @@ def command_options(line: str) -> dict[str, Any]:
 
 
 def _is_own(key: str) -> bool:
-    """Whether the key is read in another way, or is for nothing that is trained here."""
+    """Return True when the key is read in another way, or is for nothing that is trained here."""
     return key in _NO_MEANING or key in (*_ARGUMENTS, *_LYCORIS_ARGUMENTS) or key.startswith(_OTHER_FAMILIES)
 
 

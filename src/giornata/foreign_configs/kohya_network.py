@@ -125,7 +125,7 @@ def _take_argument(account: Account, own: str, name: str, value: Any) -> None:
 
 
 def _told_already(account: Account, name: str) -> bool:
-    """Whether the argument shows in what was taken."""
+    """Return True when the argument shows in what was taken."""
     return name in {"algo", "preset"} or (
         name in {"conv_dim", "conv_alpha"} and {"rank_pattern", "alpha_pattern"} & account.taken.keys() != set()
     )

@@ -1,4 +1,4 @@
-"""Which layers each trainer adapts, by the names that they have in diffusers' models."""
+"""The layers that each trainer adapts, by their names in diffusers' models."""
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 TRANSFORMER = (*ATTENTION, "ff.net.0.proj", "ff.net.2", "proj_in", "proj_out")

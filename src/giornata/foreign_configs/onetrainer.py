@@ -28,7 +28,7 @@ _ADAMW_DECAY = 0.01
 
 
 def is_onetrainer_file(content: Any) -> bool:
-    """Whether it is a run's configuration."""
+    """Return True when the content is the configuration of a OneTrainer run."""
     return isinstance(content, dict) and "training_method" in content
 
 

@@ -27,7 +27,7 @@ _ONE_A_JOB = "the concepts say {values}, and a job has one (with --ignore: the f
 
 
 def is_concepts_file(content: Any) -> bool:
-    """Whether it is a list of concepts."""
+    """Return True when the content is a list of OneTrainer's concepts."""
     return isinstance(content, list) and all(isinstance(each, dict) and "path" in each for each in content)
 
 

@@ -87,7 +87,7 @@ def take_optimizer(
 
 
 def _may_be_said(plain: str, name: str, value: Any) -> bool:
-    """Whether a spec may tell the optimizer this in optimizer_args, where there is such a field."""
+    """Return True when a spec may tell the optimizer this in optimizer_args, where there is such a field."""
     if "optimizer_args" not in TrainSpec.model_fields:
         return False
     probe = {"optimizer": plain, "learning_rate": 1.0, "optimizer_args": {name: value}}
@@ -99,7 +99,7 @@ def _may_be_said(plain: str, name: str, value: Any) -> bool:
 
 
 def _take_common(account: Account, own: str, name: str, value: Any, plain: str) -> bool:
-    """Whether it is an argument that most optimizers have, and a field of its own here."""
+    """Take an argument that most optimizers have, and that is a field of its own here; False for others."""
     if plain in _OWN_MOMENTS and name != "weight_decay":
         return False
     if name == "betas" and isinstance(value, list | tuple) and len(value) == 2:

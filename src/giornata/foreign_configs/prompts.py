@@ -24,7 +24,7 @@ def prompts_of(given: Any) -> tuple[list[str], str]:
 
 
 def _prompt(sample: Any) -> str:
-    """One of a list: a text, or an object with a prompt."""
+    """Read one prompt of a list: a text, or an object with a prompt."""
     return str(sample.get("prompt") or "") if isinstance(sample, dict) else str(sample)
 
 

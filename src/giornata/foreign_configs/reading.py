@@ -1,4 +1,4 @@
-"""From files to one reading: which trainer wrote each, and which belong together."""
+"""Combine files to one reading: find the trainer of each, and the files that belong together."""
 
 import json
 import tomllib
@@ -25,7 +25,9 @@ _SD_SCRIPTS_KEYS = frozenset({"pretrained_model_name_or_path", "network_module",
 
 
 def read_configs(files: Sequence[Path]) -> Reading:
-    """What the files say together. Paths in them hold from the working directory, as in the trainers themselves.
+    """Read the files of one run together.
+
+    Paths in the files are relative to the working directory, as in the trainers themselves.
 
     Raises InvalidInput for what cannot be read, is of no trainer that is known, or does not belong together.
     """

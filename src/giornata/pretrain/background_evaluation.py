@@ -33,7 +33,7 @@ class Task(Protocol):
     """The evaluation of one checkpoint."""
 
     def result(self) -> dict[str, float] | None:
-        """Its numbers; None while it is at work. Raises GiornataError, OSError or RayError."""
+        """Return the evaluation's numbers; None while it runs. Raises GiornataError, OSError or RayError."""
 
     def cancel(self) -> None: ...
 
@@ -43,9 +43,11 @@ Begin = Callable[[Committed, bool], Task]
 
 
 def due(config: PretrainConfig, checkpoint: Committed, before: tuple[int, int]) -> bool:
-    """Whether it is to be evaluated: every `evaluate.checkpoints`-th of those that are made by the number of steps,
-    and each with which a phase is complete. With checkpoints by time, the first one after as many steps. `before` is
-    (step, phase) of the checkpoint before."""
+    """Return True when the checkpoint is to be evaluated.
+
+    Due are every `evaluate.checkpoints`-th checkpoint by number of steps, and each that completes a phase. With
+    checkpoints by time, the first one after as many steps is due. `before` is (step, phase) of the checkpoint before.
+    """
     every = config.evaluate.checkpoints * config.train.checkpoint_steps
     if not every or checkpoint.phase != before[1]:
         return bool(every)
@@ -149,7 +151,7 @@ class RayTask:
         self.ref = task.options(num_cpus=0, num_gpus=int(gpu)).remote(config.to_json(), checkpoint.name, gpu)
 
     def result(self) -> dict[str, float] | None:
-        """Its numbers; None while it is at work."""
+        """Return the evaluation's numbers; None while the evaluation runs."""
         ready, _ = ray.wait([self.ref], timeout=0)
         if not ready:
             return None
@@ -163,8 +165,11 @@ class RayTask:
 
 
 def spare_gpu(config: PretrainConfig, *, there: float, all_trained: bool) -> bool:
-    """Whether an evaluation gets one of the GPUs that are `there`: never one that trainers or encoders may want when
-    they start again. With `evaluate.use_gpu` it waits for one."""
+    """Return True when an evaluation gets one of the GPUs that are `there`.
+
+    An evaluation never gets a GPU that restarted trainers or encoders may want. With `evaluate.use_gpu` the
+    evaluation waits for a GPU.
+    """
     workers, encoders = config.workers, max(config.encoders_of(place) for place in range(len(config.phases)))
     taken = workers.trainers if workers.use_gpu else 0.0
     if config.encode.mode in BESIDE:

@@ -18,7 +18,7 @@ _OF_OTHERS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by 
 
 
 def words_of(error: BaseException) -> str:
-    """One line: the kind of error and what it says. Of an error in a task of Ray, the end of its traceback."""
+    """Return the kind and the message of an error as one line; for a Ray task, the end of its traceback."""
     import ray.exceptions
 
     if isinstance(error, ray.exceptions.RayTaskError):
@@ -29,7 +29,7 @@ def words_of(error: BaseException) -> str:
 
 
 def lost_others(error: BaseException) -> bool:
-    """Whether the trainer only noticed that another trainer, an actor or a node is gone."""
+    """Return True when the trainer only noticed that another trainer, an actor or a node is gone."""
     import ray.exceptions
     import torch.distributed
 
@@ -71,7 +71,7 @@ class Crashes:
 
     @property
     def hopeless(self) -> str:
-        """Why no further start is worth while; empty while one is."""
+        """The reason why no further start pays; empty while one does."""
         if self._final:
             return self._final
         if self._last is not None and self._equal >= MOST_EQUAL:
@@ -80,5 +80,5 @@ class Crashes:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether the error is of the input, which no further start changes."""
+    """Return True when the error is of the input, which no further start changes."""
     return isinstance(error, InvalidInput)

@@ -179,7 +179,7 @@ def _scores(config: PretrainConfig, pipeline: Any, models: ScoringModels, phase:
 
 
 def _held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[list[Image.Image], list[str]]:
-    """At most `most` held-back pictures with their captions, cut as the phase cuts them."""
+    """Return at most `most` held-back pictures with their captions, cut as the phase cuts them."""
     source = source_manifest(config)
     rows_of = rows_of_phases(config, source)[phase]
     cutting = Cutting.of(config.data, seed=config.seed, resolution=config.phases[phase].resolution)

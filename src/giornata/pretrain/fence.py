@@ -39,7 +39,7 @@ class Clock:
 
 @dataclass(slots=True, kw_only=True)
 class Held:
-    """A storage that this command owns, as long as nobody takes it over."""
+    """A storage that this command owns until another command takes the storage over."""
 
     storage: Storage
     record: dict[str, Any]
@@ -147,7 +147,7 @@ def _dead(record: dict[str, Any], now_ms: int) -> bool:
 
 
 def _machine() -> str:
-    """Names what a number of a process is valid in: this start of this machine, and its container."""
+    """Name the scope of a process number: this start of this machine, and its container."""
     boot, numbers = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     known = [boot.read_text().strip(), str(numbers.readlink())] if boot.exists() and numbers.exists() else []
     return " ".join([socket.gethostname(), *known])

@@ -123,7 +123,7 @@ class RayTrainLosses:
     reached: int = -1
 
     def bearable(self, step: int) -> bool:
-        """Whether it is worth while to begin anew after a loss, where the newest checkpoint is of this step."""
+        """Return True when another start pays after a loss; the newest checkpoint is of this step."""
         self.fruitless, self.reached = 1 if step > self.reached else self.fruitless + 1, step
         return self.fruitless < MOST_FRUITLESS
 

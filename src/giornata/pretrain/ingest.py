@@ -1,4 +1,4 @@
-"""From a source of captioned pictures to normalized shards: `python -m giornata.pretrain.ingest SOURCE OUT`.
+"""Convert a source of captioned pictures to normalized shards: `python -m giornata.pretrain.ingest SOURCE OUT`.
 
 Every row is examined first, then the kept rows are written, stretch by stretch, and the manifest last. Shards are a
 function of the source's content and the options: they do not depend on the number of workers, or of restarts.

@@ -23,7 +23,7 @@ class ProgressActor:
         self._crashes = Crashes()
 
     def add(self, message: dict[str, Any]) -> None:
-        """Add a message."""
+        """Add a message, and note the step that it reports for crash reports."""
         self._messages.append(message)
         if message["event"] == "progress":
             self._crashes.step = message["step"]
@@ -41,7 +41,7 @@ class ProgressActor:
             self._messages.append(told)
 
     def hopeless(self) -> str:
-        """Why no further start is worth while; empty while one is."""
+        """Return the reason why no further start pays; empty while one does."""
         return self._crashes.hopeless
 
     def take(self) -> list[dict[str, Any]]:
@@ -51,15 +51,15 @@ class ProgressActor:
         return taken
 
     def ask_to_stop(self) -> None:
-        """With a checkpoint, after the step that is under way."""
+        """Ask the trainers to stop with a checkpoint after the current step."""
         self._leave = STOP
 
     def ask_to_resize(self) -> None:
-        """As `ask_to_stop`, because the trainers start again in another number."""
+        """Ask the trainers to stop, as `ask_to_stop` does, because they start again in another number."""
         self._leave = self._leave or RESIZE
 
     def leave(self) -> str:
-        """Whether the trainers are to leave: STOP, RESIZE, or empty."""
+        """Return the order for the trainers to leave: STOP, RESIZE, or empty without an order."""
         return self._leave
 
     def left(self) -> None:
@@ -67,7 +67,7 @@ class ProgressActor:
         self._saved = True
 
     def have_left(self) -> bool:
-        """Whether a trainer has ended since the trainers started."""
+        """Return True when a trainer has ended since the trainers started."""
         return self._saved
 
 

@@ -60,7 +60,7 @@ class Streams(DataConfig):
         worker_node_ids: list[str] | None,
         **_: Any,
     ) -> list[dict[str, DataIterator]]:
-        """For each trainer, a stream for each name, as Ray Train expects."""
+        """Return a stream for each name and trainer, as Ray Train expects."""
         config = parse(self._config)
         parts: list[dict[str, DataIterator]] = [{} for _ in range(world_size)]
         for name, dataset in datasets.items():

@@ -198,7 +198,7 @@ class FrozenParts:
 
 
 def frozen_parts(config: PretrainConfig, source: Manifest, device: torch.device) -> FrozenParts:
-    """From the encoded shards, or in every mode but offline from the encoders themselves."""
+    """Return the frozen parts from the encoded shards, or in other modes than offline from the encoders."""
     if config.encode.mode is Mode.OFFLINE:
         resolution = config.phases[0].resolution
         about = encoded_manifest(config, resolution, source).about

@@ -87,7 +87,7 @@ class ProjectPage(Reply):
 
 
 class CreateKey(Message):
-    """`POST /v1/keys`."""
+    """The body of `POST /v1/keys`, which creates an API key."""
 
     scope: Scope = Scope.MEMBER
     project_id: str | None = Field(None, description="Another project than the caller's: root admin only.")
@@ -128,7 +128,7 @@ class CreatedKey(Key):
 
 
 class KeyPage(Reply):
-    """`GET /v1/keys`."""
+    """The reply of `GET /v1/keys`: a page of keys."""
 
     items: tuple[Key, ...]
     next: str | None = None

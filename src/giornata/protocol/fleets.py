@@ -14,7 +14,7 @@ Nodes = Annotated[int, Field(ge=0, le=MOST_NODES)]
 
 
 class InstanceStanding(StrEnum):
-    """Where an instance is: as its provider says, or as it was decided."""
+    """The state of an instance: as its provider says, or as the control plane decided."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -130,7 +130,7 @@ class HeldFailure(Reply):
 
 
 class Machine(Reply):
-    """How a machine fares with jobs of one kind."""
+    """The health of a machine with jobs of one kind."""
 
     machine_id: str
     kind: str
@@ -150,13 +150,13 @@ class Machine(Reply):
 
 
 class MachinePage(Reply):
-    """`GET /v1/machines`."""
+    """The reply of `GET /v1/machines`: a page of machines."""
 
     items: tuple[Machine, ...]
     next: str | None = None
 
 
 class QuarantineMachine(Message):
-    """`POST /v1/machines/{machine_id}/quarantine`."""
+    """The body of `POST /v1/machines/{machine_id}/quarantine`."""
 
     reason: str = Field("by hand", min_length=1, max_length=500)

@@ -24,7 +24,7 @@ MinVram = Annotated[
 
 
 class JobPart(StrEnum):
-    """What lists of jobs leave out unless it is asked for."""
+    """The parts of a job that lists of jobs omit unless the request includes them."""
 
     SPEC = "spec"
     RESULT = "result"
@@ -67,7 +67,7 @@ class ChangeJob(Message):
 
 
 class JobUrls(Reply):
-    """Where to go from here; paths relative to the server."""
+    """The URLs of a job's parts; paths relative to the server."""
 
     self: str
     cancel: str
@@ -212,7 +212,7 @@ class LogLine(Reply):
 
 
 class LogPage(Reply):
-    """`GET /v1/jobs/{id}/logs`; oldest first."""
+    """The reply of `GET /v1/jobs/{id}/logs`: a page of log lines, oldest first."""
 
     items: tuple[LogLine, ...]
     next: str | None = None
@@ -228,7 +228,7 @@ class MetricPoint(Reply):
 
 
 class MetricPage(Reply):
-    """`GET /v1/jobs/{id}/metrics`; ascending steps."""
+    """The reply of `GET /v1/jobs/{id}/metrics`: a page of metrics by ascending steps."""
 
     items: tuple[MetricPoint, ...]
     next: str | None = None
@@ -263,6 +263,6 @@ class Artifact(Reply):
 
 
 class ArtifactPage(Reply):
-    """`GET /v1/jobs/{id}/artifacts`."""
+    """The reply of `GET /v1/jobs/{id}/artifacts`: the job's artifacts."""
 
     items: tuple[Artifact, ...]

@@ -1,4 +1,4 @@
-"""Which jobs may share one batch of one engine: the same question for the control plane, the node and the engine.
+"""Decide which jobs may share one batch of one engine, for the control plane, the node and the engine alike.
 
 A job trains jointly when everything that it asks for is either its own affair inside a shared batch (`OWN`) or the
 same for all that share it (`SHARED`). Every other field has to be as it is by default: what is new is trained alone

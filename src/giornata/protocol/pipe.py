@@ -77,7 +77,7 @@ class Stop(Reply):
 
 
 class CacheAnswer(Reply):
-    """Answer to `cache_get`: the file, or None when nobody has made it yet."""
+    """Answer to `cache_get`: the file, or None when no attempt has made it yet."""
 
     type: Literal["cache"] = "cache"
     attempt: str
@@ -97,7 +97,7 @@ ToEngine = Annotated[Start | WriteCheckpoint | Stop | CacheAnswer | Shutdown, Fi
 
 
 class Hello(Reply):
-    """First line: who speaks, and which protocol."""
+    """The engine's first line: its identity and its protocol."""
 
     type: Literal["hello"] = "hello"
     protocol: int
@@ -110,7 +110,7 @@ class Hello(Reply):
 
 
 class Phase(Reply):
-    """What the engine is busy with, before and after the steps: loading, caching, training, exporting, sampling …"""
+    """The engine's current phase, before and after the steps: loading, caching, training, exporting, sampling …"""
 
     type: Literal["phase"] = "phase"
     attempt: str
@@ -225,8 +225,11 @@ class Stopped(Reply):
 
 
 class Held(Reply):
-    """Which base models are warm (`giornata.protocol.specs.model_key`), and how much GPU memory the next job could
-    have: what is free, and what this engine would give back. Said whenever either changes between jobs."""
+    """The warm base models (`giornata.protocol.specs.model_key`), and the GPU memory that the next job could have.
+
+    The memory is the free part, and the part that this engine would give back. The engine sends the message when
+    either changes between jobs.
+    """
 
     type: Literal["held"] = "held"
     models: tuple[str, ...]
@@ -234,8 +237,9 @@ class Held(Reply):
 
 
 class Seats(Reply):
-    """How many more attempts with this key could join those at work, which are `attempts`; said whenever either
-    changes, and with `free` 0 when nobody can join any more.
+    """The number of further attempts with this key that could join those at work, `attempts`.
+
+    The engine sends the message whenever either changes, and with `free` 0 when no attempt can join any more.
 
     An engine that never says so is given one attempt at a time. The names make the count safe: whoever was sent to
     the engine and is not among them yet will take one of the free places.

@@ -63,7 +63,7 @@ def fast() -> dict[str, Any]:
 
 
 def ancestor() -> dict[str, Any]:
-    """What the system that this one descends from ran: four micro-batches a step, both text encoders, rank 4."""
+    """The options of this system's predecessor: four micro-batches a step, both text encoders, rank 4."""
     return {
         "rank": 4,
         "learning_rate": 2e-6,

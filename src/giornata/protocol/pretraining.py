@@ -76,7 +76,7 @@ BESIDE = frozenset({Mode.ONLINE, Mode.HYBRID})
 
 
 class Architecture(StrEnum):
-    """Which model is made."""
+    """The architecture of the model that pre-training makes."""
 
     SD2 = "sd2"  # Stable Diffusion 2's UNet, with OpenCLIP ViT-H's text encoder
     SDXL_TINY = "sdxl-tiny"  # the tests' SDXL: everything in it, nothing in size
@@ -84,7 +84,7 @@ class Architecture(StrEnum):
 
 
 class Parallel(StrEnum):
-    """How the model is spread over the trainers."""
+    """The way in which the model is spread over the trainers."""
 
     DDP = "ddp"
     FSDP2 = "fsdp2"  # parameters stay gathered after the forward pass: only gradients and moments are sharded
@@ -92,7 +92,7 @@ class Parallel(StrEnum):
 
 
 class CheckpointCadence(StrEnum):
-    """When a checkpoint is due."""
+    """The rule that decides when a checkpoint is due."""
 
     STEPS = "steps"  # after every checkpoint_steps
     YOUNG_DALY = "young_daly"  # by what a checkpoint costs and how often the run is interrupted
@@ -333,8 +333,11 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Evaluate:
-    """Of checkpoints, while the run goes on and never in its way: samples of train.validation_prompts, the validation
-    loss of the averaged weights, and scores where networks for them are named."""
+    """Evaluation of checkpoints during the run, which never waits for it.
+
+    An evaluation has samples of train.validation_prompts, the validation loss of the averaged weights, and scores
+    where networks for them are named.
+    """
 
     checkpoints: AtLeast0 = 0
     """Every so manieth is evaluated, and each that completes a phase; 0: none, until somebody does it by hand."""

@@ -173,7 +173,7 @@ def _place(detail: ErrorDetails) -> str:
 
 
 def _rests_on(detail: ErrorDetails, told: Iterable[str]) -> bool:
-    """Whether a contradiction speaks of a field that is told to be wrong: nobody gave the value that stands in."""
+    """Return True when a contradiction is about a field in `told`: the compared value is only a substitute."""
     fields = (_place(detail), *detail["ctx"]["others"])
     return any(f"{one}.".startswith(f"{two}.") or f"{two}.".startswith(f"{one}.") for one in fields for two in told)
 

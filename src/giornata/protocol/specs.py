@@ -114,7 +114,7 @@ def step_artifacts(kind: str, spec: Mapping[str, Any]) -> frozenset[str]:
 
 
 def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:
-    """How many steps the job has, if its kind says so."""
+    """Return the number of the job's steps, if its kind says so."""
     if kind == PRETRAIN_KIND:
         batch = spec["config"]["train"]["global_batch_size"]
         steps: int = sum(-(-phase["samples"] // batch) for phase in spec["config"]["phases"])

@@ -15,7 +15,7 @@ _CONVERTED = frozenset({"int_type", "float_type", "bool_type"})
 
 
 def check_as_written(model: type[BaseModel], value: Any) -> None:
-    """Raises ValidationError, with every fault, if the JSON value is one of the model only by a conversion.
+    """Check that the JSON value is one of the model without any conversion. Raises ValidationError with every fault.
 
     A value that has other faults alone is left to whoever validates it.
     """

@@ -45,7 +45,7 @@ class UploadRequest(Message):
 
 
 class UploadTicket(Reply):
-    """Where to put one file. With `exists` there is nothing to do: the project has these bytes already.
+    """The place for the upload of one file. With `exists` no upload is needed: the project has these bytes already.
 
     Otherwise exactly one of `put` and `parts` is given; afterwards the upload is completed with the parts' ETags
     in order (a single PUT has one, or none).
@@ -84,7 +84,7 @@ class Blob(Reply):
 
 
 class Download(Reply):
-    """Where to get bytes, and what they must hash to."""
+    """The source of an object's bytes, and the hash that they must have."""
 
     sha256: Sha256
     size_bytes: int
@@ -132,7 +132,7 @@ class Dataset(Reply):
 
 
 class DatasetPage(Reply):
-    """`GET /v1/datasets`."""
+    """The reply of `GET /v1/datasets`: a page of datasets."""
 
     items: tuple[Dataset, ...]
     next: str | None = None

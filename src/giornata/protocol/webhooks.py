@@ -62,7 +62,7 @@ def signed_headers(secret: str, *, delivery_id: str, timestamp_s: int, body: byt
 def is_genuine(
     secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float, tolerance_s: float = TOLERANCE_S
 ) -> bool:
-    """Whether `body` was signed with this secret, not longer ago than the tolerance; for whoever receives it.
+    """Return True when `body` was signed with this secret, within the tolerance; for receivers of webhooks.
 
     `headers` are looked up in lower case. Several signatures may stand beside one another, parted by blanks.
     """

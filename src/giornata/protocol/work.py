@@ -28,7 +28,7 @@ ModelKey = Annotated[str, StringConstraints(max_length=2048)]
 
 
 class NodeInfo(Message):
-    """Who asks. `node_id` is drawn by the agent at its start; `machine_id` stays when the process is replaced."""
+    """The node that makes the claim. The agent draws `node_id` at its start; `machine_id` outlives the process."""
 
     node_id: str = Field(pattern=r"^node_[0-9a-z]{8,40}$")
     machine_id: str = Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")
@@ -124,7 +124,7 @@ class ClaimReply(Reply):
 
 
 class Order(StrEnum):
-    """What the server wants of a running attempt. Anything but CONTINUE ends it.
+    """The server's order for a running attempt. Every order but CONTINUE ends the attempt.
 
     A canceled job's attempt has no lease any more: like every other write its beat is answered 409 `lease-lost`.
     """
@@ -169,7 +169,7 @@ class StepMetrics(Message):
 
 
 class MetricBatch(Message):
-    """`POST …/metrics`."""
+    """The body of `POST …/metrics`: up to 1000 points."""
 
     points: tuple[StepMetrics, ...] = Field(min_length=1, max_length=1000)
 
@@ -196,7 +196,7 @@ class CommitCheckpoint(Message):
 
 
 class CommitArtifact(Message):
-    """`POST …/artifacts`."""
+    """The body of `POST …/artifacts`, which commits an uploaded artifact."""
 
     name: ArtifactName
     sha256: Sha256
@@ -216,7 +216,7 @@ class CommitCache(Message):
 
 
 class Committed(Reply):
-    """What stands now. `superfluous` when the same had been committed before."""
+    """The object that is committed now. `superfluous`: the same object was committed before."""
 
     sha256: Sha256
     size_bytes: int
@@ -224,7 +224,7 @@ class Committed(Reply):
 
 
 class CacheReply(Reply):
-    """`GET …/cache/{key}`."""
+    """The reply of `GET …/cache/{key}`; `download` is None when the cache has no such key."""
 
     download: Download | None = None
 
@@ -238,7 +238,7 @@ class CompleteAttempt(Message):
 
 
 class FailAttempt(Message):
-    """`POST …/fail`."""
+    """The body of `POST …/fail`, which ends an attempt with a reason."""
 
     reason: Reason
     message: str = Field(max_length=4000)
@@ -260,6 +260,6 @@ class ReleaseAttempt(Message):
 
 
 class AttemptEnded(Reply):
-    """What became of the job."""
+    """The state of the job after the attempt's end."""
 
     job_state: str = Field(json_schema_extra={"enum": [str(state) for state in JobState]})

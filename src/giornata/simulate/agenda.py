@@ -27,7 +27,7 @@ class Agenda:
         return self._now_ms
 
     def elapsed_s(self) -> float:
-        """Since the beginning."""
+        """Simulated seconds since the beginning of the run."""
         return (self._now_ms - self.start_ms) / 1000
 
     def at(self, at_ms: int, act: Act, *, order: int = 0) -> None:
@@ -35,7 +35,7 @@ class Agenda:
         heapq.heappush(self._due, (max(at_ms, self._now_ms), order, next(self._numbers), act))
 
     def after(self, seconds: float, act: Act, *, order: int = 0) -> None:
-        """As `at`, counted from now."""
+        """Schedule a call as `at` does, counted from now."""
         self.at(self._now_ms + max(0, round(seconds * 1000)), act, order=order)
 
     def run(self, *, until: Callable[[], bool], latest_ms: int) -> bool:

@@ -24,10 +24,10 @@ class ModelledBlobs:
         return SignedRequest(method="PUT", url=key, expires_at=_NEVER)
 
     def complete_multipart(self, key: str, upload: str, etags: Sequence[str]) -> None:
-        """Nothing to join."""
+        """Do nothing: there are no parts to join."""
 
     def abort_multipart(self, key: str, upload: str) -> None:
-        """Nothing to drop."""
+        """Do nothing: there are no parts to drop."""
 
     def stale_multiparts(self, older_than: datetime) -> Iterator[StaleUpload]:
         return iter(())

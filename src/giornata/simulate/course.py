@@ -1,4 +1,4 @@
-"""How long the steps of an attempt take on a machine that differs from step to step and from hour to hour.
+"""The duration of an attempt's steps on a machine that differs from step to step and from hour to hour.
 
 Noise is a function of (seed, machine, step of the attempt) and of (seed, machine, hour of the clock), and no state. A
 machine without noise and heat takes the same time for each step.
@@ -23,13 +23,13 @@ def around_one(draw_of: object, *, seed: int, purpose: str, sigma: float) -> flo
 
 @functools.lru_cache(maxsize=65_536)
 def hour_factor(machine: Machine, hour: int) -> float:
-    """By how much the steps of this hour (since the epoch) take longer on this machine."""
+    """Return the factor by which the steps of this hour (since the epoch) take longer on this machine."""
     return around_one(f"{machine.id} {hour}", seed=machine.seed, purpose="hour", sigma=machine.hour_noise)
 
 
 @functools.lru_cache(maxsize=16_384)
 def _usual_steps(machine: Machine, blocks: int) -> tuple[float, ...]:
-    """How many usual steps the first n steps of an attempt are worth, for each n: their sum, with heat and noise."""
+    """Return, for each n, the worth of the first n steps of an attempt in usual steps, with heat and noise."""
     factors = (each for block in range(blocks) for each in _block(machine, block))
     hot = (machine.hot_by if step >= machine.hot_from_step else 1.0 for step in range(blocks * BLOCK_STEPS))
     return tuple(itertools.accumulate((a * b for a, b in zip(factors, hot, strict=True)), initial=0.0))
@@ -52,7 +52,7 @@ class Course:
         self._worth = _usual_steps(machine, math.ceil(steps / BLOCK_STEPS))
 
     def done_at(self, now_ms: int) -> int:
-        """Steps that are done."""
+        """Return the number of steps that are done at `now_ms`."""
         worth, at_ms = 0.0, self._start_ms
         while at_ms < now_ms:
             until_ms = min(now_ms, _next_hour_ms(at_ms))
@@ -61,7 +61,7 @@ class Course:
         return min(self._steps, bisect_right(self._worth, worth + 1e-6) - 1)
 
     def reaches_ms(self, step: int) -> int:
-        """When the attempt has done so many steps."""
+        """Return the instant at which the attempt has done so many steps."""
         left, at_ms = self._worth[step], self._start_ms
         while left > 0:
             pace_ms, until_ms = self._pace_ms(at_ms), _next_hour_ms(at_ms)

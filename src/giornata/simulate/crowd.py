@@ -1,4 +1,4 @@
-"""What many nodes say at one instant goes to the control plane together, as the server's queues would have it."""
+"""Requests of many nodes at one instant go to the control plane together, as the server's queues would send them."""
 
 import itertools
 import random
@@ -30,7 +30,7 @@ class CrowdNode(Protocol):
         """Return its request for work."""
 
     def granted(self, grant: Grant) -> None:
-        """Begin an attempt."""
+        """Begin an attempt of the granted job."""
 
     def refused(self, nothing: Nothing) -> None:
         """Learn that no work is there."""
@@ -80,11 +80,11 @@ class Crowd:
     # ---- beats ----
 
     def keep_beating(self, node: CrowdNode) -> None:
-        """From now on it beats."""
+        """Let the node send heartbeats from now on."""
         self._beating[node.number % self._phases][node.number] = node
 
     def hush(self, node: CrowdNode) -> None:
-        """It has nothing to beat for."""
+        """Stop the node's heartbeats: it has no attempt."""
         self._beating[node.number % self._phases].pop(node.number, None)
 
     def _beater(self, phase: int) -> Callable[[], None]:
@@ -114,18 +114,18 @@ class Crowd:
     # ---- claims ----
 
     def ask(self, node: CrowdNode) -> None:
-        """It wants work; asked at the end of this instant."""
+        """Claim work for the node at the end of this instant."""
         self._asking[node.number] = node
         self._flush_soon()
 
     def forget(self, node: CrowdNode) -> None:
-        """It is no more."""
+        """Remove a node that no longer exists."""
         self.hush(node)
         for each in (self._asking, self._waiting, self._backoff):
             each.pop(node.number, None)
 
     def wake(self) -> None:
-        """Something happened in the queue: whoever waits is answered, as the server's long polls are."""
+        """Answer all waiting nodes after a change of the queue, as the server's long polls do."""
         if self._waiting:
             self._asking.update(self._waiting)
             self._waiting.clear()
@@ -133,11 +133,11 @@ class Crowd:
 
     @property
     def waiting(self) -> int:
-        """Nodes without work."""
+        """The number of nodes that wait for work."""
         return len(self._waiting) + len(self._asking)
 
     def count(self, requests: int) -> None:
-        """So many requests are made now."""
+        """Count requests that are made now."""
         if requests:
             self.requests[self._agenda.now_ms() // 1000] += requests
 
@@ -187,7 +187,7 @@ class Crowd:
 
 
 def _delays_s(draw: random.Random) -> Iterator[float]:
-    """As the agent's (`giornata.client.retry`, which the simulator may not see): doubling, with jitter."""
+    """Yield the agent's doubling delays with jitter; the simulator may not import `giornata.client.retry`."""
     bound_s = 1.0
     while True:
         yield draw.uniform(bound_s / 2, bound_s)

@@ -30,5 +30,5 @@ def by_curve(share: float, curve: Sequence[tuple[float, float]] = PUBLISHED_STAR
 
 
 def exponential_s(draw: random.Random, mean_s: float) -> float:
-    """Until something that happens at a constant rate; never, for an infinite mean."""
+    """Draw the seconds until an event of constant rate; infinite for an infinite mean."""
     return math.inf if math.isinf(mean_s) else draw.expovariate(1.0 / mean_s)

@@ -48,20 +48,20 @@ class CountedNames:
         self._numbers = itertools.count(1)
 
     def new(self, prefix: str) -> str:
-        """`job_000000001`."""
+        """Return the prefix with the next number, such as `job_000000001`."""
         return f"{prefix}_{next(self._numbers):09d}"
 
     def secret(self) -> str:
-        """Secret from nobody."""
+        """Return a numbered text that stands for a secret, so that runs repeat."""
         return f"simulated{next(self._numbers):034d}"
 
     def seed(self) -> int:
-        """A number."""
+        """Return the next number as a seed."""
         return next(self._numbers)
 
 
 class NoPictures:
-    """Implements `giornata.control.ports.pictures.Pictures`: nobody uploads any here."""
+    """Implements `giornata.control.ports.pictures.Pictures` without any uploaded picture."""
 
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
         if files:
@@ -85,7 +85,7 @@ class Installation:
         return job.id
 
     def rows(self, query: sa.Select[Any]) -> list[Any]:
-        """What a query finds."""
+        """Return all rows that a query finds."""
         with self.store.read() as tx:
             return list(tx.connection.execute(query))
 

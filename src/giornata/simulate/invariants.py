@@ -1,4 +1,4 @@
-"""What has to hold at the end of every run under our policy, looked up in the real store."""
+"""Invariants that hold at the end of every run under Giornata's policy, checked in the real store."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Finding:
 
     @property
     def is_goal(self) -> bool:
-        """Whether it is only wished for."""
+        """True when the finding is a goal, and no invariant."""
         return self.name.startswith("goal")
 
 
@@ -105,7 +105,7 @@ def _amount_finding(installation: Installation) -> Finding:
 
 
 def _bill_finding(installation: Installation, ran: Ran) -> Finding:
-    """What `giornata costs` says of the fleets, against what the provider bills."""
+    """Compare the fleets' costs of `giornata costs` with the provider's bill."""
     now_ms = ran.world.agenda.now_ms()
     costs = read_costs(installation.ctx, ADMIN, instant(ran.world.agenda.start_ms), instant(now_ms + 1))
     said = sum(fleet.billed_micro_usd for fleet in costs.fleets)
@@ -118,7 +118,10 @@ def _bill_finding(installation: Installation, ran: Ran) -> Finding:
 
 
 def _unseen_micro_usd(ran: Ran) -> float:
-    """What nobody can know: what ran and ended while nobody could list it, and half a listing of one other."""
+    """Return the cost that no listing can show, in micro-dollars.
+
+    Instances may run and end while no listing is possible; half a listing of one other instance is added.
+    """
     start_ms = ran.world.agenda.start_ms
     blind = [
         (start_ms + round(each.at_s * 1000), start_ms + round((each.at_s + each.for_s) * 1000))
@@ -141,9 +144,10 @@ def _unseen_micro_usd(ran: Ran) -> float:
 
 
 def unknowable_ms(began_ms: int, ended_ms: int, *, blind: Iterable[tuple[int, int]]) -> float:
-    """How far off the booked time of an instance may be that ended in one of the `blind` intervals: half of the
-    interval, whose middle is booked as the end, or all of an instance that began in it, too, and was never listed as
-    running.
+    """Return the possible error of the booked time of an instance that ended in one of the `blind` intervals.
+
+    The error is half of the interval, whose middle is booked as the end. For an instance that also began in the
+    interval, and was never listed as running, the error is its whole life.
     """
     for from_ms, to_ms in blind:
         if from_ms <= ended_ms < to_ms:

@@ -43,13 +43,13 @@ class Machine:
 
     @property
     def sound(self) -> bool:
-        """Whether there is nothing to hold against it. The median machine has slowness 1."""
+        """True when the machine starts, never breaks and is not slow. The median machine has slowness 1."""
         return self.starts and self.breaks is None and self.slowness * self.hot_by < SLOW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
-    """What the machines of a provider are like.
+    """The distribution of the machines of a provider.
 
     Slowness: never below `fastest`, above it a log-normal whose median machine is 1, with `spread` as the sigma of
     its logarithm, and a share `throttled` of machines that are always hot, slower by up to `throttled_by`. A share

@@ -36,7 +36,7 @@ class ModelledNode(Resident):
     # ---- the process ----
 
     def begin(self) -> None:
-        """The process starts."""
+        """Start the process: first the checks, then a claim or a failed engine."""
         self._turn("checks")
         if self.machine.starts:
             self._after(self.checks_s, self._ask)
@@ -44,7 +44,7 @@ class ModelledNode(Resident):
             self._after(ENGINE_FAILS_S, self._end_before_asking)
 
     def _end_before_asking(self) -> None:
-        """Its engine does not start: the process ends, and the provider starts it again where it was."""
+        """End the process because its engine does not start; the provider starts the process again where it was."""
         self.die()
         self.world.agenda.after(RESTART_S, lambda: self.world.fleet_of(self.container).restart(self.container))
 
@@ -63,13 +63,13 @@ class ModelledNode(Resident):
         agenda.after(lives_on_s, self.die)
 
     def die(self) -> None:
-        """The process ends; whatever it was at, it says nothing more."""
+        """End the process without another message to the server."""
         self.alive = False
         self.work = None
         self.world.crowd.forget(self)
 
     def leave(self) -> None:
-        """It goes by itself, as it was told; the provider would start it again after a minute."""
+        """End the process as ordered; the provider would start the process again after a minute."""
         if not self.alive:
             return
         self._turn(IDLE)
@@ -105,12 +105,12 @@ class ModelledNode(Resident):
         )
 
     def refused(self, nothing: Nothing) -> None:
-        """There is no work."""
+        """Learn that no work is there, and leave when told to."""
         if nothing.leave:
             self.leave()
 
     def granted(self, grant: Grant) -> None:
-        """There is."""
+        """Begin the attempt of the granted job."""
         world, now_ms = self.world, self.world.agenda.now_ms()
         trainer = world.trainer
         # What was before belongs to no attempt.
@@ -245,7 +245,7 @@ class ModelledNode(Resident):
             self._lose(work)
 
     def _call(self, call: Callable[[], bool]) -> bool | None:
-        """The answer; None when nobody answers."""
+        """Return the server's answer; None when the server gives none."""
         self.world.crowd.count(1)
         try:
             return call() if self.reachable else None
@@ -279,7 +279,7 @@ class ModelledNode(Resident):
     # ---- beats ----
 
     def progress(self) -> Progress:
-        """What its heart says now."""
+        """Return the content of the node's next heartbeat. Raises ValueError without an attempt."""
         work, now_ms = self.work, self.world.agenda.now_ms()
         if work is None:
             raise ValueError(f"{self.id} is at nothing")
@@ -293,7 +293,7 @@ class ModelledNode(Resident):
         )
 
     def unheard(self) -> None:
-        """A beat had no answer."""
+        """Learn that a heartbeat had no answer; lose the attempt after the lease."""
         work, now_ms = self.work, self.world.agenda.now_ms()
         if work is None or not self.polite:
             return
@@ -301,7 +301,7 @@ class ModelledNode(Resident):
             self._lose(work)
 
     def heard(self, answer: Answer) -> None:
-        """The server's word."""
+        """Obey the server's answer to a heartbeat."""
         work = self.work
         if work is None:
             return
@@ -313,7 +313,7 @@ class ModelledNode(Resident):
             self._obey(work, leaves=answer is Answer.LEAVE)
 
     def _obey(self, work: Work, *, leaves: bool) -> None:
-        """Checkpoint, commit, give back."""
+        """Stop at the current step, commit its checkpoint if there is a new one, and give the job back."""
         step = work.step_at(self.world.agenda.now_ms())
         if step >= work.grant.total_steps:
             return  # it is done and only has to say so

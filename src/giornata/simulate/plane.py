@@ -43,7 +43,7 @@ class ServerAway(Exception):
 
 
 class Answer(Enum):
-    """To a beat."""
+    """The server's answer to a heartbeat."""
 
     GO_ON = auto()
     RELEASE = auto()  # give the job back and stay
@@ -85,7 +85,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
-    """No job. `leave`: and none will come."""
+    """The answer to a claim without a job. `leave`: no job will come."""
 
     reason: str
     leave: bool = False
@@ -93,7 +93,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a node says in a beat."""
+    """The content of a node's heartbeat for its attempt."""
 
     attempt_id: str
     job_id: str

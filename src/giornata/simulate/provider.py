@@ -22,7 +22,7 @@ from giornata.simulate.tally import Account, Tally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What the provider offers, and how it behaves.
+    """The nodes that the provider offers, and the provider's behavior.
 
     `mtbi_s` is the mean time until a running instance is interrupted; of these the share `zombies` runs on unseen.
     `spike` multiplies the price between two moments (seconds from the beginning).
@@ -61,10 +61,10 @@ class Container:
 
 
 class Resident:
-    """What lives in a container, as far as the provider can do anything to it."""
+    """The process in a container, as far as the provider can act on the process."""
 
     def begin(self) -> None:
-        """The container runs."""
+        """Start when the container begins to run."""
         raise NotImplementedError
 
     def vanish(self, *, lives_on_s: float) -> None:
@@ -76,7 +76,7 @@ Settle = Callable[[Container], Resident]
 
 
 class ModelledFleet:
-    """Implements `giornata.control.ports.fleet.Fleet`."""
+    """A simulated provider that implements `giornata.control.ports.fleet.Fleet`."""
 
     def __init__(self, offer: Offer, *, agenda: Agenda, seed: int, tally: Tally, settle: Settle) -> None:
         self.offer, self._agenda, self._seed, self._tally, self._settle = offer, agenda, seed, tally, settle
@@ -134,7 +134,7 @@ class ModelledFleet:
             raise InstanceGone(f"there is no instance {instance_id}")
         if not self._allowed(self._reallocations, self.offer.reallocations_per_minute):
             raise FleetUnavailable("too many reallocations in this minute")
-        # One that did not run yet is let go because it took too long to come, whatever its machine is.
+        # A container that did not run yet is given up because it took too long to start, on any machine.
         (self.reallocated if container.running_since_ms is not None else self.given_up).append(container.machine.id)
         self._excluded_until_ms[container.machine.id] = self._agenda.now_ms() + round(self.offer.excluded_s * 1000)
         self._end(container, lives_on_s=0.0)
@@ -150,12 +150,12 @@ class ModelledFleet:
         return Price(micro_usd_per_hour=self.price_now(), source="provider")
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: the simulated provider holds nothing."""
 
     # ---- the world ----
 
     def price_now(self) -> int:
-        """Micro-dollars an hour."""
+        """Return the current price in micro-dollars per hour, with the spike while one is on."""
         price, spike = self.offer.price_micro_usd_per_hour, self.offer.spike
         if spike is not None and spike[0] <= self._agenda.elapsed_s() < spike[1]:
             return round(price * spike[2])
@@ -177,23 +177,23 @@ class ModelledFleet:
             self._allocate()
 
     def sell_out(self) -> None:
-        """From now on there is no machine to give; those that were given stay."""
+        """Give no more machines from now on; machines that were given stay."""
         self.sold_out = True
 
     def restock(self) -> None:
-        """There are machines again: what was asked for and is missing comes now, as the provider does by itself."""
+        """Offer machines again, and start the missing ones now, as the provider does by itself."""
         self.sold_out = False
         for _ in range(self.asked_for - len(self.present)):
             self._allocate()
 
     def stop_all(self) -> None:
-        """The end of the simulation: whoever still runs is billed up to now."""
+        """End the simulation: containers that still run are billed up to now."""
         self.asked_for = 0
         for container in list(self.present.values()):
             self._end(container, lives_on_s=0.0)
 
     def restart(self, container: Container) -> None:
-        """Its process ended by itself: the provider starts it again where it was."""
+        """Start a process that ended by itself again where it was."""
         if container.id in self.present and container.running_since_ms is not None:
             container.restarts += 1
             container.node = self._settle(container)
@@ -217,7 +217,7 @@ class ModelledFleet:
         return True
 
     def _first_to_go(self, leaving: Collection[str]) -> Sequence[Container]:
-        """Those that were named, those that do not run yet, then any: the provider does not know who works."""
+        """Sort the containers to end: named ones, those not yet running, then any; the provider sees no work."""
 
         def rank(container: Container) -> tuple[bool, bool, float]:
             lot = rng(self._seed, "lot", container.id).random()
@@ -235,7 +235,7 @@ class ModelledFleet:
         self._agenda.after(by_curve(share, self.offer.start_min) * 60.0, lambda: self._run(container))
 
     def _machine(self) -> Machine | None:
-        """One that is neither in use nor kept from us: the park's first in their order, then any."""
+        """Choose a machine that is neither in use nor excluded: the park's first in their order, then any."""
         now_ms, park = self._agenda.now_ms(), self.offer.park
         used = {each.machine.id for each in self.present.values()}
 

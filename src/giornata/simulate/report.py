@@ -1,4 +1,4 @@
-"""What a run says at its end: one object for programs, a page for people."""
+"""The report at a run's end: one object for programs, a page for people."""
 
 import statistics
 from collections import Counter
@@ -98,7 +98,7 @@ def _attempts_per_job(ran: Ran) -> dict[str, float]:
 
 
 def _projects(ran: Ran) -> dict[str, dict[str, float]]:
-    """When half of each project's jobs were done, in hours: who is fair gives a small project its turn early."""
+    """Return the hours until half of each project's jobs were done; a fair queue serves small projects early."""
     start_ms = ran.world.agenda.start_ms
     ends: dict[str, list[int]] = {}
     for story in ran.world.chronicle.jobs.values():

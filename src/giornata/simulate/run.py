@@ -102,7 +102,7 @@ def _submit(world: World, installation: Installation, plane: ControlPlane) -> No
     scenario = world.scenario
     weights = scenario.weights or (1,) * scenario.projects
     spec = {"max_train_steps": scenario.steps, "checkpointing_steps": scenario.every, **scenario.spec}
-    # The first project's come first: whoever is fair must not serve them one after the other.
+    # The first project's jobs come first: a fair queue must not serve the projects one after the other.
     counts = [scenario.jobs * weight // sum(weights) for weight in weights]
     counts[0] += scenario.jobs - sum(counts)
     for project, count in zip(installation.projects, counts, strict=True):
@@ -113,7 +113,7 @@ def _submit(world: World, installation: Installation, plane: ControlPlane) -> No
 
 
 def _wind_down(world: World) -> None:
-    """Until nobody is billed any more: what is left over costs money too."""
+    """Run until no instance is billed any more: leftover instances cost money too."""
     latest_ms = world.agenda.now_ms() + round(WIND_DOWN_S * 1000)
     if any(fleet.present for fleet in world.manual):
         world.agenda.run(until=lambda: not any(fleet.present for fleet in world.manual), latest_ms=latest_ms)

@@ -1,4 +1,4 @@
-"""What a scenario is: jobs, a fleet, a trainer, and what goes wrong when."""
+"""A scenario consists of jobs, a fleet, a trainer, and troubles with their times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    """What a run under our policy has to reach; shares are of the billed seconds."""
+    """The goals of a run under Giornata's policy; shares are of the billed seconds."""
 
     lost_and_idle: float | None = None
     most_attempts_on_broken: int | None = None

@@ -1,4 +1,4 @@
-"""What became of each job, and what the fleet looked like meanwhile: noted by the world as it happens."""
+"""The history of each job and of the fleet, which the world records as it happens."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class JobStory:
 
     @property
     def minutes(self) -> float | None:
-        """From its first start to its end."""
+        """The minutes from the job's first start to its end."""
         if self.started_ms is None or self.done_ms is None:
             return None
         return (self.done_ms - self.started_ms) / 60_000

@@ -1,4 +1,4 @@
-"""Where the billed seconds went."""
+"""The uses of the billed seconds."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ TRAIN, IDLE = "train", "idle"
 
 @dataclass(slots=True)
 class MachineTally:
-    """Of one machine."""
+    """The billed time and the useful steps of one machine."""
 
     billed_ms: float = 0.0
     useful_steps: float = 0.0
@@ -33,7 +33,7 @@ class Tally:
 
     @property
     def startup_ms(self) -> float:
-        """All that is around the steps."""
+        """The time of everything around the steps."""
         return sum(self.around_ms.values())
 
     @property
@@ -51,7 +51,7 @@ class Account:
         self._closed = False
 
     def turn(self, doing: str, *, at_ms: int) -> None:
-        """From now on it does this."""
+        """Book the time so far, and note the new activity."""
         if not self._closed:
             self._open[self._doing] += at_ms - self._since_ms
             self._doing, self._since_ms = doing, at_ms

@@ -1,4 +1,4 @@
-"""What training costs on a machine of slowness 1: the seconds of its parts."""
+"""The seconds that each part of training takes on a machine of slowness 1."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -26,20 +26,20 @@ class Trainer:
     export_s: float = 3.0
 
     def whole_job_s(self, steps: int) -> float:
-        """On a machine of slowness 1 that is never interrupted, transfers left out."""
+        """The seconds of a whole job on a machine of slowness 1 without interruptions and transfers."""
         return self.model_s + self.caching_s + steps * self.step_s + self.export_s
 
     def fetch_s(self, machine: Machine, *, resumes: bool) -> float:
-        """To get pictures, and a checkpoint."""
+        """Return the seconds to fetch the pictures, and a checkpoint on resume."""
         size_bytes = self.pictures_bytes + (self.checkpoint_bytes if resumes else 0)
         return transfer_s(size_bytes, machine.down_mbps)
 
     def upload_s(self, machine: Machine) -> float:
-        """Of one checkpoint, beside the steps."""
+        """Return the seconds to upload one checkpoint, beside the steps."""
         return transfer_s(self.checkpoint_bytes, machine.up_mbps)
 
     def finish_s(self, machine: Machine) -> float:
-        """From the last step to the result in storage."""
+        """Return the seconds from the last step to the result in storage."""
         return self.export_s + transfer_s(self.result_bytes, machine.up_mbps)
 
 

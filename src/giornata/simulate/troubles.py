@@ -1,4 +1,4 @@
-"""What goes wrong at a known moment, for many machines at once."""
+"""Troubles that strike many machines at once, at a known moment."""
 
 import math
 from functools import partial

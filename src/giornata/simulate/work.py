@@ -24,7 +24,7 @@ class Work:
     booked_step: int | None = None
 
     def step_at(self, now_ms: int) -> int:
-        """Steps that are done."""
+        """Return the number of steps that are done at `now_ms`."""
         if self.stopped_at is not None:
             return self.stopped_at
         if self.course is None:
@@ -32,7 +32,7 @@ class Work:
         return self.grant.start_step + self.course.done_at(now_ms)
 
     def reaches_ms(self, step: int) -> int:
-        """When a step that is yet to come is done."""
+        """Return the instant at which a future step is done."""
         if self.course is None:
             raise ValueError("its steps have not begun")
         return self.course.reaches_ms(step - self.grant.start_step)

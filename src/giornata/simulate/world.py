@@ -44,18 +44,18 @@ class World:
         return fleet
 
     def fleet_of(self, container: Container) -> ModelledFleet:
-        """Whose it is."""
+        """Return the fleet that the container belongs to."""
         return self._fleet_by_container[container.id]
 
     @property
     def manual(self) -> list[ModelledFleet]:
-        """Every fleet."""
+        """List all fleets of the world."""
         return list(self.fleets.values())
 
     # ---- what nodes tell the chronicle ----
 
     def note_began(self, work: Work, machine: Machine) -> None:
-        """An attempt began."""
+        """Record that an attempt began on a machine."""
         self.chronicle.attempts_on_broken += machine.breaks is not None and not work.grant.is_trial
         if work.grant.is_trial:
             self.chronicle.trials += 1
@@ -65,7 +65,7 @@ class World:
         story.attempts.append(machine.id)
 
     def note_commit(self, grant: Grant) -> None:
-        """A checkpoint was accepted."""
+        """Record that the server accepted a checkpoint."""
         story = self.chronicle.jobs[grant.job_id]
         self.chronicle.stale_writes_accepted += grant.attempt < len(story.attempts)
 
@@ -75,7 +75,7 @@ class World:
             self.chronicle.jobs[work.grant.job_id].trained_to_the_end += polite
 
     def note_success(self, work: Work) -> None:
-        """A completion was accepted."""
+        """Record that the server accepted a completion."""
         if work.grant.is_trial:
             return
         story = self.chronicle.jobs[work.grant.job_id]
@@ -107,7 +107,7 @@ class World:
         return kept / done if done else 0.0
 
     def note_beat(self, node: CrowdNode) -> None:
-        """For the plot of a job's life."""
+        """Record a heartbeat for the plot of a job's life."""
         if self.chronicle.keep_beats and node.work is not None:
             said = node.progress()
             seen = BeatSeen(self.agenda.elapsed_s(), said.job_id, node.work.grant.machine_id, said.step, said.phase)

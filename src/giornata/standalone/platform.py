@@ -71,7 +71,10 @@ class RunListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDeps:
-    """What a run gets from its process. `now` gives instants in UTC; results get the file mode `results_mode`."""
+    """The dependencies that a process gives its run.
+
+    `now` gives instants in UTC. Results get the file mode `results_mode`.
+    """
 
     storage: RunStorage
     job_dir: JobDir
@@ -104,7 +107,7 @@ class StoragePlatform:
     # ---- see Platform ----
 
     def open(self) -> None:
-        """Start the uploads."""
+        """Start the thread of the uploads."""
         self._uploads.start()
 
     def close(self) -> None:
@@ -138,19 +141,19 @@ class StoragePlatform:
         self.deps.listener.phase(message.name, message.done, message.total)
 
     def step(self, message: pipe.Progress) -> None:
-        """Show the step."""
+        """Show the step with its metrics."""
         total = message.total or self.request.spec.max_train_steps
         self.deps.listener.progress(message.step, total, message.metrics)
 
     def log_line(self, text: str) -> None:
-        """Show the line."""
+        """Show a line of the workload's log."""
         self.deps.listener.say(text)
 
     def stderr_line(self, text: str) -> None:
         """Show nothing: a crash brings the last lines of the engine."""
 
     def notice(self, message: pipe.Notice) -> None:
-        """Show the notice."""
+        """Show the notice's name and data."""
         self.deps.listener.say(f"notice: {message.name} {message.data or ''}".rstrip())
 
     def upload(self, message: pipe.CheckpointWritten | pipe.ArtifactWritten | pipe.CachePut, path: Path) -> None:
@@ -258,7 +261,7 @@ class StoragePlatform:
         )
 
     def _persist(self, store: Callable[[], None]) -> None:
-        """Store for as long as patience lasts: whatever a storage says but a refusal may pass."""
+        """Store for as long as patience lasts: every error of a storage but a refusal may pass."""
 
         def call() -> None:
             try:

@@ -1,4 +1,4 @@
-"""A file for TensorBoard."""
+"""A writer of event files for TensorBoard."""
 
 from collections.abc import Mapping
 from io import BytesIO

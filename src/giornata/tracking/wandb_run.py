@@ -110,7 +110,7 @@ class WandbStream:
         self._rows.flush()
 
     def failure(self) -> str | None:
-        """Why the process has ended; None while it works. A process that has given up sending is ended."""
+        """Return the reason why the process ended; None while it works. A process that gave up sending is ended."""
         if self._process.poll() is None:
             if LOST not in self._said():
                 return None

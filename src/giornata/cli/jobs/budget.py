@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
 
 
 def micro_usd(text: str, *, where: str) -> int:
-    """What a person wrote, in micro-dollars. Raises InvalidInput that names the option."""
+    """Convert an amount that a person wrote in USD to micro-dollars. Raises InvalidInput that names the option."""
     try:
         return parse_usd(text)
     except ValueError as error:
@@ -127,7 +127,7 @@ def _budget_of_project(
 
 
 def find_project(client: Client, project_id: str) -> Project:
-    """Raises NotFound, also for one that the key may not see."""
+    """Look up a project. Raises NotFound, also for a project that the key may not see."""
     for project in client.projects():
         if project.id == project_id:
             return project
@@ -145,7 +145,7 @@ def budget_lines(project: Project) -> list[str]:
 
 
 def money(project: Project) -> tuple[str, str, str]:
-    """Its budget, what is spent and what is set aside, for people."""
+    """Return the budget, the spent and the reserved money, as words for people."""
     if project.spent_micro_usd is None:
         return "no limit", "", ""
     return (
@@ -156,7 +156,7 @@ def money(project: Project) -> tuple[str, str, str]:
 
 
 def monthly_money(project: Project) -> tuple[str, str]:
-    """Its budget per month, and what is spent of it in this month, for people."""
+    """Return the budget per month, and the money spent in this month, as words for people."""
     if project.monthly_budget_micro_usd is None:
         return "", ""
     return format_usd(project.monthly_budget_micro_usd), cost(project.month_spent_micro_usd or 0)

@@ -41,7 +41,7 @@ NAME_INSIDE = "lora-kohya"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `checkpoints` and `download` to `app`."""
     app.command()(checkpoints)
     app.command()(download)
 
@@ -130,7 +130,7 @@ def _from_checkpoint(
 
 
 def folder_faults(folder: Path | None) -> list[Fault]:
-    """Why files cannot be put there. The folder need not be there yet, and is not made."""
+    """Return the reasons why files cannot be put into the folder. The folder need not exist, and is not made."""
     if folder is None:
         return []
     there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))

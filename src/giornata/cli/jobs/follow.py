@@ -21,7 +21,7 @@ FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Continue until
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `follow`, `events` and `logs` to `app`."""
     app.command()(follow)
     app.command()(events)
     app.command()(logs)

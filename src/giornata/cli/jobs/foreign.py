@@ -24,7 +24,7 @@ _EITHER = {"max_train_steps": "num_train_epochs", "num_train_epochs": "max_train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where the pictures and the first weights come from: the options of the command, and then the file."""
+    """The sources of the pictures and the first weights: the options of the command, and then the file."""
 
     directory: Path | None = None
     class_directory: Path | None = None
@@ -34,7 +34,7 @@ class Sources:
 
 
 def read_foreign(files: Sequence[Path], ignored: Iterable[str]) -> Reading:
-    """What the files say, without the keys that are ignored. Raises InvalidInput."""
+    """Read another trainer's configuration files, without the keys in `ignored`. Raises InvalidInput."""
     return without(read_configs(files), ignored)
 
 

@@ -18,7 +18,7 @@ from giornata.protocol.jobs import Job, JobPart
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `jobs`, `job`, `cancel` and `retry` to `app`."""
     app.command("jobs")(list_jobs)
     app.command("job")(show_job)
     app.command()(cancel)
@@ -45,7 +45,7 @@ def list_jobs(
     with reporting(as_json) as out:
         labels = _labels(label or [])
         with connect(settings_of(context)) as client:
-            # The table shows neither specs nor results; whoever asks for JSON gets the whole jobs.
+            # The table shows neither specs nor results; the JSON output has the whole jobs.
             found = client.jobs(states=state or (), labels=labels, include=tuple(JobPart) if as_json else ())
             jobs = [job for job, _ in zip(found, range(limit), strict=False)]
         if jobs or not out.live:

@@ -86,7 +86,10 @@ def with_prior(directory: Path | None, spec: Mapping[str, Any]) -> dict[str, Any
 
 
 def read_class_folder(directory: Path, spec: Mapping[str, Any], *, minimum: int) -> TrainingFolder:
-    """As the folder of the subject's pictures is read. Raises InvalidInput whose faults name the option."""
+    """Read a folder of class pictures as the subject's folder is read.
+
+    Raises InvalidInput whose faults name the option.
+    """
     prompt = spec.get("class_prompt") or OF_ITS_OWN
     try:
         return read_training_folder(
@@ -107,7 +110,10 @@ VOCABULARIES = ("tokenizer/vocab.json", "tokenizer/tokenizer.json")
 
 
 def lengths_of(spec: Mapping[str, Any]) -> LengthCheck:
-    """What counts captions for this spec; nothing for a folder whose tokenizer has another vocabulary than CLIP's."""
+    """Return the check that counts the tokens of captions for this spec.
+
+    The check counts nothing for a model folder whose tokenizer has another vocabulary than CLIP's.
+    """
     return length_check(spec, None, knows_clip=_knows_clip)
 
 

@@ -77,7 +77,7 @@ class Submission:
 
     @property
     def own_classes(self) -> bool:
-        """Whether class pictures are sent."""
+        """True when class pictures are sent."""
         return self.class_directory is not None or bool(self.class_subsets)
 
 
@@ -102,7 +102,7 @@ def check(
     copies: Path,
     others: Iterable[Fault],
 ) -> Checked:
-    """Raises InvalidInput with the faults of the spec, the options and the pictures, and `others`.
+    """Check a submission. Raises InvalidInput with all faults of spec, options and pictures, and `others`.
 
     `copies` is a folder for pictures with masks, which are sent in the place of the originals.
     """
@@ -171,7 +171,10 @@ def send_inputs(client: Client, job: Checked, out: Output) -> dict[str, Any]:
 
 
 def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
-    """Nothing for a job that is continued: only the server knows the fields that are not given."""
+    """Return the faults of the spec.
+
+    A continued job has none here: only the server knows the fields that are not given.
+    """
     if asked.continued is not None:
         return []
     own = {"class_dataset": NO_DATASET} if asked.own_classes else {}
@@ -181,7 +184,7 @@ def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
 
 def _model_faults(spec: dict[str, Any], settings: Settings) -> list[Fault]:
     def shares_files() -> bool:
-        """Nodes of the installation on this machine do."""
+        """Return True for the installation on this machine, whose nodes read the same files."""
         try:
             return target_of(settings).local
         except (Unavailable, Unauthenticated):
@@ -248,8 +251,10 @@ def _check_limit(client: Client, job: Checked) -> None:
 
 
 def _most_pictures(client: Client) -> int | None:
-    """Of the caller's project; None where an older server does not say. A root admin sees all projects, and has its
-    own among them."""
+    """Return the caller's project's limit of pictures; None where an older server does not say.
+
+    A root admin sees all projects, with the own project among them.
+    """
     projects = {project.id: project for project in client.projects()}
     own = next(iter(projects.values()), None) if len(projects) == 1 else projects.get(ROOT_PROJECT)
     return None if own is None else own.max_pictures

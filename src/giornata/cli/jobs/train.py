@@ -39,7 +39,7 @@ from giornata.protocol.presets import PRESETS, started_from
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command `train` to `app`."""
     app.command()(train)
 
 

@@ -50,7 +50,7 @@ class House:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """The operator's numbers."""
+    """Build the control plane's policy from the operator's settings."""
     return Policy(
         lease_s=settings.lease_s,
         max_at_risk_s=settings.max_at_risk_s,
@@ -74,7 +74,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def api_settings_of(settings: Settings) -> ApiSettings:
-    """How the HTTP layer behaves."""
+    """Build the settings of the HTTP layer."""
     return ApiSettings(
         base_url=settings.public_url,
         allowed_origins=settings.cors_origins,
@@ -154,7 +154,10 @@ def _installed(foundations: Foundations, admin_key: str | None, *, new_signing_k
 
 
 def _sealer(settings: Settings, database: str) -> Sealer:
-    """By the setting; an installation on SQLite makes itself a key. Raises InvalidInput for another one without."""
+    """Return the sealer with the key of the setting; an installation on SQLite makes itself a key.
+
+    Raises InvalidInput for another installation without the setting.
+    """
     file = settings.data / SECRETS_KEY_FILE
     key = settings.secrets_key or key_in(file)
     if key is None and not database.startswith("sqlite"):
@@ -223,5 +226,5 @@ def key_in(file: Path) -> str | None:
 
 
 def new_key() -> str:
-    """A fresh one."""
+    """Generate a key for sealing secrets, as text."""
     return Fernet.generate_key().decode()

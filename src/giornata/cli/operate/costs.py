@@ -17,7 +17,7 @@ PARTS = ("useful", "lost", "at_risk", "idle", "startup")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command `costs` to `app`."""
     app.command("costs")(costs)
 
 
@@ -74,7 +74,7 @@ def _fleets(fleets: tuple[FleetCosts, ...], out: Output) -> None:
 
 
 def _parts(fleet: FleetCosts) -> list[str]:
-    """Each part's money with its share of the time."""
+    """Describe each part's money with its share of the time."""
     said = []
     for part in PARTS:
         share = getattr(fleet, f"{part}_s") / fleet.billed_s if fleet.billed_s else 0.0

@@ -1,4 +1,4 @@
-"""`giornata fleets`."""
+"""The commands of `giornata fleets`: show, pause, resume, scale and roll."""
 
 from collections import Counter
 from typing import Annotated
@@ -28,7 +28,7 @@ class _ShowUnlessSaid(TyperGroup):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
+    """Add the command group `fleets` to `app`."""
     fleets = typer.Typer(cls=_ShowUnlessSaid, help="Show fleets and their nodes; pause, scale or roll a fleet.")
     fleets.command(SHOW)(list_fleets)
     fleets.command("pause")(pause)
@@ -81,7 +81,10 @@ def _table(out: Output, fleets: list[Fleet]) -> None:
 
 
 def _remarks(out: Output, fleet: Fleet) -> None:
-    """What is not as it should be, in whole lines: a provider's words are long, and an operator wants all of them."""
+    """Print the fleet's problems and changed limits as whole lines below the table.
+
+    A provider's messages are long, and an operator wants the whole text.
+    """
     if fleet.paused_since is not None:
         out.say(f"{fleet.name}: an operator paused it {ago(fleet.paused_since)}: it has no nodes until it is resumed")
         out.hint(f"Resume it with: {giornata('fleets', 'resume', fleet.name)}")
@@ -243,7 +246,10 @@ def limits_words(fleet: Fleet) -> str:
 
 
 def _limits(fewest: int | None, most: int | None, max_price: str | None, *, as_settings: bool) -> ScaleFleet:
-    """What to ask for. Raises InvalidInput when nothing is given, or limits together with --as-settings."""
+    """Build the request from the options of `scale`.
+
+    Raises InvalidInput when no option is given, or limits together with --as-settings.
+    """
     given = {"--min": fewest, "--max": most, "--max-price": max_price}
     if as_settings:
         faults = misplaced(

@@ -19,7 +19,7 @@ ProjectOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the groups."""
+    """Add the command groups `key` and `project` to `app`."""
     key = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
     key.command("create")(create_key)
     key.command("list")(list_keys)
@@ -116,7 +116,7 @@ def create_project(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Create a project."""
+    """Create a project (a tenant) in the installation."""
     with reporting(as_json) as out:
         check_message(CreateProject, id=("ID", project_id), name=("--name", name))
         with connect(settings_of(context)) as client:
@@ -127,7 +127,7 @@ def create_project(
 
 
 def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:
-    """List the projects."""
+    """List the projects with their budgets and costs."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         projects = list(client.projects())
         rows = [(each.id, each.name, ago(each.created_at), *money(each), *monthly_money(each)) for each in projects]

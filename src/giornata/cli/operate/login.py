@@ -28,7 +28,7 @@ ContextName = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `login`, `logout`, `contexts` and `use` to `app`."""
     app.command()(login)
     app.command()(logout)
     app.command("contexts")(list_contexts)
@@ -164,7 +164,7 @@ def _checked(context: typer.Context, url: str, name: str | None) -> tuple[str, s
 
 
 def _read_key(address: str) -> str:
-    """From a prompt, or from standard input. Raises InvalidInput."""
+    """Read the key from a prompt, or from standard input. Raises InvalidInput."""
     prompt = f"Key for {address}"
     key = (typer.prompt(prompt, hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()).strip()
     if not key:
@@ -174,7 +174,10 @@ def _read_key(address: str) -> str:
 
 
 def _projects_of(address: str, key: str) -> list[str]:
-    """What the key reaches. Raises GiornataError when nobody answers, or the key is not known there."""
+    """Return the sorted ids of the projects that the key reaches.
+
+    Raises GiornataError when the server does not answer, does not know the key, or the key is one for nodes.
+    """
     with Client(address, key, backoff=Backoff(retries=RETRIES)) as client:
         try:
             return sorted(project.id for project in client.projects())

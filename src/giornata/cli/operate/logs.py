@@ -1,4 +1,4 @@
-"""Where a server's log goes: to a file when a person is looking at the terminal, else to standard error."""
+"""Write a server's log: to a file when a person looks at the terminal, else to standard error."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ class JsonLines(logging.Formatter):
         self._always = dict(always or {})
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the record as one line of JSON."""
         message = record.getMessage()
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -45,7 +45,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: str, form: LogFormat = "text", *, always: Mapping[str, str] | None = None) -> None:
-    """Everything to standard error, for whoever collects it."""
+    """Send every log line to standard error, for a log collector."""
     everything = logging.StreamHandler(sys.stderr)
     everything.setFormatter(_formatter(form, always))
     logging.basicConfig(level=level.upper(), handlers=[everything])
@@ -53,7 +53,7 @@ def log_to_stderr(level: str, form: LogFormat = "text", *, always: Mapping[str, 
 
 
 def log_to_file(level: str, file: Path, form: LogFormat = "text") -> None:
-    """Everything to `file`, and what needs somebody's attention to standard error as well."""
+    """Send every log line to `file`, and lines that need attention to standard error as well."""
     file.parent.mkdir(parents=True, exist_ok=True)
     attention = logging.StreamHandler(sys.stderr)
     attention.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""`giornata machines …`."""
+"""The commands of `giornata machines`: show, quarantine and release."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -20,7 +20,7 @@ MachineId = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
+    """Add the command group `machines` to `app`."""
     machines = typer.Typer(
         invoke_without_command=True, help="Show the health of machines; quarantine or release a machine."
     )

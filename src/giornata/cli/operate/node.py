@@ -35,7 +35,7 @@ from giornata.protocol.specs import PRETRAIN_KIND
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command `node` to `app`."""
     app.command()(node)
 
 
@@ -110,15 +110,17 @@ def node(
 
 
 def unpriced_words(settings: Settings) -> str | None:
-    """What to say to a node that would let a cluster's runs cost nothing."""
+    """Return a warning for a node of a cluster that has no price per hour; None for other nodes."""
     if PRETRAIN_KIND not in settings.kinds or settings.price_usd_per_hour:
         return None
     return "  runs on the cluster cost nothing and never reach a budget: set the price per hour with --price"
 
 
 def place_of(settings: Settings, environment: Mapping[str, str]) -> InstancePlace | None:
-    """Where SaladCloud says that this process runs, if it does and the settings do not forbid to look. Raises
-    InvalidInput when the settings say that it does, and it does not."""
+    """Return the place that SaladCloud names for this process, unless the settings forbid to look.
+
+    Raises InvalidInput when the settings demand SaladCloud and the process runs elsewhere.
+    """
     if settings.provider == "none":
         return None
     place = place_in(environment)

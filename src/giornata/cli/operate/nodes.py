@@ -1,4 +1,4 @@
-"""`giornata nodes …`."""
+"""The commands of `giornata nodes`: list, drain and undrain."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ NodeWord = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
+    """Add the command group `nodes` to `app`."""
     nodes = typer.Typer(invoke_without_command=True, help="List the nodes and their jobs; drain a node.")
     nodes.callback()(list_nodes)
     nodes.command("drain")(drain)
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _fitness(checks: NodeVerdict | None) -> str:
-    """What a node found out about itself, in a word, or what it lacks."""
+    """Return the node's shortcomings, `fit` when it has none, or nothing before its checks are known."""
     if checks is None:
         return ""
     return "; ".join(checks.shortcomings) or "fit"

@@ -135,8 +135,10 @@ def _faults_of_work(settings: Settings, *, on_machine: bool) -> list[Fault]:
 
 
 def _starts_nodes(table: FleetTable) -> bool:
-    """Whether the server says what its nodes do. Others' machines, and a workload that is the operator's own, bring
-    the commands of their own kinds."""
+    """Return True when the server chooses the command of the fleet's nodes.
+
+    Machines that others own, and a workload that the operator made, bring the commands of their own kinds.
+    """
     return table.driver != "static" and not (table.driver == "kubernetes" and not table.options.get("image"))
 
 
@@ -219,7 +221,7 @@ def _node_flags(settings: Settings) -> list[str]:
 
 
 def _seen(context: Context, name: str) -> Sequence[Instance]:
-    """The nodes of a fleet whose machines are nobody's to start: each is its own instance."""
+    """Return the nodes of a fleet whose machines the server does not start: each is its own instance."""
     return [
         Instance(
             id=node.instance_id or node.id,

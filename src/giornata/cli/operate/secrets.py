@@ -1,4 +1,4 @@
-"""`giornata secrets …`."""
+"""The commands of `giornata secrets`: set, list and delete."""
 
 import sys
 from typing import Annotated
@@ -19,7 +19,7 @@ Name = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
+    """Add the command group `secrets` to `app`."""
     secrets = typer.Typer(no_args_is_help=True, help="Store tokens that jobs need, such as for gated models.")
     secrets.command("set")(set_secret)
     secrets.command("list")(list_secrets)
@@ -39,7 +39,7 @@ def set_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) ->
 
 
 def _read_value(name: str) -> str:
-    """From standard input, of which nothing but the value is taken. Raises InvalidInput."""
+    """Read the value from a prompt or from standard input, without surrounding space. Raises InvalidInput."""
     value = (typer.prompt(f"Value of {name}", hide_input=True) if sys.stdin.isatty() else sys.stdin.read()).strip()
     if not value:
         raise InvalidInput([Fault(where="standard input", message="is empty", hint="write the value to it")])
@@ -60,7 +60,7 @@ def list_secrets(context: typer.Context, as_json: JsonFlag = False) -> None:
 
 
 def delete_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
-    """Delete a secret."""
+    """Delete a secret of the project."""
     with reporting(as_json, see=("secrets", "list")) as out, connect(settings_of(context)) as client:
         client.delete_secret(name)
         out.say(f"{name} is deleted")

@@ -30,7 +30,7 @@ StartedJson = Annotated[bool, typer.Option("--json", help="Print one JSON object
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `up` and `server` to `app`."""
     app.command()(up)
     app.command()(server)
 
@@ -145,7 +145,10 @@ def _nodes_words(own: range) -> str:
 
 
 def _client_command(settings: Settings) -> str:
-    """How another shell of this user reaches this server: the data directory is named unless it is found without."""
+    """Return the command prefix with which another shell of this user reaches this server.
+
+    The prefix names the data directory unless the default finds the directory.
+    """
     found = settings.data == default_data_directory() and read_contexts(contexts_file()).in_use is None
     return "giornata" if found else giornata(data=str(settings.data.absolute()))
 

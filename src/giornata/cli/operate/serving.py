@@ -26,7 +26,7 @@ from giornata.control.loops import DEFAULT_SCHEDULE, Loops
 
 @dataclass(slots=True)
 class _Address:
-    """Where the server is reached: known once its socket is bound."""
+    """The address of the server, known once its socket is bound."""
 
     url: str = ""
 
@@ -63,7 +63,7 @@ def run_server(
             on_started(address.url)
 
         def leave() -> None:
-            # Nobody asks for further nodes; those that drain need the server to take their last checkpoints.
+            # No further nodes are requested; draining nodes need the server for their last checkpoints.
             loops.stop()
             fleets.close()
 

@@ -1,4 +1,4 @@
-"""Which server a command talks to, and with which key.
+"""Choose the server for a command, and the key for the server.
 
 Flags win over the environment and the settings file, those over the context of `giornata login`, and that over the
 installation on this machine. A data directory that was named means the installation there.
@@ -56,13 +56,13 @@ def target_of(settings: Settings, contexts: Callable[[], Contexts] | None = None
 
 
 def _means_data() -> bool:
-    """Whether the command line names a data directory and no URL: then a URL of the environment is not meant."""
+    """Return True when the command line names a data directory and no URL: a URL of the environment is ignored."""
     flags = given()
     return "data" in flags and "url" not in flags
 
 
 def _local_url(settings: Settings) -> str:
-    """Where the embedded server says that it listens. Raises Unavailable."""
+    """Return the URL at which the embedded server says that it listens. Raises Unavailable."""
     file = settings.data / SERVER_FILE
     try:
         return str(json.loads(file.read_text())["url"])
@@ -85,7 +85,7 @@ def _local_key(settings: Settings) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """Where the server is, and a key of scope node. The key stands behind a `#`, which no request carries."""
+    """The server's URL and a key of scope node. The key stands behind a `#`, which no request carries."""
 
     url: str
     key: str
@@ -95,7 +95,7 @@ class Invitation:
 
 
 def read_invitation(text: str) -> Invitation:
-    """From its text. Raises InvalidInput."""
+    """Parse an invitation from its text. Raises InvalidInput."""
     url, _, key = text.partition("#")
     if not url.startswith(("http://", "https://")) or not key:
         hint = "giornata key create --scope node prints it"

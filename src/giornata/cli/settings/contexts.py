@@ -47,7 +47,7 @@ class Contexts(BaseModel):
         return found[0].api_key.get_secret_value() if found else None
 
     def named(self, name: str) -> SavedContext:
-        """Raises InvalidInput with the names that there are."""
+        """Return the context of this name. Raises InvalidInput with the existing names."""
         if name not in self.contexts:
             known = ", ".join(sorted({*self.contexts, LOCAL}))
             raise InvalidInput([Fault(where="NAME", message=f"there is no context {name}", hint=f"one of: {known}")])
@@ -55,13 +55,16 @@ class Contexts(BaseModel):
 
 
 def contexts_file(environment: Mapping[str, str] = os.environ) -> Path:
-    """`$XDG_CONFIG_HOME/giornata/contexts.json`, or `~/.config/giornata/contexts.json`."""
+    """Return `$XDG_CONFIG_HOME/giornata/contexts.json`; the folder defaults to `~/.config`."""
     home = environment.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "giornata" / FILE
 
 
 def read_contexts(file: Path) -> Contexts:
-    """None of them when there is no file. Raises InvalidInput for a file that others may read, or that is none."""
+    """Read the saved contexts; none when there is no file.
+
+    Raises InvalidInput for a file that others may read, or that holds no contexts.
+    """
     try:
         with file.open("rb") as opened:
             mode, content = stat.S_IMODE(os.fstat(opened.fileno()).st_mode), opened.read()

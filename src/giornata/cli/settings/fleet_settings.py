@@ -20,7 +20,7 @@ class _Table(BaseModel):
 
 
 class ScalingTable(_Table):
-    """`[fleets.NAME.scaling]`."""
+    """The table `[fleets.NAME.scaling]` of the settings file."""
 
     min_nodes: int = Field(
         DEFAULT.min_nodes, ge=0, le=10_000, description="Minimum number of nodes, even with an empty queue."
@@ -153,7 +153,7 @@ class ChecksTable(_Table):
 
 
 class FleetTable(_Table):
-    """`[fleets.NAME]`."""
+    """The table `[fleets.NAME]` of the settings file."""
 
     driver: str = Field(description="Driver of the fleet: local, static, salad, kubernetes or skypilot.")
     kinds: tuple[str, ...] = Field(("train",), min_length=1, description="Kinds of job that the fleet's nodes take.")

@@ -13,8 +13,7 @@ REPEATED = ("url", "data", "config")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
-    """What is known of the running command: its options of `REPEATED`, and whether it talks to the installation on
-    this machine."""
+    """The running command: its options of `REPEATED`, and `local` for the installation on this machine."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     local: bool = False
@@ -37,7 +36,7 @@ def note_local(local: bool) -> None:
 
 
 def is_local() -> bool:
-    """Whether the running command talks to the installation on this machine."""
+    """Return True when the running command talks to the installation on this machine."""
     return _running.get().local
 
 

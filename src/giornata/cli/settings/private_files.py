@@ -1,4 +1,4 @@
-"""Folders that nobody but the user of this process may read."""
+"""Folders that only the user of this process may read."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ NODE = ("cache", "compiled", "run-*")
 
 
 def keep_private() -> int:
-    """From now on this process and its children make files that only their owner may read.
+    """Make this process and its children create files that only their owner may read.
 
     Returns the umask that the process had before.
     """

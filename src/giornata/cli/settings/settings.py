@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def default_data_directory() -> Path:
-    """`$XDG_DATA_HOME/giornata`, or `~/.local/share/giornata`."""
+    """Return `$XDG_DATA_HOME/giornata`; `XDG_DATA_HOME` defaults to `~/.local/share`."""
     home = os.environ.get("XDG_DATA_HOME")
     return (Path(home) if home else Path.home() / ".local" / "share") / "giornata"
 
@@ -327,7 +327,7 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
         ) from None
 
 
-# As `giornata key create` makes them: nobody guesses 32 random characters.
+# The form of keys of `giornata key create`: 32 random characters cannot be guessed.
 ADMIN_KEY = re.compile(r"gk_[0-9a-f]{8}_[A-Za-z0-9_-]{32,200}", re.ASCII)
 ADMIN_KEY_HINT = (
     "make one with: python -c 'import secrets; print(f\"gk_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}\")'"

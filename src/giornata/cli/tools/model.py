@@ -1,4 +1,4 @@
-"""`giornata tiny-model`."""
+"""The command `giornata tiny-model`, which writes small models."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ class ModelFamily(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command `tiny-model` to `app`."""
     app.command("tiny-model")(tiny_model)
 
 
@@ -60,7 +60,7 @@ def tiny_model(
 
 
 def folder_faults(directory: Path) -> list[Fault]:
-    """Why no model can be put there. One that is there already is kept."""
+    """Return the reasons why no model can be put into the folder. An existing model is kept."""
     hint = "give an empty folder, or one that does not exist yet"
     there = next(each for each in (directory, *directory.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():

@@ -13,7 +13,7 @@ presets = typer.Typer(help="Named starting points for training.", invoke_without
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command group `presets` to `app`."""
     app.add_typer(presets, name="presets")
 
 

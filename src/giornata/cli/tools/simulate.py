@@ -14,7 +14,7 @@ from giornata.domain.errors import Fault, InvalidInput, install_hint
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command `simulate` to `app`."""
     app.command("simulate")(simulate)
 
 
@@ -77,7 +77,7 @@ def conclude(out: Output, told: dict[str, Any]) -> None:
 
 
 def _check_extra() -> None:
-    """Raises InvalidInput when the server's libraries, which the simulator plays with, are not installed."""
+    """Check that the server's libraries, which the simulator uses, are installed. Raises InvalidInput."""
     try:
         import giornata.simulate.run  # noqa: F401
     except ModuleNotFoundError as error:
@@ -87,7 +87,7 @@ def _check_extra() -> None:
 
 @contextmanager
 def naming(run: str) -> Iterator[None]:
-    """Whatever stops a run ends with the run's name, so that the run can be repeated."""
+    """Add the run's name to any exception that stops the run, so that a person can repeat the run."""
     try:
         yield
     except Exception as error:  # any: it goes on as it came, with a last line more

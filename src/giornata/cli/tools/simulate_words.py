@@ -33,7 +33,7 @@ def rows(told: Mapping[str, Any]) -> Sequence[Row]:
 
 
 def finding_rows(told: Mapping[str, Any]) -> Sequence[str]:
-    """Each invariant and goal, with what was seen."""
+    """Return a row for each invariant and goal, with the observed values."""
     return [f"{'✓' if held else '✗'} {name}: {told['seen'][name]}" for name, held in told["invariants"].items()]
 
 

@@ -42,11 +42,11 @@ class Output:
 
     @property
     def live(self) -> bool:
-        """Whether a person is looking at a terminal that can redraw."""
+        """True when a person is looking at a terminal that can redraw."""
         return self.console.is_terminal and not self.as_json
 
     def say(self, text: str) -> None:
-        """A line for people."""
+        """Print a line for people, without markup."""
         self.console.print(text, markup=False)
 
     def hint(self, text: str) -> None:
@@ -142,7 +142,7 @@ GAP = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """What a table's columns are like, by their places.
+    """The layout of a table's columns; numbers are the places of columns.
 
     `right` are right-aligned; `prose` may go over several lines; `spare` are left out where the terminal is too
     narrow, the first one named first.
@@ -188,7 +188,7 @@ def _least_width(columns: Columns, rows: Sequence[Sequence[str]], left_out: set[
 
 
 def _least(columns: Columns, rows: Sequence[Sequence[str]], index: int) -> int:
-    """How narrow a column may be: prose as its longest word, anything else as it is."""
+    """Return the least width of a column: the longest word of prose, the whole cell of anything else."""
     if index not in columns.prose:
         return _width(columns, rows, index)
     words = [word for text in _cells(columns, rows, index) for word in text.split()]

@@ -1,4 +1,4 @@
-"""How times, sizes and sums are written for people."""
+"""Write times, sizes and sums for people."""
 
 import re
 from datetime import UTC, datetime
@@ -25,12 +25,12 @@ def duration(seconds: float) -> str:
 
 
 def ago(then: datetime, now: datetime | None = None) -> str:
-    """How long ago that was."""
+    """Return the time since that moment, in words."""
     return f"{duration(max(0.0, ((now or datetime.now(UTC)) - then).total_seconds()))} ago"
 
 
 def ahead(then: datetime, now: datetime | None = None) -> str:
-    """How far away that is: `in 42 s`, or `now` when it is past."""
+    """Return the time until that moment: `in 42 s`, or `now` when it is past."""
     left_s = (then - (now or datetime.now(UTC))).total_seconds()
     return f"in {duration(left_s)}" if left_s > 0 else "now"
 
@@ -46,7 +46,7 @@ def size(size_bytes: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 job`, `3 jobs`."""
+    """Return a number with its noun: `1 job`, `3 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -69,7 +69,7 @@ def coming_back(out: Output, *words: str) -> Iterator[None]:
 
 
 def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:
-    """Why a job waits is a line of its own above the bar, where there is room for it, as long as the job waits."""
+    """Follow the job with a progress bar; a line above the bar gives the reason while the job waits."""
     job, loss, why = client.get_job(job_id), Loss(client, job_id), ""
     bar = progress_bar(out)
     task = bar.add_task(job.name, total=job.total_steps or 1, note="")
@@ -93,7 +93,7 @@ def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float],
 
 
 def _waiting(why: str) -> str:
-    """With what to do about it, where somebody has to do something."""
+    """Return the reason for waiting, with a hint where a person has to act."""
     waits = why if why.startswith("waiting") else f"waiting: {why}"
     return waits + ("; add one with: giornata node --join URL#KEY" if why.startswith(NO_NODE) else "")
 
@@ -114,7 +114,7 @@ class Loss:
         self._step, self._loss, self._held_out = 0, "", ""
 
     def words(self, step: int) -> str:
-        """Of the latest step that has one; empty before."""
+        """Return the losses of the latest step that has one; empty before the first."""
         if step > self._step:
             for point in self._client.metrics(self._job_id, after_step=self._step):
                 self._step = point.step
@@ -125,7 +125,10 @@ class Loss:
 
 
 def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:
-    """Why the job waits is a line too: not again when only numbers in it change, as a place in the queue does."""
+    """Follow the job line by line, with a line for the reason while the job waits.
+
+    The line is not repeated when only its numbers change, such as a place in the queue.
+    """
     after, told = 0, ""
     while True:
         after = _say_events(client, job_id, after, out)
@@ -141,7 +144,7 @@ def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[flo
 
 
 def _say_events(client: Client, job_id: str, after: int, out: Output) -> int:
-    """Those that came since. Returns the number of the last one."""
+    """Print the job's new events. Returns the number of the last one."""
     for event in client.events(job_id, after=after):
         after = event.id
         # What the end was is said behind the events, whole.

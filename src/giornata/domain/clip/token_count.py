@@ -1,4 +1,6 @@
-"""How many tokens CLIP's tokenizer makes of a text (Radford et al., 2021, arXiv 2103.00020; `simple_tokenizer.py`).
+"""Count the tokens that CLIP's tokenizer makes of a text.
+
+Source: Radford et al., 2021, arXiv 2103.00020; `simple_tokenizer.py`.
 
 The number equals that of transformers' CLIPTokenizer with the published vocabulary and <|endoftext|> as padding: the
 tokenizer of SD 1.x and the first one of SDXL. SDXL's second tokenizer takes each "!" for a token of its own, so a
@@ -44,7 +46,7 @@ def _piece_count(piece: str) -> int:
 
 
 def _normalized(piece: str) -> str:
-    """Each character in lower case for itself: a sigma at the end of a word is one like any other."""
+    """Lower each character by itself: a sigma at the end of a word becomes an ordinary sigma."""
     return "".join(character.lower() for character in unicodedata.normalize("NFC", piece))
 
 

@@ -44,12 +44,14 @@ class Calls:
 
     @property
     def described(self) -> str:
-        """For messages."""
+        """The workload's kind, namespace and name, for messages."""
         return f"{self.kind} {self.namespace}/{self.name}"
 
     def check_version(self) -> None:
-        """Raises FleetRefused for a cluster that is too old. A cluster is asked once; one that keeps its version to
-        itself is taken as it is."""
+        """Check the cluster's version. Raises FleetRefused for a cluster that is too old.
+
+        A cluster is asked once; a cluster that does not tell its version is accepted.
+        """
         if self.version is None:
             self.version = self._version()
         if self.version < LEAST_VERSION:
@@ -100,7 +102,7 @@ class Calls:
             raise FleetUnavailable(f"{self.described} was changed at the same time") from None
 
     def pods(self, label_selector: str, field_selector: str) -> list[Pod]:
-        """All that are selected, page by page. Raises Expired."""
+        """List all selected pods, page by page. Raises Expired."""
         found: list[Pod] = []
         token: str | None = None
         while True:
@@ -130,7 +132,7 @@ class Calls:
         self._call(patch, pod.metadata.name, self.namespace, body, _content_type=MERGE_PATCH)
 
     def delete_pod(self, pod: Pod) -> None:
-        """With the pod's own grace. Raises Missing, and Conflict when the name is another's."""
+        """Delete a pod with the pod's own grace. Raises Missing, and Conflict when the name is another's."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.metadata.uid}}
         self._call(CoreV1Api(self.client).delete_namespaced_pod, pod.metadata.name, self.namespace, body=body)
 
@@ -146,7 +148,7 @@ class Calls:
         self._call(evict, pod.metadata.name, self.namespace, body)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections to the API server."""
         self.client.close()  # type: ignore[no-untyped-call]
         self.client.rest_client.pool_manager.clear()
 
@@ -176,7 +178,7 @@ class ClusterAccess:
 
 
 def open_cluster(options: Options, environment: Mapping[str, str]) -> ClusterAccess:
-    """By the options' kubeconfig, else as a pod of the cluster, else by `KUBECONFIG` or the user's own file.
+    """Connect by the options' kubeconfig, else as a pod of the cluster, else by `KUBECONFIG` or the user's own file.
 
     Raises InvalidInput when there is nothing of these, or it cannot be read.
     """

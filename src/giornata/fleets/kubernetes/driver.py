@@ -87,7 +87,7 @@ class KubernetesFleet:
             self.calls.set_scale(nodes)
 
     def list(self) -> Sequence[Instance]:
-        """Every pod with the fleet's label that has not ended, whoever made it."""
+        """List every pod with the fleet's label that has not ended, regardless of its maker."""
         return [instance_of(pod) for pod in self._pods()]
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
@@ -142,8 +142,8 @@ class KubernetesFleet:
                     self._on(pod, self.calls.evict_pod)
 
     def shortage(self) -> str:
-        """See TellsShortage: what the cluster says of pods that it could not make, who else set the number of pods,
-        and how the last pod ended."""
+        """See TellsShortage: the cluster's messages on pods that it could not make, another manager's change of the
+        number of pods, and the last pod's end."""
         if (there := self._there()) is None:
             return ""
         warnings, unread = list[Any](), ""
@@ -160,7 +160,7 @@ class KubernetesFleet:
         return self.node_price
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections to the API server."""
         self.calls.close()
 
     def _begin(self, nodes: int) -> None:
@@ -179,7 +179,7 @@ class KubernetesFleet:
             self.calls.set_scale(nodes)
 
     def _check_work(self) -> None:
-        """Raises FleetRefused when the workload would start pods that do not take the work that was counted on."""
+        """Check the work of the workload's pods. Raises FleetRefused when pods would not take the expected work."""
         there = self._there()
         if there is None or not (variables := missing_in_pods(there, self.work)):
             return
@@ -192,9 +192,9 @@ class KubernetesFleet:
         )
 
     def _renew_without_pods(self, there: Any) -> None:
-        """Give the workload the pods that the settings describe now, while nobody is there to be replaced.
+        """Give the workload the present settings while it has no pods to replace.
 
-        Also where pods were asked for: of a template that the cluster refuses none ever comes.
+        The driver also does so where pods were requested: a template that the cluster refuses never gets a pod.
         """
         had = digest_of(there.metadata)
         if self.workload is None or had is None:  # without a digest it is the operator's own
@@ -208,7 +208,7 @@ class KubernetesFleet:
         self.calls.renew_workload(there, wanted, at_once=bool(there.spec.replicas))
 
     def _mark(self, leaving: frozenset[str]) -> None:
-        """Give the pods that are to leave a lower cost than all others, and nobody else one of ours."""
+        """Give leaving pods a lower deletion cost than all others, and remove this cost from other pods."""
         for pod in self._pods():
             cost = _cost(pod)
             wanted = LEAVES_FIRST if pod.metadata.uid in leaving else None
@@ -232,7 +232,7 @@ class KubernetesFleet:
 
     @staticmethod
     def _is_of_other(pod: Pod, there: Any, digest: str | None) -> bool:
-        """Whether it is to stay and is of other settings. Pods of before have no digest, but their workload's."""
+        """Return True when the pod stays and has other settings. Older pods have no digest but their workload's."""
         of = digest_of(pod.metadata) or digest_of(there.metadata)
         return pod.metadata.deletion_timestamp is None and of != digest
 

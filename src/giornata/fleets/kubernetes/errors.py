@@ -62,7 +62,7 @@ def in_words(message: str) -> str:
 
 @contextmanager
 def translated(host: str, *, timeout_s: float) -> Iterator[None]:
-    """Raises what of the cluster's or the client's errors means as FleetUnavailable or FleetRefused."""
+    """Translate errors of the cluster or the client into FleetUnavailable or FleetRefused."""
     try:
         yield
     except ApiException as error:

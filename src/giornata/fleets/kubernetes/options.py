@@ -22,7 +22,7 @@ LabelValue = Annotated[str, Field(pattern=LABEL, max_length=63)]
 
 
 def _amount(given: str) -> Decimal:
-    """In whole units: CPUs, bytes. Raises ValueError for what the cluster would not take."""
+    """Convert an amount to whole units: CPUs, bytes. Raises ValueError for what the cluster would not take."""
     if not _QUANTITY.fullmatch(given):
         raise ValueError(f"{given!r} is no Kubernetes quantity: a number is expected, as in 500m, 4 or 24Gi")
     return Decimal(parse_quantity(given))  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ FLEET_LABEL = "giornata/fleet"
 
 
 class Options(FleetOptions):
-    """Where the cluster is, and what a pod is. Without `image` the workload is the operator's to make."""
+    """The options of the fleet: its cluster and its pods. Without `image` the workload is the operator's to make."""
 
     # the cluster
     kubeconfig: Path | None = Field(

@@ -1,4 +1,4 @@
-"""From a pod to an instance."""
+"""Translate a pod into an instance."""
 
 from datetime import datetime
 from typing import Any
@@ -41,7 +41,7 @@ def instance_of(pod: Pod) -> Instance:
 
 
 def how_it_ended(pod: Pod) -> str:
-    """Of a pod that is over: its name, when, and why; empty when it does not say why."""
+    """Describe the end of a pod: its name, time and reason; empty without a reason."""
     status = pod.status
     terminated = [
         each.state.terminated for each in _containers(pod) if each.state is not None and each.state.terminated
@@ -52,7 +52,7 @@ def how_it_ended(pod: Pod) -> str:
 
 
 def _trouble(pod: Pod) -> str:
-    """Why it does not run: no machine for it, no image, or a container that ends again and again."""
+    """Return the reason why a pod does not run: no machine, no image, or a container that ends again and again."""
     if pod.metadata.deletion_timestamp is not None:
         return ""
     for condition in (pod.status.conditions or []) if pod.status is not None else []:

@@ -1,4 +1,4 @@
-"""Why there are not as many pods as were asked for, from what the cluster writes on its objects."""
+"""Explain a lack of pods from the messages that the cluster writes on its objects."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _OF_A_POD = re.compile(r"^(?:create Pod \S+ in \S+ \S+ failed error: )?pods? (?:
 
 
 def why_missing(workload: Any, *, failed: Sequence[Pod], warnings: Sequence[Any]) -> str:
-    """One sentence or several for the operator; empty when the cluster says nothing."""
+    """Explain missing pods to the operator in sentences; empty when the cluster says nothing."""
     conditions = (workload.status.conditions or []) if workload.status is not None else []
     said = [_of_condition(each) for each in conditions]
     # The controller of StatefulSets writes no conditions, only events. They are kept when they are over.
@@ -53,7 +53,10 @@ def why_missing(workload: Any, *, failed: Sequence[Pod], warnings: Sequence[Any]
 
 
 def who_set_the_number(workload: Any) -> str:
-    """Who set the number of pods last, and when, if it was not this driver; empty when it was, or nobody knows."""
+    """Describe the last change of the number of pods by another manager, with its time.
+
+    The result is empty when this driver set the number, or the workload does not tell.
+    """
     owners = [
         each
         for each in workload.metadata.managed_fields or ()
@@ -75,7 +78,7 @@ def _of_condition(condition: Any) -> str:
 
 
 def _not_made(message: str) -> str:
-    """`message` is of whoever refused a pod: admission, or a quota."""
+    """Explain a refused pod. `message` comes from the refusing admission or quota."""
     why, forbidden = _OF_A_POD.subn("", in_words(message))
     for pattern, words in _REFUSALS:
         if found := pattern.search(why):

@@ -36,7 +36,7 @@ def workload_of(
         "template": template,
     }
     if options.workload_kind == "Deployment":
-        # Should somebody change the template while there are pods: one after the other, and none is at work twice.
+        # If the template changes while there are pods, they are replaced one by one, and no job runs twice.
         spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
         spec["revisionHistoryLimit"] = 2
     else:
@@ -138,7 +138,7 @@ def _volumes(options: Options) -> list[dict[str, Any]]:
 
 
 def digest_of(metadata: Any) -> str | None:
-    """Of which settings the object is; None when it says nothing. Of a manifest, or of an object that was read."""
+    """Return the digest of its settings that an object carries, if any. The object is a manifest, or was read."""
     found = metadata.get("annotations") if isinstance(metadata, Mapping) else metadata.annotations
     return (found or {}).get(TEMPLATE_DIGEST)
 

@@ -32,7 +32,7 @@ class GroupCalls:
         return self._client.ask("PATCH", self._group, changes)
 
     def start(self) -> Answer:
-        """Have its replicas run."""
+        """Start the replicas of the container group."""
         return self._client.ask("POST", f"{self._group}/start")
 
     def stop(self) -> Answer:
@@ -40,7 +40,7 @@ class GroupCalls:
         return self._client.ask("POST", f"{self._group}/stop")
 
     def delete(self) -> Answer:
-        """Remove the container group."""
+        """Delete the container group at the provider."""
         return self._client.ask("DELETE", self._group)
 
     def instances(self) -> Sequence[Document]:
@@ -49,7 +49,7 @@ class GroupCalls:
         return () if answer is None else _rows(answer, "instances")
 
     def set_deletion_cost(self, instance_id: str, cost: int) -> Answer:
-        """When replicas become fewer, instances with the lowest cost go first."""
+        """Set the deletion cost of an instance: instances with the lowest cost go first."""
         return self._client.ask("PATCH", self.instance_path(instance_id), {"deletion_cost": cost})
 
     def reallocate(self, instance_id: str) -> Answer:
@@ -57,7 +57,7 @@ class GroupCalls:
         return self._client.ask("POST", f"{self.instance_path(instance_id)}/reallocate")
 
     def system_logs(self) -> Sequence[Document]:
-        """What lately happened to the group's instances, at most 50 entries."""
+        """List recent events of the group's instances, at most 50 entries."""
         answer = _object(self._client.ask("GET", f"{self._group}/system-logs"))
         return () if answer is None else _rows(answer, "items")
 
@@ -93,12 +93,12 @@ class SaladCalls:
         return () if answer is None else _rows(answer, "items")
 
     def quotas(self) -> Document:
-        """What the organization may have, and what it uses."""
+        """Fetch the organization's container quotas and their use."""
         answer = _object(self.client.ask("GET", f"{self._organization}/quotas"))
         return {} if answer is None else answer.get("container_groups_quotas") or {}
 
     def availability(self, wanted: Document) -> Document:
-        """How many machines could take such a container just now, by priority."""
+        """Count the machines that could take such a container just now, by priority."""
         path = f"{self._organization}/availability/sce-gpu-availability"
         return _object(self.client.ask("POST", path, wanted)) or {}
 

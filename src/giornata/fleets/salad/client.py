@@ -49,13 +49,13 @@ class RateLimiter:
             self.sleep(delay_s)
 
     def hold(self, seconds: float) -> None:
-        """The provider said that it is too much: nobody with this key asks for so long."""
+        """Send no requests with this key for so long, after the provider's limit was reached."""
         with self._lock:
             self._not_before_s = max(self._not_before_s, self.monotonic_s() + seconds)
             self._tokens = min(self._tokens, 1.0)
 
     def held_s(self) -> float:
-        """For how long nobody may ask."""
+        """Return the seconds for which no request may be sent."""
         return max(0.0, self._not_before_s - self.monotonic_s())
 
     def _taken_in_s(self) -> float:
@@ -114,13 +114,13 @@ class Answer:
 
     @property
     def found(self) -> bool:
-        """Whether there is such a thing."""
+        """True unless the provider answered 404."""
         return self.status != HTTPStatus.NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPauses:
-    """How pauses are made. `wall_s` reads dates of Retry-After; `chance` is from 0 to 1."""
+    """The way in which pauses are made. `wall_s` reads dates of Retry-After; `chance` is from 0 to 1."""
 
     sleep: Callable[[float], None] = time.sleep
     wall_s: Callable[[], float] = time.time
@@ -137,7 +137,7 @@ class SaladClient:
     pauses: RetryPauses = field(default_factory=RetryPauses)
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **params: str) -> Answer:
-        """One request, repeated when the provider is overloaded, away, or its reply got lost.
+        """Send one request, repeated when the provider is overloaded, away, or its reply got lost.
 
         Raises FleetUnavailable when that did not help within the patience, and FleetRefused for what the provider
         will not do. A 404 is an answer, if it is the API's own and no gateway's.
@@ -215,7 +215,7 @@ class SaladClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FailedTry:
-    """Why a try brought nothing. `maybe_done`: it may have been carried out all the same."""
+    """The reason for a failed try. `maybe_done`: the request may have been carried out all the same."""
 
     message: str
     retry_after_s: float | None = None
@@ -235,13 +235,13 @@ def _document(response: httpx.Response) -> Any:
 
 
 def is_page(response: httpx.Response) -> bool:
-    """Whether that is HTML, as gateways answer with, and not the API."""
+    """Return True when the response is HTML, as gateways send it, and not from the API."""
     kind = response.headers.get("content-type", "")
     return "html" in kind.lower() or response.content.lstrip()[:1] == b"<"
 
 
 def quoted(response: httpx.Response) -> str:
-    """What an error says, in one short line, whether it is a problem document, a page or nothing."""
+    """Return an error's text as one short line. The body may be a problem document, a page or empty."""
     document = _document(response)
     if isinstance(document, dict):
         said = str(document.get("detail") or document.get("title") or document.get("type") or "")

@@ -42,12 +42,12 @@ class ContainerGroup:
 
     @property
     def at_rest(self) -> bool:
-        """Whether none of its replicas runs or comes."""
+        """True when no replica runs or is starting."""
         return self.document is None or status_of(self.document) in AT_REST
 
     @property
     def size(self) -> int:
-        """How many replicas run or come."""
+        """The number of replicas that run or are starting."""
         return 0 if self.document is None or self.at_rest else replicas_of(self.document)
 
     def listed(self, leaving: Collection[str]) -> Sequence[ListedInstance]:
@@ -64,7 +64,7 @@ class ContainerGroup:
         ]
 
     def shrink(self, size: int, listed: Sequence[ListedInstance]) -> None:
-        """Lower the number of replicas, after the provider knows whom to take."""
+        """Lower the number of replicas, after the provider knows which to take."""
         for each in listed:
             if each.had_cost == each.cost:
                 continue
@@ -72,7 +72,7 @@ class ContainerGroup:
                 # One that is not there any more needs none.
                 self.calls.set_deletion_cost(each.instance.id, each.cost)
             except FleetRefused:
-                # Whoever has not begun loses nothing by going first. For one at work the number must not fall.
+                # An unstarted instance loses nothing by going first. For a running one the number must not fall.
                 if each.instance.state is InstanceState.RUNNING:
                     raise
         self.calls.patch({"replicas": size})
@@ -89,7 +89,7 @@ class ContainerGroup:
                 raise
 
     def stop(self) -> None:
-        """Have none run, whatever the state: a group that is only being deployed will run, and be paid for."""
+        """Stop all replicas in any state: a group that is only being deployed will run, and be billed."""
         if not self.at_rest:
             try:
                 self.calls.stop()
@@ -134,7 +134,7 @@ def find_groups(calls: SaladCalls, *, base: str, mark: str, most: int) -> Sequen
 
 
 def is_marked(group: Document, mark: str) -> bool:
-    """Whether the group's container has the fleet's mark."""
+    """Return True when the group's container has the fleet's mark."""
     container = group.get("container")
     env = container.get("environment_variables") if isinstance(container, dict) else None
     return isinstance(env, dict) and env.get(FLEET) == mark
@@ -164,7 +164,7 @@ def group_name(base: str, number: int) -> str:
 
 
 def group_number(base: str, name: object) -> int | None:
-    """Which of the fleet's groups has that name; None: it is no group of this fleet."""
+    """Return the number of the fleet's group with that name; None: no group of this fleet has it."""
     if name == base:
         return 1
     found = re.fullmatch(rf"{re.escape(base + SUFFIX)}([1-9][0-9]?)", name) if isinstance(name, str) else None
@@ -173,13 +173,13 @@ def group_number(base: str, name: object) -> int | None:
 
 
 def is_kept(name: str) -> bool:
-    """Whether the name is kept for a further group of some fleet, so that no fleet may begin with it."""
+    """Return True when the name is kept for a further group of some fleet, so that no fleet may begin with it."""
     base, suffix, _ = name.rpartition(SUFFIX)
     return bool(suffix) and group_number(base, name) is not None
 
 
 def most_groups(base: str, *, group_id: str | None) -> int:
-    """How many groups a fleet may have: one where the name leaves no room for a number, or the id is given."""
+    """Return the most groups of a fleet: one where the name leaves no room for a number, or the id is given."""
     if group_id is not None or len(group_name(base, MOST_GROUPS)) > LONGEST_NAME:
         return 1
     return MOST_GROUPS

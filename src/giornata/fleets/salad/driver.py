@@ -78,7 +78,7 @@ class SaladFleet:
 
     @property
     def limits(self) -> Limits:
-        """What the organization's quotas leave for this fleet, as last heard."""
+        """The limits that the organization's quotas leave for this fleet, as last reported."""
         return self._limits or Limits(
             most_nodes=self._most_nodes, excluded_after_reallocation_s=EXCLUDED_AFTER_REALLOCATION_S
         )
@@ -99,7 +99,7 @@ class SaladFleet:
         self._hear_quota(own=nodes)
 
     def list(self) -> Sequence[Instance]:
-        """See Fleet."""
+        """List the instances of all container groups of the fleet."""
         groups = self._groups()
         listed, home = list[Instance](), dict[str, str]()
         for group in groups:
@@ -139,7 +139,7 @@ class SaladFleet:
         raise FleetUnavailable(f"SaladCloud's list contains {instance_id}, but the API returned 404 for it")
 
     def price(self) -> Price:
-        """The dearest of the GPU classes at the group's priority, since any may come, or what the settings say."""
+        """The settings' price, else the highest of the GPU classes at the group's priority, since any may come."""
         options = self.options
         if options.price_usd_per_hour is not None:
             return Price(micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD), source="settings")
@@ -208,8 +208,10 @@ class SaladFleet:
         return most_groups(self.group, group_id=self.options.group_id)
 
     def _check_work(self, group: Document) -> None:
-        """Raises FleetRefused when further instances would not take the work that was counted on: a group has the
-        settings of before for as long as anybody runs."""
+        """Check the work of further instances. Raises FleetRefused when they would not take the expected work.
+
+        A group keeps its earlier settings for as long as any instance runs.
+        """
         container = group.get("container") or {}
         if self.work.missing_in(container.get("environment_variables") or {}):
             advice = f"giornata fleets roll {self.name} gives its nodes the settings of now"
@@ -269,7 +271,7 @@ class SaladFleet:
             raise FleetRefused("SaladCloud has no such organization or project")
 
     def _changes(self, group: Document, size: int) -> dict[str, Any]:
-        """What to change of a group at rest. Nobody runs who could be disturbed: now the settings may take effect."""
+        """Return the changes for a group at rest: no node runs in it, so changed settings may take effect now."""
         changes: dict[str, Any] = {} if replicas_of(group) == size else {"replicas": size}
         classes = self._gpu_class_ids()
         if other := differences(group, self.stable_container(classes)):
@@ -301,7 +303,7 @@ class SaladFleet:
         return list(self._gpu_classes())
 
     def _within_quota(self, nodes: int, *, own: int) -> int:
-        """So many of these nodes as the quota leaves; all of them when the provider does not say."""
+        """Return as many of these nodes as the quota leaves; all when the provider does not tell the quota."""
         self._quota = self._quota_at_s = None
         self._hear_quota(own=own)
         most = None if self._quota is None else self._quota.most
@@ -311,7 +313,7 @@ class SaladFleet:
         return most
 
     def _hear_classes(self, listed: Sequence[Instance], groups: Sequence[GroupCalls]) -> None:
-        """Which GPU class each instance has. The listing does not say it; the latest entries of the log do."""
+        """Note the GPU class of each instance. The listing lacks the class; the latest entries of the log have it."""
         present = {each.id for each in listed}
         self._class_by_instance = {key: name for key, name in self._class_by_instance.items() if key in present}
         unknown = [each for each in listed if each.id not in self._class_by_instance]

@@ -94,7 +94,7 @@ class KeySet:
 
 
 def _readable(row: dict[str, Any]) -> jwt.PyJWK | None:
-    """None for a key that this cannot use: others beside it may be good."""
+    """Return the key; None for an unusable one, since other keys beside it may be good."""
     try:
         key = jwt.PyJWK.from_dict(row)
     except jwt.PyJWTError:
@@ -111,7 +111,7 @@ class SaladIdentities:
     now_ms: Callable[[], int]
 
     def recognise(self, token: str) -> Workload:
-        """See WorkloadIdentities."""
+        """Verify a token, and return the workload that the token identifies; see WorkloadIdentities."""
         claimed = self._group_of(_unverified(token))
         key = self.keys[claimed.keys_url].key(_key_id(token))
         claims = self._verified(token, key, claimed)
@@ -123,7 +123,7 @@ class SaladIdentities:
         return Workload(fleet=claimed.fleet, machine_id=machine_id, expires_at_ms=until_ms)
 
     def _group_of(self, claims: Mapping[str, Any]) -> SaladGroup:
-        """Whose it says it is. Asks nobody, so that a stranger's token costs nothing."""
+        """Return the group that the token claims, without any request, so that a stranger's token costs nothing."""
         for group in self.groups:
             if _is_of(claims, group):
                 return group

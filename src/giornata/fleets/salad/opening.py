@@ -1,4 +1,4 @@
-"""From options and this process's dependencies to a fleet, and to what reads its nodes' tokens."""
+"""Open a SaladCloud fleet, and the verifier of its nodes' tokens, from options and dependencies."""
 
 import functools
 import re
@@ -76,7 +76,7 @@ def open_fleet(
 def open_identities(
     fleets: Mapping[str, Options], *, now_ms: Callable[[], int], transport: httpx.BaseTransport | None = None
 ) -> WorkloadIdentities:
-    """What recognises the nodes of those of these fleets (by name) that name their organisation's id."""
+    """Return the check of tokens for nodes of those `fleets`, by name, whose options name their organization's id."""
     groups = [
         SaladGroup(
             fleet=name,
@@ -124,8 +124,10 @@ def _faults(name: str, options: Options, dependencies: FleetDependencies) -> lis
 
 
 def _env(name: str, options: Options, dependencies: FleetDependencies) -> dict[str, str]:
-    """What every node is told, and what stays the same; the operator's own variables win. Raises FleetRefused for a
-    server that no node could reach: it would be paid for and never heard of."""
+    """Return the environment variables that all nodes share; the operator's own variables win.
+
+    Raises FleetRefused for a server address that no node could reach: such nodes would be billed and never connect.
+    """
     env = {"GIORNATA_URL": dependencies.server_url()} | dependencies.work.environment(name) | dict(options.env)
     host = httpx.URL(env["GIORNATA_URL"]).host
     if host in NOWHERE or host.startswith("127."):
@@ -134,7 +136,7 @@ def _env(name: str, options: Options, dependencies: FleetDependencies) -> dict[s
 
 
 def _fresh_env(options: Options, dependencies: FleetDependencies, fleet: SaladFleet) -> dict[str, str]:
-    """What a node is told when its container is made: its price, and a key if it cannot do without."""
+    """Return the environment variables of a new container: its price, and a key without an organization's id."""
     env = {}
     if "GIORNATA_PRICE_USD_PER_HOUR" not in options.env:
         # That the node is needed is known now; what it costs may be found out later.

@@ -24,7 +24,7 @@ Priority = Literal["high", "medium", "low", "batch"]
 
 
 class Registry(FleetOptions):
-    """How the provider gets at a private image. The password is read from a variable of the server's environment."""
+    """The provider's access to a private image. The password is read from a variable of the server's environment."""
 
     kind: Literal["basic", "docker_hub"] = "basic"
     username: str = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""Why fewer instances run than were asked for: what the provider's log and its count of free machines say."""
+"""Explain a lack of instances by the provider's log and its count of free machines."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def availability_asked(options: Options, gpu_classes: Sequence[str]) -> dict[str
 def why_missing(
     groups: Sequence[Document], *, running: int, logs: Sequence[Document], availability: Document, priority: str
 ) -> str:
-    """One sentence or two for the operator, about all container groups of a fleet."""
+    """Explain missing instances of all container groups to the operator, in one or two sentences."""
     parts = [f"{running} of {sum(map(replicas_of, groups))} instances run"]
     states = [state for each in groups if isinstance(state := each.get("current_state"), dict)]
     parts += [waiting] if (waiting := _waiting(states)) else []
@@ -41,7 +41,7 @@ def why_missing(
 
 
 def _waiting(states: Sequence[Document]) -> str:
-    """How many instances are in each state but running."""
+    """Describe the number of instances in each state but running."""
     counts: Counter[str] = Counter()
     for each in states:
         counts.update(each.get("instance_status_counts") or each.get("instance_status_count") or {})
@@ -74,7 +74,7 @@ class Quota:
 
     @property
     def most(self) -> int | None:
-        """How many replicas this fleet may have in all. Never fewer than it has: a quota ends nobody."""
+        """The most replicas for this fleet, never fewer than the fleet has: a quota ends no instance."""
         return None if self.replicas is None else max(self.own, self.replicas - self.others)
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Quota:
 
 
 def quota_of(document: Document, *, own: int) -> Quota:
-    """From the provider's document."""
+    """Read the replica quota from the provider's document."""
     replicas, used = document.get("container_replicas_quota"), document.get("container_replicas_used")
     return Quota(
         replicas=replicas if isinstance(replicas, int) else None,

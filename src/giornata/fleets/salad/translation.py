@@ -27,7 +27,7 @@ AT_REST = frozenset({"stopped", "failed", "succeeded"})
 
 
 def instance_of(row: Document) -> Instance:
-    """One row of the listing. Raises FleetUnavailable when it has no id: a listing is whole, or an error."""
+    """Translate a row of the listing. Raises FleetUnavailable without an id: a listing is whole, or an error."""
     # Older payloads say instance_id, and older ones yet the machine's id alone.
     instance_id = row.get("id") or row.get("instance_id") or row.get("machine_id")
     if not isinstance(instance_id, str):
@@ -43,7 +43,7 @@ def instance_of(row: Document) -> Instance:
 
 
 def _epoch_ms(text: object) -> int | None:
-    """When the instance last changed its state; None where the provider does not say it in a known form."""
+    """Return the instance's last change of state; None where the provider's form is unknown."""
     try:
         at = datetime.fromisoformat(str(text))
     except ValueError:
@@ -67,13 +67,13 @@ def status_of(group: Document) -> str:
 
 
 def replicas_of(group: Document) -> int:
-    """How many instances the group shall have once it is started."""
+    """Return the number of instances that the group shall have once started."""
     replicas = group.get("replicas")
     return replicas if isinstance(replicas, int) else 0
 
 
 def deletion_cost(instance: Instance, *, leaving: bool, drained: bool = False) -> int:
-    """Those who leave go first, then those who will, then those who have not begun, and only then those at work."""
+    """Return the deletion cost: leaving nodes go first, then drained and starting ones, running ones last."""
     if leaving or drained:
         return 0 if leaving else DRAINED_COST
     return min(MOST_DELETION_COST, 1000 if instance.state is InstanceState.RUNNING else 100)
@@ -106,7 +106,7 @@ def container_of(
 
 
 def prototype_of(options: Options, *, name: str, container: Document, replicas: int) -> dict[str, Any]:
-    """What makes the container group, with so many replicas at once."""
+    """Return the request that creates the container group with `replicas` replicas."""
     countries = {"country_codes": list(options.country_codes)} if options.country_codes else {}
     return {
         "name": name,
@@ -119,9 +119,9 @@ def prototype_of(options: Options, *, name: str, container: Document, replicas: 
 
 
 def differences(group: Document, container: Document) -> list[str]:
-    """What of the group's container is not as the settings say, as far as the provider tells.
+    """Name the parts of the group's container that differ from the settings, as far as the provider tells.
 
-    Only what is ours to say: variables that somebody added are left, and passwords are never told.
+    Variables that somebody added are no difference. The provider never tells passwords.
     """
     has = group.get("container")
     has = has if isinstance(has, dict) else {}
@@ -184,7 +184,7 @@ def prices_by_class(classes: Mapping[str, Document], *, priority: str) -> dict[s
 
 
 def limits_of(quotas: Document, *, most_nodes: int, reason: str) -> Limits:
-    """What the organization may have. `most_nodes` is what is left of its replicas for this fleet."""
+    """Return the limits of the organization. `most_nodes` is the rest of its replicas for this fleet."""
     return Limits(
         most_nodes=most_nodes,
         most_nodes_reason=reason,

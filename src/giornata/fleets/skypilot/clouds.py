@@ -1,4 +1,4 @@
-"""Whether the clouds of a fleet can launch what its options ask for, found out before anything is launched.
+"""Check, before any launch, that the clouds of a fleet can launch nodes with the fleet's options.
 
 SkyPilot passes over a cloud that lacks a feature: the launch fails, or the cloud is never used, for as long as the
 fleet asks. What each cloud lacks is SkyPilot's own knowledge, and it is asked of the installed package.
@@ -48,8 +48,10 @@ def faults_of_clouds(sky: Any, options: Options, infra: Sequence[str], *, where:
 
 
 def check_enabled_clouds(sky: Any, options: Options) -> None:
-    """For a fleet that may be anywhere. Raises FleetRefused when none of the clouds that SkyPilot has access to can
-    launch a node."""
+    """Check the enabled clouds for a fleet that may be anywhere.
+
+    Raises FleetRefused when none of the clouds that SkyPilot has access to can launch a node.
+    """
     with asking(sky):
         enabled: list[str] = sky.get(sky.client.sdk.enabled_clouds())
     faults = {cloud: faults_of_clouds(sky, options, [cloud], where="options") for cloud in enabled}
@@ -145,7 +147,7 @@ class Cluster:
         )
 
     def instance(self, name: str) -> Instance:
-        """As the control plane sees it."""
+        """Return the cluster as an instance of the control plane."""
         state = InstanceState.RUNNING if self.up else InstanceState.STARTING
         if self.going or self.broken:
             state = InstanceState.STOPPING
@@ -165,7 +167,7 @@ class Cluster:
         return f"{self.cloud}/{self.region}".lower() if self.cloud and self.region else ""
 
     def is_in(self, infra: str) -> bool:
-        """Whether it is where `cloud[/region[/zone]]` says, as far as that is known."""
+        """Return True when the place matches `cloud[/region[/zone]]`, as far as cloud and region are known."""
         cloud, _, rest = infra.lower().partition("/")
         region = rest.partition("/")[0]
         return cloud in ("*", self.cloud.lower()) and region in ("", "*", self.region.lower())

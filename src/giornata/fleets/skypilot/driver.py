@@ -50,7 +50,7 @@ class SkyPilotFleet:
 
     @property
     def limits(self) -> Limits:
-        """As the settings say: SkyPilot knows the quotas of no cloud."""
+        """The limits of the settings: SkyPilot knows the quotas of no cloud."""
         return Limits(most_nodes=self.options.most_nodes)
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
@@ -97,13 +97,13 @@ class SkyPilotFleet:
         self._launch(elsewhere or self.options.infra)
 
     def drain(self, instance_id: str) -> None:
-        """SkyPilot has no mark for it, but nobody else lowers the number: it is kept here, while this process lives.
+        """Keep the mark in this process while it lives: SkyPilot has none, but only this driver lowers the number.
         Raises InstanceGone."""
         self._record(instance_id)
         self._drained.add(instance_id)
 
     def price(self) -> Price:
-        """As the settings say; else the cheapest that SkyPilot's catalogue has, kept for an hour."""
+        """Return the price of the settings; else the lowest in SkyPilot's catalog, kept for an hour."""
         if self.options.price_usd_per_hour is not None:
             micro = round(self.options.price_usd_per_hour * MICRO_USD)
             return Price(micro_usd_per_hour=micro, source="settings")
@@ -121,7 +121,7 @@ class SkyPilotFleet:
 
     @property
     def one_by_one(self) -> bool:
-        """Each cluster has a task of its own."""
+        """True: each cluster has a task of its own."""
         return True
 
     def outdated(self) -> Outdated:
@@ -155,10 +155,10 @@ class SkyPilotFleet:
         return f"{launches} failed within the hour, at last: {last.status_msg or self._error_of(last.request_id)}"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the driver holds no connection."""
 
     def _check_clouds(self) -> None:
-        """Until it has been found once that a cloud can launch a node. Clouds in `infra` were looked at before."""
+        """Check the clouds until one was found able to launch a node. Clouds in `infra` were checked before."""
         if not self._launchable and not self.options.infra:
             check_enabled_clouds(self.sky, self.options)
         self._launchable = True
@@ -209,7 +209,7 @@ class SkyPilotFleet:
         )
 
     def _digest(self) -> str:
-        """Of the task, whichever of the places it is launched in, and without its key."""
+        """Return the digest of the task without its key. The place of the launch does not matter."""
         task = task_of("", self.options, self.options.infra, self._node_facts(key=""))
         return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -217,7 +217,7 @@ class SkyPilotFleet:
         return NodeFacts(fleet=self.name, url=self.server_url(), key=key, work=self.work)
 
     def _error_of(self, request_id: str) -> str:
-        """What the request ended with: SkyPilot raises it for whoever asks for the result."""
+        """Return the error of a failed request. SkyPilot raises the error when the driver asks for the result."""
         try:
             with asking(self.sky):
                 self.sky.get(request_id)
@@ -243,7 +243,10 @@ class SkyPilotFleet:
         return found
 
     def _records(self) -> dict[str, Cluster]:
-        """What is asked for and what is there. First the requests: one that ends in between is a cluster then."""
+        """Return requested and existing clusters by name.
+
+        Requests are read first: a request that ends in between is a cluster in the second reply.
+        """
         with asking(self.sky):
             pending = self.sky.api_status(limit=REQUESTS)
             clusters = self.sky.get(self.sky.status(refresh=self.sky.StatusRefreshMode.AUTO))

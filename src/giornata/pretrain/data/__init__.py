@@ -1,1 +1,1 @@
-"""From captioned pictures to shards. Read sources, source_rows, examination, decision, ingest_tasks, then shards."""
+"""Make shards of captioned pictures. Read sources, source_rows, examination, decision, ingest_tasks, then shards."""

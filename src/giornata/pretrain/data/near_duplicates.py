@@ -108,7 +108,7 @@ def near_pairs(rows: Partitions, distance: int, *, crowd: int = CROWD) -> Pairs:
 
 
 def chosen(one: np.ndarray, other: np.ndarray) -> Pairs:
-    """Of the rows of all near pairs, the numbers of those that go, and for each the number of the first like it."""
+    """Return the numbers of the rows of near pairs that go, and for each the number of the first like it."""
     both = np.concatenate([one, other])
     numbers, places = np.unique(both["number"], return_index=True)
     ranked = np.lexsort((both["key"][places], -both["pixels"][places]))
@@ -222,7 +222,7 @@ def split_firsts(ordered: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, P
 
 
 def _starts(values: np.ndarray) -> np.ndarray:
-    """For each of the sorted values, whether it differs from the one before."""
+    """Return, for each sorted value, True where it differs from the one before."""
     return np.append(np.ones(min(1, len(values)), bool), values[1:] != values[:-1])
 
 

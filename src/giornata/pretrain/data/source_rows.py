@@ -68,7 +68,7 @@ def captions_of(values: Sequence[object], options: Ingest) -> tuple[str, ...]:
 
 
 def _is_visible(text: str) -> bool:
-    """Whether the text has a visible character. Spaces, control and zero-width characters and lone marks are not."""
+    """Return True when the text has a visible character: no space, control or zero-width character, or lone mark."""
     return any(unicodedata.category(each) not in _UNSEEN and each not in _FILLERS for each in text)
 
 

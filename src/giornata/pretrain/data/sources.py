@@ -34,7 +34,7 @@ _PICTURE_SUFFIXES = ("avif", "bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff", 
 
 
 class Kind(StrEnum):
-    """Forms of a source."""
+    """The supported formats of a data source."""
 
     PARQUET = "parquet"  # also what Hugging Face's hub keeps
     HUGGINGFACE = "huggingface"  # as `datasets.save_to_disk` writes it

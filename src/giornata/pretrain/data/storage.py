@@ -52,9 +52,10 @@ class Storage:
 
     @classmethod
     def to_read(cls, address: str | Path) -> "Storage":
-        """As `at`, or an address to read of any file system that fsspec knows (gs://, https://, hf://).
+        """Open a storage as `at` does, or an address to read of any file system of fsspec (gs://, https://, hf://).
 
-        Raises InvalidInput."""
+        Raises InvalidInput.
+        """
         text = absolute(str(address))
         if "://" in text:
             _opened(text)

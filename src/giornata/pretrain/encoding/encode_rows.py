@@ -106,7 +106,7 @@ class EncodePictures:
         self._at_once = config.encode.encode_batch_size
 
     def __call__(self, cut: pa.Table) -> pa.Table:
-        """FED rows."""
+        """Return the rows with their encodings, in the schema `columns.FED`."""
         return encode_cut(self._encoder, cut.select(columns.CUT.names), at_once=self._at_once)
 
 
@@ -117,5 +117,5 @@ class EncodeCaptions(EncodePictures):
         super().__init__(config, images=False)
 
     def __call__(self, latents: pa.Table) -> pa.Table:
-        """FED rows."""
+        """Return the rows with their encodings, in the schema `columns.FED`."""
         return encode_captions(self._encoder, latents, at_once=self._at_once)

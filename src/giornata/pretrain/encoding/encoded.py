@@ -116,7 +116,7 @@ def encoded_manifest(config: PretrainConfig, resolution: int, source: Manifest) 
 
 
 def has_text_inside(found: Mapping[str, Any]) -> bool:
-    """Whether an older version wrote the folder: its description has the entry `text`."""
+    """Return True when an older version wrote the folder: its description has the entry `text`."""
     return "text" in found
 
 

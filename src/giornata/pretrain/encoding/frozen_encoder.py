@@ -234,7 +234,7 @@ class FrozenEncoder:
 
     @torch.no_grad()
     def encode_text(self, captions: Sequence[str]) -> Text:
-        """See Encoder."""
+        """Encode captions; see Encoder. Raises RuntimeError without the text half."""
         if not self._text_encoders:
             raise RuntimeError("this encoder was opened without its text half")
         prompts, pooled = [], []

@@ -1,4 +1,4 @@
-"""From a source row to an encoder's input: a rectangle of pixels as uint8, and one of the row's captions.
+"""Turn a source row into an encoder's input: a rectangle of pixels as uint8, and one of the row's captions.
 
 Shapes: H, W in pixels, C = 3. Sizes and offsets are (y, x). The crop and the mirroring are functions of (seed, key,
 epoch), or of (seed, key) where the latents are stored for every epoch. The caption is a function of the seed and the
@@ -121,7 +121,7 @@ class CaptionChoice:
     weights: tuple[float, ...] | None = None
 
     def of(self, captions: Sequence[str], place: Sequence[int | str]) -> str:
-        """One of the captions. `place` names the use."""
+        """Choose one of the captions. `place` names the use."""
         *ends, whole = accumulate(self.weights[: len(captions)] if self.weights else [1] * len(captions))
         if not ends:
             return captions[0]
@@ -140,5 +140,5 @@ class CaptionChoice:
 
 
 def several_captions(source: Manifest) -> bool:
-    """Whether rows of this data set may have several captions."""
+    """Return True when rows of this data set may have several captions."""
     return bool(source.about.get("ingest", {}).get("max_captions", 1) > 1)

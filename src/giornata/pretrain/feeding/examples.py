@@ -1,4 +1,4 @@
-"""From batches to the examples of a step: every draw is a function of (seed, phase, epoch, key).
+"""Turn batches into the examples of a step: every draw is a function of (seed, phase, epoch, key).
 
 The draws do not depend on the trainer, on the step, or on the number of passes of a batch.
 
@@ -169,7 +169,7 @@ class Portioned:
 
     @property
     def empty(self) -> bool:
-        """Whether the trainer's stream has ended."""
+        """True when the trainer's stream has ended."""
         return not self.uses and not self.unreadable
 
 

@@ -1,4 +1,4 @@
-"""From fed rows to what a trainer takes for one step: batches of one size each, and the uses that cannot be read.
+"""Turn fed rows into a trainer's input for one step: batches of one size each, and the uses that cannot be read.
 
 Shapes: B rows of one size; C = 4 latent channels; H, W = pixels / 8; L = 77 tokens; D, P widths of the text. Latents
 and text are float16; the loop makes float32 of latents before, and of text after the move to the device.

@@ -1,4 +1,4 @@
-"""From portions to rows: the code of Ray's reading tasks. It imports no diffusers, which takes seconds."""
+"""Read the rows of portions: the code of Ray's reading tasks. It imports no diffusers, which takes seconds."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ OF_PICTURES = (columns.KEY, columns.IMAGE, columns.CAPTION, columns.WIDTH, colum
 
 
 def packed(portions: Sequence[Portion]) -> bytes:
-    """One GROUP."""
+    """Pickle the portions of one task as a value of the column GROUP."""
     return pickle.dumps(list(portions))
 
 
@@ -59,7 +59,7 @@ class ReadLatents:
         self._storage, self._names, self._rows_of, self._columns = storage, names, rows_of, columns_read
 
     def __call__(self, groups: pa.Table) -> Iterator[pa.Table]:
-        """Tables of ROWS_AT_ONCE rows."""
+        """Yield the rows of the portions as tables of at most ROWS_AT_ONCE rows."""
         for portion in portions_of(groups):
             text = self._text(portion)
             for table in _use_rows(portion, self._rows_of, self._storage, self._names, self._columns):
@@ -98,7 +98,7 @@ class ReadPictures:
         self._storage, self._names, self._rows_of, self._cutting = storage, names, rows_of, cutting
 
     def __call__(self, groups: pa.Table) -> Iterator[pa.Table]:
-        """Tables of ROWS_AT_ONCE rows."""
+        """Yield the rows of the portions as tables of at most ROWS_AT_ONCE rows."""
         for portion in portions_of(groups):
             for table in _use_rows(portion, self._rows_of, self._storage, self._names, OF_PICTURES):
                 yield cut_rows(self._cutting, table.to_pylist(), epoch_in_draws=True)

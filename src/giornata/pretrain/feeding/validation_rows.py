@@ -24,7 +24,7 @@ def validation_batches(
     rank: int,
     world: int,
 ) -> list[Batch]:
-    """This trainer's part of the rows, in batches of one size. Every mode but offline needs `encoder`."""
+    """Return this trainer's part of the rows, in batches of one size. Every mode but offline needs `encoder`."""
     group = pa.table({GROUP: [packed(validation_portions(rows_of, rank=rank, world=world))]})
     reader, _ = reader_of(config, phase, rows_of, source)
     rows = sum(len(rows) for _, rows in rows_of.left_out)

@@ -14,7 +14,7 @@ INTERRUPTIBLE = "interruptible"
 
 
 class Mark(StrEnum):
-    """How a figure is known."""
+    """The way in which a figure is known."""
 
     PUBLISHED = "published"
     RECOVERED = "recovered"
@@ -45,7 +45,7 @@ class Instance(Sourced):
 
     @property
     def short(self) -> str:
-        """`p4de` of `p4de.24xlarge`."""
+        """The short name of the instance: `p4de` for `p4de.24xlarge`."""
         return self.name.split(".", maxsplit=1)[0]
 
 
@@ -186,7 +186,10 @@ def load_facts() -> Facts:
 
 
 def facts_of(document: Mapping[str, Any]) -> Facts:
-    """From a parsed document. Raises TypeError for a row with a field too few or too many, ValueError for a mark."""
+    """Build the facts from a parsed document.
+
+    Raises TypeError for a row with a field too few or too many, ValueError for a mark.
+    """
 
     def rows(make: Callable[..., T], table: str) -> tuple[T, ...]:
         return tuple(make(**{**row, "mark": Mark(row["mark"])}) for row in document[table])

@@ -69,7 +69,7 @@ class Measured(_Kept):
 
 
 def read_measured(path: Path) -> Measured:
-    """From a file of `giornata pretrain run --synthetic`. Raises InvalidInput with all faults."""
+    """Read the figures from a file of `giornata pretrain run --synthetic`. Raises InvalidInput with all faults."""
     hint = "write it with: giornata pretrain run CONFIG --synthetic --out FILE"
     try:
         values: Any = json.loads(path.read_text(encoding="utf-8"))["measured"]

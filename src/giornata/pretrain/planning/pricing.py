@@ -233,7 +233,7 @@ class Choice:
 
     @property
     def estimated(self) -> bool:
-        """Whether the time of training, the largest part of the bill, is an estimate. Colocated always is."""
+        """True when the time of training, the largest part of the bill, is an estimate. Colocated always is."""
         return self.mode is Mode.COLOCATED or any(phase.training.estimated for phase in self.phases)
 
     @property
@@ -243,12 +243,12 @@ class Choice:
 
     @property
     def encodes_with_others(self) -> bool:
-        """Whether encoders have instances of their own."""
+        """True when encoders have instances of their own."""
         return self.mode is not Mode.COLOCATED
 
     @property
     def name(self) -> str:
-        """`4xp4de.24xlarge online g5.2xlarge`."""
+        """The name of the choice, such as `4xp4de.24xlarge online g5.2xlarge`."""
         beside = f" {self.machines.encoder.name}" if self.encodes_with_others else ""
         return f"{self.machines.instances}x{self.machines.trainer.name} {self.mode}{beside}"
 

@@ -85,7 +85,7 @@ def reasons(ranking: Ranking) -> list[str]:
 
 
 def machines_words(choice: Choice) -> str:
-    """`32 A100-80G (4 p4de)`."""
+    """Describe the trainers' GPUs and instances: `32 A100-80G (4 p4de)`."""
     machines = choice.machines
     return f"{machines.gpus} {machines.trainer.gpu} ({machines.instances} {machines.trainer.short})"
 
@@ -95,7 +95,7 @@ def usd(amount: float) -> str:
 
 
 def large_count(count: float) -> str:
-    """`2,867 million`, `413.5 thousand`."""
+    """Format a large count: `2,867 million`, `413.5 thousand`."""
     for unit, value in (("million", 1e6), ("thousand", 1e3)):
         if count >= value:
             return f"{count / value:,.0f} {unit}" if count >= 100 * value else f"{count / value:,.1f} {unit}"
@@ -103,7 +103,7 @@ def large_count(count: float) -> str:
 
 
 def large_bytes(count: float) -> str:
-    """`133 TB`, `5.7 MB`."""
+    """Format a number of bytes: `133 TB`, `5.7 MB`."""
     for unit, value in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= value:
             return f"{count / value:,.0f} {unit}" if count >= 10 * value else f"{count / value:,.1f} {unit}"

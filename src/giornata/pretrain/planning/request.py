@@ -144,7 +144,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What to plan and which prices to use.
+    """The phases to plan, and the prices to use.
 
     `trainers`: choices such as `4xp4de.24xlarge`; none: those that ship. `encoders`: instances, or `same` for the
     trainers' own. `dataset_rows`: different rows; None: every sample is a row of its own. `storage_months`: how long
@@ -241,7 +241,7 @@ def _tables(given: Mapping[str, Any], name: str) -> list[tuple[int, Mapping[str,
 
 
 def _names(given: Mapping[str, Any], facts: Facts) -> dict[str, tuple[Sequence[str], Collection[str]]]:
-    """For each kind of name those that a hint shows, and others that are known too."""
+    """Return the names that a hint shows, and other known names, for each kind of name."""
     instances = [each.name for each in facts.instances]
     short = {each.short for each in facts.instances} | {each.get("name", "") for _, each in _tables(given, "own")}
     return {

@@ -10,7 +10,7 @@ EMA = "ema."
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This trainer's part of a sharded tensor; itself, where it is whole."""
+    """Return this trainer's part of a sharded tensor; a whole tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

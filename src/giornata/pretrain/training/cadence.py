@@ -1,4 +1,4 @@
-"""When the next checkpoint is due: after so many steps, or by the cost of a checkpoint and of an interruption."""
+"""Decide when the next checkpoint is due: by steps, or by the cost of a checkpoint and of an interruption."""
 
 import math
 from collections.abc import Callable

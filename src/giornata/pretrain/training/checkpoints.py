@@ -144,7 +144,7 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot) -> None:
         name = name_of(snapshot.progress.step, snapshot.progress.phase)
         why = self._clean(name)
-        # Whatever fails later, these rows are not handed over again.
+        # These rows are not handed over again, even when a later step fails.
         record_uses(snapshot.ledger, snapshot.uses, self._channel)
         if snapshot.ledger is not None:
             snapshot.progress.ledgers = [*snapshot.progress.ledgers, snapshot.ledger.to_json()]
@@ -177,7 +177,7 @@ class Checkpoints:
         return None
 
     def _write_shards(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, FileFacts]:
-        """This trainer's part, first here and then in the storage."""
+        """Write this trainer's part, first to the local disk and then to the storage."""
         here, there = self._scratch / name, f"{FOLDER}/{name}"
         shutil.rmtree(here, ignore_errors=True)
         try:

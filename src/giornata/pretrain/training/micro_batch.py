@@ -25,7 +25,7 @@ def share_of(global_batch_size: int, world: int) -> int:
 
 
 def micro_batch(most: int, device: torch.device, attempt: Try, channel: Channel) -> int:
-    """At most `most`, the same for all trainers. Halves from there until it fits.
+    """Find a micro-batch that fits, the same for all trainers: `most`, halved as often as needed.
 
     Raises torch.OutOfMemoryError when not even one row does.
     """

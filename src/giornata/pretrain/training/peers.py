@@ -1,4 +1,4 @@
-"""The trainers of a run as one of them sees them: who it is, and what all agree on.
+"""The trainers of a run as one trainer sees them: its own rank, and the agreements of all.
 
 Whoever starts the processes initialises `torch.distributed`; a process alone needs none of it. What is agreed on
 between steps goes over the CPU (gloo), in groups of its own: gradients may be under way on the device meanwhile, and
@@ -46,7 +46,7 @@ class Channel:
         return [each.tolist() for each in found]
 
     def gather_objects(self, mine: Any) -> list[Any]:
-        """Everybody's, by rank. They are pickled, so this is for processes of one run only."""
+        """Gather an object of every trainer, by rank. Objects are pickled, so use only processes of one run."""
         if self.world == 1:
             return [mine]
         found: list[Any] = [None] * self.world
@@ -54,7 +54,7 @@ class Channel:
         return found
 
     def to_first(self, mine: Any) -> list[Any]:
-        """Everybody's, by rank, at the first trainer; nothing at the others. Pickled, as `gather_objects`."""
+        """Gather every trainer's object by rank at the first trainer; nothing at the others. Objects are pickled."""
         if self.world == 1:
             return [mine]
         found: list[Any] | None = [None] * self.world if self.rank == 0 else None

@@ -81,7 +81,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, where: str) -> Self:
-        """Raises InvalidInput for another version's; `where` is for the message."""
+        """Parse a checkpoint's progress. Raises InvalidInput for another version's; `where` is for the message."""
         known = {each.name for each in fields(cls)}
         given = set(values) - {"version"} - FORMER
         if values.get("version") != VERSION or not known - OPTIONAL <= given <= known:
@@ -120,7 +120,7 @@ def begun_phases(progress: Progress) -> int:
 
 
 def check_origin(progress: Progress, config: PretrainConfig, digests: Mapping[str, str], *, where: str) -> None:
-    """Raises InvalidInput, with all differences, when the checkpoint is of another run."""
+    """Check that the checkpoint is of this run. Raises InvalidInput with all differences."""
     now = origin_of(config, begun_phases(progress), digests)
     differing = [name for name in sorted({*now, *progress.origin}) if now.get(name) != progress.origin.get(name)]
     hint = "take back the change, or give the run another name"

@@ -66,7 +66,7 @@ class Guard:
         return list(self._losses)
 
     def fault(self, loss: float, grad_norm: float) -> str | None:
-        """Why this step has to be left out; None for a sound one, which is then part of the median.
+        """Return the reason to skip this step; None for a sound step, which then counts in the median.
 
         Raises TooManyBadSteps when max_bad_steps in a row were bad.
         """
@@ -93,7 +93,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a trainer is given. All trainers get the same, but for feeds and held rows.
+    """The inputs of a trainer. All trainers get the same inputs, but for feeds and held rows.
 
     `storage` is the run's own folder; `scratch` a local one, for this node. `digests` say what the rows are made of
     (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's
@@ -130,7 +130,7 @@ class Run:
 
 
 class Trainer:
-    """Everything on one device. All trainers make each call at the same place."""
+    """The model, its optimizer and averages on one device. All trainers make each call at the same place."""
 
     def __init__(self, run: Run, peers: Peers, channel: Channel, stack: ExitStack) -> None:
         self._run, self._channel = run, channel

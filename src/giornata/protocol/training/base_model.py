@@ -11,7 +11,7 @@ from giornata.protocol.secrets import SecretName
 
 
 class BaseQuantization(StrEnum):
-    """In how many bits the frozen base is held: as it was loaded, or in 8, whole numbers or floats (e4m3)."""
+    """The number of bits of the frozen base: as it was loaded, or 8, as whole numbers or floats (e4m3)."""
 
     NONE = "none"
     INT8 = "int8"

@@ -10,7 +10,7 @@ CAPTION_EXTENSION = ".txt"
 
 
 def _side(given: Any) -> Any:
-    """One number for the two equal ones by which kohya's scripts say it: 1024,1024."""
+    """Return one number for the two equal ones of kohya's scripts: 1024,1024."""
     sides = given.split(",") if isinstance(given, str) else given
     if not isinstance(sides, list | tuple):
         return given
@@ -20,7 +20,7 @@ def _side(given: Any) -> Any:
 
 
 def with_dot(given: Any) -> Any:
-    """With its dot, which may be left out."""
+    """Return the file extension with its dot, which the input may omit."""
     return f".{given}" if isinstance(given, str) and given and not given.startswith(".") else given
 
 

@@ -21,28 +21,31 @@ class HubFile:
 
 
 def is_single_file(name: str) -> bool:
-    """Whether the name is that of one file rather than of a folder or repository."""
+    """Return True when the name is that of one file rather than of a folder or repository."""
     return _without_query(name).lower().endswith(SINGLE_FILE_SUFFIX)
 
 
 def is_url(name: str) -> bool:
-    """Whether the name is a URL of any kind."""
+    """Return True when the name is a URL of any kind."""
     return "://" in name
 
 
 def looks_like_path(name: str) -> bool:
-    """Whether a name cannot be a hub id: those are `name` or `owner/name`, and start with a letter or digit."""
+    """Return True when a name cannot be a hub id: ids are `name` or `owner/name`, starting with a letter or digit."""
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
 
 
 def has_clip_vocabulary(name: str) -> bool:
-    """Whether a model of this name can only have CLIP's own vocabulary: it is on the hub, or one file, whose text is
-    read with the vocabulary of this package. A folder may have a tokenizer of its own."""
+    """Return True when a model of this name can only have CLIP's own vocabulary.
+
+    Such a model is on the hub, or one file, whose text is read with the vocabulary of this package. A folder may have
+    a tokenizer of its own.
+    """
     return is_single_file(name) or not (looks_like_path(name) or is_url(name))
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether the hub could have a repository of this name."""
+    """Return True when the hub could have a repository of this name."""
     return HUB_ID.fullmatch(name) is not None and "--" not in name and ".." not in name
 
 

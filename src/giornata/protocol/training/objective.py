@@ -21,7 +21,7 @@ PSEUDO_HUBER = frozenset({LossType.HUBER, LossType.SMOOTH_L1})
 
 
 class HuberSchedule(StrEnum):
-    """How huber_c depends on the timestep, by the names of diffusers and kohya."""
+    """The dependence of huber_c on the timestep, by the names of diffusers and kohya."""
 
     CONSTANT = "constant"
     EXPONENTIAL = "exponential"
@@ -92,7 +92,7 @@ DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
 
 
 class RegularizationFields(Message):
-    """Regularization of the adapter."""
+    """The fields that regularize the adapter."""
 
     network_dropout: float = Field(
         0.0,
@@ -125,5 +125,5 @@ class RegularizationFields(Message):
 
 
 def has_dropout(spec: RegularizationFields) -> bool:
-    """Whether something of the adapter is left out in each step."""
+    """Return True when something of the adapter is left out in each step."""
     return any(getattr(spec, name) > 0 for name in DROPOUTS)

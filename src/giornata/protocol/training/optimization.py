@@ -115,7 +115,7 @@ def _optimizer_name(name: Any) -> Any:
 
 
 class Compile(StrEnum):
-    """Whether steps run as compiled kernels."""
+    """The choice to run steps as compiled kernels."""
 
     AUTO = "auto"
     ON = "on"
@@ -123,7 +123,7 @@ class Compile(StrEnum):
 
 
 class CudaGraphs(StrEnum):
-    """Whether forward and backward passes run as CUDA graphs."""
+    """The choice to run forward and backward passes as CUDA graphs."""
 
     AUTO = "auto"
     ON = "on"
@@ -141,7 +141,7 @@ def _precision(name: Any) -> Any:
 
 
 class OptimizationFields(Message):
-    """How it is minimised."""
+    """The fields of the optimization: steps, batches, optimizer and learning rates."""
 
     max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Number of optimizer steps.")
     num_train_epochs: int | None = Field(

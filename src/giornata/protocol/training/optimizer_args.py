@@ -37,7 +37,7 @@ class Arg:
         return bounds if self.count == 1 else f"{self.count} numbers, each {bounds}"
 
     def takes(self, value: Any) -> bool:
-        """Whether the value is one that the argument may have."""
+        """Return True when the value is one that the argument may have."""
         if self.choices:
             return isinstance(value, bool) and value in self.choices
         if self.count > 1:
@@ -145,8 +145,10 @@ the spec, that field's value is the default."""
 
 
 def argument(spec: OptimizationFields, name: str) -> Any:
-    """What the job's optimizer is told under this name: of `optimizer_args`, of the field that says the same, or by
-    default."""
+    """Return the value of this argument of the job's optimizer.
+
+    The value comes from `optimizer_args`, else from the field with the same meaning, else from the default.
+    """
     if name in spec.optimizer_args:
         value = spec.optimizer_args[name]
         return tuple(value) if isinstance(value, tuple | list) else value

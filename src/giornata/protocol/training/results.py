@@ -1,4 +1,4 @@
-"""What a training job leaves: checkpoints, files, sample images and curves."""
+"""The results of a training job: checkpoints, files, sample images and curves."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -62,7 +62,7 @@ def _lines(prompts: Any) -> Any:
 
 
 def is_prompt_alone(prompt: str) -> bool:
-    """Whether it is neither a file's name nor a line of kohya's with options in it."""
+    """Return True when the prompt is neither a file's name nor a line in kohya's format with options."""
     return bool(prompt) and not FILE_NAME.fullmatch(prompt) and not KOHYAS_OPTION.search(f"{prompt} ")
 
 
@@ -98,7 +98,7 @@ def steps_with_sheets(validation_steps: int | None, max_train_steps: int) -> ran
 
 
 def steps_beside_each_other(validation_steps: int | None, max_train_steps: int) -> tuple[int, ...]:
-    """Those of these steps that the sheet of all steps has a column for: all, or every so manieth."""
+    """Return the steps that get a column in the sheet of all steps: all, or every n-th."""
     steps = steps_with_sheets(validation_steps, max_train_steps)
     stride = max(1, -(-len(steps) // MOST_COLUMNS))
     return tuple(steps[stride - 1 :: stride])
@@ -120,7 +120,7 @@ def _listed(names: object) -> object:
 
 
 class TrackingFields(Message):
-    """Trackers of experiments."""
+    """The fields that choose trackers of experiments."""
 
     report_to: Annotated[tuple[TrackerName, ...], BeforeValidator(_listed)] = Field(
         (),
