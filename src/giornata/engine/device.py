@@ -43,8 +43,9 @@ def prepare_device(wanted: str, threads: int) -> Device:
 
 
 def free_vram_bytes() -> int | None:
-    """What a job could have on the card: free, or held by this process in reserve. None without a card, or when it
-    does not answer; loads nothing."""
+    """Return the bytes that a job could have on the card: free, or held by this process in reserve. Returns None
+    without a card, or when it does not answer; loads nothing.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None

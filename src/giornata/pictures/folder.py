@@ -46,7 +46,8 @@ class PictureFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderDataset:
-    """What was found, sorted by name. With faults, `items` holds what could be read nonetheless.
+    """The pictures found in a folder, sorted by name. With faults, `items` holds those that could be read
+    nonetheless.
 
     `masks` are files by the names of their pictures (see `giornata.pictures.masks`).
     """
@@ -147,7 +148,7 @@ def _key(folder: Path) -> str:
 
 
 def _captions(directory: Path, part: Listing, rows: Rows, instance_prompt: str | None) -> Captions:
-    """What is said of the part's pictures; faults are added to the part's."""
+    """Read the captions of the part's pictures; faults are added to the part's."""
     captions = read_captions(part.pictures, part.texts, rows.get(_key(part.path), ()), prefix=part.prefix)
     part.faults += captions.faults
     stems = {same_name(picture.stem) for picture in part.pictures}

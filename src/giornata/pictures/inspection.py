@@ -28,7 +28,8 @@ LEAVE_OUT = "open it in an image editor and save it anew as PNG or JPEG, or leav
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """What is accepted, and what a picture may cost. Sides in pixels; `max_aspect` is longer side over shorter.
+    """The limits on an accepted picture, and on the cost of its inspection. Sides in pixels; `max_aspect` is longer
+    side over shorter.
 
     `memory_bytes` is the address space of the whole process, `cpu_s` the processor time of one picture.
     """
@@ -59,9 +60,9 @@ DEFAULT_LIMITS = PictureLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What was found out about one picture. It can be trained on when there are no faults.
+    """The findings about one picture. A picture without faults can be trained on.
 
-    Width and height in pixels, as a viewer shows it; None when its header could not be read.
+    Width and height are in pixels, as a viewer shows the picture; None when its header could not be read.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a workload is, and what it may ask of the engine that runs it. Loads no torch."""
+"""The interface of a workload, and of the engine that runs it. Loads no torch."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +9,7 @@ from giornata.protocol.pipe import Start
 
 
 class Wish(Enum):
-    """What the agent wants of a running attempt; asked for between steps."""
+    """The agent's request to a running attempt; workloads ask for it between steps."""
 
     GO_ON = "go_on"
     CHECKPOINT = "checkpoint"  # write one, then go on
@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a finished workload has to say besides its artifacts."""
+    """The final step and summary that a finished workload reports besides its artifacts."""
 
     step: int
     summary: dict[str, Any]
@@ -37,7 +37,7 @@ class Reporter(Protocol):
     """The engine's side of one attempt. Every path handed over is complete on disk."""
 
     def wish(self) -> Wish:
-        """What the agent wants now. CHECKPOINT is given out once per request."""
+        """Return the agent's present request. CHECKPOINT is given out once per request."""
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
 

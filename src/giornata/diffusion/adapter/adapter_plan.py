@@ -249,7 +249,7 @@ def adapted_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]
 
 
 def public_name(prefix: str, key: str) -> str:
-    """`unet.<key>` or `text_encoder….text_model.<key>`."""
+    """Return a layer's public name: `unet.<key>` or `text_encoder….text_model.<key>`."""
     if prefix != UNET and not key.startswith(TEXT_ROOT):
         key = TEXT_ROOT + key
     return f"{prefix}.{key}"
@@ -296,8 +296,9 @@ ENCODERS = ("text_encoder", "text_encoder_2")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRate:
-    """What tensors of one group share. `kind` is "unet", "text_encoders" or "tokens"; they learn in the first
-    `stop_step` steps, None: in all."""
+    """The learning rate that the tensors of one group share. `kind` is "unet", "text_encoders" or "tokens"; the
+    tensors learn in the first `stop_step` steps, or in all steps when it is None.
+    """
 
     kind: str
     learning_rate: float

@@ -35,7 +35,7 @@ class Magnitude(DoraLinearLayer):
         base_result: torch.Tensor,
         **_: Any,
     ) -> torch.Tensor:
-        """What is to be added to the base layer's own result for these inputs."""
+        """Return the tensor to add to the base layer's own result for these inputs."""
         norm = norms(base_layer, lora_A, lora_B, scaling).view_as(self.weight)
         ratio = self.weight / norm
         bias = base_layer.bias

@@ -39,7 +39,7 @@ def ticket(spec: TrainSpec, role: str, key: tuple[int, int, int]) -> list[int]:
 
 
 class Dropping:
-    """What all layers of a batch look at. Outside of `during` nothing is left out."""
+    """The dropout draws that all layers of a batch share. Outside of `during` nothing is left out."""
 
     def __init__(self) -> None:
         self.tickets_B5: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""What lies where in a row of `giornata.diffusion.adapter.slots`: the text encoders' numbers, then those of the UNet.
+"""The layout of a row of `giornata.diffusion.adapter.slots`: the text encoders' numbers, then the UNet's.
 
 Shapes: I inputs, O outputs of a layer; R the rank that its adapter is padded to. Of each layer A (R × I) and then B
 (O × R); of siblings, which are given one tensor, the A of all and then their B.
@@ -56,7 +56,9 @@ class FusedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLayout:
-    """What lies where in a row. `groups` are those that learn at a rate of their own, by their ends in the row."""
+    """The places of all tensors in a row. `groups` are the tensors with a learning rate of their own, by their ends
+    in the row.
+    """
 
     places: tuple[TensorPlace, ...]
     families: tuple[FusedGroup, ...]
@@ -64,7 +66,7 @@ class SlotLayout:
 
     @property
     def width(self) -> int:
-        """M."""
+        """Return M, the numbers in one row."""
         return self.places[-1].end
 
     @property
@@ -126,7 +128,7 @@ class SlotScaling:
         self._needed[place] = any(scale != 1.0 for scale in of_families)
 
     def clear(self, place: int) -> None:
-        """Nobody sits here any more."""
+        """Zero the scales of this place, which has no adapter any more."""
         self.values_JF[place] = 0.0
         self._needed[place] = False
 

@@ -136,14 +136,14 @@ class AdapterSlots:
         return slot
 
     def clear(self, place: int) -> None:
-        """Nobody sits here any more; the place computes what the bare base does."""
+        """Empty this place, so that it computes exactly what the bare base computes."""
         with torch.no_grad():
             self.values_JM[place].zero_()
             self.gradients_JM[place].zero_()
         self._scaling.clear(place)
 
     def scale(self, place: int, of_families: Sequence[float]) -> None:
-        """What the adapters in this place are multiplied by, family by family."""
+        """Set the scales that multiply the adapters in this place, family by family."""
         self._scaling.set(place, of_families)
 
     def remove(self) -> None:
@@ -194,7 +194,7 @@ class AdapterSlot:
 
     @property
     def layout(self) -> SlotLayout:
-        """What lies where."""
+        """Return the layout of the place's row."""
         return self._slots.layout
 
     def bind(self) -> None:

@@ -22,7 +22,7 @@ Work = Callable[[Tensors], torch.Tensor]
 
 
 class Graph(Protocol):
-    """What one function did on the device, ready to be done again."""
+    """The recorded device work of one function, ready to be replayed."""
 
     def replay(self) -> torch.Tensor:
         """Do it again. Returns the function's result, in memory that the next replay overwrites."""
@@ -45,7 +45,7 @@ class _Recorded:
     result: torch.Tensor
 
     def replay(self) -> torch.Tensor:
-        """See Graph."""
+        """Replay the work, as `Graph.replay` describes."""
         self.graph.replay()
         return self.result
 
@@ -78,7 +78,7 @@ class CudaRecorder:
         return _Recorded(graph, result)
 
     def release(self) -> None:
-        """See Recorder."""
+        """Give back unused memory, as `Recorder.release` describes."""
         torch.cuda.empty_cache()
 
 

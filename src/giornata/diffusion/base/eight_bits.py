@@ -152,13 +152,17 @@ def held_base(base: BaseModel, kind: BaseQuantization, device: torch.device) -> 
 
 
 def working_bytes(unet: nn.Module) -> int:
-    """What the largest weight takes on a GPU while it is wide, in the job's precision. 0 without 8 bits."""
+    """Return the bytes that the largest weight takes on a GPU while it is wide, in the job's precision. 0 without 8
+    bits.
+    """
     held = (module for module in unet.modules() if isinstance(module, EightBitWeight))
     return max((each.numbers.numel() * each.dtype.itemsize for each in held), default=0)
 
 
 def _held(layer: nn.Module, kind: BaseQuantization) -> nn.Module | None:
-    """What takes the layer's place; None for one that stays, as a layer does that is more than its type says."""
+    """Return the 8-bit layer that replaces this one. Return None for a layer that stays, because it does more than
+    its type says.
+    """
     if type(layer) is nn.Linear:
         return EightBitLinear(layer, kind)
     plain = type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

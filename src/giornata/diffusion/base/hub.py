@@ -84,7 +84,7 @@ class HubCache:
         return gone
 
     def close(self) -> None:
-        """What was in use may go."""
+        """Release the repositories in use, so that a trim may delete them."""
         while self._held:
             self._held.popitem()[1].close()
 
@@ -145,7 +145,7 @@ class HuggingFaceHub:
         self._token, self._cache = token, cache or HubCache()
 
     def close(self) -> None:
-        """What was fetched has been read."""
+        """Release the fetched files in the cache, because the caller has read them."""
         self._cache.close()
 
     @property
@@ -165,7 +165,7 @@ class HuggingFaceHub:
         return folder
 
     def vae(self, name: str) -> Path:
-        """As the protocol says."""
+        """Return the autoencoder's folder, as `ModelHub.vae` describes."""
         patterns = ["config.json", "*model.safetensors", "vae/config.json", "vae/*model.safetensors"]
         self._cache.using(name)
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, token=self._plain))
@@ -173,7 +173,7 @@ class HuggingFaceHub:
         return folder
 
     def file(self, name: str, file: str, *, revision: str | None) -> Path:
-        """As the protocol says."""
+        """Return one fetched file, as `ModelHub.file` describes."""
         self._cache.using(name)
         path = Path(huggingface_hub.hf_hub_download(name, file, revision=revision, token=self._plain))
         self._cache.trim()
@@ -211,7 +211,7 @@ def fetched_file(hub: ModelHub, file: HubFile, *, revision: str | None, field: s
 def download_failed(
     name: str, revision: str | None, variant: str | None, field: str, error: Exception
 ) -> WorkloadFailed:
-    """What an error of the hub's client means for the attempt."""
+    """Return the failure that an error of the hub's client means for the attempt."""
     what = f"{name}" + (f" at revision {revision}" if revision else "")
     hint = "check the spelling; for a private or gated model, name the secret with your token: hub_token_secret"
     if isinstance(error, RevisionNotFoundError):
@@ -238,8 +238,9 @@ BLOCK_BYTES = 512  # POSIX: st_blocks counts these, whatever the file system's o
 
 
 class Arrival:
-    """What has arrived in some directories, by the room that their files really take: some are made full size at
-    once."""
+    """The bytes that have arrived in some directories, counted as disk blocks: the client makes some files full size
+    at once.
+    """
 
     def __init__(self, *directories: Path) -> None:
         self._directories = directories

@@ -59,7 +59,9 @@ class AdapterShape:
         return self.rank * (inputs + outputs) + (outputs if self.magnitudes else 0)
 
     def kept_bytes(self, output_places: int, outputs: int, half: int) -> int:
-        """What autograd keeps of one picture besides the layer's input, in `half` bytes per element."""
+        """Return the bytes that autograd keeps of one picture besides the layer's input, in `half` bytes per
+        element.
+        """
         low = 0 if self.multiplied_out else self.rank * (3 if self.drops else 1)
         return output_places * (low + (2 * outputs if self.magnitudes else 0)) * half
 
@@ -67,7 +69,9 @@ class AdapterShape:
 def kept_bytes(
     layers: Sequence[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision, recompute: Recompute
 ) -> int:
-    """What autograd keeps of one picture between forward and backward pass. `adapted` are layers by their names."""
+    """Return the bytes that autograd keeps of one picture between forward and backward pass. `adapted` are layers by
+    their names.
+    """
     first = min((layer.block for layer in layers if layer.name in adapted), default=max(x.block for x in layers))
     total, inputs, lowest = 0, dict[str, int](), _lowest(layers)
     for layer in layers:
@@ -81,7 +85,7 @@ def kept_bytes(
 def largest_unit_bytes(
     layers: Iterable[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision
 ) -> int:
-    """What one unit takes for one picture while it is computed again."""
+    """Return the bytes that the largest unit takes for one picture while it is computed again."""
     units: dict[str, int] = defaultdict(int)
     for layer in layers:
         units[layer.unit] += _kept(layer, adapted.get(layer.name), precision) if layer.unit else 0
@@ -91,8 +95,9 @@ def largest_unit_bytes(
 def multiplied_out_bytes(
     layers: Sequence[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision, recompute: Recompute
 ) -> int:
-    """What autograd keeps of adapters that are multiplied out, however many pictures there are; with gradient
-    checkpointing, the most of it that there is at a time."""
+    """Return the bytes that autograd keeps of adapters that are multiplied out, for any number of pictures. With
+    gradient checkpointing, this is the most that exists at a time.
+    """
     standing, units, lowest = 0, defaultdict[str, int](int), _lowest(layers)
     for layer in layers:
         adapter_shape = adapted.get(layer.name)
@@ -146,8 +151,10 @@ def _reads_what_is_new(layer: Layer) -> bool:
 
 
 def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: ActivationPrecision) -> int:
-    """What autograd keeps of one prompt in text encoders that learn. Of each layer: two normalisations, four adapted
-    projections, an attention, and a feed-forward of four times the width with its activation: 22 h."""
+    """Return the bytes that autograd keeps of one prompt in text encoders that learn. Each layer has two
+    normalizations, four adapted projections, an attention, and a feed-forward of four times the width with its
+    activation: 22 h.
+    """
     per_place = 22 * precision.half
     return sum(PROMPT_TOKENS * width * depth * per_place for width, depth in widths_and_depths)
 
@@ -159,5 +166,5 @@ def vae_bytes(channels: int, resolution: int, bytes_per_element: int) -> int:
 
 
 def in_gib(size_bytes: float) -> str:
-    """For a person."""
+    """Format a size in GiB for a person to read."""
     return f"{size_bytes / GIB:.1f} GiB"

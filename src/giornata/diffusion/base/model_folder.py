@@ -1,8 +1,8 @@
-"""What a folder in diffusers layout must hold to be a base model. Standard library only: loads no torch.
+"""Checks that a folder in diffusers layout holds a whole base model. Standard library only: loads no torch.
 
-Two kinds of trouble are told apart. A *layout* fault means that the folder is not a model that can be trained,
-wherever it lies: the job asked for the wrong thing. A *damage* fault means that it is one, but that bytes of this
-copy are missing or cut short: another machine may hold a good copy.
+The module tells two kinds of trouble apart. A *layout* fault means that the folder is not a model that can be
+trained, wherever it lies: the job asked for the wrong thing. A *damage* fault means that the folder is such a model,
+but that bytes of this copy are missing or cut short: another machine may hold a good copy.
 """
 
 import json
@@ -111,7 +111,7 @@ def damaged(path: Path) -> list[Fault]:
 
 
 def _something_else(path: Path, beginning: bytes) -> Fault | None:
-    """What lies where weights should, when it is one of the things that downloads leave there."""
+    """Return a fault when the file is a web page or a Git LFS pointer instead of weights."""
     text = beginning.lstrip().lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
         hint = "the address was that of a page, or asks for a login: fetch the file itself"

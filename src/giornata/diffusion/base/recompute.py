@@ -25,7 +25,7 @@ class Recompute(StrEnum):
 
     @classmethod
     def of(cls, wanted: bool | str) -> "Recompute":
-        """From the spec's `gradient_checkpointing`."""
+        """Return the kind that the spec's `gradient_checkpointing` names."""
         if isinstance(wanted, str):
             return cls(wanted)
         return cls.FULL if wanted else cls.OFF

@@ -41,7 +41,9 @@ Which = Callable[[str], str | None]
 
 
 def regions(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> tuple[nn.Module, ...]:
-    """What is compiled, in the order of the model's modules; by default what pays on the UNet's device."""
+    """Return the modules to compile, in the order of the model's modules; by default those that pay on the UNet's
+    device.
+    """
     wanted = kinds or REGIONS.get(unet.device.type, EVERYWHERE)
     return tuple(module for module in unet.modules() if isinstance(module, wanted))
 

@@ -29,7 +29,7 @@ LORA_INFIX = ".lora_"
 
 
 class LayerKind(Enum):
-    """What a layer does."""
+    """The kind of computation that a layer does."""
 
     LINEAR = "linear"
     CONV = "conv"
@@ -186,10 +186,13 @@ def training_flops(layers: Iterable[Layer], ranks: Mapping[str, int]) -> int:
 def matmul_flops_per_s(
     device: torch.device, dtype: torch.dtype, *, side: int = SIDE, clock: Callable[[], float] = time.monotonic
 ) -> float:
-    """What the device does of square matrix products, at best of a few. Takes 2 side² elements of memory, which are
-    given back, and waits for the device. The first is to warm up; a slow device makes few more.
+    """Measure how many operations per second the device does in square matrix products, at best of a few. It takes 2
+    side² elements of memory, gives them back, and waits for the device. The first product is to warm up; a slow
+    device makes few more.
 
-    Of normal numbers: a GPU that multiplies equal ones needs less power, and is faster than it ever is at work."""
+    The products are of normal numbers: a GPU that multiplies equal numbers needs less power, and is faster than it
+    ever is at work.
+    """
     draw = torch.Generator(device).manual_seed(0)
     one = torch.empty(side, side, device=device, dtype=dtype).normal_(generator=draw)
     out = torch.empty_like(one)

@@ -1,4 +1,4 @@
-"""What a frozen module is, by its content rather than by the name under which it was found."""
+"""Digests of frozen modules, from their content rather than from the name under which they were found."""
 
 import hashlib
 import json
@@ -39,7 +39,9 @@ def described(name: str, tensor: torch.Tensor) -> list[str]:
 
 
 def _configuration(module: nn.Module) -> str:
-    """What else decides what the weights compute; without notes on where they came from, which differ by node."""
+    """Return the settings that decide what the weights compute. Notes on the weights' origin are left out, because
+    they differ by node.
+    """
     config = getattr(module, "config", {})
     fields = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     return json.dumps({key: fields[key] for key in sorted(fields) if not key.startswith("_")}, default=str)

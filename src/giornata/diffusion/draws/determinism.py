@@ -1,4 +1,4 @@
-"""What the bits of a result still depend on: fixed where it can be, written down where it cannot."""
+"""The conditions that a result's bits depend on: fixed where possible, otherwise recorded."""
 
 import os
 import platform
@@ -50,7 +50,7 @@ def let_cudnn_choose(device: torch.device, *, bits_promised: bool) -> None:
 
 
 def fingerprint(device: torch.device) -> Fingerprint:
-    """What two runs must have in common to be expected to agree bit for bit."""
+    """Return the conditions that two runs must share to be expected to agree bit for bit."""
     on_cpu = {"mkl_cbwr": os.environ.get("MKL_CBWR")} if device.type == "cpu" else {}
     return on_cpu | {
         "code": giornata.__version__,

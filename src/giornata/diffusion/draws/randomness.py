@@ -115,7 +115,7 @@ class Multires:
 
     @classmethod
     def of(cls, spec: TrainSpec) -> Self | None:
-        """What the spec wants; None when it wants plain noise."""
+        """Return the settings that the spec wants; None when it wants plain noise."""
         iterations = spec.multires_noise_iterations
         return None if iterations is None else cls(iterations=iterations, discount=spec.multires_noise_discount)
 

@@ -36,7 +36,9 @@ EMBEDDING_MEMORY_BYTES = 2**28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """What conditions the UNet on a batch of captions. `pooled_BP` is None where the family has none."""
+    """The text embeddings that condition the UNet on a batch of captions. `pooled_BP` is None where the family has
+    none.
+    """
 
     prompt_BLD: torch.Tensor
     pooled_BP: torch.Tensor | None

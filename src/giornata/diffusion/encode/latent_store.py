@@ -33,7 +33,7 @@ class LatentEntry:
 
     @property
     def size_bytes(self) -> int:
-        """What its numbers take."""
+        """Return the bytes that the entry's tensors take."""
         return self.mean_CHW.nbytes + self.std_CHW.nbytes + (0 if self.mask_HW is None else self.mask_HW.nbytes)
 
 

@@ -101,7 +101,7 @@ class CropPolicy:
 
     @classmethod
     def of(cls, spec: TrainSpec, *, seed: int) -> Self:
-        """What the spec wants."""
+        """Return the crop policy that the spec wants."""
         buckets = bucket_sizes(
             resolution=spec.resolution,
             steps=spec.bucket_reso_steps,

@@ -1,4 +1,5 @@
-"""What sets one kind of base model apart from another, as data. Standard library only: loads no torch.
+"""The differences between kinds of base models, as data. Standard library only: loads no torch. Standard library
+only: loads no torch.
 
 All of the training code is the same for every family. Where families differ, the code asks the base model's family
 rather than its name.
@@ -74,7 +75,7 @@ class Family:
         return {"unet": stem, "vae": stem} | dict.fromkeys(self.encoder_names, "model")
 
     def pipeline_class(self) -> Any:
-        """diffusers' class."""
+        """Return the pipeline class of diffusers for this family."""
         return getattr(importlib.import_module("diffusers"), self.pipeline)
 
     def encoder_classes(self) -> tuple[Any, ...]:

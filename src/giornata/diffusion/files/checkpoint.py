@@ -44,7 +44,7 @@ NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a checkpoint says about itself. `step` counts the optimizer steps that are done.
+    """The description of a checkpoint inside its own file. `step` counts the optimizer steps that are done.
 
     `fingerprint` is that of the attempt that wrote it; `history` lists each other one that the weights went
     through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is what

@@ -192,7 +192,7 @@ def _cast(tensors: Mapping[str, torch.Tensor], dtype: Dtype) -> dict[str, torch.
 
 
 def _config(prefix: str, tensors: Mapping[str, torch.Tensor], facts: LoraFacts) -> dict[str, Any]:
-    """What diffusers gives to peft's LoraConfig for one model."""
+    """Return the LoraConfig arguments that diffusers gives to peft for one model."""
     start = f"{prefix}."
     layers = {layer_of(name) for name in tensors if name.startswith(start)}
     unet, spec = prefix == "unet", facts.spec

@@ -33,7 +33,7 @@ class LoraFactors:
 
     @property
     def rank(self) -> int:
-        """Columns of `up`."""
+        """Return the rank: the columns of `up`."""
         return self.down.shape[0]
 
     @property
@@ -89,7 +89,7 @@ class LokrFactors:
         return (p * s, q * t, *self.second.shape[2:])
 
     def delta(self) -> torch.Tensor:
-        """Multiply out, as `LoraFactors.delta`."""
+        """Multiply the factors out, as `LoraFactors.delta` does."""
         return self.scale * torch.kron(self.first, self.second.flatten(1))
 
     def factorized(self) -> Factorized:

@@ -1,4 +1,4 @@
-"""What a LoRA file says about itself: the `ss_` fields of kohya's trainer and the modelspec fields.
+"""The metadata of a LoRA file: the `ss_` fields of kohya's trainer and the modelspec fields.
 
 A1111 and model-sharing sites read `ss_base_model_version` and `ss_tag_frequency`; modelspec is
 "stability.ai's model metadata standard 1.0.0". Fields that would hold a time are left out: the same training

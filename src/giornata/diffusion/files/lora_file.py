@@ -175,7 +175,9 @@ def _ranks(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def _configs(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What diffusers writes beside the weights, `unet.r` and so on; nothing when it does not read as that."""
+    """Return the settings that diffusers writes beside the weights, `unet.r` and so on; nothing when they are not a
+    JSON object.
+    """
     try:
         found = json.loads(metadata.get("lora_adapter_metadata", "{}"))
     except ValueError:

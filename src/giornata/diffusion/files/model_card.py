@@ -52,8 +52,9 @@ def recipe_sha256(spec: TrainSpec) -> str:
 
 
 def hashes_of(spec: TrainSpec, *, data_sha256: str, base_sha256: str) -> dict[str, str]:
-    """What LoRA files and cards name their origin by. `base_sha256` is that of
-    giornata.diffusion.base.weights_digest."""
+    """Return the hashes by which LoRA files and cards name their origin. `base_sha256` is that of
+    giornata.diffusion.base.weights_digest.
+    """
     narrow = spec.base_quantization is not BaseQuantization.NONE
     held = {QUANTIZATION_KEY: str(spec.base_quantization)} if narrow else {}
     return {SPEC_KEY: recipe_sha256(spec), DATASET_KEY: data_sha256, BASE_KEY: base_sha256} | held

@@ -93,7 +93,7 @@ def _sizes(tensors_N: torch.Tensor) -> torch.Tensor:
 
 
 def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
-    """Over these groups."""
+    """Make the optimizer over these groups."""
     del fused
     return Adafactor(groups, lr=spec.learning_rate, **{name: argument(spec, name) for name in SETTINGS})
 

@@ -58,7 +58,9 @@ def _zeros(parameter: torch.nn.Parameter, dtype: torch.dtype) -> torch.Tensor:
 
 @cache
 def _codes(device: torch.device) -> Mapping[str, torch.Tensor]:
-    """What the 256 codes of signed and of unsigned values stand for. Constants, shared by all parameters."""
+    """Return the values of the 256 codes, for signed and for unsigned numbers. The tables are constants that all
+    parameters share.
+    """
     from bitsandbytes.functional import create_dynamic_map
 
     return {

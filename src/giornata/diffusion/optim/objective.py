@@ -1,4 +1,4 @@
-"""What the UNet is trained to predict, and how far off it is.
+"""The UNet's training target, and the loss between prediction and target.
 
 Shapes: B pictures (with prior preservation: first half instances, second half class pictures); C = 4, H, W of the
 latents; L, D, P as in giornata.diffusion.encode.captions.
@@ -78,7 +78,9 @@ class Objective:
     def of(
         cls, spec: TrainSpec, scheduler: DDPMScheduler, *, prediction_type: str, dtype: torch.dtype = torch.float32
     ) -> Self:
-        """What the spec wants of a base with this scheduler. Raises ValueError for a type that nobody knows."""
+        """Return the objective that the spec wants of a base with this scheduler. Raises ValueError for an unknown
+        prediction type.
+        """
         if prediction_type not in PREDICTION_TYPES:
             raise ValueError(f"no objective for prediction type {prediction_type!r}; known are {PREDICTION_TYPES}")
         return cls(
@@ -151,7 +153,9 @@ class Objective:
         return noisy_BCHW
 
     def compared(self, predicted_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
-        """What of the UNet's answer is compared with the target: itself, or the latents that it stands for."""
+        """Return the tensor to compare with the target: the UNet's answer, or the latents that the answer
+        stands for.
+        """
         if not self.edm_style:
             return predicted_BCHW
         velocity = self.prediction_type == "v_prediction"
@@ -253,7 +257,7 @@ def _over_area(distance_BCHW: torch.Tensor, mask_B1HW: torch.Tensor | None) -> t
 
 
 def added_conditions(time_ids_B6: torch.Tensor, embedding: Embedding) -> dict[str, torch.Tensor] | None:
-    """What goes into the UNet beside the text: sizes and pooled text for SDXL, nothing where no text is pooled."""
+    """Return the UNet's inputs beside the text: sizes and pooled text for SDXL, None where no text is pooled."""
     if embedding.pooled_BP is None:
         return None
     return {"time_ids": time_ids_B6, "text_embeds": embedding.pooled_BP}
@@ -288,7 +292,7 @@ def edm_noisy(latents_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, sigmas_B111:
 
 
 def edm_input(noisy_BCHW: torch.Tensor, sigmas_B111: torch.Tensor) -> torch.Tensor:
-    """What the UNet is shown: the noisy latents at a variance of about 1."""
+    """Return the UNet's input: the noisy latents, scaled to a variance of about 1."""
     return noisy_BCHW / (sigmas_B111**2 + 1.0).sqrt()
 
 

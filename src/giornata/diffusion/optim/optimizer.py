@@ -54,8 +54,9 @@ class NormLimit:
 
 
 def norm_limit(parameters: Mapping[str, torch.nn.Parameter], spec: TrainSpec) -> NormLimit | None:
-    """What the job wants after each update, if anything. `parameters` by the names of `Adapters`; they stay the same
-    objects."""
+    """Return the norm limit that the job wants after each update, or None. `parameters` by the names of `Adapters`;
+    they stay the same objects.
+    """
     most = spec.scale_weight_norms
     return None if most is None else NormLimit(parameters, spec, most=most)
 
@@ -194,7 +195,7 @@ class AdapterOptimizer:
         return [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
 
     def forget_gradients(self) -> None:
-        """Set them to zero."""
+        """Set all gradients to zero, in place."""
         self._torch.zero_grad(set_to_none=False)
 
 

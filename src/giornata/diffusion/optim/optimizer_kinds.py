@@ -65,7 +65,7 @@ def _zeros(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
-    """What AdamW and schedule-free AdamW are told alike."""
+    """Return the arguments that AdamW and schedule-free AdamW share."""
     return {
         "lr": spec.learning_rate,
         "betas": argument(spec, "betas"),
@@ -186,7 +186,9 @@ KINDS: Mapping[Optimizer, OptimizerKind] = {
 
 
 def optimizer_fingerprint(optimizer: Optimizer) -> dict[str, str]:
-    """What its rounding depends on: the version of a package of its own, and the revision of code of ours."""
+    """Return what the optimizer's rounding depends on: the version of its own package, and the revision of our
+    code.
+    """
     kind = KINDS[optimizer]
     found = {} if kind.package is None else {kind.package: version(kind.package)}
     return found if kind.revision == 1 else {**found, "optimizer": f"{optimizer}, revision {kind.revision}"}

@@ -124,7 +124,7 @@ class Prodigy(torch.optim.Optimizer):
 
 
 def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
-    """Over these groups."""
+    """Make the optimizer over these groups."""
     del fused
     return Prodigy(
         groups,

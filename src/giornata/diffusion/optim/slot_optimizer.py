@@ -92,7 +92,7 @@ class SlotOptimizer:
         self._apart.bind()
 
     def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """See AdapterOptimizer.restore."""
+        """Restore the state, as `AdapterOptimizer.restore` does, from tensors named as in a job without rows."""
         kept = dict(tensors)
         for key, row in self._rows.state().items():
             prefix, name = _split(key)
@@ -107,28 +107,28 @@ class SlotOptimizer:
         self._rows.restore(step, kept)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """See AdapterOptimizer.state."""
+        """Return `AdapterOptimizer.state`, with the names and shapes of a job without rows."""
         return self._cut(self._rows.state())
 
     def result(self) -> dict[str, torch.Tensor]:
-        """See AdapterOptimizer.result."""
+        """Return `AdapterOptimizer.result`, with the names and shapes of a job without rows."""
         return self._cut(self._rows.result())
 
     def step(self, step: int) -> float:
-        """See AdapterOptimizer.step."""
+        """Update all rows, as `AdapterOptimizer.step` does."""
         return self._rows.step(step)
 
     @property
     def scaled(self) -> torch.Tensor | None:
-        """See AdapterOptimizer.scaled."""
+        """Return the count of shortened layers, as `AdapterOptimizer.scaled` does."""
         return self._rows.scaled
 
     def gradients(self) -> list[torch.Tensor]:
-        """See AdapterOptimizer.gradients."""
+        """Return the gradients of all rows, as `AdapterOptimizer.gradients` does."""
         return self._rows.gradients()
 
     def forget_gradients(self) -> None:
-        """See AdapterOptimizer.forget_gradients."""
+        """Set the gradients of all rows to zero."""
         self._rows.forget_gradients()
 
     def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[ParameterGroup]:
@@ -167,6 +167,6 @@ class SlotOptimizer:
 
 
 def _split(key: str) -> tuple[str, str]:
-    """`optimizer.exp_avg.unet` → (`optimizer.exp_avg.`, `unet`)."""
+    """Split a key: `optimizer.exp_avg.unet` → (`optimizer.exp_avg.`, `unet`)."""
     prefix, dot, name = key.rpartition(".")
     return prefix + dot, name

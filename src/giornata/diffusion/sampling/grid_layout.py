@@ -35,7 +35,9 @@ class SheetRow:
 
 
 def cell_side_px(side_px: int) -> int:
-    """What a picture of `side_px` is shown at: small ones at a whole multiple, large ones at MAX_CELL_PX."""
+    """Return the side at which the sheet shows a picture of `side_px`: small ones at a whole multiple, large ones at
+    MAX_CELL_PX.
+    """
     if side_px >= MIN_CELL_PX:
         return min(side_px, MAX_CELL_PX)
     return side_px * math.ceil(MIN_CELL_PX / side_px)

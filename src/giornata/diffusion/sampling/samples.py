@@ -1,4 +1,4 @@
-"""What a job has learned, to the eye: each prompt drawn by the base model and with the LoRA, from the same noise.
+"""Sample pictures of a job: the base model and the LoRA draw each prompt from the same noise.
 
 The pictures are a function of (seed, the prompt's place in the list, the weights), on one kind of device. They are
 drawn with the weights as the files have them, before those are rounded to the files' precision.
@@ -31,7 +31,7 @@ from giornata.protocol.training.train_fields import spoken
 
 
 def _nothing() -> None:
-    """Whoever draws has nothing else to do."""
+    """Do nothing between two denoising steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def sheet(samples: Sequence[PromptImages], base: BaseModel, spec: TrainSpec) -> 
 
 
 def step_sheet(pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec, *, step: int) -> Image.Image:
-    """What `draw_learned` drew after this step, a row for each prompt."""
+    """Compose the sheet of the pictures that `draw_learned` drew after this step, a row for each prompt."""
     groups = [Group(heading="With LoRA", captions=("",))]
     rows = [
         SheetRow(label="", text=prompt, pictures=((one,),))
@@ -233,7 +233,7 @@ def _guidance(base: BaseModel, spec: TrainSpec) -> float:
 
 
 def _as_trained(base: BaseModel, spec: TrainSpec) -> dict[str, Any]:
-    """What whoever draws with the LoRA has to tell the scheduler."""
+    """Return the scheduler settings with which the LoRA has to be drawn."""
     settings: dict[str, Any] = {"prediction_type": spec.prediction_type or base.prediction_type}
     if spec.rescale_betas_zero_snr:
         settings |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}

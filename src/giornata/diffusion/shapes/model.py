@@ -126,7 +126,7 @@ def _silence(model: nn.Module) -> None:
 
 
 def pipeline(text: TextParts, vae: AutoencoderKL, unet: UNet2DConditionModel) -> StableDiffusionXLPipeline:
-    """The whole model."""
+    """Assemble the whole model as a pipeline of diffusers."""
     return StableDiffusionXLPipeline(
         vae=vae,
         text_encoder=text.encoders[0],
@@ -152,7 +152,7 @@ def copy_drawing_model(directory: Path, *, weights: Path = WEIGHTS) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m giornata.diffusion.shapes.model", description=copy_drawing_model.__doc__
     )

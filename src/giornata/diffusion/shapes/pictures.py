@@ -1,4 +1,4 @@
-"""What the drawing model is pre-trained on: captioned pictures of plain shapes, drawn as they are asked for.
+"""Captioned pictures of plain shapes for pre-training the drawing model, drawn as they are asked for.
 
 A shape is a form in a colour on a background; place, size and shade vary. One colour of each form is held out: the
 model never sees that pair, so that drawing it shows that words are understood and not whole captions remembered.
@@ -91,7 +91,7 @@ HELD_OUT: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a picture shows, or what a prompt asks for; None is left open."""
+    """The shape that a picture shows, or that a prompt asks for; None is left open."""
 
     form: str | None = None
     colour: str | None = None

@@ -230,7 +230,7 @@ def _check(subject: str, count: int, size_px: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.tiny.drawings", description=__doc__)
     parser.add_argument("subject", metavar="SUBJECT", help=", ".join(SUBJECTS))
     parser.add_argument("directory", metavar="DIR", type=Path)

@@ -77,7 +77,7 @@ def _complete(directory: Path, family: Family) -> bool:
 
 
 def scheduler(prediction_type: str) -> EulerDiscreteScheduler:
-    """SDXL's own settings."""
+    """Return a scheduler with SDXL's own settings."""
     return EulerDiscreteScheduler(
         **SCHEDULE, prediction_type=prediction_type, timestep_spacing="leading", steps_offset=1
     )
@@ -254,7 +254,7 @@ def _vae(scaling_factor: float = 0.13025) -> AutoencoderKL:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.tiny.tiny_model", description=__doc__)
     parser.add_argument("directory", type=Path, help="where to put the model")
     names = [family.name for family in FAMILIES]

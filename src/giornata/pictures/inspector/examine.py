@@ -274,7 +274,7 @@ SIGNATURES: tuple[tuple[bytes, int, str, str], ...] = (
 
 
 def what_instead(data: bytes) -> tuple[str, str]:
-    """What is wrong with a file in which no picture was recognised, and what to do about it."""
+    """Return the fault of a file in which no picture was recognized, and the remedy."""
     for signature, at, what, hint in SIGNATURES:
         if data[at : at + len(signature)] == signature:
             return f"is {what}", hint

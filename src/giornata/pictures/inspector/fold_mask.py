@@ -19,7 +19,7 @@ DEEP_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 def fold(picture: Path, mask: Path, out: Path) -> str | None:
-    """What keeps the mask from being used; None when `out` is written."""
+    """Return the reason why the mask cannot be used; None when `out` is written."""
     with Image.open(picture) as opened:
         if opened.mode in DEEP_MODES:
             return "belongs to a picture of 16 bits per channel; save the picture with 8"

@@ -29,7 +29,7 @@ class Adapted(nn.Module):
         self.lora_B = nn.Linear(RANK, channels, bias=False)
 
     def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        """W·x + B·A·x."""
+        """Compute W·x + B·A·x for the inputs x."""
         return self.base(x_BTC) + self.lora_B(self.lora_A(x_BTC))
 
 
@@ -59,7 +59,7 @@ class Residual(nn.Module):
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
-        """Keeps the shape."""
+        """Add the block's change to the input, and keep the shape."""
         return x_BCHW + self.conv(functional.silu(self.norm(x_BCHW)))
 
 

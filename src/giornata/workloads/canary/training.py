@@ -34,7 +34,7 @@ LARGE = CanarySize(channels=128, pictures=4, side=64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRun:
-    """What came of a training: the loss of each step, and the weights after the last."""
+    """The result of a training: the loss of each step, and the weights after the last."""
 
     losses: tuple[float, ...]
     weights: dict[str, torch.Tensor]

@@ -136,12 +136,12 @@ MEASURED_SIDE = {"cuda": 4096, "cpu": 256}
 
 
 def _leave(_: torch.Tensor) -> None:
-    """A sound memory."""
+    """Leave the written numbers unchanged, as sound memory does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What a test can damage (products, predictions in the training, written memory) and make quick.
+    """The hardware that a test can damage (products, predictions in the training, written memory) and make quick.
 
     `memory_bytes` is how much memory is checked: by default what `bytes_to_check` says.
     """
@@ -163,7 +163,7 @@ class CanaryWorkload:
         self._device, self._hardware = torch.device(device), hardware or Hardware()
 
     def held(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Return no keys: the canary keeps no model."""
         return ()
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:

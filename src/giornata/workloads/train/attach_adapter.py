@@ -38,7 +38,7 @@ def lora_layer(base: BaseModel, spec: TrainSpec) -> str:
 
 
 def layer_entries(layer: str, spec: TrainSpec) -> dict[str, str]:
-    """What the fingerprint says of a job whose `lora_layer` this is."""
+    """Return the fingerprint entries of a job whose `lora_layer` this is."""
     in_rows = KINDS[spec.optimizer].on_rows and (layer != LEAN or spec.train_text_encoder_ti)
     return {LAYER: layer} | ({ROWS: "all"} if in_rows else {})
 

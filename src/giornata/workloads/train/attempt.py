@@ -139,7 +139,7 @@ class TrainingAttempt:
             writer.restore(resume.path, resume.step, adapters, optimizer)
 
     def writer(self, ready: Prepared) -> CheckpointWriter:
-        """Who writes the checkpoints, once `begin` has said what their bits depend on."""
+        """Return the checkpoint writer; `begin` tells it afterwards what the checkpoints' bits depend on."""
         header = ready.header
         return CheckpointWriter(
             spec=self.spec,
@@ -235,7 +235,7 @@ class TrainingAttempt:
                 self.obey(step, save, due=step == total or pace.due(step), writer=writer)
 
     def objective(self) -> Objective:
-        """What the job minimises on this base."""
+        """Return the objective that the job minimizes on this base."""
         scheduler = scheduler_of(self.spec, self.base.noise_scheduler)
         prediction_type = prediction_type_of(self.base, self.spec)
         return Objective.of(self.spec, scheduler, prediction_type=prediction_type, dtype=self.base.dtype)
@@ -255,7 +255,7 @@ class TrainingAttempt:
     def instruments(
         self, writer: CheckpointWriter, waited_s: Callable[[], float], graphs: Graphs
     ) -> tuple[CheckpointCadence, StepMeter]:
-        """What says when a checkpoint is due, and what reports the steps; for `waited_s` see Gauges."""
+        """Return the cadence of checkpoints and the meter that reports steps; for `waited_s` see Gauges."""
         pace = CheckpointCadence(
             self.spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock
         )

@@ -63,7 +63,7 @@ class BatchMember:
 
     @property
     def spec(self) -> TrainSpec:
-        """What the job asked for."""
+        """Return the spec that the job submitted."""
         return self.attempt.spec
 
     @property
@@ -72,7 +72,7 @@ class BatchMember:
         return self.step >= self.spec.max_train_steps
 
     def rows(self) -> MemberBatch:
-        """What it has for the next batch; as a job that trains alone would draw it."""
+        """Return the job's rows for the next batch, as a job that trains alone would draw them."""
         ready = self.feed.take()
         batch, texts = ready.batch.to(self.attempt.base.device), ready.captions
         return MemberBatch(
@@ -121,13 +121,13 @@ class BatchMember:
         self.attempt.obey(self.step, self.save, due=self.is_done or self.pace.due(self.step), writer=self.writer)
 
     def save(self, step: int) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint of this step, and start the next checkpoint interval."""
         self.meter.flush()
         self.pace.begun(self.writer.write(step, self.slot.adapters, self.optimizer))
         self.meter.resume()
 
     def finish(self) -> Outcome:
-        """Write the files."""
+        """Settle the last checkpoint, and write the job's result files."""
         self.live.close()
         self.writer.settle()
         return self.attempt.finish(self.slot.adapters, self.optimizer, self.writer, self.prepared, self.graphs)

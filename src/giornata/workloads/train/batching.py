@@ -343,12 +343,12 @@ class BatchTrainer:
         return losses
 
     def _tickets(self, batches: Mapping[int, NoisyBatch]) -> torch.Tensor | None:
-        """What each job leaves out, place by place."""
+        """Return the dropout draws of each job, place by place."""
         given = [batches[place].tickets_B5 if place in batches else None for place in range(self._slots.width)]
         return for_places(given, self._rows, self._base.device)
 
     def _shown(self, rows: dict[int, MemberBatch]) -> dict[str, torch.Tensor]:
-        """What the UNet is shown in all places, zeros in those without a job; embeddings where they are known."""
+        """Return the UNet's inputs in all places, zeros in those without a job; embeddings where they are known."""
         like = next(iter(rows.values()))
         shown, timesteps, time_ids = [], [], []
         for place in range(self._slots.width):

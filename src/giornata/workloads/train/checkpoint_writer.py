@@ -127,7 +127,7 @@ class CheckpointWriter:
         return None if writing is None else writing.result()
 
     def look(self) -> float | None:
-        """As `settle`, but None rather than wait."""
+        """Settle the checkpoint as `settle` does, but return None rather than wait."""
         return self.settle() if self._writing is not None and self._writing.done() else None
 
     @property
@@ -137,12 +137,13 @@ class CheckpointWriter:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What bits depend on as things are; empty before anybody has said."""
+        """Return the conditions that the bits depend on now; empty before `changed` has recorded any."""
         return _last(self.history)
 
     def changed(self, from_step: int, fingerprint: Fingerprint, *, last_counts: bool = False) -> None:
-        """From step `from_step` on, bits depend on this. With `last_counts` an entry of the same step is forgotten:
-        what was computed under it was thrown away."""
+        """Record that bits depend on this fingerprint from step `from_step` on. With `last_counts` an entry of the
+        same step is forgotten: what was computed under it was thrown away.
+        """
         forgotten = last_counts and bool(self.history) and self.history[-1]["from_step"] == from_step
         kept = self.history[:-1] if forgotten else self.history
         if fingerprint != _last(kept):

@@ -80,11 +80,11 @@ class CompiledSteps:
         )
 
     def saved_s(self, speeds: Speeds) -> float:
-        """What all passes together would take less."""
+        """Return the seconds that compiled kernels save over all passes."""
         return self.passes * self.regions * speeds.saved_s
 
     def ready_s(self, speeds: Speeds, *, at_hand: bool) -> float:
-        """What it takes until kernels run."""
+        """Return the seconds until all kernels can run."""
         return self.kernels * (speeds.found_s if at_hand else speeds.made_s)
 
     def pays(self, speeds: Speeds, *, at_hand: bool) -> bool:
@@ -94,8 +94,9 @@ class CompiledSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiler:
-    """What a node compiles with: `version_of` a device's compiler (None: it has none), where kernels are kept, and
-    the table that auto goes by."""
+    """The compiler of a node: `version_of` a device's compiler (None: it has none), the cache of kernels, and the
+    table of speeds that auto goes by.
+    """
 
     version_of: Callable[[torch.device], str | None] = compiler_of
     cache: KernelCache = field(default_factory=KernelCache)
@@ -216,8 +217,9 @@ class Kernels:
         return version if pays else None
 
     def _resumed(self, header: Header) -> str | None:
-        """What the checkpoint says. Where auto finds no compiler any more, plain kernels go on, as on other hardware:
-        recorded, and never silent."""
+        """Return the compiler's version that the run resumes with, as the checkpoint says. When auto finds no
+        compiler any more, plain kernels go on, as on other hardware: recorded, and never silent.
+        """
         before: str | None = header.fingerprint.get(KERNELS)
         if before is None or header.step >= self._spec.max_train_steps:
             return before

@@ -50,7 +50,7 @@ class PictureToEncode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedPicture:
-    """What came of it: the crops, or what is wrong with the picture."""
+    """The result of decoding one picture: its crops, or its faults."""
 
     crops: tuple[CroppedPixels, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -66,8 +66,9 @@ def encode_missing(
     tick: Tick,
     cache_writer: CacheWriter | None,
 ) -> None:
-    """Whatever of the portions' captions, and of `views`, the caches do not hold yet. `look_at_all`: also look for
-    faults of pictures that nothing is encoded of, unless they were encoded before and so are fine."""
+    """Encode those of the portions' captions, and of `views`, that the caches do not hold yet. `look_at_all`: also
+    look for faults of pictures that nothing is encoded of, unless they were encoded before and so are fine.
+    """
     missing = {view for view in views if view not in latents}
     fine = {view.picture_sha256 for view in views if view in latents} if look_at_all else None
     unsaid = [
@@ -96,12 +97,12 @@ def encode_missing(
 
 
 def undecodable(sample: Sample, error: pixels.Undecodable) -> Fault:
-    """What the owner of the picture is told."""
+    """Return the fault that the picture's owner is told."""
     return Fault(where=sample.name, message=str(error), hint="replace the file, or leave it out")
 
 
 class _Count:
-    """Called after each item."""
+    """A counter of encoded items, called after each."""
 
     def __init__(self, *, total: int, tick: Tick) -> None:
         self._done, self._total, self._tick = 0, total, tick
@@ -126,7 +127,7 @@ class _Offers:
             self.make()
 
     def make(self) -> None:
-        """Offer what is complete."""
+        """Offer the portions that are complete, in order."""
         while self._offering is not None and self._begun and self._is_encoded(self._begun[0]):
             self._offering.offer(self._begun.popleft())
 
@@ -167,8 +168,8 @@ def _look(latents: LatentCache, wanted: PictureToEncode) -> DecodedPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedInputs:
-    """What the steps live on. `embeddings` is None when the text encoders must run at every step: they learn, or what
-    is said changes all the time.
+    """The encoded inputs that the training steps read. `embeddings` is None when the text encoders must run at every
+    step: they learn, or the captions change all the time.
     """
 
     draws: SamplingPlan
@@ -269,7 +270,7 @@ def cache_inputs(
 
 
 def together_on(base: BaseModel, spec: TrainSpec) -> dict[str, int]:
-    """What goes into the fingerprint where pictures are encoded together: how many of the job's square."""
+    """Return the fingerprint entry for pictures that are encoded together: how many of the job's square."""
     rows = rows_on(base.vae, base.device)((spec.resolution, spec.resolution))
     return {"encoded_together": rows} if rows > 1 else {}
 

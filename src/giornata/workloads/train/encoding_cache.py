@@ -257,7 +257,7 @@ class EncodingShard:
 def shard_of(
     latents: LatentCache, views: Iterable[CropView], embeddings: EmbeddingCache | None, captions: Iterable[str]
 ) -> EncodingShard:
-    """What the caches hold of these views and captions."""
+    """Return the shard that the caches hold of these views and captions."""
     found, shared = [], dict[tuple[str, CropPlacement], LatentEntry]()
     for view in views:
         entry, placement = latents[view]

@@ -24,7 +24,7 @@ FINGERPRINTS_KEY = "giornata.fingerprints"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What is in the files, for the page about them. `origin` is what their metadata say besides `facts`."""
+    """The contents of the result files, for the page about them. `origin` is the files' metadata besides `facts`."""
 
     facts: LoraFacts
     files: tuple[str, ...]
@@ -117,7 +117,7 @@ def exactness_of(history: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _changes(history: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What changed besides the place in a shared batch, one sentence for each time."""
+    """Describe each change of fingerprint, other than the place in a shared batch, in one sentence."""
     for before, after in pairwise(history):
         changed = differences(before["fingerprint"], after["fingerprint"])
         said = [

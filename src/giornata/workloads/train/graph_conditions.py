@@ -90,7 +90,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capturing:
-    """What a node makes graphs with, and by which rules."""
+    """The recorder with which a node makes graphs, and the rules for them."""
 
     recorder_of: Callable[[torch.device], Recorder | None] = cuda_graphs.recorder_of
     rules: Rules = RULES
@@ -154,7 +154,7 @@ class Capturing:
 
 
 def off(why: str) -> dict[str, Any]:
-    """What the notice GRAPHS_OFF says."""
+    """Return the data of the notice GRAPHS_OFF."""
     return {"message": f"passes go on without CUDA graphs: {why}"}
 
 

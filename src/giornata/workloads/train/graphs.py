@@ -47,13 +47,13 @@ class Pass:
         return self.fixed, shapes
 
     def plainly(self) -> torch.Tensor:
-        """Without a graph."""
+        """Run the pass without a graph."""
         return self.run(self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What passes change and what they must not change: gradients, and weights with moments."""
+    """The tensors that passes change, and those that they must not change: gradients, and weights with moments."""
 
     gradients: Callable[[], Sequence[torch.Tensor]]
     kept: Callable[[], Sequence[torch.Tensor]]
@@ -143,7 +143,7 @@ class Graphs:
             self._release()
 
     def facts(self) -> dict[str, Any]:
-        """For the job's summary."""
+        """Return the counts of passes for the job's summary."""
         return {"passes": self.passes, "by_graph": self.by_graph, "why_not": self.why_not}
 
     # ---- which kinds of passes
@@ -201,7 +201,7 @@ class Graphs:
         after: Sequence[torch.Tensor],
         loss: torch.Tensor,
     ) -> str | None:
-        """What differs when the pass is made by graph, from the state `before`; None when nothing does."""
+        """Return what differs when the pass is made by graph from the state `before`; None when nothing does."""
         kept = self.watched.kept()
         unchanged = copies_of(kept)
         held = self._held.get(one.kind) or self._record(one, recorder)
@@ -243,7 +243,7 @@ def named_tensors(prefix: str, part: NoisyBatch | Embedding) -> dict[str, torch.
 
 
 def part_of(kind: type[Part], prefix: str, inputs: Tensors) -> Part:
-    """What `named_tensors` took apart."""
+    """Rebuild the part that `named_tensors` took apart."""
     named: dict[str, Any] = {each.name: inputs.get(prefix + each.name) for each in fields(kind)}
     return kind(**named)
 

@@ -37,7 +37,8 @@ VALIDATION_LOSS = "validation_loss"
 
 
 def split(sample_set: SampleSet, spec: TrainSpec, seed: int) -> tuple[SampleSet, SampleSet | None]:
-    """What is trained on, and what is held out, if anything. Pictures of the same content stay together.
+    """Split the samples into those to train on, and those held out, if any. Pictures of the same content stay
+    together.
 
     Raises WorkloadFailed(BAD_SPEC) when no picture would be left to train on.
     """
@@ -69,7 +70,7 @@ class HeldOut:
     def encoded(
         cls, base: BaseModel, spec: TrainSpec, held: SampleSet, objective: Objective, *, seed: int, tick: Tick
     ) -> "HeldOut":
-        """Raises WorkloadFailed as `giornata.workloads.train.encoding.cache_inputs`."""
+        """Encode the held-out pictures. Raises WorkloadFailed as `giornata.workloads.train.encoding.cache_inputs`."""
         count = len(held.samples)
         plain = spec.model_copy(
             update={
@@ -84,7 +85,7 @@ class HeldOut:
 
     @torch.no_grad()
     def loss(self, step: int, adapters: Adapters, result: Mapping[str, torch.Tensor], reporter: Reporter) -> float:
-        """With `result`, the weights that the user would get after this step: the mean over the pictures.
+        """Return the mean loss over the pictures, with `result`, the weights that the user would get after this step.
 
         The adapters are left as they were. Waits for the device once. Raises WorkloadFailed(BAD_SPEC) when the loss
         is not finite.

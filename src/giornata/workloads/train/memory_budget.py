@@ -58,12 +58,12 @@ class MemoryPlan:
         return cls(recompute=Recompute.of(spec.gradient_checkpointing), rows=rows)
 
     def in_words(self) -> str:
-        """For a person."""
+        """Describe the plan for a person."""
         return f"gradient checkpointing {self.recompute}, {self.rows} at a time"
 
 
 def fallbacks(spec: TrainSpec) -> tuple[MemoryPlan, ...]:
-    """What the job may be laid out as: as asked for first, then ever smaller."""
+    """Return the layouts that the job may run in: the one asked for first, then ever smaller ones."""
     plans = [MemoryPlan.asked_for(spec)]
     plans += [replace(plans[0], rows=rows) for rows in _halved(plans[0].rows, spec.train_batch_size)]
     last = plans[-1]
@@ -94,7 +94,7 @@ def without_footprint(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_fingerprint(fingerprint: Mapping[str, Any], spec: TrainSpec) -> MemoryPlan:
-    """What the attempt that wrote a checkpoint used."""
+    """Return the plan of the attempt that wrote a checkpoint."""
     said = fingerprint.get(FINGERPRINT_KEY)
     if said is None:
         return MemoryPlan.asked_for(spec)
@@ -102,13 +102,13 @@ def from_fingerprint(fingerprint: Mapping[str, Any], spec: TrainSpec) -> MemoryP
 
 
 def smaller_of(one: MemoryPlan, other: MemoryPlan) -> MemoryPlan:
-    """What is small enough for both."""
+    """Return the largest plan that is no larger than either."""
     recompute = max(one.recompute, other.recompute, key=_ORDER.index)
     return MemoryPlan(recompute=recompute, rows=min(one.rows, other.rows))
 
 
 def below_on(plans: Sequence[MemoryPlan], memory_plan: MemoryPlan) -> list[MemoryPlan]:
-    """What of a ladder is smaller than that, the largest first."""
+    """Return the plans smaller than `memory_plan`, the largest first."""
     return [plan for plan in plans if plan != memory_plan and smaller_of(plan, memory_plan) == plan]
 
 
@@ -132,7 +132,7 @@ class MemoryBudget:
 
     @property
     def usable_bytes(self) -> int:
-        """What tensors may take when nobody else is there."""
+        """Return the bytes that tensors may take when nothing else uses the device."""
         return int(self.total_bytes * (1 - FRAGMENTED)) - CONTEXT_BYTES
 
     @property
@@ -161,10 +161,11 @@ def unbounded(_: torch.device) -> MemoryBudget | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySizes:
-    """What a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient checkpointing;
-    `sample_sets` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however many pictures
-    go through the model at once, by gradient checkpointing; empty for adapters that are not multiplied out.
-    `decoding_bytes` is what a picture takes that is drawn at the end."""
+    """The memory that a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient
+    checkpointing; `sample_sets` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however
+    many pictures go through the model at once, by gradient checkpointing; empty for adapters that are not multiplied
+    out. `decoding_bytes` is what a picture takes that is drawn at the end.
+    """
 
     weights_bytes: int
     trained_bytes: int
@@ -176,7 +177,7 @@ class MemorySizes:
     decoding_bytes: int = 0
 
     def activation_bytes(self, memory_plan: MemoryPlan) -> int:
-        """What is held between a forward pass and its backward pass."""
+        """Return the bytes held between a forward pass and its backward pass."""
         pictures, recompute = memory_plan.rows * self.sample_sets, memory_plan.recompute
         of_pictures = pictures * (self.kept_bytes[recompute] + self.unit_bytes[recompute])
         return of_pictures + self.multiplied_out_bytes.get(recompute, 0)
@@ -186,8 +187,10 @@ class MemorySizes:
         return self.weights_bytes + self.trained_bytes + self.activation_bytes(memory_plan)
 
     def graphs_bytes(self, memory_plan: MemoryPlan, graphs: int) -> int:
-        """What CUDA graphs take beside plain passes: activations in a pool of their own, which all graphs share;
-        copies of gradients, weights and moments while the first passes are checked; the graphs themselves."""
+        """Return the bytes that CUDA graphs take beside plain passes: activations in a pool of their own, which all
+        graphs share; copies of gradients, weights and moments while the first passes are checked; the graphs
+        themselves.
+        """
         return self.activation_bytes(memory_plan) + 2 * self.trained_bytes + graphs * GRAPH_BYTES
 
     def peak_bytes(self, memory_plan: MemoryPlan) -> int:
@@ -287,8 +290,9 @@ def fitted(spec: TrainSpec, sizes: MemorySizes, budget: MemoryBudget | None, lar
 
 
 def why_not_drawn(sizes: MemorySizes, budget: MemoryBudget | None) -> str | None:
-    """What keeps the device from drawing a picture when the steps are done, if anything does. A job is never refused
-    for it, nor made smaller: its files matter more than pictures of what they do."""
+    """Return the reason why the device has no room to draw a picture after the last step; None when it has. A job is
+    never refused for this reason, nor made smaller: its files matter more than pictures of what they do.
+    """
     need_bytes = sizes.weights_bytes + sizes.trained_bytes + sizes.decoding_bytes
     if budget is None or need_bytes <= budget.usable_bytes:
         return None

@@ -157,12 +157,12 @@ def header_of(start: Start, spec: TrainSpec, *, data_hash: str, base_sha256: str
 
 
 def prediction_type_of(base: BaseModel, spec: TrainSpec) -> str:
-    """What the UNet is to predict."""
+    """Return the prediction type with which the UNet is trained."""
     return spec.prediction_type or base.prediction_type
 
 
 def _objective_faults(base: BaseModel, spec: TrainSpec) -> list[Fault]:
-    """What only the base model could tell."""
+    """Return the faults that only the base model can tell."""
     faults = []
     if spec.rescale_betas_zero_snr and prediction_type_of(base, spec) == "epsilon":
         message = "the base model predicts epsilon, and of pure noise there is nothing to tell"

@@ -1,4 +1,4 @@
-"""What a job trains on: samples in the order of their contents, with a caption each."""
+"""The samples that a job trains on, in the order of their contents, with a caption each."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -64,8 +64,9 @@ def put(album: Album, spec: TrainSpec, step: int, pictures: Sequence[Image.Image
 
 
 def to_keep(album: Mapping[int, torch.Tensor], spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
-    """What goes into the checkpoint of this step: the columns before it, for those of the step itself are drawn by
-    whoever goes on from there. Nothing before the first column."""
+    """Return the picture columns for the checkpoint of this step: those before it, because the attempt that resumes
+    there draws the step's own column. Nothing before the first column.
+    """
     side = min(spec.resolution, MOST_SIDE_PX)
     nothing = torch.zeros((len(spec.sample_prompts), side, side, 3), dtype=torch.uint8)
     kept = [album.get(each, nothing) for each in columns(spec) if each < step]

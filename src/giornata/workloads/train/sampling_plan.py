@@ -85,7 +85,9 @@ class SamplingPlan:
         return roles.pop() if len(roles) < len(self.sample_sets) else None
 
     def views(self, first_step: int, end_step: int) -> dict[CropView, Sample]:
-        """What these steps will look at, in the order of first use. Stops looking when there is nothing left."""
+        """Return the views that these steps use, in the order of first use. Stops looking when all possible views are
+        found.
+        """
         possible = sum(
             len(self.crop_policy.views(*picture))
             for picture in {
@@ -100,12 +102,12 @@ class SamplingPlan:
         return found
 
     def timestep(self, draw: Draw) -> int:
-        """Uniform over `timesteps`."""
+        """Draw a timestep, uniform over `timesteps`."""
         low, high = self.timesteps.start, self.timesteps.stop
         return randomness.integer(self.seed, f"timestep/{draw.role}", *draw.key, low=low, high=high)
 
     def caption(self, draw: Draw) -> str:
-        """What the text encoders are told of it."""
+        """Return the caption that the text encoders read in this draw."""
         return self.augmentation.draw(draw.sample.caption, draw.role, *draw.key)
 
     def noise(self, draw: Draw, shape_CHW: Sequence[int]) -> torch.Tensor:
@@ -119,8 +121,9 @@ class SamplingPlan:
         return self.multires.added(noise_CHW, self.seed, f"multires/{draw.role}", draw.key)
 
     def shown_noise(self, draw: Draw, noise_CHW: torch.Tensor) -> torch.Tensor | None:
-        """What the UNet is shown instead, noise + gamma · normal (Ning et al., "Input perturbation reduces exposure
-        bias in diffusion models", 2023, arXiv 2301.11706); None when it is shown the noise itself."""
+        """Return the noise that the UNet is shown instead, noise + gamma · normal (Ning et al., "Input perturbation
+        reduces exposure bias in diffusion models", 2023, arXiv 2301.11706); None when it is shown the noise itself.
+        """
         if self.ip_noise_gamma == 0.0:
             return None
         return noise_CHW + self.ip_noise_gamma * self.normal("input-perturbation", draw, noise_CHW.shape)

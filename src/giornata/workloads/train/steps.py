@@ -134,7 +134,7 @@ def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None =
 
 
 def encoded(base: BaseModel, spec: TrainSpec, texts: Sequence[str]) -> Embedding:
-    """What the text encoders make of a job's captions."""
+    """Encode a job's captions with the base model's text encoders."""
     return captions.encode(
         base.tokenizers,
         base.text_encoders,
@@ -184,8 +184,9 @@ class Stepper:
         return Pass(inputs=inputs, run=partial(self._run, ready, None), fixed=(ready.share, ready.role))
 
     def _texts(self, ready: ReadyPass) -> dict[tuple[str, ...], str]:
-        """What a pass is conditioned on, and the name of its embedding among the inputs. With prior_prediction the
-        base alone is asked before."""
+        """Return the captions that condition a pass, each with its embedding's name among the inputs. With
+        prior_prediction the base alone is asked before.
+        """
         if not self.spec.prior_prediction:
             return {ready.captions: "said."}
         prior = (str(self.spec.class_prompt),) * len(ready.captions)

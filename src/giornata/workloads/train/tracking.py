@@ -41,7 +41,7 @@ LIVE_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerContext:
-    """What trackers need besides the curves.
+    """The context that trackers need besides the curves.
 
     `origin` are hashes of what the job was made from; `api_key` is the job's own, to be written nowhere. `attend` is
     called while something is waited for, and raises Stopped when the attempt is to end.
@@ -101,7 +101,7 @@ def wandb_run(spec: TrainSpec, *, job: str, origin: Mapping[str, str]) -> WandbR
 def losses_to_keep(
     spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = ()
 ) -> dict[str, torch.Tensor]:
-    """What goes into a checkpoint: the losses in jobs that report to a tracker, and those on held-out pictures."""
+    """Return the losses for a checkpoint: those of jobs that report to a tracker, and those on held-out pictures."""
     kept = {LOSSES: torch.tensor(losses, dtype=torch.float32)} if spec.report_to else {}
     return kept | ({VALIDATED: torch.tensor(validated, dtype=torch.float64)} if spec.validation_split else {})
 
@@ -115,8 +115,9 @@ def losses_before(spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
 def rows_of(
     spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = (), *, after: int = 0
 ) -> list[Row]:
-    """What is known of the steps beyond `after`. `losses` are those of all steps of the job so far, `validated` those
-    on held-out pictures."""
+    """Return the curves' rows for the steps beyond `after`. `losses` are those of all steps of the job so far,
+    `validated` those on held-out pictures.
+    """
     found = dict(zip(validated_steps(spec), validated, strict=False))
     rows: list[Row] = []
     for step in range(after + 1, len(losses) + 1):
