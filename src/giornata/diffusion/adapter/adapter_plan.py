@@ -1,4 +1,4 @@
-"""Which layers a job adapts, and with which rank and alpha each.
+"""The layers that a job adapts, with the rank and alpha of each.
 
 Layers are named as `giornata.diffusion.adapter.lora` names them in public: `unet.…`, `text_encoder.text_model.…`,
 `text_encoder_2.text_model.…`. A pattern holds for a layer by the rule of peft's `rank_pattern`: when it is the end of
@@ -30,7 +30,9 @@ _BLOCK = re.compile(r"((?:(?:down|up)_blocks\.\d+|mid_block)(?:\.[a-z]+\.\d+)?)\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSize:
-    """Rank, and the alpha that divided by the rank gives the layer's scale, as every loader computes it."""
+    """The rank and alpha of one layer's adapter: alpha divided by the rank gives the scale, as every loader computes
+    it.
+    """
 
     rank: int
     alpha: float
@@ -48,7 +50,7 @@ def size_of(spec: TrainSpec, layer: str) -> AdapterSize:
 
 
 def usual_size(spec: TrainSpec) -> AdapterSize:
-    """The size of layers that no pattern means."""
+    """Return the size of layers that no pattern matches."""
     return _size(spec, spec.rank, _alpha(spec))
 
 
@@ -67,12 +69,14 @@ def matching(patterns: Mapping[str, V], layer: str, default: V) -> V:
 
 
 def holds(pattern: str, layer: str) -> bool:
-    """Whether peft would say that the pattern means this layer."""
+    """Return True when peft would match the pattern to this layer."""
     return re.match(rf"(.*\.)?({pattern})$", layer) is not None
 
 
 def chosen_layers(model: nn.Module, targets: Iterable[str], blocks: Iterable[str] | None = None) -> list[str]:
-    """Names in `model` of the layers that end in one of `targets` and lie in one of `blocks`, if any are given."""
+    """Return the names in `model` of the layers that end in one of `targets` and lie in one of `blocks`, if any are
+    given.
+    """
     targets, blocks = tuple(targets), None if blocks is None else tuple(blocks)
     return [name for name in layers_of(model) if is_chosen(name, targets, blocks)]
 
@@ -89,12 +93,13 @@ def layers_of(model: nn.Module) -> list[str]:
 
 
 def exactly(names: Iterable[str]) -> str:
-    """A regular expression for these names and no others; for none at all, one that nothing matches."""
+    """Return a regular expression for these names and no others; for none at all, one that nothing matches."""
     return "^(?:" + "|".join(re.escape(name) for name in sorted(names)) + ")" if names else "(?!)"
 
 
 def peft_patterns(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> tuple[dict[str, int], dict[str, float]]:
-    """peft's `rank_pattern` and `alpha_pattern` for layers, by their names in the model, that are not as most are.
+    """Return peft's `rank_pattern` and `alpha_pattern` for the layers whose sizes differ from most, by their names in
+    the model.
 
     One pattern to a value: peft asks each pattern about each layer, and a pattern to a layer takes minutes.
     """
@@ -113,7 +118,7 @@ def peft_patterns(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> tuple[di
 
 
 def plan_faults(unet: nn.Module, text_encoders: Iterable[nn.Module], spec: TrainSpec) -> list[Fault]:
-    """Everything in the spec that names layers or blocks that there are not, with what there is."""
+    """Return a fault for everything in the spec that names missing layers or blocks, with those that exist."""
     faults = target_faults(unet, spec.target_modules) + block_faults(unet, spec.lora_unet_blocks)
     faults += block_faults(unet, spec.block_learning_rates, where="spec.block_learning_rates")
     text_encoders = tuple(text_encoders) if spec.train_text_encoder else ()
@@ -132,7 +137,7 @@ def plan_faults(unet: nn.Module, text_encoders: Iterable[nn.Module], spec: Train
 
 
 def pattern_faults(layers: list[str], spec: TrainSpec) -> list[Fault]:
-    """Patterns that hold for none of the adapted layers."""
+    """Return faults for patterns that hold for none of the adapted layers."""
     faults = []
     for field in ("rank_pattern", "alpha_pattern"):
         idle = [pattern for pattern in getattr(spec, field) if not any(holds(pattern, layer) for layer in layers)]
@@ -146,7 +151,7 @@ def pattern_faults(layers: list[str], spec: TrainSpec) -> list[Fault]:
 
 
 def _rates_faults(spec: TrainSpec, count: int) -> list[Fault]:
-    """Rates for another number of text encoders than the base has."""
+    """Return a fault when the rates are for another number of text encoders than the base has."""
     rates = spec.text_encoder_learning_rates
     if rates is None or len(rates) == count:
         return []
@@ -157,7 +162,7 @@ def _rates_faults(spec: TrainSpec, count: int) -> list[Fault]:
 def block_faults(
     unet: nn.Module, blocks: Iterable[str] | None, *, where: str = "spec.lora_unet_blocks"
 ) -> list[Fault]:
-    """One fault for all blocks that the UNet does not have."""
+    """Return one fault for all blocks that the UNet does not have."""
     layers = layers_of(unet)
     unknown = [block for block in blocks or () if not any(lies_in(name, block) for name in layers)]
     if not unknown:
@@ -167,14 +172,14 @@ def block_faults(
 
 
 def blocks_of(unet: nn.Module) -> list[str]:
-    """Blocks such as `up_blocks.0.attentions.1`, in the UNet's order."""
+    """Return blocks such as `up_blocks.0.attentions.1`, in the UNet's order."""
     return list(dict.fromkeys(match[1] for name in layers_of(unet) if (match := _BLOCK.fullmatch(name))))
 
 
 def target_faults(
     model: nn.Module, targets: tuple[str, ...], *, where: str = "spec.target_modules", what: str = "the UNet"
 ) -> list[Fault]:
-    """One fault for all suffixes that name no layer that can be adapted; it says which there are."""
+    """Return one fault for all suffixes that name no layer that can be adapted; it lists the suffixes that exist."""
     layers = layers_of(model)
     others = [name for name, layer in model.named_modules() if not isinstance(layer, ADAPTABLE)]
     unknown = [target for target in targets if not any(ends_in(name, target) for name in layers)]
@@ -191,12 +196,12 @@ def target_faults(
 
 
 def ends_in(name: str, target: str) -> bool:
-    """Whether `target` is the name or its end from a dot on."""
+    """Return True when `target` is the name, or the name's end from a dot on."""
     return name == target or name.endswith(f".{target}")
 
 
 def lies_in(name: str, block: str) -> bool:
-    """Whether the layer is the block, or in it."""
+    """Return True when the layer is the block, or lies in the block."""
     return name == block or name.startswith(f"{block}.")
 
 
@@ -220,8 +225,9 @@ TEXT_ROOT = "text_model."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedLayer:
-    """One layer. `name` is its name in `model`, `public` that in the keys of
-    `giornata.diffusion.adapter.lora.Adapters`."""
+    """One adapted layer of a model. `name` is its name in `model`, `public` that in the keys of
+    `giornata.diffusion.adapter.lora.Adapters`.
+    """
 
     model: nn.Module
     name: str
@@ -229,14 +235,14 @@ class AdaptedLayer:
     layer: nn.Module
 
     def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
-        """Of A and B, by these letters, of a LoRA on a linear layer."""
+        """Return the shapes of A and B, by these letters, of a LoRA on a linear layer."""
         if not isinstance(self.layer, nn.Linear):
             raise TypeError(f"{self.public} is not linear")
         return {"A": (rank, self.layer.in_features), "B": (self.layer.out_features, rank)}
 
 
 def adapted_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]:
-    """All of them, in the models' order; those of the UNet first."""
+    """Return all layers that the job adapts, in the models' order; those of the UNet first."""
     chosen = [(UNET, base.unet, chosen_layers(base.unet, spec.target_modules, spec.lora_unet_blocks))]
     if spec.train_text_encoder:
         named = zip(base.family.encoder_names, base.text_encoders, strict=True)
@@ -256,7 +262,8 @@ def public_name(prefix: str, key: str) -> str:
 
 
 def why_not_lean(base: BaseModel, spec: TrainSpec) -> tuple[str, ...]:
-    """Every reason why layers of the job's adapter need peft's layers; empty when the lean layer can carry all.
+    """Return every reason why layers of the job's adapter need peft's layers; empty when the lean layer can carry
+    all.
 
     The lean layer is `giornata.diffusion.adapter.batched_lora`. The adapter and the base decide, and nothing else.
 
@@ -268,7 +275,7 @@ def why_not_lean(base: BaseModel, spec: TrainSpec) -> tuple[str, ...]:
 
 
 def lean_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]:
-    """Those of the adapted layers that the lean layer can carry."""
+    """Return the adapted layers that the lean layer can carry."""
     if _why_none_is_lean(spec):
         return ()
     return tuple(each for each in adapted_layers(base, spec) if type(each.layer) in CARRIED)
@@ -330,8 +337,9 @@ def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[LearningRate, list[st
 
 
 def segments_of(spec: TrainSpec, places: Iterable[tuple[str, int, int]]) -> dict[str, tuple[LearningRate, int, int]]:
-    """Pieces of a row that learn at one rate, as (rate, start, end), by names without a dot: the kind, and from the
-    second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after the other."""
+    """Return the pieces of a row that learn at one rate, as (rate, start, end), by names without a dot: the kind, and
+    from the second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after the other.
+    """
     pieces: list[tuple[LearningRate, int, int]] = []
     for name, start, end in places:
         rate = rate_of(spec, name)

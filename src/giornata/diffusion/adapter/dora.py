@@ -17,8 +17,9 @@ from torch import nn
 
 
 class Magnitude(DoraLinearLayer):
-    """Takes the place of peft's DoRA layer, of which it inherits the rest. `weight` is m: (O), or (1, O, 1, 1) on a
-    convolution, float32."""
+    """A replacement for peft's DoRA layer, of which it inherits the rest. `weight` is m: (O), or (1, O, 1, 1) on a
+    convolution, float32.
+    """
 
     def __init__(self, like: DoraLinearLayer) -> None:
         super().__init__(fan_in_fan_out=False)
@@ -45,7 +46,7 @@ class Magnitude(DoraLinearLayer):
 
 @torch.no_grad()
 def norms(base_layer: nn.Module, lora_A: nn.Module, lora_B: nn.Module, scaling: float) -> torch.Tensor:
-    """‖W + s·B·A‖ of each output: (O), float32 whatever autocast says."""
+    """Return ‖W + s·B·A‖ of each output: (O), float32 whatever autocast says."""
     weight = base_layer.weight
     with torch.autocast(weight.device.type, enabled=False):
         delta_OI = lora_B.weight.float().flatten(1) @ lora_A.weight.float().flatten(1)

@@ -78,7 +78,7 @@ class Adapters:
         return groups
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of the weights on the CPU, fp32."""
+        """Copy the weights to the CPU, in fp32."""
         return {name: parameter.detach().cpu().clone() for name, parameter in self.parameters.items()}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -152,7 +152,7 @@ def add_adapters(
 
 
 def _leave_out(prefix: str, model: nn.Module, dropping: Dropping) -> None:
-    """Let what comes out of each A of peft's layers go through the layer's dropping."""
+    """Pass the output of each A of peft's layers through the layer's dropping."""
     for name, layer in model.named_modules():
         if isinstance(layer, LoraLayer):
             of_layer = dropping.of_layer(public_name(prefix, name))
@@ -161,7 +161,7 @@ def _leave_out(prefix: str, model: nn.Module, dropping: Dropping) -> None:
 
 
 def adapter_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Adapter weights by the key under which peft stores them, which leaves the adapter's name out."""
+    """Return adapter weights by the key under which peft stores them, which leaves the adapter's name out."""
     every = [(f"{key}.", value) for key, value in model.named_parameters() if f".{ADAPTER}." in f"{key}."]
     named = [(key.replace(f".{ADAPTER}.", ".").removesuffix("."), value) for key, value in every]
     return [(_stored(key), value) for key, value in named]
@@ -252,8 +252,8 @@ def _compute_in(layer: BaseTunerLayer, dtype: torch.dtype) -> None:
 
 
 def initialise(parameters: Mapping[str, nn.Parameter], seed: int) -> None:
-    """One factor of each product zero, the others uniform in ±1/sqrt(fan-in): kaiming_uniform_(a=sqrt(5)), as peft
-    and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands.
+    """Set one factor of each product to zero, the others uniform in ±1/sqrt(fan-in): kaiming_uniform_(a=sqrt(5)), as
+    peft and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands.
     """
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -16,7 +16,7 @@ UNET_GROUP, TEXT_GROUP = "unet", "text_encoders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPlace:
-    """Where one tensor lies in a row, and what it is when padded. `layer` is the public name of what it adapts."""
+    """The place of one tensor in a row, and its shape when padded. `layer` is the public name of what it adapts."""
 
     layer: str
     name: str
@@ -37,7 +37,7 @@ class TensorPlace:
         return ".lora_A." in self.name
 
     def shifted(self, by: int) -> "TensorPlace":
-        """The same in a piece of the row."""
+        """Return the same place within a piece of the row."""
         return replace(self, start=self.start + by)
 
     def view(self, row_M: torch.Tensor, rank: int) -> torch.Tensor:
@@ -71,11 +71,13 @@ class SlotLayout:
 
     @property
     def pieces(self) -> tuple[TensorPlace, ...]:
-        """Of each family its A and then its B; in this order they are the whole row."""
+        """Return each family's A and then its B; in this order they are the whole row."""
         return tuple(place for family in self.families for place in (family.a, *family.b))
 
     def views(self, row_M: torch.Tensor, ranks: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """All tensors of a row by the names of `Adapters`, in the order of the sorted names. `ranks` by layer."""
+        """Return all tensors of a row by the names of `Adapters`, in the order of the sorted names. `ranks` by
+        layer.
+        """
         found = {place.name: place.view(row_M, ranks[place.layer]) for place in self.places}
         return {name: found[name] for name in sorted(found)}
 
@@ -138,7 +140,7 @@ class SlotScaling:
         return any(self._needed[places])
 
     def of_numbers(self, places: slice) -> torch.Tensor:
-        """A factor for each number of these places, (J, M): the scale for those of A, 1 for those of B."""
+        """Return a factor for each number of these places, (J, M): the scale for those of A, 1 for those of B."""
         scale_JF = self.values_JF[places]
         both_J2F = torch.stack([scale_JF, torch.ones_like(scale_JF)], dim=-1).flatten(1)
         return both_J2F.repeat_interleave(self._sizes_2F, dim=1, output_size=self._width)

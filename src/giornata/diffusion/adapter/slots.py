@@ -74,13 +74,13 @@ class AdapterSlots:
         self.width = 0
 
     def set_width(self, width: int) -> None:
-        """How many places, from the first on, take part in the batch from now on."""
+        """Set how many places, from the first on, take part in the batch from now on."""
         if not 1 <= width <= self.count:
             raise ValueError(f"a batch of {width} places out of {self.count}")
         self.width = width
 
     def _stacks(self, row_JM: torch.Tensor, places: slice) -> Iterator[StackedLora]:
-        """One for each of the adapted layers, in their order, of the rows of these places."""
+        """Yield a stack for each of the adapted layers, in their order, from the rows of these places."""
         scale_JF = None
         if self._scaling.is_needed(places):
             if self.dtype is torch.float32:
@@ -127,7 +127,7 @@ class AdapterSlots:
                 each.layer.attach(former)
 
     def assign(self, place: int, spec: TrainSpec) -> "AdapterSlot":
-        """A freshly initialised adapter in this place; see `giornata.diffusion.adapter.lora.add_adapters`."""
+        """Initialize an adapter in this place; see `giornata.diffusion.adapter.lora.add_adapters`."""
         if spec.seed is None:
             raise ValueError("a job's seed is set at submission")
         self.clear(place)
@@ -198,7 +198,7 @@ class AdapterSlot:
         return self._slots.layout
 
     def bind(self) -> None:
-        """Point everything at the place's row and its gradients."""
+        """Point rows, weights and gradients at the place's own memory."""
         slots, place = self._slots, self.place
         slots.scale(place, self._scales)
         for name, (_, start, end) in self.segments.items():
@@ -210,11 +210,13 @@ class AdapterSlot:
             parameter.data, parameter.grad = values[name], gradients[name]
 
     def alone(self) -> AbstractContextManager[None]:
-        """Within, the whole batch goes through this job's adapter, whoever has the other places; no gradients."""
+        """Within, the whole batch goes through this job's adapter, whatever lies in the other places; no
+        gradients.
+        """
         return self._slots.only(self.place)
 
     def move(self, place: int) -> None:
-        """Take the weights and what there is of the gradient to another place, and leave this one empty."""
+        """Take the weights and the gradients so far to another place, and leave this one empty."""
         slots, old = self._slots, self.place
         with torch.no_grad():
             slots.values_JM[place].copy_(slots.values_JM[old])
@@ -228,8 +230,9 @@ class AdapterSlot:
         self._slots.clear(self.place)
 
     def cut(self, name: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
-        """A tensor that has a number for each of those of `rows[name]`, cut into the adapter's tensors, without
-        padding."""
+        """Cut a tensor that has a number for each of those of `rows[name]` into the adapter's tensors, without
+        padding.
+        """
         _, start, end = self.segments[name]
         inside = [place for place in self.layout.places if start <= place.start < end]
         return {place.name: place.shifted(-start).view(row, self.ranks[place.layer]) for place in inside}
@@ -237,7 +240,7 @@ class AdapterSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Adapted:
-    """A layer whose place a SlotLinear has taken."""
+    """A layer that a BatchedLoraLinear has replaced."""
 
     what: AdaptedLayer
     layer: BatchedLoraLinear
@@ -247,8 +250,9 @@ class _Adapted:
 
 
 def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> tuple[tuple[_Adapted, ...], ...]:
-    """Put a SlotLinear into the place of every chosen layer; all or none. Siblings together, otherwise by public
-    names."""
+    """Replace every chosen layer by a BatchedLoraLinear; all or none. Siblings together, otherwise by public
+    names.
+    """
     other = sorted(each.name for each in chosen if type(each.layer) not in {nn.Linear, EightBitLinear})
     if other or not chosen:
         message = f"{other[0]} is not a plain linear layer" if other else "name no layer of the UNet"
@@ -271,7 +275,7 @@ def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]
 
 
 def _related(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> list[list[str]]:
-    """Public names of those that are given one tensor and have adapters of one size."""
+    """Return the public names of layers that are given one tensor and have adapters of one size."""
     alike: dict[tuple[int, int, AdapterSize], list[str]] = defaultdict(list)
     for model in {id(each.model): each.model for each in chosen}.values():
         public = {each.name: each.public for each in chosen if each.model is model}

@@ -51,18 +51,20 @@ class EightBitWeight(nn.Module):
         return widened(self.numbers, self.scale, self.dtype)
 
     def linear(self, inputs: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """inputs (…, I) → (…, O)."""
+        """Map inputs (…, I) → (…, O)."""
         found: torch.Tensor = _Linear.apply(_computed(inputs), self.numbers, self.scale, bias)
         return found
 
     def conv2d(self, inputs_BIHW: torch.Tensor, bias: torch.Tensor | None, geometry: tuple[Any, ...]) -> torch.Tensor:
-        """inputs_BIHW → (B, O, …). `geometry`: stride, padding, dilation, groups."""
+        """Map inputs_BIHW → (B, O, …). `geometry`: stride, padding, dilation, groups."""
         found: torch.Tensor = _Conv2d.apply(_computed(inputs_BIHW), self.numbers, self.scale, bias, geometry)
         return found
 
 
 class EightBitLinear(nn.Linear):
-    """Stands in for `original`, of which it keeps the bias. `weight` is what it computes with, made when asked."""
+    """A linear layer in 8 bits that replaces `original` and keeps its bias. `weight` is the weight that it computes
+    with, made when asked.
+    """
 
     def __init__(self, original: nn.Linear, kind: BaseQuantization) -> None:
         nn.Module.__init__(self)  # not Linear's, which would make weights of its own
@@ -75,15 +77,15 @@ class EightBitLinear(nn.Linear):
         return self.held.wide()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """inputs (…, I) → (…, O)."""
+        """Map inputs (…, I) → (…, O)."""
         return self.held.linear(inputs, self.bias)
 
 
 class EightBitConv2d(nn.Conv2d):
-    """The same for a convolution that pads with zeros."""
+    """A convolution in 8 bits that pads with zeros."""
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
-        """peft builds the convolutions of an adapter as what it adapts; those are to be plain."""
+        """Make a plain convolution when peft builds an adapter's convolution by the type of the adapted layer."""
         of_an_original = not given or isinstance(given[0], nn.Conv2d)
         return super().__new__(cls) if of_an_original else nn.Conv2d(*given, **named)
 
@@ -99,7 +101,7 @@ class EightBitConv2d(nn.Conv2d):
         return self.held.wide()
 
     def forward(self, inputs_BIHW: torch.Tensor) -> torch.Tensor:
-        """inputs_BIHW → (B, O, …)."""
+        """Map inputs_BIHW → (B, O, …)."""
         geometry = (self.stride, self.padding, self.dilation, self.groups)
         return self.held.conv2d(inputs_BIHW, self.bias, geometry)
 
@@ -108,7 +110,9 @@ EIGHT_BITS = (EightBitLinear, EightBitConv2d)
 
 
 def narrowed(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """(numbers in `dtype`, scale in float32) of a weight (O, …). An output whose weights are all zero has scale 1."""
+    """Return (numbers in `dtype`, scale in float32) of a weight (O, …). An output whose weights are all zero has
+    scale 1.
+    """
     wide, largest = weight.detach().float(), LARGEST[dtype]
     scale = wide.abs().amax(dim=tuple(range(1, wide.dim())), keepdim=True) / largest
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -117,7 +121,7 @@ def narrowed(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
 
 
 def widened(numbers: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """numbers · scale in `dtype`. Each product is computed in float32 and rounded once.
+    """Return numbers · scale in `dtype`. Each product is computed in float32 and rounded once.
 
     On CUDA no float32 tensor of the weight's size is made: the kernels convert while they read and write. int8 takes
     one kernel. torch does not promote 8-bit floats, so e4m3 takes two; the conversion before the product is exact.
@@ -170,13 +174,15 @@ def _held(layer: nn.Module, kind: BaseQuantization) -> nn.Module | None:
 
 
 def _computed(inputs: torch.Tensor) -> torch.Tensor:
-    """In the precision in which autocast would have them multiplied."""
+    """Cast the inputs to the precision in which autocast would multiply them."""
     kind = inputs.device.type
     return inputs.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else inputs
 
 
 class _Linear(torch.autograd.Function):
-    """x·Wᵀ + b, of which only the 8 bits of W are kept. There is no gradient for W and b, which are frozen."""
+    """The function x·Wᵀ + b, of which only the 8 bits of W are kept. There is no gradient for W and b, which are
+    frozen.
+    """
 
     @staticmethod
     def forward(
@@ -193,7 +199,9 @@ class _Linear(torch.autograd.Function):
 
 
 class _Conv2d(torch.autograd.Function):
-    """The same for a convolution. The inputs are not kept: only a gradient for W would want them."""
+    """The function of a convolution with a weight in 8 bits. The inputs are not kept: only a gradient for W would
+    want them.
+    """
 
     @staticmethod
     def forward(  # noqa: PLR0917  (autograd hands on what it was given, by its place)

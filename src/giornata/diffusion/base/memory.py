@@ -1,4 +1,4 @@
-"""How much device memory a job takes: reckoned from the shapes of its model, before it starts.
+"""The device memory that a job takes, computed from the shapes of its model before it starts.
 
 What autograd keeps of one picture, with h bytes per element (2 on a base in bf16, 4 in fp32):
 
@@ -32,14 +32,18 @@ NEVER_AGAIN = "mid_block.resnets.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationPrecision:
-    """`half` bytes per element. `copies`: whether every adapted layer keeps a copy of its input."""
+    """The bytes per element of activations, `half`. `copies`: whether every adapted layer keeps a copy of its
+    input.
+    """
 
     half: int
     copies: bool
 
     @classmethod
     def of(cls, *, mixed: bool, lean: bool = True) -> "ActivationPrecision":
-        """On a base in bf16 or in fp32, whose adapter is carried by the lean layer or by peft's."""
+        """Return the precision on a base in bf16 (`mixed`) or fp32, with the adapter in the lean layer or in
+        peft's.
+        """
         return cls(half=2 if mixed else 4, copies=mixed and not lean)
 
 
@@ -55,7 +59,9 @@ class AdapterShape:
     drops: bool = False
 
     def trained(self, inputs: int, outputs: int) -> int:
-        """How many numbers it has on a layer of this size, a kernel counted among the inputs. Of LoKr: not more."""
+        """Return how many numbers the adapter has on a layer of this size, a kernel counted among the inputs. For
+        LoKr it is an upper bound.
+        """
         return self.rank * (inputs + outputs) + (outputs if self.magnitudes else 0)
 
     def kept_bytes(self, output_places: int, outputs: int, half: int) -> int:
@@ -112,7 +118,7 @@ def multiplied_out_bytes(
 
 
 def _lowest(layers: Iterable[Layer]) -> range:
-    """The blocks of the lowest level, where activations are small."""
+    """Return the blocks of the lowest level, where activations are small."""
     levels = (max(layer.block for layer in layers) - 1) // 2
     return range(levels - 1, levels + 2)
 
@@ -160,8 +166,9 @@ def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: Activati
 
 
 def vae_bytes(channels: int, resolution: int, bytes_per_element: int) -> int:
-    """The most that a VAE holds at a time for one picture, without autograd: at full resolution a residual block's
-    input, its normalised and activated copies and its output, `channels` wide."""
+    """Return the most bytes that a VAE holds at a time for one picture, without autograd: at full resolution a
+    residual block's input, its normalized and activated copies and its output, `channels` wide.
+    """
     return 4 * channels * resolution * resolution * bytes_per_element
 
 

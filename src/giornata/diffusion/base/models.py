@@ -108,7 +108,7 @@ def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
 
 
 def _located(spec: TrainSpec, hub: ModelHub) -> Path:
-    """The folder or the file of the base model, on this machine; or a path where there is nothing."""
+    """Return the folder or the file of the base model on this machine, or a path where nothing lies."""
     name = spec.pretrained_model_name_or_path
     local = Path(name).expanduser()
     if local.exists():
@@ -121,7 +121,7 @@ def _located(spec: TrainSpec, hub: ModelHub) -> Path:
 
 
 def _inspected(spec: TrainSpec, place: Path) -> Family:
-    """The family of what lies there. Raises WorkloadFailed with all that is wrong with it."""
+    """Return the family of the model that lies there. Raises WorkloadFailed with all that is wrong with it."""
     if place.is_dir() or not is_single_file(place.name):
         _refuse(inspect_model_folder(place, variant=spec.variant), place)
         return family_of_folder(place)
@@ -137,7 +137,7 @@ def _inspected(spec: TrainSpec, place: Path) -> Family:
 
 
 def _vae_folder(spec: TrainSpec, hub: ModelHub) -> Path | None:
-    """Where another VAE lies; None when the model's own is wanted."""
+    """Return the folder of another VAE; None when the model's own is wanted."""
     name = spec.pretrained_vae_model_name_or_path
     if name is None:
         return None
@@ -250,7 +250,9 @@ def _prediction_faults(scheduler: DDPMScheduler) -> FolderFaults:
 
 
 def _refuse(faults: FolderFaults, folder: Path) -> None:
-    """Raise for what was found, if anything. One layout fault makes it the job's fault, damaged or not."""
+    """Raise WorkloadFailed for the faults found, if any. One layout fault makes it the job's fault, damaged or
+    not.
+    """
     found = tuple(faults)
     if not found:
         return

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Recompute(StrEnum):
-    """How much of the UNet is computed twice."""
+    """The part of the UNet that is computed twice."""
 
     OFF = "off"
     SELECTIVE = "selective"
@@ -32,7 +32,7 @@ class Recompute(StrEnum):
 
 
 def set_recompute(unet: UNet2DConditionModel, wanted: Recompute) -> None:
-    """Switch it, also between two steps."""
+    """Switch gradient checkpointing of the UNet, also between two steps."""
     if wanted is Recompute.OFF:
         unet.disable_gradient_checkpointing()
         return
@@ -45,8 +45,9 @@ def set_recompute(unet: UNet2DConditionModel, wanted: Recompute) -> None:
 
 
 def _again(module: nn.Module, *inputs: Any) -> Any:
-    """As diffusers' own, but without saving the state of torch's random numbers, which no layer draws from. To read
-    that state is refused while a CUDA graph is captured."""
+    """Checkpoint a module as diffusers does, but do not save the state of torch's random numbers, which no layer
+    draws from. Reading that state is refused while a CUDA graph is captured.
+    """
     return checkpoint(module.__call__, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
@@ -58,7 +59,7 @@ def lowest_blocks(unet: UNet2DConditionModel) -> tuple[nn.Module, ...]:
 
 @contextmanager
 def recomputing(unet: UNet2DConditionModel, wanted: Recompute) -> Iterator[None]:
-    """Switched on for a while; afterwards it is off, whatever it was switched to meanwhile.
+    """Switch gradient checkpointing on for a while; afterwards it is off, whatever it was switched to meanwhile.
 
     The text encoders are left alone: they are 1 % of the work.
     """

@@ -43,7 +43,7 @@ class Parts:
 def inspect_single_file(
     path: Path, *, field: str = FIELD, own_vae: bool = True
 ) -> tuple[Family | None, FolderFaults]:
-    """The family of a checkpoint, and everything that keeps it from being used. Reads the header only.
+    """Return the family of a checkpoint, and everything that keeps it from being used. Reads the header only.
 
     Without `own_vae` the file need not hold one.
     """
@@ -70,7 +70,7 @@ def inspect_single_file(
 
 
 def sha256_faults(path: Path, expected: str | None) -> list[Fault]:
-    """A fault when the file's content is not the expected one. Reads all of it."""
+    """Return a fault when the file's content is not the expected one. Reads all of it."""
     if expected is None:
         return []
     digest = hashlib.sha256()
@@ -133,8 +133,9 @@ def _no_vae() -> AutoencoderKL:
 
 
 def _tokenizers(family: Family, layout: Path) -> tuple[CLIPTokenizer, ...]:
-    """Those of the layout's folder where it has some, else the published ones. The second of two is padded with an
-    exclamation mark."""
+    """Return the tokenizers of the layout's folder where it has some, else the published ones. The second of two is
+    padded with an exclamation mark.
+    """
     pads = (END, "!")
     return tuple(
         CLIPTokenizer.from_pretrained(layout / each.tokenizer)
@@ -153,7 +154,7 @@ def _scheduler(layout: Path, shapes: Mapping[str, list[int]]) -> DDPMScheduler:
 
 
 def _refuse_missing(modules: Mapping[str, nn.Module]) -> None:
-    """Of the text encoders, diffusers lets weights that the file does not hold pass without a word."""
+    """Raise ValueError for weights that the file lacks: diffusers silently accepts a text encoder without them."""
     missing = [
         f"{part}.{name}"
         for part, module in modules.items()
@@ -165,7 +166,7 @@ def _refuse_missing(modules: Mapping[str, nn.Module]) -> None:
 
 
 def _nearest(shapes: Mapping[str, list[int]]) -> Family:
-    """The family of which most is there."""
+    """Return the family with the largest share of its telling tensors in the file."""
     return max(FAMILIES, key=lambda family: _share(family, shapes))
 
 
@@ -175,7 +176,7 @@ def _share(family: Family, shapes: Mapping[str, list[int]]) -> float:
 
 
 def _shapes(path: Path) -> dict[str, list[int]]:
-    """Shape of each tensor of a safetensors file that is whole."""
+    """Return the shape of each tensor of a safetensors file that is whole."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}

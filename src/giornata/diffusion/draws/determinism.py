@@ -15,8 +15,8 @@ Fingerprint = dict[str, Any]
 
 
 def let_libraries_repeat(environment: MutableMapping[str, str]) -> None:
-    """Set what libraries read before their first matrix product, unless it is set. For the environment of a process
-    that calls `fix_determinism`; the agent sets the same for its engine.
+    """Set the variables that libraries read before their first matrix product, unless they are set. For the
+    environment of a process that calls `fix_determinism`; the agent sets the same for its engine.
 
     torch refuses products on a GPU without CUBLAS_WORKSPACE_CONFIG. On Intel's processors, without MKL_CBWR, MKL's
     sums depend on where in memory a matrix begins, and so on what else the process has done.
@@ -70,7 +70,7 @@ def fingerprint(device: torch.device) -> Fingerprint:
 
 
 def differences(one: Fingerprint, other: Fingerprint) -> dict[str, list[Any]]:
-    """Which entries differ: name -> [value in one, value in other]."""
+    """Return the entries that differ: name -> [value in one, value in other]."""
     names = sorted(set(one) | set(other))
     return {name: [one.get(name), other.get(name)] for name in names if one.get(name) != other.get(name)}
 
@@ -84,7 +84,9 @@ def _device_name(device: torch.device) -> str:
 
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's model: the mathematical libraries choose their code by it, not only by its vector width."""
+    """Return the processor's model: the mathematical libraries choose their code by it, not only by its vector
+    width.
+    """
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -15,5 +15,5 @@ def family_named(name: str) -> Family:
 
 
 def family_of_index(class_name: object) -> Family | None:
-    """Whose pipeline `_class_name` in a model_index.json is, if anybody's."""
+    """Return the family whose pipeline `_class_name` in a model_index.json names; None when no family has it."""
     return next((family for family in FAMILIES if class_name in family.pipelines), None)

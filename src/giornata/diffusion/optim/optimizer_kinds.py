@@ -1,4 +1,4 @@
-"""The optimizers that a job may choose: how each is made, and what its state consists of."""
+"""The optimizers that a job may choose: the making of each, and the tensors and numbers of its state."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ State = dict[str, Any]
 
 
 class Make(Protocol):
-    """Makes the optimizer over groups of parameters, each with its learning rate."""
+    """The function that makes an optimizer over groups of parameters, each with its learning rate."""
 
     def __call__(self, groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer: ...
 
 
 class Begin(Protocol):
-    """The state of a parameter after `step` steps, but for what its tensors have learned."""
+    """The function that makes a parameter's state after `step` steps, but for what its tensors have learned."""
 
     def __call__(self, parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State: ...
 
@@ -54,8 +54,9 @@ class OptimizerKind:
     of_vectors: tuple[str, ...] = ()
 
     def copies(self, rank: int) -> float:
-        """How many numbers it remembers for each number of an adapter of this rank, at the most. Rows and columns of
-        an r x n matrix are r + n numbers, at most 2/r of the r n numbers of the matrix for each pair."""
+        """Return the most numbers that the optimizer remembers for each number of an adapter of this rank. Rows and
+        columns of an r x n matrix are r + n numbers, at most 2/r of the r n numbers of the matrix for each pair.
+        """
         whole = set(self.tensors) - set(self.factored) - set(self.of_vectors)
         return len(whole) + len(self.factored) / 2 * min(2.0, 2.0 / rank)
 
@@ -75,7 +76,7 @@ def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
 
 
 def _given(spec: TrainSpec, *names: str) -> dict[str, Any]:
-    """Those of the arguments that the job was given."""
+    """Return those of the arguments that the job was given."""
     return {name: argument(spec, name) for name in names if name in spec.optimizer_args}
 
 
@@ -116,7 +117,7 @@ def _begin_schedule_free(parameter: torch.nn.Parameter, step: int, *, on_cuda: b
 
 
 def _averaged(parameter: torch.nn.Parameter, state: State, spec: TrainSpec) -> torch.Tensor:
-    """x of y = (1 - beta1) z + beta1 x, as the optimizer's own `eval` computes it."""
+    """Return x of y = (1 - beta1) z + beta1 x, as the optimizer's own `eval` computes it."""
     return parameter.detach().lerp(state["z"], weight=1 - 1 / argument(spec, "betas")[0])
 
 

@@ -46,7 +46,7 @@ class TextParts:
 
 
 def text_parts() -> TextParts:
-    """Random features of the text."""
+    """Return random features of the text."""
     first, second = (tokenizer((*WORDS, *MORE_WORDS), pad_token=pad, whole=True) for pad in PAD_TOKENS)
     config = text_config(first, hidden=HIDDEN)
     with torch.random.fork_rng(devices=[]):
@@ -65,7 +65,7 @@ def _text_gain(key: str) -> float:
 
 
 def new_vae() -> AutoencoderKL:
-    """A VAE that has learned nothing."""
+    """Make a VAE that has learned nothing."""
     with torch.random.fork_rng(devices=[]):
         vae = AutoencoderKL(
             sample_size=SIZE_PX,
@@ -85,7 +85,7 @@ def new_vae() -> AutoencoderKL:
 
 
 def new_unet() -> UNet2DConditionModel:
-    """A UNet that has learned nothing: it answers 0."""
+    """Make a UNet that has learned nothing: it answers 0."""
     with torch.random.fork_rng(devices=[]):
         unet = UNet2DConditionModel(
             sample_size=SIZE_PX // 8,
