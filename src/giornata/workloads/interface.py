@@ -18,7 +18,7 @@ class Wish(Enum):
 
 
 class Stopped(Exception):
-    """Raised by a workload that has obeyed a wish to stop."""
+    """An exception raised by a workload that has obeyed a wish to stop."""
 
     def __init__(self, step: int | None = None) -> None:
         super().__init__(f"stopped at step {step}")
@@ -48,7 +48,7 @@ class Reporter(Protocol):
     def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None: ...
 
     def cache_get(self, key: str) -> Path | None:
-        """A file that an earlier job of the project made under this key, or None. Blocks."""
+        """Return a file that an earlier job of the project made under this key, or None. Blocks."""
 
     def cache_put(self, key: str, path: Path) -> None: ...
 
@@ -64,20 +64,20 @@ class Workload(Protocol):
         """Do the whole attempt. Raises Stopped or WorkloadFailed; anything else counts as a crash."""
 
     def held(self) -> tuple[str, ...]:
-        """Keys of the models that are warm."""
+        """Return the keys of the models that are warm."""
 
 
 class Crew(Protocol):
     """The attempts that a workload carries out at the same time, as the engine hands them over."""
 
     def next(self) -> tuple[Start, Reporter] | None:
-        """Another attempt that may join in, if one waits. Never blocks."""
+        """Return another attempt that may join in, if one waits. Never blocks."""
 
     def ended(self, start: Start, end: "Outcome | Exception") -> None:
-        """This attempt has ended so (Stopped is an end, too), whatever becomes of the others."""
+        """Report that this attempt has ended so (Stopped is an end, too), whatever becomes of the others."""
 
     def offer(self, places: int) -> None:
-        """Up to so many may be at work at once from now on; the agent is told how many more could come."""
+        """Allow up to so many attempts at work at once from now on; the agent is told how many more could come."""
 
 
 class JointWorkload(Workload, Protocol):
@@ -85,10 +85,10 @@ class JointWorkload(Workload, Protocol):
 
     @property
     def places(self) -> int:
-        """How many at most. With 1 it is a plain workload."""
+        """Return how many attempts it carries out at once at most. With 1 it is a plain workload."""
 
     def joins(self, start: Start) -> str | None:
-        """Attempts of equal keys may run together; None for one that has to run alone."""
+        """Return the attempt's key: attempts of equal keys may run together; None for one that has to run alone."""
 
     def run_many(self, crew: Crew) -> None:
         """Carry out attempts until the crew has no more and all have ended. An exception ends all that are left."""

@@ -125,7 +125,7 @@ class Cut:
     target: float = 0.0
 
     def kept(self, values_R: torch.Tensor) -> int:
-        """Count the singular values that stay, 1 at least; `values` fall."""
+        """Count the singular values that stay, 1 at least; `values_R` fall."""
         most = min(self.rank, len(values_R))
         if self.method is Method.FIXED or float(values_R[0]) == 0.0:
             return most if self.method is Method.FIXED else 1

@@ -177,7 +177,7 @@ def merged_metadata(
 
 
 def _tags(metadata: Mapping[str, str]) -> dict[str, int]:
-    """Return the counts of all its datasets together; empty when the field is missing or cannot be read."""
+    """Return the tag counts of all datasets together; empty when the field is missing or cannot be read."""
     try:
         counts: dict[str, int] = {}
         for tags in json.loads(metadata.get(TAGS, "{}")).values():

@@ -274,7 +274,7 @@ def in_kohya_names(file: LoraFile, layers: Mapping[str, Update], family: Family 
 
 
 def _refuse_full_ranks(files: Sequence[LoraFile], updates: Sequence[Mapping[str, Update]]) -> None:
-    """Raise InvalidInput for layers of which an exact sum would be as large as the model."""
+    """Raise InvalidInput for LoKr files: a sum of these that loses nothing would be as large as the model."""
     faults = [
         Fault(
             where=file.path.name,

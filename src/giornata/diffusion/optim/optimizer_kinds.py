@@ -76,7 +76,7 @@ def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
 
 
 def _given(spec: TrainSpec, *names: str) -> dict[str, Any]:
-    """Return those of the arguments that the job was given."""
+    """Return those of the named arguments that the spec sets."""
     return {name: argument(spec, name) for name in names if name in spec.optimizer_args}
 
 

@@ -93,7 +93,7 @@ def _draw_headings(
 
 
 def _heading(text: str, width_px: int) -> tuple[str, ImageFont.FreeTypeFont | ImageFont.ImageFont]:
-    """Draw the text in the largest letters that fit, cut off if it is too long for the smallest."""
+    """Return the text and the font of the largest letters that fit, cut off if it is too long for the smallest."""
     for size in HEADING_PX:
         font = ImageFont.load_default(size)
         if font.getlength(text) <= width_px:

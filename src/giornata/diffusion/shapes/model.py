@@ -46,7 +46,7 @@ class TextParts:
 
 
 def text_parts() -> TextParts:
-    """Return random features of the text."""
+    """Make two tokenizers, and text encoders that give random features of the text."""
     first, second = (tokenizer((*WORDS, *MORE_WORDS), pad_token=pad, whole=True) for pad in PAD_TOKENS)
     config = text_config(first, hidden=HIDDEN)
     with torch.random.fork_rng(devices=[]):

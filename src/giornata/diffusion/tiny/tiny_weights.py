@@ -133,7 +133,7 @@ def _each_channel(weight_OIKK: torch.Tensor, taps_K: torch.Tensor) -> None:
 
 
 def _undo_norm(norm: nn.GroupNorm) -> None:
-    """Undo the last norm, which divides by the deviation over all channels: nearly all of it is the two anchors'."""
+    """Scale the norm back: it divides by the deviation over all channels, nearly all of which is the two anchors'."""
     norm.weight.fill_(ANCHOR * math.sqrt(2 / norm.num_channels))
 
 

@@ -40,7 +40,7 @@ def fold(picture: Path, mask: Path, out: Path) -> str | None:
 
 
 def answer(requests: Iterable[str], replies: IO[str]) -> None:
-    """One reply line for each request line."""
+    """Write one reply line for each request line."""
     for line in requests:
         request = json.loads(line)
         try:

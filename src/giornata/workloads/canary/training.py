@@ -21,7 +21,7 @@ Bend = Callable[[int, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySize:
-    """How large the small training is."""
+    """The size of the small training."""
 
     channels: int
     pictures: int
@@ -43,8 +43,9 @@ class CanaryRun:
 def train(
     steps: int, device: torch.device, size: CanarySize, *, bend: Bend, told: Callable[[int, float], None]
 ) -> CanaryRun:
-    """The adapters learn what other adapters on the same base answer. `told` gets each step's number, from 1, and
-    its loss, and may raise to end it."""
+    """Train the adapters to answer as other adapters on the same base do. `told` gets each step's number, from 1, and
+    its loss, and may raise to end it.
+    """
     student = build(size.channels, device, adapters="student")
     optimizer = torch.optim.AdamW([each for each in student.parameters() if each.requires_grad], lr=LEARNING_RATE)
     losses = []
@@ -76,7 +77,7 @@ def check_twins(one: CanaryRun, other: CanaryRun) -> None:
 
 
 def _batches(steps: int, device: torch.device, size: CanarySize) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Always the same inputs, and what the teacher makes of them."""
+    """Yield always the same inputs, each with the teacher's answer."""
     shape = (size.pictures, 4, size.side, size.side)
     inputs = normal(SEED, "canary", "inputs", shape=shape).to(device)
     teacher = build(size.channels, device, adapters="teacher")
