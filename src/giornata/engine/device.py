@@ -11,7 +11,9 @@ LIBRARIES = ("torch", "diffusers", "transformers", "peft", "numpy", "safetensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """`name` is torch's (`cuda`, `cpu`); `description` is for people (`NVIDIA GeForce RTX 4090`)."""
+    """The device that the engine computes on. `name` is torch's (`cuda`, `cpu`); `description` is for people (`NVIDIA
+    GeForce RTX 4090`).
+    """
 
     name: str
     description: str

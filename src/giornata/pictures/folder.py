@@ -253,7 +253,7 @@ def _check_count(directory: Path, listed: int, count: int, minimum: int, listing
 
 
 def _check_captions(directory: Path, captions: Captions, instance_prompt: str | None, listing: Listing) -> None:
-    """Add faults for pictures that have neither a caption of their own nor the job's prompt."""
+    """Check that every picture has a caption of its own, or the job's prompt."""
     without = [printable(path.name) for path in listing.pictures if path.name not in captions.tried]
     if instance_prompt is not None and instance_prompt.strip():
         if without and captions.texts:

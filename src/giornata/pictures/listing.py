@@ -101,7 +101,7 @@ def _sorted_in(path: Path, listing: Listing, caption_ending: str) -> bool:
 
 
 def list_below(listing: Listing, *, caption_ending: str, depth: int = 1) -> Iterator[Listing]:
-    """Return every folder below that can be listed, each before the folders below it."""
+    """Yield every folder below that can be listed, each before the folders below it."""
     for path in listing.folders if depth <= DEEPEST else ():
         if depth > 1 and path.is_symlink():
             continue

@@ -155,7 +155,7 @@ def _placed(fault: Fault, subset: Subset, label: str) -> Fault:
 
 
 def _usual_extension(folder: Path) -> str:
-    """Return the caption extension that sd-scripts reads when none is given: `.caption`, which hardly any
-    folder has.
+    """Return `.caption` where the folder has such files, and `.txt` where not. sd-scripts reads `.caption` by
+    default, which hardly any folder has.
     """
     return CAPTION if folder.is_dir() and any(folder.glob(f"*{CAPTION}")) else TXT

@@ -30,7 +30,9 @@ REPORT_BYTES = 1 << 20  # what the process may write into any one file, its stde
 
 
 def take_limits(*, memory_bytes: int) -> None:
-    """Limit the memory and time of this process. Systems without such limits (Windows) are left as they are."""
+    """Limit the memory and the file sizes of this process, and let it leave no core file. Systems without such limits
+    (Windows) are left as they are.
+    """
     if sys.platform == "win32":
         return
     import resource

@@ -63,7 +63,7 @@ def _written_and_read(device: torch.device, size_bytes: int, attend: Callable[[]
 
 
 def _pattern(number: int, piece: torch.Tensor, *, inverted: bool) -> torch.Tensor:
-    """Return a pattern in which each word is its own place."""
+    """Return a pattern in which each word is computed from its own place."""
     first = number * piece.numel()
     words = torch.arange(first, first + piece.numel(), dtype=torch.int64, device=piece.device) * ODD
     return ~words if inverted else words

@@ -51,7 +51,7 @@ class JobOptimizer(Protocol):
 
 
 class CheckpointWriter:
-    """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
+    """A writer of checkpoints that writes, announces and deletes them; one at a time, in a thread of its own.
 
     `announced` is the step of the last checkpoint that the agent knows of, that of the resume included, and `newest`
     that of the last one that was begun; `losses` are those of all steps so far, and `validated` those
@@ -132,7 +132,7 @@ class CheckpointWriter:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Hashes of what the job is made from."""
+        """Return the hashes of the job's inputs."""
         return hashes_of(self._spec, data_sha256=self.data_hash, base_sha256=self._base_sha256)
 
     @property
@@ -193,6 +193,6 @@ def _last(history: tuple[dict[str, Any], ...]) -> Fingerprint:
 
 
 def state_of(adapters: Adapters, optimizer: JobOptimizer) -> dict[str, torch.Tensor]:
-    """Everything that the next step depends on besides its number: the tensors themselves, where they are."""
+    """Return everything that the next step depends on besides its number: the tensors themselves, where they are."""
     weights = {ADAPTER + name: parameter.detach() for name, parameter in adapters.parameters.items()}
     return weights | optimizer.state()

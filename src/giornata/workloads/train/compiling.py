@@ -1,4 +1,4 @@
-"""Whether a job's steps run as compiled kernels: decided once, before its first step, and kept from then on.
+"""Decides if a job's steps run as compiled kernels: once, before its first step, and kept from then on.
 
 Compiled kernels round differently. So the choice is part of what bits depend on: the fingerprint of every checkpoint
 says with which compiler they were made (entry `compile`; none for plain kernels), and later attempts keep to it,
@@ -43,8 +43,9 @@ SIZES_IN_BUCKETS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Seconds that were measured on a kind of device: `saved_s` per region and pass (forward and backward), `made_s`
-    per kind of region and size of picture, `found_s` likewise where the kernels are on disk already."""
+    """The seconds measured on a kind of device: `saved_s` per region and pass (forward and backward), `made_s` per
+    kind of region and size of picture, `found_s` likewise where the kernels are on disk already.
+    """
 
     saved_s: float
     made_s: float
@@ -68,7 +69,7 @@ class CompiledSteps:
 
     @classmethod
     def of(cls, base: BaseModel, spec: TrainSpec, memory_plan: MemoryPlan) -> "CompiledSteps":
-        """All steps of a job: it decides at its start."""
+        """Return all steps of a job: it decides at its start."""
         pictures = spec.train_batch_size * spec.gradient_accumulation_steps
         sample_sets = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
         per_step = sample_sets * -(-pictures // memory_plan.rows)
@@ -88,7 +89,7 @@ class CompiledSteps:
         return self.kernels * (speeds.found_s if at_hand else speeds.made_s)
 
     def pays(self, speeds: Speeds, *, at_hand: bool) -> bool:
-        """Whether more is saved than spent."""
+        """Return True when kernels save more seconds than they cost."""
         return self.saved_s(speeds) > self.ready_s(speeds, at_hand=at_hand)
 
 
@@ -135,7 +136,9 @@ class Kernels:
 
     @property
     def entry(self) -> dict[str, str | None]:
-        """Empty for plain kernels, and None where those took over from compiled ones."""
+        """Return the fingerprint's entry: empty for plain kernels, and None where those took over from compiled
+        ones.
+        """
         return {KERNELS: self._version} if self._version is not None or self._had else {}
 
     def carry_out(self, steps: Callable[[], None], *, undo: Callable[[], None]) -> None:
@@ -162,15 +165,16 @@ class Kernels:
     def checked(
         self, make: Callable[[Pass], torch.Tensor], gradients: Callable[[], Sequence[torch.Tensor]]
     ) -> Callable[[Pass], torch.Tensor]:
-        """`make`, whose first pass is made by plain kernels too; itself without kernels, and where the user wants
-        them."""
+        """Return `make`, whose first pass is made by plain kernels too; itself without kernels, and where the user
+        wants them.
+        """
         if self._version is None or self._spec.compile is Compile.ON:
             return make
         plain = partial(plainly, self._base.unet)
         return KernelTrial(make, gradients, plain, mixed_precision=self._spec.mixed_precision)
 
     def _compiled(self, steps: Callable[[], None]) -> str | None:
-        """None, or what the compiler said of a failure that can be undone."""
+        """Make the steps with kernels; return None, or what the compiler said of a failure that can be undone."""
         from torch._dynamo.exc import TorchDynamoException
         from torch._inductor.exc import CppCompileError
 
@@ -186,7 +190,7 @@ class Kernels:
         return None
 
     def settle(self) -> None:
-        """A step is done: what it compiled is kept for others. Does something only the first time."""
+        """Keep for others the kernels that a finished step has compiled. Does something only the first time."""
         if self._version is None or self._settled:
             return
         self._settled = True
@@ -235,7 +239,7 @@ class Kernels:
         raise WorkloadFailed(Reason.CRASHED, str(fault), (fault,))
 
     def _at_hand(self, version: str) -> bool:
-        """Whether kernels are on this node's disk; those of others are fetched, once."""
+        """Return True when kernels are on this node's disk; those of others are fetched, once."""
         key = self._key(version)
         if self._compiler.cache.holds(key):
             return True
@@ -256,7 +260,9 @@ def _in_words(work: CompiledSteps, speeds: Speeds, *, at_hand: bool) -> str:
 
 
 def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kernels, first_step: int) -> None:
-    """Back to before the attempt's first step, which failed before its update, and from there on without kernels."""
+    """Go back to before the attempt's first step, which failed before its update, and go on from there without
+    kernels.
+    """
     optimizer.forget_gradients()
     without = {name: value for name, value in writer.fingerprint.items() if name != KERNELS}
     writer.changed(first_step, without | kernels.entry, last_counts=True)
@@ -275,11 +281,11 @@ GRADIENT_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-2, "bf16": 
 
 
 class KernelsDiffer(Exception):
-    """Compiled kernels gave something else than plain ones."""
+    """An error: compiled kernels gave another result than plain ones."""
 
 
 class KernelTrial:
-    """Makes passes by `make`; the first one also with plain kernels, which `plain` switches on.
+    """A maker of passes by `make`; the first one also with plain kernels, which `plain` switches on.
 
     The first pass raises KernelsDiffer when the two differ by more than the tolerances.
     """
@@ -297,7 +303,7 @@ class KernelTrial:
         self._done = False
 
     def __call__(self, one: Pass) -> torch.Tensor:
-        """The loss of the pass."""
+        """Return the loss of the pass."""
         if self._done:
             return self._make(one)
         gradients = self._gradients()

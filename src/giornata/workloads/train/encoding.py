@@ -114,14 +114,14 @@ class _Count:
 
 
 class _Offers:
-    """Portions are offered in their order, each when all that is missing of it is encoded."""
+    """The portions to offer, in their order, each when all that is missing of it is encoded."""
 
     def __init__(self, cache_writer: CacheWriter | None, latents: LatentCache, missing: Collection[CropView]) -> None:
         self._offering, self._latents, self._missing = cache_writer, latents, missing
         self._begun: deque[ShardContents] = deque()
 
     def add(self, portion: ShardContents) -> None:
-        """All pictures of the portion were handed to the cache."""
+        """Note that all pictures of the portion were handed to the cache."""
         if self._offering is not None:
             self._begun.append(portion)
             self.make()
@@ -138,8 +138,9 @@ class _Offers:
 def _wanted(
     portion: ShardContents, missing: Collection[CropView], *, skipped: Collection[str] | None
 ) -> Iterator[PictureToEncode]:
-    """The portion's pictures with those views that are missing. Pictures without any are looked at nonetheless, save
-    those that are `skipped`; None stands for all of these."""
+    """Yield the portion's pictures with those views that are missing. Pictures without any are looked at nonetheless,
+    save those that are `skipped`; None stands for all of these.
+    """
     views: dict[str, list[CropView]] = defaultdict(list)
     for view in portion.views:
         if view in missing:
@@ -177,7 +178,7 @@ class CachedInputs:
     embeddings: EmbeddingCache | None
 
     def close(self) -> None:
-        """Give back what latents and embeddings take, on the disk too. Nothing may be drawn afterwards."""
+        """Give back the memory and disk of latents and embeddings. Nothing may be drawn afterwards."""
         self.latents.close()
         if self.embeddings is not None:
             self.embeddings.close()
@@ -276,7 +277,7 @@ def together_on(base: BaseModel, spec: TrainSpec) -> dict[str, int]:
 
 
 def _texts(spec: TrainSpec, draws: SamplingPlan) -> list[str] | None:
-    """All that will be said; None when text encoders have to run at every step."""
+    """Return all captions that the steps can use; None when text encoders have to run at every step."""
     if spec.train_text_encoder or spec.train_text_encoder_ti:
         return None
     captions = [sample.caption for sample_set in draws.sample_sets for sample in sample_set.samples]
@@ -326,12 +327,12 @@ Result = TypeVar("Result")
 
 
 def threads_here() -> int:
-    """One for each processor that is left beside the main thread."""
+    """Return the number of threads: one for each processor that is left beside the main thread."""
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) - 1))
 
 
 def ahead(items: Iterable[Item], look: Callable[[Item], Result], *, threads: int) -> Generator[Result, None, None]:
-    """`look` of each item, in their order. At most AHEAD * `threads` are begun and not taken.
+    """Yield `look` of each item, in their order. At most AHEAD * `threads` are begun and not taken.
 
     Close the iterator to end its threads. Raises what `look` raises, when that item's turn has come.
     """

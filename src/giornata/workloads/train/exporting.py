@@ -1,4 +1,4 @@
-"""The files that users download."""
+"""Writes the files that users download."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,7 +102,8 @@ JOINT = "joint"
 
 
 def exactness_of(history: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """{"class": "solo" | "joint", "why": …} of weights that went through these fingerprints (checkpoint.Header).
+    """Return {"class": "solo" | "joint", "why": …} of weights that went through these fingerprints
+    (checkpoint.Header).
 
     solo: the bits of a run alone, on equal hardware and versions. joint: the bits of any run that has the same places
     and widths at the same steps, whoever the neighbours are; equal to solo up to rounding. Where anything else in the

@@ -42,7 +42,7 @@ class Pass:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for passes that one graph can make."""
+        """Return a key that is equal for passes that one graph can make."""
         shapes = tuple((name, tuple(each.shape), each.dtype) for name, each in sorted(self.inputs.items()))
         return self.fixed, shapes
 
@@ -62,7 +62,7 @@ class Watched:
     def of(
         cls, gradients: Callable[[], Sequence[torch.Tensor]], state: Callable[[], Tensors], device: torch.device
     ) -> "Watched":
-        """Of a state, what lies on the device: single numbers of an optimizer lie on the CPU."""
+        """Return the tensors of a state that lie on the device: single numbers of an optimizer lie on the CPU."""
         return cls(
             gradients=gradients,
             kept=lambda: [each for each in state().values() if each.device.type == device.type],
@@ -101,7 +101,7 @@ class _Recorded:
 
 @dataclass(slots=True, kw_only=True)
 class Graphs:
-    """Makes passes, by graph where that is possible and has been checked.
+    """A maker of passes, by graph where that is possible and has been checked.
 
     `why_not` says why all passes are made plainly, if they are; `given_up` is told of a reason that comes up later.
     """
@@ -117,7 +117,7 @@ class Graphs:
     _held: dict[Hashable, _Recorded] = field(default_factory=dict)
 
     def run(self, one: Pass) -> torch.Tensor:
-        """The loss of the pass, whose gradients are added to those that are there."""
+        """Make the pass and return its loss; its gradients are added to those that are there."""
         self.passes += 1
         if self.why_not is not None or self.recorder is None or not self._is_due(one.kind):
             return one.plainly()
@@ -149,7 +149,7 @@ class Graphs:
     # ---- which kinds of passes
 
     def _is_due(self, kind: Hashable) -> bool:
-        """Whether a pass of this kind, used once more now, has a graph or is to have one."""
+        """Return True when a pass of this kind, used once more now, has a graph or is to have one."""
         self._uses[kind] += 1
         if kind in self._held:
             return True
@@ -166,7 +166,7 @@ class Graphs:
     # ---- the check
 
     def _checked(self, one: Pass, recorder: Recorder) -> torch.Tensor:
-        """The plain pass, and the same by graph beside it."""
+        """Make the plain pass, and the same by graph beside it."""
         gradients = self.watched.gradients()
         before = copies_of(gradients)
         loss, short = self._plainly(one)
@@ -185,7 +185,7 @@ class Graphs:
         return loss
 
     def _plainly(self, one: Pass) -> tuple[torch.Tensor | None, str]:
-        """The loss; None, and what was said, when memory gave out that graphs could give back."""
+        """Return the loss; None, and the error's text, when memory gave out that graphs could give back."""
         try:
             return one.plainly(), ""
         except RuntimeError as error:
@@ -237,7 +237,7 @@ class Graphs:
 
 
 def named_tensors(prefix: str, part: NoisyBatch | Embedding) -> dict[str, torch.Tensor]:
-    """The tensors that it has, by their names behind the prefix: inputs of a pass."""
+    """Return the part's tensors, by their names behind the prefix: inputs of a pass."""
     named = {prefix + each.name: getattr(part, each.name) for each in fields(part)}
     return {name: tensor for name, tensor in named.items() if tensor is not None}
 
@@ -249,7 +249,9 @@ def part_of(kind: type[Part], prefix: str, inputs: Tensors) -> Part:
 
 
 def same_bytes(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
-    """Whether two lists of tensors have equal bytes, NaN and signs of zeros included. Waits for the device."""
+    """Return True when two lists of tensors have equal bytes, NaN and signs of zeros included. Waits for the
+    device.
+    """
     if len(ours) != len(theirs):
         return False
     pairs = zip(ours, theirs, strict=True)

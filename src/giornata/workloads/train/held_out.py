@@ -1,4 +1,4 @@
-"""The loss on pictures that are held out of training.
+"""Measures the loss on pictures that are held out of training.
 
 Which pictures, how they are cropped, their noise and their timesteps are functions of the seed and the same every
 time: each picture is looked at once in each quarter of the timesteps. Nothing that the steps draw depends on it.
@@ -58,7 +58,7 @@ def split(sample_set: SampleSet, spec: TrainSpec, seed: int) -> tuple[SampleSet,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """The pictures, encoded. `count` is how many samples there are."""
+    """The held-out pictures, encoded. `count` is how many samples there are."""
 
     base: BaseModel
     spec: TrainSpec
@@ -103,7 +103,7 @@ class HeldOut:
         return found
 
     def _one(self, number: int) -> torch.Tensor:
-        """loss_B of the look of this number."""
+        """Return loss_B of the look of this number."""
         draws, base = self.cached_inputs.draws, self.base
         whole, quarter = draws.timesteps, number // self.count
         start, end = (whole.start + len(whole) * (quarter + part) // LOOKS for part in (0, 1))
@@ -122,7 +122,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutEvaluator:
-    """Looks at the held-out pictures after the steps that want it. `held_out` is None in jobs without any."""
+    """Measures the held-out pictures after the steps that want it. `held_out` is None in jobs without any."""
 
     held_out: HeldOut | None
     adapters: Adapters
@@ -133,8 +133,9 @@ class HeldOutEvaluator:
     clock: Clock
 
     def after(self, step: int, loss: torch.Tensor) -> dict[str, float]:
-        """The metric of step number `step` (from 1), which has this loss; empty for most steps. The time that it
-        takes is not the step's."""
+        """Return the metric of step number `step` (from 1), which has this loss; empty for most steps. The time that
+        it takes is not the step's.
+        """
         if self.held_out is None or step not in validated_steps(self.held_out.spec):
             return {}
         loss.item()  # what is under way is the step's
@@ -146,7 +147,7 @@ class HeldOutEvaluator:
 
 
 def validation_of(spec: TrainSpec, losses: Sequence[float]) -> dict[str, Any]:
-    """An entry for the job's summary: the curve, and the first step with the least loss."""
+    """Return an entry for the job's summary: the curve, and the first step with the least loss."""
     if not losses:
         return {}
     curve = list(zip(validated_steps(spec), losses, strict=True))

@@ -55,7 +55,7 @@ class TrackerContext:
     attend: Callable[[], None] = lambda: None
 
     def wait(self, process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
-        """The exit status of a process; None when it had to be ended after `timeout_s`. Raises Stopped."""
+        """Return the exit status of a process; None when it had to be ended after `timeout_s`. Raises Stopped."""
 
         def is_over() -> bool:
             self.attend()
@@ -65,7 +65,7 @@ class TrackerContext:
 
 
 def _write_tensorboard(rows: Sequence[Row], context: TrackerContext, reporter: Reporter) -> None:
-    """TensorBoard's event file: `tensorboard --logdir` of the folder that it was downloaded to."""
+    """Write TensorBoard's event file, for `tensorboard --logdir` of the folder that it is downloaded to."""
     path = context.directory / f"{NAME}.0.giornata"
     file = EventFile(path)
     for step, values in rows:
@@ -86,7 +86,7 @@ def _write_wandb(spec: TrainSpec, rows: Sequence[Row], context: TrackerContext, 
 
 
 def wandb_run(spec: TrainSpec, *, job: str, origin: Mapping[str, str]) -> WandbRun:
-    """The run of a job at W&B: its settings without secrets and paths."""
+    """Return the run of a job at W&B: its settings without secrets and paths."""
     fields = {name: value for name, value in spec.model_dump(mode="json").items() if name not in NOT_TOLD}
     named = {name: public_name(fields[name]) for name in MODEL_NAMES if fields.get(name)}
     return WandbRun(
@@ -107,7 +107,7 @@ def losses_to_keep(
 
 
 def losses_before(spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
-    """Tensors like those in the checkpoint of this step."""
+    """Return tensors of the shapes that the checkpoint of this step holds, filled with zeros."""
     validated = sum(each <= step for each in validated_steps(spec))
     return losses_to_keep(spec, [0.0] * step, [0.0] * validated)
 
@@ -139,7 +139,8 @@ def live_curves(
     clock: Clock,
 ) -> Iterator[None]:
     """Within, W&B gets the steps about as they happen, where the job has a key. `losses` and `validated` grow
-    meanwhile. What W&B lacks at the end, `report` sends, or the next attempt does."""
+    meanwhile. What W&B lacks at the end, `report` sends, or the next attempt does.
+    """
     if WANDB not in spec.report_to or start.wandb_api_key is None:
         yield
         return

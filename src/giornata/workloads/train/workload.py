@@ -70,7 +70,7 @@ class TrainWorkload:
         self._compiler, self._capturing = compiler, capturing
 
     def held(self) -> tuple[str, ...]:
-        """The key of the warm base, if there is one."""
+        """Return the key of the warm base, if there is one."""
         return () if self._base is None else (self._base.key,)
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
@@ -94,7 +94,9 @@ class TrainWorkload:
             ).run()
 
     def joins(self, start: Start) -> str | None:
-        """See giornata.protocol.joint. None also for a spec that is wrong: its own attempt will say so."""
+        """Return the attempt's key, see giornata.protocol.joint. None also for a wrong spec: its own attempt will say
+        so.
+        """
         try:
             return joint_key(TrainSpec.model_validate(start.spec))
         except ValidationError:
@@ -145,7 +147,7 @@ class TrainWorkload:
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
-        """Keep the base warm after an end that does not tell against it."""
+        """Keep the base warm, unless the end suggests that it is broken."""
         try:
             yield
         except Stopped:
@@ -159,8 +161,8 @@ class TrainWorkload:
             raise
 
     def _warm(self, spec: TrainSpec, token: SecretStr | None, arrives: Callable[[], None]) -> BaseModel:
-        """The base that the spec names; the one before is let go first, two might not fit. `arrives` is called while
-        it comes from the hub, however slowly.
+        """Return the base that the spec names; the one before is let go first, two might not fit. `arrives` is called
+        while it comes from the hub, however slowly.
 
         What was opened with one project's token is opened again for whoever has another: the hub decides.
         """
@@ -176,11 +178,11 @@ class TrainWorkload:
         return self._base
 
     def _loads_onto(self, spec: TrainSpec) -> torch.device:
-        """Weights that will be narrow are not wide on the device, not even for a moment."""
+        """Return the device to load onto: weights that will be narrow are never wide on the GPU."""
         return self._device if spec.base_quantization is BaseQuantization.NONE else torch.device("cpu")
 
     def _peak(self, dtype: torch.dtype) -> float | None:
-        """The device's rate, measured once in the life of the engine."""
+        """Return the device's rate, measured once in the life of the engine."""
         if dtype not in self._peaks:
             self._peaks[dtype] = peak_of(self._device, dtype)
         return self._peaks[dtype]
@@ -193,7 +195,7 @@ class TrainWorkload:
 
 
 class _After:
-    """A crew of which one was called already."""
+    """A crew whose first attempt was taken before, and is given again."""
 
     def __init__(self, first: tuple[Start, Reporter], crew: Crew) -> None:
         self._first: tuple[Start, Reporter] | None = first
@@ -211,12 +213,14 @@ class _After:
 
 
 def dtype_of(spec: TrainSpec) -> torch.dtype:
-    """Precision of the frozen base. The adapter's weights are float32 in any case."""
+    """Return the precision of the frozen base. The adapter's weights are float32 in any case."""
     return torch.bfloat16 if spec.mixed_precision == "bf16" else torch.float32
 
 
 def parse(start: Start) -> TrainSpec:
-    """The spec, checked again: a node may be older or newer than the server. Raises WorkloadFailed(BAD_SPEC)."""
+    """Parse the spec and check it again: a node may be older or newer than the server. Raises
+    WorkloadFailed(BAD_SPEC).
+    """
     try:
         spec = TrainSpec.model_validate(start.spec)
     except ValidationError as error:
