@@ -39,7 +39,7 @@ class AdapterSize:
 
 
 def size_of(spec: TrainSpec, layer: str) -> AdapterSize:
-    """The size of one layer's adapter.
+    """Return the size of one layer's adapter.
 
     Alpha defaults to the spec's rank, also where a pattern gives the layer another rank, as with peft and kohya.
     Rank-stabilised LoRA (Kalajdzievski, 2023, arXiv 2312.03732) wants alpha / sqrt(rank) as the scale: an alpha that
@@ -63,7 +63,7 @@ def _size(spec: TrainSpec, rank: int, alpha: float) -> AdapterSize:
 
 
 def matching(patterns: Mapping[str, V], layer: str, default: V) -> V:
-    """The value of the longest pattern that holds for the layer."""
+    """Return the value of the longest pattern that holds for the layer."""
     found = [pattern for pattern in patterns if holds(pattern, layer)]
     return patterns[max(found, key=lambda pattern: (len(pattern), pattern))] if found else default
 
@@ -82,13 +82,15 @@ def chosen_layers(model: nn.Module, targets: Iterable[str], blocks: Iterable[str
 
 
 def is_chosen(name: str, targets: Collection[str], blocks: Collection[str] | None) -> bool:
-    """Whether a layer of this name ends in one of `targets` and lies in one of `blocks`, if any are given."""
+    """Return True when a layer of this name ends in one of `targets` and lies in one of `blocks`, if any are
+    given.
+    """
     in_blocks = blocks is None or any(lies_in(name, block) for block in blocks)
     return in_blocks and any(ends_in(name, target) for target in targets)
 
 
 def layers_of(model: nn.Module) -> list[str]:
-    """Names of all layers that can be adapted."""
+    """Return the names of all layers that can be adapted."""
     return [name for name, layer in model.named_modules() if isinstance(layer, ADAPTABLE)]
 
 
@@ -206,7 +208,9 @@ def lies_in(name: str, block: str) -> bool:
 
 
 def suffix(name: str) -> str:
-    """The shortest end of a name that starts with a word rather than a number: `to_out.0`, `net.0.proj`, `to_q`."""
+    """Return the shortest end of a name that starts with a word rather than a number: `to_out.0`, `net.0.proj`,
+    `to_q`.
+    """
     parts = name.split(".")
     start = len(parts) - 1
     while start > 0 and (parts[start].isdigit() or (parts[start] == "proj" and parts[start - 1].isdigit())):
@@ -287,7 +291,7 @@ def _why_none_is_lean(spec: TrainSpec) -> list[str]:
 
 
 def lean_shapes(base: BaseModel, spec: TrainSpec) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors of an adapter that the lean layer can carry, by their names in `Adapters`."""
+    """Return the shapes of the tensors of an adapter that the lean layer can carry, by their names in `Adapters`."""
     return {
         f"{each.public}.lora_{letter}.weight": shape
         for each in adapted_layers(base, spec)
@@ -313,9 +317,10 @@ class LearningRate:
 
 
 def rate_of(spec: TrainSpec, name: str) -> LearningRate:
-    """The rate of a tensor, by its name in `giornata.diffusion.adapter.lora.Adapters`.
+    """Return the rate of a tensor, by its name in `giornata.diffusion.adapter.lora.Adapters`.
 
-    A tensor with rate 0 learns in no step: its gradient counts in no norm, and nothing moves it."""
+    A tensor with rate 0 learns in no step: its gradient counts in no norm, and nothing moves it.
+    """
     prefix, _, layer = name.partition(".")
     if prefix == TOKENS:
         return LearningRate(kind=TOKENS, learning_rate=spec.text_encoder_lr, stop_step=learning_steps(spec))
@@ -329,7 +334,7 @@ def rate_of(spec: TrainSpec, name: str) -> LearningRate:
 
 
 def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[LearningRate, list[str]]:
-    """The names in groups of one rate, in the order of the first of each."""
+    """Return the names in groups of one rate, in the order of the first of each."""
     found: dict[LearningRate, list[str]] = {}
     for name in names:
         found.setdefault(rate_of(spec, name), []).append(name)

@@ -181,7 +181,9 @@ class FusedProjections:
 
 
 def families(model: nn.Module) -> list[list[str]]:
-    """The names of the model's layers that are siblings, those of one family together, in the order of the model."""
+    """Return the names of the model's layers that are siblings, those of one family together, in the order of the
+    model.
+    """
     found: list[list[str]] = []
     for name, layers in _attentions(model):
         parent = model.get_submodule(name)

@@ -69,6 +69,6 @@ def measure_magnitudes(model: nn.Module, adapter: str) -> None:
 
 
 def dora_layers(model: nn.Module, adapter: str) -> list[LoraLayer]:
-    """The model's layers that have magnitudes."""
+    """Return the model's layers that have magnitudes."""
     every = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
     return [layer for layer in every if adapter in layer.lora_magnitude_vector]

@@ -70,8 +70,9 @@ class Adapters:
 
     @property
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters of "unet" and, when they are trained, "text_encoders" and "tokens": they learn at different
-        rates."""
+        """Return the parameters of "unet" and, when they are trained, "text_encoders" and "tokens": they learn at
+        different rates.
+        """
         groups: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
             groups.setdefault(group_of(name), []).append(parameter)
@@ -183,7 +184,7 @@ def take_off(model: nn.Module) -> None:
 
 
 def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[str] | None) -> dict[str, AdapterSize]:
-    """The model's layers to be adapted, by their names in it. `layers` are public names; None means all."""
+    """Return the model's layers to be adapted, by their names in it. `layers` are public names; None means all."""
     if prefix == UNET:
         names = chosen_layers(model, spec.target_modules, spec.lora_unet_blocks)
     else:
@@ -218,7 +219,7 @@ def _config(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> PeftConfig:
 
 
 def group_of(name: str) -> str:
-    """The group of a parameter of this name: those of a group learn at one rate."""
+    """Return the group of a parameter of this name: the parameters of a group learn at one rate."""
     kind = name.partition(".")[0]
     return kind if kind in {UNET, "tokens"} else "text_encoders"
 

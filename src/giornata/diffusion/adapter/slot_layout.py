@@ -41,7 +41,7 @@ class TensorPlace:
         return replace(self, start=self.start + by)
 
     def view(self, row_M: torch.Tensor, rank: int) -> torch.Tensor:
-        """The tensor without its padding, in the row's own memory."""
+        """Return the tensor without its padding, in the row's own memory."""
         padded = row_M[self.start : self.end].view(self.rows, self.columns)
         return padded[:rank] if self.is_a else padded[:, :rank]
 
@@ -83,7 +83,7 @@ class SlotLayout:
 
 
 def layout_of(families: Sequence[Sequence[AdaptedLayer]], ranks: Mapping[str, int]) -> SlotLayout:
-    """The layout for these families, in this order; members of one have the same rank."""
+    """Return the layout for these families, in this order; members of one have the same rank."""
     places: list[TensorPlace] = []
     found: list[FusedGroup] = []
     groups: dict[str, tuple[int, int]] = {}
@@ -135,8 +135,9 @@ class SlotScaling:
         self._needed[place] = False
 
     def is_needed(self, places: slice) -> bool:
-        """Whether a scale of these places is other than 1. Nothing has to be multiplied otherwise: the numbers of a
-        place without an adapter are zero."""
+        """Return True when a scale of these places is other than 1. Nothing has to be multiplied otherwise: the
+        numbers of a place without an adapter are zero.
+        """
         return any(self._needed[places])
 
     def of_numbers(self, places: slice) -> torch.Tensor:

@@ -86,5 +86,5 @@ class CudaRecorder:
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """The recorder of a device; None for a device that has no CUDA graphs."""
+    """Return the recorder of a device; None for a device that has no CUDA graphs."""
     return CudaRecorder(device) if device.type == "cuda" else None

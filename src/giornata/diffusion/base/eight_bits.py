@@ -47,7 +47,7 @@ class EightBitWeight(nn.Module):
         self.dtype = weight.dtype
 
     def wide(self) -> torch.Tensor:
-        """The weight that the layer computes with, in the precision in which it was loaded."""
+        """Return the weight that the layer computes with, in the precision in which it was loaded."""
         return widened(self.numbers, self.scale, self.dtype)
 
     def linear(self, inputs: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -143,7 +143,7 @@ def hold(unet: nn.Module, kind: BaseQuantization) -> None:
 
 
 def held_base(base: BaseModel, kind: BaseQuantization, device: torch.device) -> BaseModel:
-    """The base with its UNet held in 8 bits, moved to `device` when it is narrow. NONE leaves it as it is.
+    """Hold the UNet of the base in 8 bits, and move the base to `device` when it is narrow. NONE leaves it as it is.
 
     The numbers are made where the base is: on the CPU they are the same for every GPU that will use them.
     """

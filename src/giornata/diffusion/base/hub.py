@@ -127,7 +127,7 @@ class ModelHub(Protocol):
         """Return the folder of a whole pipeline, downloaded unless it is here already."""
 
     def vae(self, name: str) -> Path:
-        """The folder of a repository that holds an autoencoder, at its top or under vae/."""
+        """Return the folder of a repository that holds an autoencoder, at its top or under vae/."""
 
     def file(self, name: str, file: str, *, revision: str | None) -> Path:
         """Return one file of a repository."""
@@ -182,7 +182,7 @@ class HuggingFaceHub:
 
 
 def fetched_pipeline(hub: ModelHub, name: str, *, revision: str | None, variant: str | None, field: str) -> Path:
-    """The folder of `name`, from the hub. Raises WorkloadFailed, BAD_SPEC or NODE_DOWNLOAD."""
+    """Return the folder of `name`, from the hub. Raises WorkloadFailed, BAD_SPEC or NODE_DOWNLOAD."""
     try:
         return hub.pipeline(name, revision=revision, variant=variant)
     except (OSError, TransportError, ValueError) as error:

@@ -149,8 +149,10 @@ def _kept(layer: Layer, adapter_shape: AdapterShape | None, precision: Activatio
 
 
 def _reads_what_is_new(layer: Layer) -> bool:
-    """Without casts, layers that read the same tensor share it: queries stand for keys and values, what an attention
-    gives out is kept by it already, and so is the input of a convolution unless it is in 8 bits."""
+    """Return True when the layer keeps an input that no other layer keeps. Without casts, layers that read the same
+    tensor share it: queries stand for keys and values, what an attention gives out is kept by it already, and so is
+    the input of a convolution unless it is in 8 bits.
+    """
     if layer.kind is LayerKind.CONV:
         return layer.eight_bits
     return layer.name.endswith(("to_q", "proj", "proj_in", "proj_out", "net.2"))

@@ -125,7 +125,7 @@ def _something_else(path: Path, beginning: bytes) -> Fault | None:
 
 
 def family_of_folder(path: Path) -> Family:
-    """The family of a folder that was found to be fine. Raises ValueError for one that was not."""
+    """Return the family of a folder that was found to be fine. Raises ValueError for one that was not."""
     index, _ = _json_object(path / "model_index.json")
     family = family_of_index((index or {}).get("_class_name"))
     if family is None:

@@ -52,7 +52,7 @@ def _again(module: nn.Module, *inputs: Any) -> Any:
 
 
 def lowest_blocks(unet: UNet2DConditionModel) -> tuple[nn.Module, ...]:
-    """The blocks that work at the lowest resolution."""
+    """Return the blocks that work at the lowest resolution."""
     middle = () if unet.mid_block is None else (unet.mid_block,)
     return (unet.down_blocks[-1], *middle, unet.up_blocks[0])
 

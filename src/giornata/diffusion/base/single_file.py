@@ -121,13 +121,13 @@ def load_single_file(
 
 
 def layout_vae_config(family: Family, layouts: Path = LAYOUTS) -> dict[str, Any]:
-    """The config of the family's own VAE."""
+    """Return the config of the family's own VAE."""
     config: dict[str, Any] = AutoencoderKL.load_config(layouts / family.name / "vae")
     return config
 
 
 def _no_vae() -> AutoencoderKL:
-    """The pipeline wants one, if only to be put together; its weights take no memory."""
+    """Return an empty VAE: the pipeline wants one, if only to be put together; its weights take no memory."""
     with torch.device("meta"):
         return AutoencoderKL(block_out_channels=(32,) * 4)
 

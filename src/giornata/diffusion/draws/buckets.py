@@ -28,7 +28,8 @@ def bucket_sizes(*, resolution: int, steps: int, least: int, most: int) -> tuple
 
 
 def nearest(original: Size, sizes: Sequence[Size]) -> Size:
-    """The size whose proportions are those of `original` best: the least factor between the two ratios of the sides.
+    """Return the size with the proportions closest to `original`'s: the least factor between the two ratios of the
+    sides.
 
     Of sizes with the same ratio the largest. Turning a picture turns its bucket. Compared as fractions, so that no
     rounding decides.
@@ -43,7 +44,8 @@ def nearest(original: Size, sizes: Sequence[Size]) -> Size:
 
 
 def shrunk(original: Size, *, resolution: int, steps: int) -> Size:
-    """The bucket of a picture that must not be enlarged: kohya's `bucket_no_upscale` (`BucketManager.select_bucket`).
+    """Return the bucket of a picture that must not be enlarged: kohya's `bucket_no_upscale`
+    (`BucketManager.select_bucket`).
 
     A picture of at most resolution² pixels has its own size, rounded down to multiples of `steps`. A larger one has
     the size that it is scaled down to, rounded likewise. A side has at least `steps` pixels.

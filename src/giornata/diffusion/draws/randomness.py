@@ -28,7 +28,7 @@ _WORD_SPAN = 2**64
 
 
 def key_of(kind: str, seed: int, purpose: str, counters: tuple[int | str, ...]) -> int:
-    """The 128-bit Philox key of a draw. Canonical JSON keeps 1 and "1", and ("a", "b") and ("ab",), apart."""
+    """Return the 128-bit Philox key of a draw. Canonical JSON keeps 1 and "1", and ("a", "b") and ("ab",), apart."""
     text = json.dumps([kind, seed, purpose, *counters], separators=(",", ":"))
     return int.from_bytes(hashlib.blake2b(text.encode("ascii"), digest_size=16).digest(), "little")
 

@@ -61,7 +61,7 @@ class SampleOrder:
         return _epoch(self.seed, self.role, epoch, self.count)[place]
 
     def batch_at(self, number: int, size: int) -> list[int]:
-        """The draws of batch number `number` (from 0), when each takes `size`."""
+        """Return the draws of batch number `number` (from 0), when each takes `size`."""
         return [self.sample_at(counter) for counter in range(number * size, (number + 1) * size)]
 
 

@@ -151,7 +151,7 @@ class CaptionAugmentation:
     dropout_rate: float = 0.0
 
     def draw(self, caption: str, role: Role, *key: int) -> str:
-        """The caption in this place of this step."""
+        """Draw the caption for this place of this step."""
         if role != "instance":
             return caption
         if self.dropout_rate and float(uniform(self.seed, "caption-dropout", *key, shape=(1,))) < self.dropout_rate:

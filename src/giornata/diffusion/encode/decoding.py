@@ -48,7 +48,7 @@ class TooManyPixels(Undecodable):
 
 
 def decode(source: Path | bytes, *, keep_alpha: bool = False) -> Image.Image:
-    """The picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable.
+    """Decode the picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable.
 
     With `keep_alpha` a picture that has transparency stays as it is, in mode RGBA.
     """

@@ -127,7 +127,7 @@ class CropPolicy:
         return resolution if self.sides is not None and (resolution or self.resolution) < self.resolution else None
 
     def buckets_at(self, resolution: int | None) -> tuple[Size, ...]:
-        """The buckets of pictures with this resolution of their own."""
+        """Return the buckets of pictures with this resolution of their own."""
         resolution = self.lesser(resolution)
         if self.sides is None or resolution is None:
             return self.buckets
@@ -135,7 +135,7 @@ class CropPolicy:
         return bucket_sizes(resolution=resolution, steps=steps, least=least, most=most)
 
     def target(self, original: Size, resolution: int | None = None) -> Size:
-        """The size that a picture of this size is trained at. `resolution` is its own."""
+        """Return the size that a picture of this size is trained at. `resolution` is its own."""
         return target_size(
             original,
             resolution=self.lesser(resolution) or self.resolution,
@@ -144,7 +144,9 @@ class CropPolicy:
         )
 
     def draw(self, picture_sha256: str, purpose: str, *counters: int, resolution: int | None = None) -> CropView:
-        """The view of one draw, named by `purpose` and `counters`, of a picture with this resolution of its own."""
+        """Draw the view of one draw, named by `purpose` and `counters`, of a picture with this resolution of
+        its own.
+        """
         crop = flip = 0
         if not self.center_crop:
             crop = randomness.integer(self.seed, f"crop/{purpose}", *counters, low=0, high=CROP_VARIANTS)

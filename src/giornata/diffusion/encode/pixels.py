@@ -54,7 +54,7 @@ def covering_size(size: tuple[int, int], target_size: tuple[int, int]) -> tuple[
 
 
 def resize(image: Image.Image, target_size: tuple[int, int]) -> Image.Image:
-    """The picture, as small as covers `target_size` (height, width); Lanczos."""
+    """Resize the picture to the smallest that covers `target_size` (height, width); Lanczos."""
     size = covering_size(image.size, target_size)
     return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS)
 

@@ -10,7 +10,7 @@ FAMILIES: tuple[Family, ...] = (SDXL, SD15)
 
 
 def family_named(name: str) -> Family:
-    """The family with this name. Raises KeyError."""
+    """Return the family with this name. Raises KeyError."""
     return {family.name: family for family in FAMILIES}[name]
 
 

@@ -58,12 +58,12 @@ class Family:
 
     @property
     def encoder_names(self) -> tuple[str, ...]:
-        """The text encoders' folders, which are also the prefixes of their adapters' names."""
+        """Return the text encoders' folders, which are also the prefixes of their adapters' names."""
         return tuple(each.folder for each in self.text_encoders)
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The folders that a model of this family has to have."""
+        """Return the folders that a model of this family has to have."""
         tokenizers = tuple(each.tokenizer for each in self.text_encoders)
         return ("unet", "vae", *self.encoder_names, *tokenizers, "scheduler")
 

@@ -15,7 +15,7 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 
 
 def clip_tokenizer(*, pad_token: str) -> CLIPTokenizer:
-    """The tokenizer of the published models, padded as one of their text encoders wants it."""
+    """Return the tokenizer of the published models, padded as one of their text encoders wants it."""
     lines = gzip.decompress(MERGES.read_bytes()).decode("utf-8").splitlines()
     merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
     # The order of bytes is that of the characters which stand for them, printable ones first.

@@ -64,7 +64,7 @@ class LoraFile:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the tensors; float32 when they differ."""
+        """Return the precision of the tensors; float32 when they differ."""
         found = {tensor.dtype for tensor in self.tensors.values()}
         return found.pop() if len(found) == 1 else torch.float32
 

@@ -116,8 +116,9 @@ class SamplingPlan:
         return self.augmentation.draw(draw.sample.caption, draw.role, *draw.key)
 
     def noise(self, draw: Draw, shape_CHW: Sequence[int]) -> torch.Tensor:
-        """noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N. Guttenberg,
-        "Diffusion with offset noise", 2023)."""
+        """Draw noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N.
+        Guttenberg, "Diffusion with offset noise", 2023).
+        """
         noise_CHW = self.normal("noise", draw, shape_CHW)
         if self.noise_offset != 0.0:
             noise_CHW = noise_CHW + self.noise_offset * self.normal("noise-offset", draw, (shape_CHW[0], 1, 1))

@@ -33,8 +33,9 @@ class StepGauges:
     _seen_by_graph: int = field(default=0, init=False)
 
     def read(self, *, steps: int, images_per_s: float) -> dict[str, float]:
-        """`data_wait_ms` per step, over the last `steps` of them; `mfu` from 0 to 1; `vram_peak_bytes`;
-        `graph_passes` per step."""
+        """Return `data_wait_ms` per step, over the last `steps` of them; `mfu` from 0 to 1; `vram_peak_bytes`;
+        `graph_passes` per step.
+        """
         waited_s = self.waited_s()
         found = {"data_wait_ms": 1000.0 * (waited_s - self._seen_s) / steps}
         self._seen_s = waited_s
