@@ -38,7 +38,7 @@ def prepare_device(wanted: str, threads: int) -> Device:
     versions = {"giornata": _version("giornata")} | {name: _version(name) for name in LIBRARIES}
     if wanted == "cpu" or not available:
         return Device(name="cpu", description="cpu", versions=versions)
-    torch.zeros(1, device="cuda").add_(1).item()  # a broken driver shows here and not in somebody's job
+    torch.zeros(1, device="cuda").add_(1).item()  # a broken driver shows here and not in a job
     properties = torch.cuda.get_device_properties(0)
     versions["cuda"] = str(torch.version.cuda)
     return Device(name="cuda", description=properties.name, vram_bytes=properties.total_memory, versions=versions)

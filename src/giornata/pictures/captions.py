@@ -1,5 +1,6 @@
-"""Captions beside pictures: `<stem>.txt` (or another ending), or rows of `metadata.jsonl`, which may also say how
-often an epoch holds a picture, and its resolution. Every fault is kept, none is raised."""
+"""Reads captions beside pictures: `<stem>.txt` (or another ending), or rows of `metadata.jsonl`, which may also say
+how often an epoch holds a picture, and its resolution. Every fault is kept, none is raised.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

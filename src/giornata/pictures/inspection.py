@@ -210,7 +210,7 @@ class _Process:
         self._popen.kill()
         self._popen.wait()
         self._reader.join(timeout=1)
-        with suppress(OSError):  # what was not flushed has nobody to read it
+        with suppress(OSError):  # no process reads what was not flushed
             self._stdin.close()
         self._stderr.close()
 

@@ -10,7 +10,7 @@ from giornata.pictures.caption_text import printable
 from giornata.pictures.kohya_folders import KohyaFolder
 from giornata.pictures.metadata import METADATA_NAME
 
-# Also kinds that inspection will refuse: to skip somebody's photographs in silence would be worse.
+# Also kinds that inspection will refuse: to skip a user's photographs in silence would be worse.
 PICTURE_SUFFIXES = frozenset(
     {
         ".jpg",

@@ -1,4 +1,4 @@
-"""Adapters on a frozen base: put on, named, taken off again.
+"""Adapters on a frozen base: attached, named, and removed again.
 
 Shapes: r rank, I inputs, O outputs of the adapted layer. A is r × I (r × I × k × k on a convolution), B is O × r
 (O × r × 1 × 1). The layer gives W·x + (alpha / r)·B·A·x (Hu et al., "LoRA", arXiv 2106.09685); for DoRA see
@@ -225,7 +225,7 @@ def group_of(name: str) -> str:
 
 
 def _put_on(model: nn.Module, sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> None:
-    # peft draws placeholder weights; the job's random state, if anybody has one, is none of its business
+    # peft draws placeholder weights; they must not change the process's random state
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(_config(sizes, spec), model, adapter_name=ADAPTER)
     if spec.use_dora:

@@ -1,4 +1,4 @@
-"""Fixed places on one frozen base, in each of which a job's LoRA may sit, learn and leave.
+"""Fixed places on one frozen base, each of which holds one job's LoRA while that job learns.
 
 Shapes: J places; M numbers of a place; F families of layers; R the rank that a layer's adapters are padded to. The
 weights of a place are one row of values_JM (`giornata.diffusion.adapter.slot_layout` says what lies where). So a
@@ -40,12 +40,12 @@ from giornata.protocol.training.objective import has_dropout
 
 
 class AdapterSlots:
-    """`count` places for adapters on the layers of `base` that `spec` adapts, or on `layers` of these.
+    """A set of `count` places for adapters on the layers of `base` that `spec` adapts, or on `layers` of these.
 
-    Each has room for an adapter of `rank`, or without it for one as large as `spec` has it there; whoever sits here
-    has the targets and patterns of `spec`. The layers do nothing outside of `on()`: pictures and captions are
-    encoded, and class pictures drawn, by the bare base meanwhile. As a context manager it takes itself off the base
-    at the end.
+    Each place has room for an adapter of `rank`, or without it for one as large as `spec` has it there; the job in a
+    place has the targets and patterns of `spec`. The layers do nothing outside of `on()`: pictures and captions are
+    encoded, and class pictures drawn, by the bare base meanwhile. As a context manager the set takes itself off the
+    base at the end.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AdapterSlots:
         self._sizes = [piece.size for piece in self.layout.pieces]
         self._scaling = SlotScaling(self.layout, count=count, device=base.device)
         self.dropping = Dropping()
-        # Whoever trains alone and leaves nothing out has the plainest layers.
+        # A job that trains alone and leaves nothing out has the plainest layers.
         self._drops = count > 1 or has_dropout(spec)
         self.width = 0
 

@@ -35,8 +35,8 @@ from giornata.protocol.training.model_names import HubFile
 # ---- the cache of this machine, within a bound: the least recently used repositories go first
 #
 # Only repositories that a node brought here are counted and removed. Each has a mark beside the cache, whose time is
-# that of its last use; what was there before (somebody's own models in the same cache) has none and is never touched.
-# A mark is locked while the repository is read, so nobody removes what another engine is just loading. The cache is
+# that of its last use; what was there before (a user's own models in the same cache) has none and is never touched.
+# A mark is locked while the repository is read, so no engine removes what another is just loading. The cache is
 # read and changed by huggingface_hub's own tools.
 
 MARKS = ".giornata"

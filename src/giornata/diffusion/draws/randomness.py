@@ -2,7 +2,7 @@
 
 A draw is keyed by (seed, purpose, counters…), for instance (spec.seed, "noise", step, micro, index). The key is
 the blake2b-128 of their canonical JSON and starts a Philox4x64-10 counter-based generator of its own (Salmon et
-al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Whoever resumes at a step asks for the same key
+al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A job that resumes at a step asks for the same key
 and gets the same bits, whatever was or was not drawn before. Give every use a purpose of its own.
 
 Integers, permutations and uniform numbers are made from the raw words of Philox alone. Normal numbers come

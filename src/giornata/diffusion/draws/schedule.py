@@ -1,4 +1,4 @@
-"""Learning rate as a function of the step: nothing to save, nothing to restore."""
+"""The learning rate as a function of the step: nothing to save, nothing to restore."""
 
 import math
 

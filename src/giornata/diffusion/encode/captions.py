@@ -70,7 +70,7 @@ def encode(
     encoders side by side, and the pooled, projected output of the last, if it uses that. Gradients flow if the caller
     lets them.
 
-    With `truncation` captions that do not fit are cut, as pre-training does it with texts that nobody wrote for a
+    With `truncation` captions that do not fit are cut, as pre-training does it with texts that were not written for a
     text encoder; adapters' captions are only where the job asks for it.
     """
     hidden, pooled_BP = [], None

@@ -61,7 +61,7 @@ class CropView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentKey:
-    """Everything that an encoding depends on. Equal keys share one entry."""
+    """The key of an encoding: everything that the encoding depends on. Equal keys share one entry."""
 
     picture_sha256: str
     crop_top_left: tuple[int, int]

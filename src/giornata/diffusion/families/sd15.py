@@ -1,5 +1,6 @@
-"""Stable Diffusion 1.x (Rombach et al., 2022, arXiv 2112.10752), trained mostly as version 1.5: one text encoder,
-whose last hidden states are all that conditions the UNet."""
+"""The family Stable Diffusion 1.x (Rombach et al., 2022, arXiv 2112.10752), trained mostly as version 1.5: one text
+encoder, whose last hidden states are all that conditions the UNet.
+"""
 
 from giornata.diffusion.families.family import Family, TextEncoder
 

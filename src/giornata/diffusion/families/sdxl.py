@@ -1,4 +1,6 @@
-"""Stable Diffusion XL (Podell et al., 2023, arXiv 2307.01952): two text encoders, pooled text, micro-conditioning."""
+"""The family Stable Diffusion XL (Podell et al., 2023, arXiv 2307.01952): two text encoders, pooled text,
+micro-conditioning.
+"""
 
 import re
 from collections.abc import Iterable

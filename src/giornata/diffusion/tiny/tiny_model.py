@@ -48,7 +48,7 @@ PAD_TOKENS = ("<|endoftext|>", "!")  # SDXL's two tokenizers differ in nothing e
 def place_model(directory: Path, write: Callable[[Path], object], *, family: Family = SDXL) -> Path:
     """Let `write` make a model folder at `directory` and return that. A complete one of the family is kept.
 
-    It is made aside and renamed, so nobody ever sees half of it. Raises InvalidInput when something else is at
+    It is made aside and renamed, so no reader ever sees half of it. Raises InvalidInput when something else is at
     `directory`.
     """
     if _complete(directory, family):
@@ -62,7 +62,7 @@ def place_model(directory: Path, write: Callable[[Path], object], *, family: Fam
         try:
             built.rename(directory)
         except OSError as error:
-            if not _complete(directory, family):  # somebody else may have been quicker
+            if not _complete(directory, family):  # another process may have been quicker
                 fault = Fault(
                     where=str(directory),
                     message=f"is there already, and is not a complete {family.title} model",

@@ -1,4 +1,4 @@
-"""Looks at pictures before money is spent on them: `python -m giornata.pictures.inspector`.
+"""Inspects pictures before training costs money: `python -m giornata.pictures.inspector`.
 
 One JSON object per line on stdin, {"path", "name"}; one per line on stdout, in the same order:
 {"name", "format", "width", "height", "faults": [{"where", "message", "hint"}], "notes": [...]}. Width and height are

@@ -1,4 +1,4 @@
-"""Lays masks into the alpha channels of their pictures: `python -m giornata.pictures.inspector.fold_mask`.
+"""Writes masks into the alpha channels of their pictures: `python -m giornata.pictures.inspector.fold_mask`.
 
 One JSON object per line on stdin, {"picture", "mask", "out"}, all paths; one per line on stdout, in the same order:
 {"fault"}, null when a PNG was written to "out". It shows the picture as a viewer does, with the mask as its alpha

@@ -126,7 +126,7 @@ class _Following:
         self._total = total_steps(PRETRAIN_KIND, start.spec) or 0
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._last: deque[str] = deque(maxlen=LAST_LINES)
-        # What it tells begins at its beginning, whoever listened before.
+        # Ray tells all lines from the run's beginning, even those that an earlier attempt has read.
         self._kept = 0 if start.resume is None else start.resume.step
         self._told_before = max(0, self._kept - RETOLD_STEPS) if found else 0
         self._phase = "training on Ray"
@@ -182,7 +182,7 @@ class _Following:
             return
         self._asked_to_stop = True
         if self._wish is Wish.STOP:
-            # Nobody wants to know what becomes of it: the run stops with a checkpoint, and Ray sees to its end.
+            # The attempt need not wait: the run stops with a checkpoint, and Ray sees to its end.
             raise Stopped(self._kept or None)
 
     def _ended(self, state: RunState) -> Outcome:

@@ -47,7 +47,9 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingAttempt:
-    """Everything that is fixed for one attempt. `between` is called after each item of the caching phase."""
+    """The parts of one attempt that are fixed from its start. `between` is called after each item of the caching
+    phase.
+    """
 
     start: Start
     spec: TrainSpec

@@ -120,7 +120,7 @@ class CheckpointWriter:
     def settle(self) -> float | None:
         """Wait for the checkpoint that is being written, if one is; returns how many seconds it took to write.
 
-        Raises WorkloadFailed(BAD_SPEC) if its values were not finite: nobody could resume there. Raises OSError
+        Raises WorkloadFailed(BAD_SPEC) if its values were not finite: no attempt could resume there. Raises OSError
         and SafetensorError as the disk does.
         """
         writing, self._writing = self._writing, None

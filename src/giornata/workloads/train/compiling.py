@@ -5,8 +5,8 @@ says with which compiler they were made (entry `compile`; none for plain kernels
 whatever a clock or an empty cache would tell them.
 
 auto decides by arithmetic over the job's size and a table of what was measured; it measures nothing itself. Two jobs
-with equal specs therefore decide alike on equal nodes, unless kernels are at hand for one of them only: whoever wants
-equal bits there too says on or off.
+with equal specs therefore decide alike on equal nodes, unless kernels are at hand for one of them only: a user who
+wants equal bits there too says on or off.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ class Speeds:
 
 SPEEDS: Mapping[str, Speeds] = MappingProxyType({"cpu": Speeds(saved_s=2.5e-4, made_s=14.0, found_s=1.9)})
 """By torch's names of devices; docs/benchmark-log.md says how they were measured, and that larger blocks save more.
-CUDA has no row, and auto is off there, until somebody has measured this code on it."""
+CUDA has no row, and auto is off there, until this code has been measured on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Compiler:
 
 
 NO_CACHE = Compiler()
-"""Kernels are kept wherever torch does so by itself, and shared with nobody."""
+"""Kernels are kept wherever torch does so by itself, and shared with no other node."""
 
 
 class Kernels:

@@ -106,8 +106,8 @@ def exactness_of(history: Sequence[dict[str, Any]]) -> dict[str, str]:
     (checkpoint.Header).
 
     solo: the bits of a run alone, on equal hardware and versions. joint: the bits of any run that has the same places
-    and widths at the same steps, whoever the neighbours are; equal to solo up to rounding. Where anything else in the
-    fingerprint changed on the way, `why` names each change: the bits are then those of a run that changes in the
+    and widths at the same steps, whatever jobs are beside it; equal to solo up to rounding. Where anything else in
+    the fingerprint changed on the way, `why` names each change: the bits are then those of a run that changes in the
     same way at the same steps, and of no uninterrupted one.
     """
     shared = [entry["from_step"] for entry in history if JOINT in entry["fingerprint"]]

@@ -71,10 +71,11 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """`record_at`: the use of a kind of pass at which its graph is recorded. `checks`: how many of the first passes
-    by a graph are made plainly too; at least 2, for only another batch shows that an input was not copied in. `most`:
-    graphs at a time; a kind of pass that is used twice as often as the rarest takes its place. `worth_steps`: with
-    auto, steps that a job must have left; a guess."""
+    """The rules for recording and checking graphs. `record_at`: the use of a kind of pass at which its graph is
+    recorded. `checks`: how many of the first passes by a graph are made plainly too; at least 2, for only another
+    batch shows that an input was not copied in. `most`: graphs at a time; a kind of pass that is used twice as often
+    as the rarest takes its place. `worth_steps`: with auto, steps that a job must have left; a guess.
+    """
 
     record_at: int = 2
     checks: int = 3

@@ -69,7 +69,7 @@ class OomRetry:
         them.
 
         Raises WorkloadFailed when memory gives out again, or when nothing can be made smaller: BAD_SPEC, for the same
-        job on another card of this size would end in the same way; NODE_VRAM when somebody else holds memory here.
+        job on another card of this size would end in the same way; NODE_VRAM when another process holds memory here.
         """
         try:
             loss = self._stepper.gradients(step, self._feed)

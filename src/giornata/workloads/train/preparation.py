@@ -154,7 +154,7 @@ def header_of(start: Start, spec: TrainSpec, *, data_hash: str, base_sha256: str
     if resume is None:
         return None
     header = read_header(resume.path)
-    # Blamed on nobody yet: it may be this node's copy, or the hub's branch. A second machine should have a look.
+    # No one is blamed yet: it may be this node's copy, or the hub's branch. A second machine should have a look.
     refuse(resume.path, base_faults(header, base_sha256), Reason.CRASHED)
     refuse(resume.path, header_faults(header, step=resume.step, spec=spec, data_hash=data_hash))
     return header

@@ -20,9 +20,10 @@ from giornata.workloads.train.memory_budget import adapter_shapes
 
 @dataclass(slots=True, kw_only=True)
 class StepGauges:
-    """`waited_s` is how long steps have waited for batches, in all; `flops_per_image` and `peak_flops_per_s` give
-    MFU, where the device's rate is known; `vram_peak_bytes` reads the allocator's peak, where there is one, and
-    `by_graph` how many passes CUDA graphs have made in all."""
+    """The gauges that are read beside the loss. `waited_s` is how long steps have waited for batches, in all;
+    `flops_per_image` and `peak_flops_per_s` give MFU, where the device's rate is known; `vram_peak_bytes` reads the
+    allocator's peak, where there is one, and `by_graph` how many passes CUDA graphs have made in all.
+    """
 
     waited_s: Callable[[], float]
     flops_per_image: int = 0

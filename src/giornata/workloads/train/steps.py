@@ -148,8 +148,9 @@ def encoded(base: BaseModel, spec: TrainSpec, texts: Sequence[str]) -> Embedding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
-    """Carries out steps. The weights and moments live in the adapters and in `optimizer`. For `learning` and
-    `dropping` see giornata.diffusion.adapter.lora.Adapters."""
+    """Carries out the optimizer steps of one job. The weights and moments live in the adapters and in `optimizer`.
+    For `learning` and `dropping` see giornata.diffusion.adapter.lora.Adapters.
+    """
 
     base: BaseModel
     spec: TrainSpec

@@ -157,14 +157,14 @@ class TrainWorkload:
                 self._drop()
             raise
         except BaseException:
-            self._drop()  # nobody knows in which state it left the model
+            self._drop()  # it left the model in an unknown state
             raise
 
     def _warm(self, spec: TrainSpec, token: SecretStr | None, arrives: Callable[[], None]) -> BaseModel:
         """Return the base that the spec names; the one before is let go first, two might not fit. `arrives` is called
         while it comes from the hub, however slowly.
 
-        What was opened with one project's token is opened again for whoever has another: the hub decides.
+        What was opened with one project's token is opened again for a job with another: the hub decides.
         """
         key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
         if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
