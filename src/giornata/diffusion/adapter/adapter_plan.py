@@ -42,7 +42,7 @@ def size_of(spec: TrainSpec, layer: str) -> AdapterSize:
     """Return the size of one layer's adapter.
 
     Alpha defaults to the spec's rank, also where a pattern gives the layer another rank, as with peft and kohya.
-    Rank-stabilised LoRA (Kalajdzievski, 2023, arXiv 2312.03732) wants alpha / sqrt(rank) as the scale: an alpha that
+    Rank-stabilized LoRA (Kalajdzievski, 2023, arXiv 2312.03732) wants alpha / sqrt(rank) as the scale: an alpha that
     is sqrt(rank) times as large.
     """
     rank = matching(spec.rank_pattern, layer, spec.rank)

@@ -109,7 +109,7 @@ class Adapters:
 def add_adapters(
     base: BaseModel, spec: TrainSpec, layers: Collection[str] | None = None, *, dropping: Dropping | None = None
 ) -> Adapters:
-    """Put freshly initialised adapters on the base, or on those of its layers that have these public names. They look
+    """Put freshly initialized adapters on the base, or on those of its layers that have these public names. They look
     at `dropping`, or at one of their own. Raises WorkloadFailed (BAD_SPEC) for unknown targets.
 
     The weights are a function of (spec.seed, name): the device, other adapters and the base's dtype have no

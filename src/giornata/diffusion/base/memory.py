@@ -2,7 +2,7 @@
 
 What autograd keeps of one picture, with h bytes per element (2 on a base in bf16, 4 in fp32):
 
-    normalisation            its input, h; with an activation function after it, whose input is its output, 2h
+    normalization            its input, h; with an activation function after it, whose input is its output, 2h
     convolution              its input, h; with weights of 8 bits only where it is adapted
     attention                queries and output of every place, keys and values of every key, h
     gated linear unit        its input (both halves) and the activated half, h

@@ -174,7 +174,7 @@ class CaptionAugmentation:
 class EmbeddingCache:
     """Embeddings of captions by frozen text encoders, each made once: 0.3 MB per caption in 16 bits.
 
-    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbours. Embeddings
+    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbors. Embeddings
     up to `memory_bytes` stay on the device. Those beyond lie in a file of `directory` (None: the system's folder for
     temporary files).
     """

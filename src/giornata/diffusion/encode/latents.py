@@ -9,7 +9,7 @@ at every step, without the 5 TFLOP that this costs at 1024 x 1024.
 Random crops: each picture has CROP_VARIANTS crops that the seed chose, with and without mirroring, and every draw
 picks one of them. Endlessly many crops would mean encoding at every draw; the posterior's noise varies the latents
 at every draw anyway. Only what the remaining steps will really draw is encoded, so a short job on many pictures
-encodes no more than it would on demand. The bits of a latent do not depend on its neighbours, nor on where an attempt
+encodes no more than it would on demand. The bits of a latent do not depend on its neighbors, nor on where an attempt
 began; giornata.diffusion.encode.latent_batches says how many pictures are encoded together.
 """
 
@@ -311,7 +311,7 @@ class LatentCache:
 def sample(entry: LatentEntry, noise_CHW: torch.Tensor, vae_config: Any) -> torch.Tensor:
     """Draw a sample from the posterior as the UNet wants it: latents_CHW, float32.
 
-    (mean + std · noise) · scaling_factor; VAEs that state the mean and deviation of their latents are normalised by
+    (mean + std · noise) · scaling_factor; VAEs that state the mean and deviation of their latents are normalized by
     them first, as in diffusers' training scripts.
     """
     latents_CHW = entry.mean_CHW + entry.std_CHW * noise_CHW

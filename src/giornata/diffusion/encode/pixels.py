@@ -93,7 +93,7 @@ def to_model_range(pixels_HWC: np.ndarray) -> torch.Tensor:
 
 # ---- masks
 #
-# Shapes: H, W of the latents. A mask is a picture's alpha channel: 255 is learnt, 0 is not, and what lies between
+# Shapes: H, W of the latents. A mask is a picture's alpha channel: 255 is learned, 0 is not, and what lies between
 # counts in proportion.
 
 

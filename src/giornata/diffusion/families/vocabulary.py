@@ -1,4 +1,4 @@
-"""CLIP's tokenizer, from the byte-pair merges that OpenAI published it with (`domain/clip`, MIT licence).
+"""CLIP's tokenizer, from the byte-pair merges that OpenAI published it with (`domain/clip`, MIT license).
 
 Both families use the one vocabulary: 256 bytes, the same at a word's end, 48894 merges, a mark for each end.
 """

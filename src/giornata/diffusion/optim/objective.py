@@ -28,7 +28,7 @@ LEAST_AREA = 1e-6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyBatch:
     """The inputs of one forward pass. Latents, noise and mask are float32, timesteps int64. The mask is 0 … 1, where
-    pictures are learnt. `shown_noise_BCHW` is the noise that the UNet is shown, where that is not the noise that it
+    pictures are learned. `shown_noise_BCHW` is the noise that the UNet is shown, where that is not the noise that it
     has to predict; for `tickets_B5` see giornata.diffusion.adapter.dropping.
     """
 

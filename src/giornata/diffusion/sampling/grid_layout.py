@@ -1,4 +1,4 @@
-"""Lays pictures out as one labelled sheet. Knows nothing of models."""
+"""Lays pictures out as one labeled sheet. Knows nothing of models."""
 
 import math
 from collections.abc import Sequence

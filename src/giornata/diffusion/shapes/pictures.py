@@ -1,6 +1,6 @@
 """Captioned pictures of plain shapes for pre-training the drawing model, drawn as they are asked for.
 
-A shape is a form in a colour on a background; place, size and shade vary. One colour of each form is held out: the
+A shape is a form in a color on a background; place, size and shade vary. One color of each form is held out: the
 model never sees that pair, so that drawing it shows that words are understood and not whole captions remembered.
 The subjects of giornata.diffusion.tiny.drawings are drawn with the same pen, and are never among these pictures.
 The same arguments give the same bytes (with one PIL version).
@@ -83,7 +83,7 @@ FORMS: Mapping[str, tuple[Point, ...]] = MappingProxyType(
         "ring": tuple(_ring()),
     }
 )
-# form -> the colour it is never seen in
+# form -> the color it is never seen in
 HELD_OUT: Mapping[str, str] = MappingProxyType(
     {"circle": "purple", "square": "cyan", "triangle": "orange", "star": "blue", "cross": "pink", "ring": "red"}
 )

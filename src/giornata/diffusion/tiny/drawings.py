@@ -2,7 +2,7 @@
 
 Each subject is a solid shape on a plain background, with its place, size, tilt and shade varied: enough for a LoRA to
 learn it in a minute, and no model has ever seen it. The same arguments give the same bytes (with one PIL version).
-Shapes live in a unit square whose centre is (0, 0) and whose half side is 1, y downwards.
+Shapes live in a unit square whose center is (0, 0) and whose half side is 1, y downwards.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Point = tuple[float, float]
 
 SUPERSAMPLING = 4
 CORNERS_OF_ELLIPSE = 96
-JITTER = 6  # of each colour channel, of 255
+JITTER = 6  # of each color channel, of 255
 RADIUS = (17 / 64, 23 / 64)  # of the side
 CENTRE = (27 / 64, 37 / 64)
 TILT_DEGREES = 8.0
@@ -33,7 +33,7 @@ BACKGROUNDS: Mapping[str, RGB] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pen:
-    """Draws in the unit square onto a canvas, in one place, size and tilt, shifting every colour a little."""
+    """Draws in the unit square onto a canvas, in one place, size and tilt, shifting every color a little."""
 
     canvas: ImageDraw.ImageDraw
     centre_px: Point

@@ -21,7 +21,7 @@ PURPOSE = "tiny-model"
 COLOURS = 3
 LATENTS = 4
 # A GroupNorm over all channels would take the picture's own contrast away; two constant channels, much larger
-# than any colour, fix its scale.
+# than any color, fix its scale.
 ANCHOR = 8.0
 LATENT_GAIN = 12.0  # so that SDXL's scaling factor of 0.13025 brings latents of pictures to about unit deviation
 LOG_VARIANCE = -10.0
@@ -93,7 +93,7 @@ def set_vae_weights(vae: nn.Module) -> None:
         _copy_pairs(vae.encoder.conv_in.weight, COLOURS)
         _anchor(vae.encoder.conv_in.bias)
         for block in vae.encoder.down_blocks[:-1]:
-            # padded on the right and below: taps 0 and 1 are the pixel and its neighbour
+            # padded on the right and below: taps 0 and 1 are the pixel and its neighbor
             _each_channel(block.downsamplers[0].conv.weight, torch.tensor([0.5, 0.5, 0.0]))
         for block in vae.decoder.up_blocks[:-1]:
             _each_channel(block.upsamplers[0].conv.weight, torch.tensor([0.25, 0.5, 0.25]))

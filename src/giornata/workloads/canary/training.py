@@ -62,7 +62,7 @@ def train(
 
 
 def check_twins(one: CanaryRun, other: CanaryRun) -> None:
-    """Raise WorkloadFailed (NODE_DRIVER) unless both are equal to the bit, finite, and have learnt something."""
+    """Raise WorkloadFailed (NODE_DRIVER) unless both are equal to the bit, finite, and have learned something."""
     for step, (first, second) in enumerate(zip(one.losses, other.losses, strict=True), start=1):
         if not (math.isfinite(first) and math.isfinite(second)):
             raise _failed(f"the loss of step {step} is {first}, and the second time {second}: it is finite elsewhere")

@@ -20,7 +20,7 @@ SHARE = 0.5  # of what is free: a model that is warm on the card stays there
 CHUNK_BYTES = 2**28
 ON_CPU_BYTES = 2**26
 WORD_BYTES = 8
-ODD = 0x2545F4914F6CDD1D  # neighbouring words differ in about half of their bits
+ODD = 0x2545F4914F6CDD1D  # neighboring words differ in about half of their bits
 
 Touch = Callable[[torch.Tensor], None]
 """What a test does to a piece of memory after it was written. On a sound device: nothing."""

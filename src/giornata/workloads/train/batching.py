@@ -4,7 +4,7 @@ Shapes: B rows of the whole batch, place by place; L, D, P as in giornata.diffus
 
 The batch is as wide as a power of two of places, at least as many as there are jobs; places without a job compute
 nothing that matters. What a job's bits depend on is written into its checkpoints: its place, the batch's width and
-the rank that all are padded to. They do not depend on its neighbours: no operation of the base mixes rows, the
+the rank that all are padded to. They do not depend on its neighbors: no operation of the base mixes rows, the
 adapters' products are batched by place, and each job has a loss, a gradient and an optimizer of its own.
 
 All pictures of a job's micro-batch go through the model at once, with the gradient checkpointing that the spec has.

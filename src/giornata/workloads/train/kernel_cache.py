@@ -1,9 +1,9 @@
 """Keeps compiled kernels for later jobs: on the node's own disk always, on others' only if the operator says so.
 
 What torch writes for this (`torch.compiler.save_cache_artifacts`) is pickles and native code: a process that reads
-them runs them. So nothing that came over the network is so much as parsed before it has proved that it was sealed with the
-operator's key, which only that operator's nodes have, and no server, user or storage. A node without the key neither
-fetches nor offers. See docs/adr/0016.
+them runs them. So nothing that came over the network is so much as parsed before it has proved that it was sealed
+with the operator's key, which only that operator's nodes have, and no server, user or storage. A node without the key
+neither fetches nor offers. See docs/adr/0016.
 
 A sealed file: SEAL, 32 bytes of HMAC-SHA256 over (SEAL, the cache key, the content), the content. With the cache key
 in it a file cannot be passed off under another key.

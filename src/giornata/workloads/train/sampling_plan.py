@@ -205,7 +205,7 @@ def assemble(draws: SamplingPlan, batch: Sequence[Draw], latents: LatentCache, v
 
 
 def _masks(rows: Sequence[torch.Tensor | None], shape_HW: Sequence[int]) -> torch.Tensor | None:
-    """Return mask_B1HW; a picture without a mask is learnt whole. None when none has one."""
+    """Return mask_B1HW; a picture without a mask is learned whole. None when none has one."""
     if all(row is None for row in rows):
         return None
     whole_HW = torch.ones(tuple(shape_HW))
