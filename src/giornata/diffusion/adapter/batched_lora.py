@@ -36,8 +36,8 @@ class StackedLora:
 
 
 class BatchedLoraLinear(nn.Linear):
-    """A linear layer that replaces `original` and computes with its weights. Without a stack the layer is the
-    original. Without a stack it is the original.
+    """A linear layer that replaces `original` and computes with its weights. Without a stack the layer computes as
+    the original does.
 
     The stack is no parameter of the module: the model around it looks at its parameters to learn its own precision.
     """
@@ -119,7 +119,8 @@ class FusedProjections:
     """Sibling layers whose answers are computed together: the first one called computes all, and keeps the others'
     until they are called.
 
-    The layers' weights become views of one tensor: no memory is taken twice, and who reads them sees no difference.
+    The layers' weights become views of one tensor: no memory is taken twice, and code that reads the weights sees no
+    difference.
     """
 
     def __init__(self, layers: Sequence[BatchedLoraLinear]) -> None:

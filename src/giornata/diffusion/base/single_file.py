@@ -1,8 +1,8 @@
 """A base model in one `.safetensors` file, in the layout of the model's authors, as most fine-tunes are shared.
 
-Such a file holds weights only. What they are the weights of, the family's published configs tell, which are shipped
-with the package (`families/layouts`), as is the tokenizers' vocabulary: nothing is fetched for it. The conversion
-itself is diffusers' (`from_single_file`).
+Such a file holds weights only. The family's published configs, which are shipped with the package
+(`families/layouts`), describe the modules; the tokenizers' vocabulary is shipped too: nothing is fetched for it. The
+conversion itself is diffusers' (`from_single_file`).
 """
 
 import hashlib

@@ -31,8 +31,8 @@ def nearest(original: Size, sizes: Sequence[Size]) -> Size:
     """Return the size with the proportions closest to `original`'s: the least factor between the two ratios of the
     sides.
 
-    Of sizes with the same ratio the largest. Turning a picture turns its bucket. Compared as fractions, so that no
-    rounding decides.
+    Out of sizes with the same ratio it is the largest. Turning a picture turns its bucket. Ratios are compared as
+    fractions, so that no rounding decides.
     """
     height, width = original
 

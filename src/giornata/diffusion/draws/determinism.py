@@ -43,7 +43,8 @@ def fix_determinism(threads: int) -> None:
 def let_cudnn_choose(device: torch.device, *, bits_promised: bool) -> None:
     """Let cuDNN try its algorithms for each new shape and keep the fastest, where no bits are promised.
 
-    Where they are, only algorithms that repeat themselves are taken, without a stopwatch."""
+    Otherwise only algorithms that repeat themselves are taken, and no time is measured.
+    """
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = not bits_promised
         torch.backends.cudnn.deterministic = bits_promised

@@ -136,8 +136,7 @@ def _moved(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptionAugmentation:
     """The augmentation of a subject's captions: functions of (seed, step, micro-batch, place). Class pictures'
-    captions stay as they are, for they say what is to be kept. Class pictures' stay as they are, for they say what is
-    to be kept.
+    captions stay as they are, for they say what is to be kept.
 
     `separator` stands between the parts; the first `kept` ones stay where they are when `shuffled`, or those that
     `keep_separator` tells apart.
@@ -174,8 +173,8 @@ class CaptionAugmentation:
 class EmbeddingCache:
     """Embeddings of captions by frozen text encoders, each made once: 0.3 MB per caption in 16 bits.
 
-    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbors. Embeddings
-    up to `memory_bytes` stay on the device. Those beyond lie in a file of `directory` (None: the system's folder for
+    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbors. Embeddings up
+    to `memory_bytes` stay on the device. Further ones lie in a file of `directory` (None: the system's folder for
     temporary files).
     """
 

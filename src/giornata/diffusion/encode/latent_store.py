@@ -53,8 +53,7 @@ def unnamed_file(directory: Path) -> IO[bytes]:
 
 class LatentStore:
     """A store of entries by their keys. Entries that come when `memory_bytes` are full go into a file in `directory`;
-    None, a file in the system's folder for temporary files. Those that come when `memory_bytes` are full go into a
-    file in `directory`; None, a file in the system's folder for temporary files.
+    None, a file in the system's folder for temporary files.
 
     One thread adds entries; when it has done so, others may read.
     """

@@ -46,10 +46,10 @@ NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 class Header:
     """The description of a checkpoint inside its own file. `step` counts the optimizer steps that are done.
 
-    `fingerprint` is that of the attempt that wrote it; `history` lists each other one that the weights went
-    through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is what
-    giornata.diffusion.base.weights_digest says of the base model; empty in checkpoints of before there was such a
-    thing. `family` is the base model's, which not every spec tells.
+    `fingerprint` is that of the attempt that wrote it; `history` lists each fingerprint that the weights went
+    through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is the hash of
+    the base model by giornata.diffusion.base.weights_digest; older checkpoints have none, and it is empty. `family`
+    is the base model's, which not every spec tells.
     """
 
     step: int

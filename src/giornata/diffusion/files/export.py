@@ -85,9 +85,9 @@ def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tens
 
 def family_of_checkpoint(checkpoint: Path) -> Family:
     """Return the family of the checkpoint's base model. Checkpoints from before there were several families do not
-    name it. Those of before there were several do not say.
+    name it.
 
-    Raises InvalidInput for one that is not known here.
+    Raises InvalidInput for a family that is not known here.
     """
     name = read_file_header(checkpoint).get("family", SDXL.name)
     try:
@@ -110,8 +110,8 @@ def _facts(
     """Return the facts of the training; the UNet's depth and the prediction type come from the base model's folder,
     where there is one.
 
-    Where there is none (any more), what the names of the weights tell of the depth stands in; those of chosen blocks
-    alone tell nothing, and then it is SDXL's.
+    Without the folder, the names of the weights tell the depth; weights of chosen blocks alone do not tell it, and
+    then it is SDXL's.
     """
     folder = Path(spec.pretrained_model_name_or_path)
     told = layers_per_block if spec.lora_unet_blocks is None else None

@@ -44,7 +44,7 @@ MOST_TAGS = 20
 def recipe_sha256(spec: TrainSpec) -> str:
     """Hash everything in a spec that the weights depend on, except the pictures, which have a hash of their own.
 
-    Of a local model folder only the name counts, as its path differs from machine to machine.
+    A local model folder counts by its name only, as its path differs from machine to machine.
     """
     fields = {name: value for name, value in spec.model_dump(mode="json").items() if name not in BESIDE}
     named = {name: public_name(fields[name]) for name in MODEL_NAMES if fields.get(name)}

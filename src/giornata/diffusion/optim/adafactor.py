@@ -24,7 +24,7 @@ SETTINGS = ("eps", "clip_threshold", "decay_rate", "weight_decay", "scale_parame
 
 
 class Adafactor(torch.optim.Optimizer):
-    """The optimizer of that name; its arguments have the names of transformers'. Of `eps` the second counts with
+    """The optimizer Adafactor; its arguments have the names of transformers'. The second number of `eps` counts with
     `scale_parameter` only.
     """
 

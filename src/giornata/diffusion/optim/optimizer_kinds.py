@@ -30,10 +30,11 @@ class Begin(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerKind:
-    """One optimizer. `tensors` of each parameter, as far as it has them, and `numbers` of each group, with their
-    first values, are all that it remembers besides the step. `result` makes a parameter's value for users, where that
-    is not the parameter. `package` is where it comes from, if not from torch. `revision` counts changes of code of
-    ours that changed its rounding. `first_numbers` are the first values that a spec wants otherwise.
+    """One kind of optimizer, with its state. `tensors` of each parameter, as far as it has them, and `numbers` of
+    each group, with their first values, are all that it remembers besides the step. `result` makes a parameter's
+    value for users, where that is not the parameter. `package` is where it comes from, if not from torch. `revision`
+    counts changes of our code that changed its rounding. `first_numbers` are the first values that a spec wants
+    otherwise.
 
     `on_rows`: it may be given a row of numbers instead of the tensors in it, for it treats each number for itself, or
     sums over all. `flat` are those of `tensors` that have one dimension whatever the parameter has. `factored` are

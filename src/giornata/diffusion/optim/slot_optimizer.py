@@ -2,8 +2,8 @@
 place.
 
 Only for optimizers whose kind is `on_rows`: padding is zeros without a gradient, no zero moves another number, and it
-makes no difference where one tensor ends and the next begins. What the optimizer remembers has the names and shapes
-of a job without rows.
+makes no difference where one tensor ends and the next begins. The optimizer's state has the names and shapes of a job
+without rows.
 """
 
 from collections.abc import Mapping, Sequence

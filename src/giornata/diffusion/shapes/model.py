@@ -5,9 +5,9 @@
 A VAE from 64 x 64 pixels to 8 x 8 latents, two CLIP text encoders that stay as random as they are, and a UNet with
 attention at both of its levels. 4 million parameters, under 8 MB as float16.
 
-What makes so short a training work is how it begins: resnets, attention and the UNet's output return nothing at
-first (their last layer is 0), so that signals pass at unit size; and the text encoders' embeddings are 50 times as
-far apart as CLIP's, because they are never trained.
+The first weights make so short a training work: resnets, attention and the UNet's output return nothing at first
+(their last layer is 0), so that signals pass at unit size; and the text encoders' embeddings are 50 times as far
+apart as CLIP's, because they are never trained.
 """
 
 import argparse

@@ -73,10 +73,10 @@ def sizes_in_a_place(base: BaseModel, spec: TrainSpec) -> MemorySizes:
 
 
 def places_within(sizes: MemorySizes, spec: TrainSpec, budget: MemoryBudget | None, *, most: int) -> int:
-    """Return how many places fit, from 1 to `most`; `most` where memory is not bounded. With 1, this does not tell
-    that one place fits. With 1, whether that one fits is not answered here.
+    """Return how many places fit, from 1 to `most`; `most` where memory is not bounded. The answer 1 does not mean
+    that one place fits.
 
-    What other processes hold now counts as gone, if it is much: a batch is not made smaller once it has begun.
+    Memory that other processes hold now counts as gone, if it is much: a batch is not made smaller once it has begun.
     """
     if budget is None:
         return most

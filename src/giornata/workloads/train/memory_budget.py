@@ -330,9 +330,9 @@ def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:
 
 
 def _preparing_bytes(base: BaseModel, spec: TrainSpec) -> int:
-    """Return the bytes for encoding one picture, or decoding one for class pictures. Where several are encoded
-    together they take at most a sixteenth of the device (giornata.diffusion.encode.latent_batches), which is not
-    reckoned here.
+    """Return the bytes for encoding one picture, or decoding one for class pictures. Pictures that are encoded
+    together take at most a sixteenth of the device (giornata.diffusion.encode.latent_batches), which is not reckoned
+    here.
     """
     if spec.with_prior_preservation and spec.class_dataset is None:
         return _decoding_bytes(base, spec)

@@ -134,8 +134,8 @@ def _length_faults(
     instances: SampleSet,
     classes: SampleSet | None,
 ) -> list[Fault]:
-    """Return faults for captions and prompts with more tokens than fit. Whatever order a shuffled caption gets, it
-    has to fit.
+    """Return faults for captions and prompts with more tokens than fit. A shuffled caption has to fit in any
+    order.
     """
     if spec.truncate_captions:
         return []

@@ -1,7 +1,7 @@
-"""The pictures of a job: drawn by the warm base, with nothing loaded, and never a reason to fail.
+"""Draws a job's pictures by the warm base, with nothing loaded, and never makes the job fail.
 
-At the end the files that users load are written before. What goes wrong here, memory above all, is an event of the
-job, and it goes on, or ends, without pictures.
+At the end the files that users load are written before. A failure here, of memory above all, is an event of the job,
+and the job goes on, or ends, without pictures.
 """
 
 import gc

@@ -55,8 +55,8 @@ class SamplingPlan:
         object.__setattr__(self, "_orders", orders)
 
     def micro_batch(self, step: int, micro: int) -> list[Draw]:
-        """Return the pictures of a micro-batch: `batch` of each sample set, in turn. Those of one set are of one
-        size.
+        """Return the pictures of a micro-batch: `batch` of each sample set, in turn. All pictures of one set are of
+        one size.
         """
         return [draw for number in range(len(self.sample_sets)) for draw in self._batch(number, step, micro)]
 

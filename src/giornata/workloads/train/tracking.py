@@ -1,6 +1,6 @@
 """The curves of a whole job for trackers, whatever number of attempts the job takes.
 
-What an attempt measured is lost with the node, and so are the results of all attempts but the last. So the losses
+A node's measurements are lost with the node, and so are the results of all attempts but the last. So the losses
 travel in the checkpoints, and the last attempt writes the file of the whole job: its bytes show no seam either. The
 time axis of TensorBoard's file counts steps, so that the file does not depend on when nodes came and went. W&B gets
 the rows while the steps go on as well.
@@ -139,7 +139,7 @@ def live_curves(
     clock: Clock,
 ) -> Iterator[None]:
     """Within, W&B gets the steps about as they happen, where the job has a key. `losses` and `validated` grow
-    meanwhile. What W&B lacks at the end, `report` sends, or the next attempt does.
+    meanwhile. Steps that W&B lacks at the end are sent by `report`, or by the next attempt.
     """
     if WANDB not in spec.report_to or start.wandb_api_key is None:
         yield

@@ -39,10 +39,9 @@ class TrainWorkload:
 
     `load` has the signature of giornata.diffusion.base.models.load_base; `clock` gives seconds that only ever grow;
     `budget_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.encoding_cache.
-    `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
-    `compiler` is what a job that trains alone compiles kernels with, and `capturing` what graphs are made with.
-    Of jobs that may share a batch up to `places` train together, as far as the device has room for them; see
-    workloads.interface.JointWorkload.
+    `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk. `compiler` compiles kernels
+    for a job that trains alone, and `capturing` makes graphs. Up to `places` jobs that may share a batch train
+    together, as far as the device has room for them; see workloads.interface.JointWorkload.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class TrainWorkload:
     def run_many(self, crew: Crew) -> None:
         """Train the crew's jobs together until it has no more. See workloads.interface.JointWorkload.
 
-        Where the device has room for one only, that one trains as it would alone: refused, or made smaller to fit.
+        On a device with room for one only, that one trains as it would alone: refused, or made smaller to fit.
         """
         first = crew.next()
         if first is None:
@@ -164,7 +163,7 @@ class TrainWorkload:
         """Return the base that the spec names; the one before is let go first, two might not fit. `arrives` is called
         while it comes from the hub, however slowly.
 
-        What was opened with one project's token is opened again for a job with another: the hub decides.
+        A model that was opened with one project's token is opened again for a job with another: the hub decides.
         """
         key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
         if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
