@@ -342,8 +342,9 @@ def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[LearningRate, list[st
 
 
 def segments_of(spec: TrainSpec, places: Iterable[tuple[str, int, int]]) -> dict[str, tuple[LearningRate, int, int]]:
-    """Return the pieces of a row that learn at one rate, as (rate, start, end), by names without a dot: the kind, and
-    from the second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after the other.
+    """Return the pieces of a row that learn at one rate, as (rate, start, end), by names without a dot. A name is the
+    kind, and from the second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after
+    the other.
     """
     pieces: list[tuple[LearningRate, int, int]] = []
     for name, start, end in places:

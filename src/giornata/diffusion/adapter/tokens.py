@@ -138,7 +138,7 @@ def add_tokens(base: BaseModel, spec: TrainSpec) -> NewTokens:
 
 
 def _renumbered(new_from: int) -> Any:
-    """Make the ids of new tokens negative before the text encoder sees them: SDXL's second one pools at the highest
+    """Make the ids of new tokens negative before the text encoder sees them. SDXL's second one pools at the highest
     id of a caption, which has to stay the end mark.
     """
 

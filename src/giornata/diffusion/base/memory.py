@@ -49,9 +49,10 @@ class ActivationPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterShape:
-    """The adapter on one layer: its rank, whether it has magnitudes (DoRA), whether it is multiplied out to a matrix
-    of the layer's own size before it is used (LoKr), and whether something of it is left out in each step: then what
-    is left and by what it was multiplied are kept too."""
+    """The adapter on one layer, as far as memory depends on it. It has a rank; `magnitudes` says whether it is DoRA;
+    `multiplied_out`, whether it becomes a matrix of the layer's own size before it is used (LoKr). `drops`: something
+    of it is left out in each step, and then what is left and its factors are kept too.
+    """
 
     rank: int
     magnitudes: bool = False
@@ -168,8 +169,8 @@ def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: Activati
 
 
 def vae_bytes(channels: int, resolution: int, bytes_per_element: int) -> int:
-    """Return the most bytes that a VAE holds at a time for one picture, without autograd: at full resolution a
-    residual block's input, its normalized and activated copies and its output, `channels` wide.
+    """Return the most bytes that a VAE holds at a time for one picture, without autograd. At full resolution these
+    are a residual block's input, its normalized and activated copies and its output, `channels` wide.
     """
     return 4 * channels * resolution * resolution * bytes_per_element
 

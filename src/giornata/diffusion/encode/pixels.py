@@ -44,8 +44,8 @@ class CropPlacement:
 
 
 def covering_size(size: tuple[int, int], target_size: tuple[int, int]) -> tuple[int, int]:
-    """Return (width, height), of a picture of `size` (width, height) that is to cover `target_size` (height, width)
-    closely: one side fits, the other keeps the proportion, cut down to whole pixels.
+    """Return (width, height) of a picture of `size` (width, height) that is to cover `target_size` (height, width)
+    closely. One side fits, the other keeps the proportion, cut down to whole pixels.
     """
     (width, height), (target_height, target_width) = size, target_size
     if target_width * height >= target_height * width:

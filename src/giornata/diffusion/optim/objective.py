@@ -117,8 +117,9 @@ class Objective:
     def each(
         self, unet: Any, batch: NoisyBatch, embedding: Embedding, *, prior_BCHW: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return loss_B, float32: each picture's weighted distance of prediction and target, averaged over its area,
-        or over what its mask shows: sum(mask · distance) / (C · sum(mask)), and 0 where the mask shows nothing.
+        """Return loss_B, float32: each picture's weighted distance of prediction and target, averaged over its area.
+        With a mask it is averaged over what the mask shows: sum(mask · distance) / (C · sum(mask)), and 0 where the
+        mask shows nothing.
 
         `prior_BCHW` are the targets of the last pictures of the batch, where those are not the noise's.
         """

@@ -59,9 +59,10 @@ CUDA has no row, and auto is off there, until this code has been measured on it.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledSteps:
-    """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and how many
-    `kernels` have to be made: one for each kind of region and size of picture, and one more for the first region, to
-    whose input no gradient goes back."""
+    """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and the `kernels`
+    to be made. There is one kernel for each kind of region and size of picture, and one more for the first region, to
+    whose input no gradient goes back.
+    """
 
     passes: int
     regions: int

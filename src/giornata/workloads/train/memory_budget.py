@@ -189,9 +189,9 @@ class MemorySizes:
         return self.weights_bytes + self.trained_bytes + self.activation_bytes(memory_plan)
 
     def graphs_bytes(self, memory_plan: MemoryPlan, graphs: int) -> int:
-        """Return the bytes that CUDA graphs take beside plain passes: activations in a pool of their own, which all
-        graphs share; copies of gradients, weights and moments while the first passes are checked; the graphs
-        themselves.
+        """Return the bytes that CUDA graphs take beside plain passes. These are activations in a pool of their own,
+        which all graphs share; copies of gradients, weights and moments while the first passes are checked; the
+        graphs themselves.
         """
         return self.activation_bytes(memory_plan) + 2 * self.trained_bytes + graphs * GRAPH_BYTES
 

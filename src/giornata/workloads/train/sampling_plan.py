@@ -127,8 +127,9 @@ class SamplingPlan:
         return self.multires.added(noise_CHW, self.seed, f"multires/{draw.role}", draw.key)
 
     def shown_noise(self, draw: Draw, noise_CHW: torch.Tensor) -> torch.Tensor | None:
-        """Return the noise that the UNet is shown instead, noise + gamma · normal (Ning et al., "Input perturbation
-        reduces exposure bias in diffusion models", 2023, arXiv 2301.11706); None when it is shown the noise itself.
+        """Return the noise that the UNet is shown instead, noise + gamma · normal; None when it is shown the noise
+        itself. From Ning et al., "Input perturbation reduces exposure bias in diffusion models", 2023, arXiv
+        2301.11706.
         """
         if self.ip_noise_gamma == 0.0:
             return None

@@ -119,8 +119,8 @@ Embed = Callable[[tuple[str, ...]], Embedding]
 
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None = None) -> AdapterOptimizer:
-    """Return the job's optimizer over the adapter and, among its parameters, the new tokens; what belongs to the text
-    encoders has its own learning rate, and so may blocks of the UNet.
+    """Return the job's optimizer over the adapter and, among its parameters, the new tokens. Parameters of the text
+    encoders have their own learning rate, and so may blocks of the UNet.
     """
     groups = [
         ParameterGroup(
