@@ -4,13 +4,16 @@ import logging
 
 
 def _matters(record: logging.LogRecord) -> bool:
-    """bitsandbytes says at its import that it lacks a kernel for products in 4 bits, which nothing here makes."""
+    """Return False for bitsandbytes' message at its import that it lacks a kernel for products in 4 bits, which
+    nothing here makes.
+    """
     return not str(record.msg).startswith("Failed to load CPU gemm_4bit_forward")
 
 
 def _is_missed(record: logging.LogRecord) -> bool:
-    """transformers says of each class for pictures that it reads them with Pillow, for want of torchvision. Nothing
-    here gives it pictures: diffusers only names the classes when samples are drawn."""
+    """Return False for transformers' message that a class for pictures reads them with Pillow, for want of
+    torchvision. Nothing here gives such a class pictures: diffusers only names the classes when samples are drawn.
+    """
     return "requires torchvision (not installed); falling back to" not in str(record.msg)
 
 

@@ -1,4 +1,4 @@
-"""`python -m giornata.engine`: the process that owns the GPU. Started by the agent, never by hand."""
+"""Runs the process that owns the GPU: `python -m giornata.engine`. The agent starts it, never a person."""
 
 import argparse
 import os

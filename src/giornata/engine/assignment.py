@@ -81,7 +81,7 @@ class Assignment:
     # ---- the Reporter; called by the workload ----
 
     def wish(self) -> Wish:
-        """Return what the agent wants now. CHECKPOINT is given out once per request."""
+        """Return the agent's present request. CHECKPOINT is given out once per request."""
         with self._changed:
             wish = self._wish
             if wish is Wish.CHECKPOINT:

@@ -17,9 +17,10 @@ NOBODY: Free = (0, ())
 
 
 class EngineCrew:
-    """The engine's `giornata.workloads.interface.Crew`. `take` gives the next attempt that fits, if one waits;
-    `report` tells the agent of an end and says whether the process may go on; `say` tells the agent how many more
-    could join."""
+    """The engine's implementation of `giornata.workloads.interface.Crew`. `take` gives the next attempt that fits, if
+    one waits; `report` tells the agent of an end and says whether the process may go on; `say` tells the agent how
+    many more could join.
+    """
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class EngineCrew:
 
 
 class WaitingAttempts:
-    """A queue whose head can be looked at. None marks its end: nothing is taken from behind it."""
+    """A queue whose head can be read without removal. None marks its end: nothing is taken from behind it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -11,7 +11,9 @@ LIBRARIES = ("torch", "diffusers", "transformers", "peft", "numpy", "safetensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """`name` is torch's (`cuda`, `cpu`); `description` is for people (`NVIDIA GeForce RTX 4090`)."""
+    """The device that the engine computes on. `name` is torch's (`cuda`, `cpu`); `description` is for people (`NVIDIA
+    GeForce RTX 4090`).
+    """
 
     name: str
     description: str
@@ -36,15 +38,16 @@ def prepare_device(wanted: str, threads: int) -> Device:
     versions = {"giornata": _version("giornata")} | {name: _version(name) for name in LIBRARIES}
     if wanted == "cpu" or not available:
         return Device(name="cpu", description="cpu", versions=versions)
-    torch.zeros(1, device="cuda").add_(1).item()  # a broken driver shows here and not in somebody's job
+    torch.zeros(1, device="cuda").add_(1).item()  # a broken driver shows here and not in a job
     properties = torch.cuda.get_device_properties(0)
     versions["cuda"] = str(torch.version.cuda)
     return Device(name="cuda", description=properties.name, vram_bytes=properties.total_memory, versions=versions)
 
 
 def free_vram_bytes() -> int | None:
-    """What a job could have on the card: free, or held by this process in reserve. None without a card, or when it
-    does not answer; loads nothing."""
+    """Return the bytes that a job could have on the card: free, or held by this process in reserve. Returns None
+    without a card, or when it does not answer; loads nothing.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None

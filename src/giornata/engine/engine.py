@@ -93,11 +93,11 @@ class Engine:
             try:
                 message = TO_ENGINE.validate_json(line)
             except ValidationError as error:
-                # A message of a later protocol: whoever sent it will not get an answer, and no harm is done.
+                # A message of a later protocol: its sender gets no answer, and no harm is done.
                 sys.stderr.write(f"engine: a message that cannot be read: {error}\n")
                 continue
             self._obey(message)
-        # The end of standard input: the agent is gone, and nobody may learn what happens here from now on.
+        # The end of standard input: the agent is gone, and no process may learn what happens here from now on.
         self._leave(EXIT_AGENT_GONE)
 
     def _obey(self, message: ToEngine) -> None:

@@ -63,6 +63,7 @@ def make_workloads(
     model_cache_bytes: int | None = None,
     kernels: KernelPlace = NOWHERE,
 ) -> dict[str, Workload]:
-    """One workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
-    `model_cache_bytes` bounds the models kept on disk."""
+    """Make one workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
+    `model_cache_bytes` bounds the models kept on disk.
+    """
     return {kind: FACTORIES[kind](device, places, model_cache_bytes, kernels) for kind in kinds}

@@ -1,1 +1,1 @@
-"""The user's pictures, before they are uploaded: reading a folder, and looking inside in a process apart."""
+"""Reads and checks the user's pictures before their upload: a folder here, each picture in a process apart."""

@@ -1,4 +1,4 @@
-"""A caption as people write it: read as UTF-8, its first line, checked. Every fault is kept, none is raised."""
+"""Reads a caption as people write it: as UTF-8, its first line, checked. Every fault is kept, none is raised."""
 
 import re
 import unicodedata
@@ -21,17 +21,17 @@ class CaptionText:
 
 
 def same_name(name: str) -> str:
-    """A form in which equal-looking names are equal: macOS writes "é" as two code points, others as one."""
+    """Return a form in which equal-looking names are equal: macOS writes "é" as two code points, others as one."""
     return unicodedata.normalize("NFC", name)
 
 
 def printable(name: str) -> str:
-    """A name that any terminal and any JSON takes: bytes that are not text are escaped."""
+    """Return a name that any terminal and any JSON takes: bytes that are not text are escaped."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def checked_caption(whole: str, where: str, faults: list[Fault]) -> CaptionText | None:
-    """The first line of the caption without space around it; None, and a fault, when it cannot be used."""
+    """Return the first line of the caption without space around it; None, and a fault, when it cannot be used."""
     lines = LINE_ENDS.split(whole.strip(), maxsplit=1)
     caption = lines[0].strip()
     if not caption:
@@ -47,7 +47,9 @@ def checked_caption(whole: str, where: str, faults: list[Fault]) -> CaptionText 
 
 
 def read_utf8(path: Path, max_bytes: int, prefix: str, faults: list[Fault]) -> str | None:
-    """The whole text; None, and a fault, when it is too large or no text. `prefix` stands before the file's name."""
+    """Read the whole text; None, and a fault, when it is too large or no text. `prefix` stands before the file's
+    name.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)

@@ -1,5 +1,6 @@
-"""Captions beside pictures: `<stem>.txt` (or another ending), or rows of `metadata.jsonl`, which may also say how
-often an epoch holds a picture, and its resolution. Every fault is kept, none is raised."""
+"""Reads captions beside pictures: `<stem>.txt` (or another ending), or rows of `metadata.jsonl`, which may also say
+how often an epoch holds a picture, and its resolution. Every fault is kept, none is raised.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +17,10 @@ KEEP_ONE = "keep one of them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captions:
-    """`texts`, `repeats` and `resolutions` by the picture's name on disk; `tried` names the pictures for which there
-    was a caption, good or bad. `cut` counts the captions of several lines, of which the first is used."""
+    """The captions of a folder's pictures. `texts`, `repeats` and `resolutions` are by the picture's name on disk;
+    `tried` names the pictures for which there was a caption, good or bad. `cut` counts the captions of several lines,
+    of which the first is used.
+    """
 
     texts: Mapping[str, str]
     repeats: Mapping[str, int]
@@ -29,7 +32,7 @@ class Captions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """A caption for one picture, and where it stands; it is None when it had a fault."""
+    """A caption for one picture, and the place that it was read from; None when it had a fault."""
 
     picture: str
     source: str
@@ -39,7 +42,7 @@ class _Found:
 def read_captions(
     pictures: Sequence[Path], texts: Sequence[Path], rows: Sequence[tuple[str, MetadataRow]], *, prefix: str = ""
 ) -> Captions:
-    """Captions for `pictures` from the text files of the same folder, and from metadata.
+    """Read captions for `pictures` from the text files of the same folder, and from metadata.
 
     `rows` are (name in this folder, row). `prefix` stands before names wherever people are told of them.
     """
@@ -99,7 +102,7 @@ def _from_texts(
 def _of_pictures(
     pictures: Sequence[Path], rows: Sequence[tuple[str, MetadataRow]], faults: list[Fault]
 ) -> Iterator[tuple[str, MetadataRow]]:
-    """(the picture's name on disk, its row)."""
+    """Return pairs of (the picture's name on disk, its row)."""
     by_name = {same_name(picture.name): picture.name for picture in pictures}
     for name, row in rows:
         picture = by_name.get(same_name(name))
@@ -110,6 +113,6 @@ def _of_pictures(
 
 
 def no_such_picture(row: MetadataRow) -> Fault:
-    """A row that names a file that is not in the folder, or in none that was found."""
+    """Return the fault of a row that names a file that is not in the folder, or in none that was found."""
     message = f"names a picture that is not there: {row.file_name}"
     return Fault(where=row.where, message=message, hint="mend or delete the line")

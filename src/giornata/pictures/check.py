@@ -1,4 +1,4 @@
-"""The whole check of a training folder, before anything is uploaded: names and captions, then every picture."""
+"""Checks a whole training folder before anything is uploaded: names and captions, then every picture."""
 
 import sys
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from giornata.pictures.masks import fold_masks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFolder:
-    """A folder's pictures, what was found out about each (in the same order), and all that is wrong."""
+    """A folder's pictures, the findings about each (in the same order), and all faults."""
 
     items: tuple[PictureFile, ...]
     inspections: tuple[Inspection, ...]
@@ -31,7 +31,7 @@ def check_folder(
     python: str = sys.executable,
     masks_into: Path | None = None,
 ) -> CheckedFolder:
-    """Reads the folder and inspects every picture in it. Raises Unavailable when pictures cannot be inspected.
+    """Read the folder and inspect every picture in it. Raises Unavailable when pictures cannot be inspected.
 
     With `masks_into` masks beside pictures are used: pictures that have one are exchanged for copies in that folder.
     """

@@ -31,9 +31,10 @@ Rows = Mapping[str, Sequence[tuple[str, MetadataRow]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureFile:
-    """One picture. `name` is the file's, as it is on disk, behind that of its subfolder if it has one; without a
-    caption the job's instance_prompt is used. An epoch holds it `repeats` times.
-    `resolution`: see `giornata.protocol.uploads`."""
+    """One picture file of a folder. `name` is the file's, as it is on disk, behind that of its subfolder if it has
+    one; without a caption the job's instance_prompt is used. An epoch holds it `repeats` times. `resolution`: see
+    `giornata.protocol.uploads`.
+    """
 
     name: str
     path: Path
@@ -46,7 +47,8 @@ class PictureFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderDataset:
-    """What was found, sorted by name. With faults, `items` holds what could be read nonetheless.
+    """The pictures found in a folder, sorted by name. With faults, `items` holds those that could be read
+    nonetheless.
 
     `masks` are files by the names of their pictures (see `giornata.pictures.masks`).
     """
@@ -66,7 +68,7 @@ def read_folder(
     max_file_bytes: int = MAX_FILE_BYTES,
     caption_ending: str = CAPTION_ENDING,
 ) -> FolderDataset:
-    """Everything there is to upload, and everything that is wrong with it, at once. Bad input raises nothing.
+    """Return everything there is to upload, and everything that is wrong with it, at once. Bad input raises nothing.
 
     `minimum` and `maximum` bound the number of pictures; equal bytes count once towards the minimum.
     """
@@ -100,14 +102,14 @@ def _several_lines(count: int) -> str:
 
 
 def _masks(part: Listing) -> dict[str, Path]:
-    """Masks by the names of their pictures."""
+    """Return masks by the names of their pictures."""
     by_stem = {same_name(path.stem.removesuffix(MASK_ENDING)): path for path in part.masks}
     found = {part.name_of(picture.name): by_stem.get(same_name(picture.stem)) for picture in part.pictures}
     return {printable(name): mask for name, mask in found.items() if mask is not None}
 
 
 def _parts(top: Listing, caption_ending: str) -> tuple[list[Listing], Rows]:
-    """The folders whose pictures are read, and what metadata say of these."""
+    """Return the folders whose pictures are read, and the rows of metadata for these."""
     below = list(list_below(top, caption_ending=caption_ending))
     kohyas = {} if top.pictures else {folder.path: folder for folder in kohya_folders(top.folders)}
     for listing in below:
@@ -128,7 +130,7 @@ def _parts(top: Listing, caption_ending: str) -> tuple[list[Listing], Rows]:
 
 
 def _rows_of(listings: Sequence[Listing], top: Listing) -> dict[str, list[tuple[str, MetadataRow]]]:
-    """Rows of all metadata, by the folder of the picture that they name; faults go to `top`."""
+    """Return the rows of all metadata, by the folder of the picture that they name; faults go to `top`."""
     folders = {_key(listing.path) for listing in listings}
     found: dict[str, list[tuple[str, MetadataRow]]] = defaultdict(list)
     for listing in listings:
@@ -147,7 +149,7 @@ def _key(folder: Path) -> str:
 
 
 def _captions(directory: Path, part: Listing, rows: Rows, instance_prompt: str | None) -> Captions:
-    """What is said of the part's pictures; faults are added to the part's."""
+    """Read the captions of the part's pictures; faults are added to the part's."""
     captions = read_captions(part.pictures, part.texts, rows.get(_key(part.path), ()), prefix=part.prefix)
     part.faults += captions.faults
     stems = {same_name(picture.stem) for picture in part.pictures}
@@ -161,7 +163,7 @@ def _captions(directory: Path, part: Listing, rows: Rows, instance_prompt: str |
 
 
 def _refused(directory: Path, listing: Listing | None, count: int, maximum: int | None) -> FolderDataset:
-    """The whole folder is at fault; nothing in it was read."""
+    """Return a result that refuses the whole folder; nothing in it was read."""
     where = printable(str(directory))
     if listing is not None:
         message = f"holds {count} pictures; at most {maximum} are allowed"
@@ -177,7 +179,7 @@ def _refused(directory: Path, listing: Listing | None, count: int, maximum: int 
 
 
 def _read_file(path: Path, captions: Captions, max_file_bytes: int, listing: Listing) -> PictureFile | None:
-    """Size and hash of one picture; None, and a fault, when it cannot be uploaded."""
+    """Return size and hash of one picture; None, and a fault, when it cannot be uploaded."""
     where = printable(listing.name_of(path.name))
     if where != listing.name_of(path.name):
         listing.fault(where, "has a name that is not text (UTF-8)", "rename it")
@@ -213,7 +215,9 @@ def _sha256(path: Path) -> str:
 
 
 def _without_duplicates(files: Sequence[PictureFile], listing: Listing) -> list[PictureFile]:
-    """Keeps the first of pictures with equal bytes. Twice with different captions is a fault: which one is meant?"""
+    """Keep the first of pictures with equal bytes. Equal bytes with different captions are a fault, because either
+    could be meant.
+    """
     kept: dict[str, PictureFile] = {}
     for file in files:
         # Empty files are all alike, and inspection has something to say about each.
@@ -249,7 +253,7 @@ def _check_count(directory: Path, listed: int, count: int, minimum: int, listing
 
 
 def _check_captions(directory: Path, captions: Captions, instance_prompt: str | None, listing: Listing) -> None:
-    """Every picture needs a caption of its own, or the job's prompt."""
+    """Check that every picture has a caption of its own, or the job's prompt."""
     without = [printable(path.name) for path in listing.pictures if path.name not in captions.tried]
     if instance_prompt is not None and instance_prompt.strip():
         if without and captions.texts:

@@ -1,4 +1,4 @@
-"""Inspects pictures in a process apart, and survives whatever they do to it.
+"""Inspects pictures in a process apart, and survives all harm that a picture can do to that process.
 
 The process is `python -m giornata.pictures.inspector`. It is handed one picture at a time, so when it dies or falls
 silent there is exactly one picture to blame: that one gets a fault, and a new process goes on with the next.
@@ -28,7 +28,8 @@ LEAVE_OUT = "open it in an image editor and save it anew as PNG or JPEG, or leav
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """What is accepted, and what a picture may cost. Sides in pixels; `max_aspect` is longer side over shorter.
+    """The limits on an accepted picture, and on the cost of its inspection. Sides in pixels; `max_aspect` is longer
+    side over shorter.
 
     `memory_bytes` is the address space of the whole process, `cpu_s` the processor time of one picture.
     """
@@ -42,7 +43,7 @@ class PictureLimits:
     cpu_s: int = 15
 
     def flags(self) -> tuple[str, ...]:
-        """The limits as the process's command line takes them."""
+        """Return the limits as the process's command line takes them."""
         return (
             f"--max-pixels={self.max_pixels}",
             f"--max-side={self.max_side_px}",
@@ -59,9 +60,9 @@ DEFAULT_LIMITS = PictureLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What was found out about one picture. It can be trained on when there are no faults.
+    """The findings about one picture. A picture without faults can be trained on.
 
-    Width and height in pixels, as a viewer shows it; None when its header could not be read.
+    Width and height are in pixels, as a viewer shows the picture; None when its header could not be read.
     """
 
     name: str
@@ -79,7 +80,7 @@ def inspect(
     python: str = sys.executable,
     timeout_s_each: float = 20,
 ) -> list[Inspection]:
-    """Looks at every (name, path), and returns one Inspection each, in the same order.
+    """Inspect every (name, path), and return one Inspection each, in the same order.
 
     A picture that kills the process, or keeps it busy for more than `timeout_s_each` seconds, gets a fault and
     costs the others nothing. Raises Unavailable when the process cannot even be started.
@@ -89,7 +90,9 @@ def inspect(
 
 
 class _Lost(Exception):
-    """The process is of no more use; the text says what the picture did. `died`: of itself, not for a time limit."""
+    """An error: the process is of no more use; the text says what the picture did. `died`: the process ended by
+    itself, not for a time limit.
+    """
 
     def __init__(self, message: str, *, died: bool) -> None:
         super().__init__(message)
@@ -97,7 +100,7 @@ class _Lost(Exception):
 
 
 class _Inspector:
-    """Looks at one picture after another, with as many processes as that takes."""
+    """An inspector of one picture after another, with as many processes as that takes."""
 
     def __init__(self, python: str, limits: PictureLimits, timeout_s_each: float) -> None:
         self._python, self._limits, self._timeout_s = python, limits, timeout_s_each
@@ -110,7 +113,7 @@ class _Inspector:
         self._end()
 
     def look(self, name: str, path: Path) -> Inspection:
-        """The process's word on a picture, or a fault that says what it did to the process."""
+        """Return the process's reply on a picture, or a fault that says what the picture did to the process."""
         is_fresh = self._process is None
         try:
             self._process = self._process or _Process(self._python, self._limits)
@@ -173,7 +176,7 @@ class _Process:
         return self._stderr.read().decode("utf-8", "replace").strip() or "it said nothing"
 
     def ask(self, name: str, path: Path, timeout_s: float) -> Inspection:
-        """The process's word on one picture. Raises _Lost when there is none."""
+        """Return the process's reply on one picture. Raises _Lost when there is none."""
         try:
             self._stdin.write(json.dumps({"name": name, "path": str(path.absolute())}) + "\n")
             self._stdin.flush()
@@ -203,11 +206,11 @@ class _Process:
         return f"makes the decoder exit (status {code})"
 
     def end(self) -> None:
-        """Kills it if it lives, and frees everything."""
+        """Kill the process if it lives, and free everything."""
         self._popen.kill()
         self._popen.wait()
         self._reader.join(timeout=1)
-        with suppress(OSError):  # what was not flushed has nobody to read it
+        with suppress(OSError):  # no process reads what was not flushed
             self._stdin.close()
         self._stderr.close()
 
@@ -219,7 +222,7 @@ def _piped(popen: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
 
 
 def _read_lines(stdout: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
-    """Moves lines from the pipe to the queue; None at its end. A thread, because Windows cannot poll pipes."""
+    """Move lines from the pipe to the queue; None at its end. A thread, because Windows cannot poll pipes."""
     with stdout:
         for line in iter(lambda: stdout.readline(REPLY_CHARS), ""):
             lines.put(line)
@@ -227,7 +230,7 @@ def _read_lines(stdout: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
 
 
 def _parse(name: str, line: str) -> Inspection:
-    """A reply, believed only as far as its types go: the process has read a stranger's bytes."""
+    """Parse a reply, believed only as far as its types go: the process has read a stranger's bytes."""
     reply: dict[str, Any] = json.loads(line)
     if reply["name"] != name:
         raise ValueError(f"an answer about {reply['name']!r}")

@@ -1,5 +1,6 @@
-"""kohya's folders: an epoch holds each picture in `10_sks dog` ten times, and its caption is "sks dog" unless it has
-one of its own."""
+"""Reads kohya's folders: an epoch holds each picture in `10_sks dog` ten times, and its caption is "sks dog" unless
+it has one of its own.
+"""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ _NAME = re.compile(r"(\d{1,6})_(.*\S)\s*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KohyaFolder:
-    """A subfolder, and what its name says."""
+    """A subfolder, with the repeats and the caption that its name gives."""
 
     path: Path
     repeats: int
@@ -21,7 +22,7 @@ class KohyaFolder:
 
 
 def kohya_folders(folders: Iterable[Path]) -> list[KohyaFolder]:
-    """Those of these folders that are named so; `2024_holiday` is not, for no picture is repeated as often."""
+    """Return those of these folders that are named so; `2024_holiday` is not, for no picture is repeated as often."""
     found = []
     for path in folders:
         match = _NAME.fullmatch(path.name)

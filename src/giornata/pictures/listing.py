@@ -1,4 +1,4 @@
-"""Names of files in a training folder and its subfolders, sorted into what they are. Opens no file."""
+"""Sorts the names of files in a training folder and its subfolders into kinds. Opens no file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from giornata.pictures.caption_text import printable
 from giornata.pictures.kohya_folders import KohyaFolder
 from giornata.pictures.metadata import METADATA_NAME
 
-# Also kinds that inspection will refuse: to skip somebody's photographs in silence would be worse.
+# Also kinds that inspection will refuse: to skip a user's photographs in silence would be worse.
 PICTURE_SUFFIXES = frozenset(
     {
         ".jpg",
@@ -40,7 +40,9 @@ DEEPEST = 8  # a link may lead back to a folder above it
 
 @dataclass(slots=True, kw_only=True)
 class Listing:
-    """One folder. `prefix` stands before the names of its files when people and the platform are told of them."""
+    """The sorted names of one folder. `prefix` stands before the names of its files when people and the platform are
+    told of them.
+    """
 
     path: Path
     prefix: str = ""
@@ -57,12 +59,12 @@ class Listing:
         self.faults.append(Fault(where=where, message=message, hint=hint))
 
     def name_of(self, name: str) -> str:
-        """How a file in here is called."""
+        """Return the name by which people and the platform are told of a file in this folder."""
         return self.prefix + name
 
 
 def list_folder(directory: Path, *, caption_ending: str, prefix: str = "") -> Listing | None:
-    """Sorts the folder's names into what they are. None when it cannot be listed."""
+    """Sort the folder's names into kinds. None when it cannot be listed."""
     try:
         paths = sorted(directory.iterdir(), key=lambda path: path.name)
     except OSError:
@@ -81,7 +83,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _sorted_in(path: Path, listing: Listing, caption_ending: str) -> bool:
-    """Whether it is something to read, or a folder."""
+    """Add the path to the listing; return True when it is something to read, or a folder."""
     suffix = path.suffix.lower()
     if path.is_dir():
         listing.folders.append(path)
@@ -99,7 +101,7 @@ def _sorted_in(path: Path, listing: Listing, caption_ending: str) -> bool:
 
 
 def list_below(listing: Listing, *, caption_ending: str, depth: int = 1) -> Iterator[Listing]:
-    """Every folder below that can be listed, each before what is below it."""
+    """Yield every folder below that can be listed, each before the folders below it."""
     for path in listing.folders if depth <= DEEPEST else ():
         if depth > 1 and path.is_symlink():
             continue

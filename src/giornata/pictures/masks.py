@@ -1,4 +1,4 @@
-"""Mask files beside pictures, OneTrainer's way: `NAME-masklabel.png` says what of `NAME.jpg` is to be learnt.
+"""Mask files beside pictures, OneTrainer's way: `NAME-masklabel.png` marks the part of `NAME.jpg` to be learned.
 
 The platform knows one kind of mask, a picture's alpha channel. So a mask is laid into a copy of its picture before
 anything is sent, in a process apart, which alone loads what reads pictures.
@@ -22,7 +22,7 @@ SAVE_ANEW = "save the mask as a PNG in levels of grey, white where the picture i
 def fold_masks(
     items: Sequence[PictureFile], masks: Mapping[str, Path], *, into: Path, python: str, max_file_bytes: int
 ) -> tuple[list[PictureFile], list[Fault]]:
-    """The pictures, those that have a mask as copies in the folder `into`; and every fault of a mask.
+    """Return the pictures, those that have a mask as copies in the folder `into`; and every fault of a mask.
 
     `masks` are by the pictures' names. Raises Unavailable when the process does not start or gives up.
     """

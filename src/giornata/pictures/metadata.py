@@ -1,5 +1,6 @@
-"""Rows of `metadata.jsonl`, as the `datasets` library's imagefolder has it: {"file_name", and one of "text",
-"prompt", "caption"}; also "repeats" and "resolution". Every fault is kept, none is raised."""
+"""Reads rows of `metadata.jsonl`, as the `datasets` library's imagefolder has it: {"file_name", and one of "text",
+"prompt", "caption"}; also "repeats" and "resolution". Every fault is kept, none is raised.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,9 @@ MAX_METADATA_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRow:
-    """One row, which stands at `where`. `file_name` may lead into a subfolder.
+    """One row of metadata, which stands at `where`. `file_name` may lead into a subfolder.
 
-    `captioned`: the row speaks of a caption; `text` is None then when that had a fault.
+    `captioned`: the row has a caption; `text` is None then when that had a fault.
     """
 
     where: str
@@ -35,7 +36,7 @@ class MetadataRow:
 
 
 def read_metadata(path: Path, *, prefix: str, faults: list[Fault]) -> list[MetadataRow]:
-    """All rows that name a picture. `prefix` stands before the file's name wherever people are told of it."""
+    """Return all rows that name a picture. `prefix` stands before the file's name wherever people are told of it."""
     whole = read_utf8(path, MAX_METADATA_BYTES, prefix, faults)
     # Not splitlines(): a caption may hold U+2028 and its like as they are.
     lines = enumerate((whole or "").split("\n"), start=1)
@@ -44,7 +45,7 @@ def read_metadata(path: Path, *, prefix: str, faults: list[Fault]) -> list[Metad
 
 
 def _row(line: str, where: str, faults: list[Fault]) -> MetadataRow | None:
-    """None when not even the file can be told."""
+    """Parse one row; None when not even the file can be told."""
     hint = '{"file_name": "a.png", "text": "a caption"} is a good line'
     try:
         row = json.loads(line)
@@ -66,8 +67,9 @@ def _row(line: str, where: str, faults: list[Fault]) -> MetadataRow | None:
 def _number(
     row: Mapping[str, Any], asked: tuple[Sequence[str], int, int], where: str, faults: list[Fault]
 ) -> int | None:
-    """A whole number of the row; None when it has none. `asked`: its keys, and the least and the greatest that it may
-    be. A number with a fault is the least."""
+    """Return a whole number of the row; None when it has none. `asked`: its keys, and the least and the greatest that
+    it may be. A number with a fault is the least.
+    """
     keys, least, most = asked
     given = [row[key] for key in keys if row.get(key) is not None]
     if not given:
@@ -80,7 +82,7 @@ def _number(
 
 
 def _caption(row: Mapping[str, Any], where: str, faults: list[Fault], hint: str) -> CaptionText | None:
-    """None, and a fault, when there is not exactly one that can be used."""
+    """Return the row's caption; None, and a fault, when there is not exactly one that can be used."""
     captions = {key: row[key] for key in CAPTION_KEYS if row.get(key) is not None}
     if len(captions) != 1:
         message = "has no caption" if not captions else f"has more than one caption: {', '.join(captions)}"

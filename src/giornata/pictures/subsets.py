@@ -1,4 +1,4 @@
-"""Several folders of pictures as one dataset, each with its own repeats, captions and resolution."""
+"""Combines several folders of pictures into one dataset, each with its own repeats, captions and resolution."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,9 @@ _IN_A_FILE = "(captions stand in a file of their own)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptParts:
-    """The first `count` parts of a folder's captions stay where they are, or all (None), while a job shuffles the
-    others. `separator` stands between the parts. `mark` is what the job's keep_tokens_separator says."""
+    """The parts of a caption that a shuffle keeps: the first `count`, or all (None), stay while a job shuffles the
+    others. `separator` stands between the parts. `mark` is the job's keep_tokens_separator.
+    """
 
     count: int | None
     separator: str = ","
@@ -27,13 +28,13 @@ class KeptParts:
 
     @property
     def words(self) -> str:
-        """The same for a person."""
+        """Describe the kept parts for a person."""
         if self.count is None:
             return "captions are not shuffled"
         return f"captions keep {self.count} {'part' if self.count == 1 else 'parts'} in front"
 
     def marked(self, caption: str) -> str:
-        """The caption with a mark behind the parts that stay."""
+        """Return the caption with a mark behind the parts that stay."""
         if self.count == 0:
             return caption
         parts = caption.split(self.separator)
@@ -65,8 +66,9 @@ class Subset:
 def check_subsets(
     subsets: Sequence[Subset], *, instance_prompt: str | None, minimum: int = 1, masks_into: Path | None = None
 ) -> CheckedFolder:
-    """Reads and inspects every folder. A picture that several folders hold, with one caption and resolution, has the
-    sum of their repeats. Folders with several resolutions may hold it once for each."""
+    """Read and inspect every folder. A picture that several folders hold, with one caption and resolution, has the
+    sum of their repeats. Folders with several resolutions may hold it once for each.
+    """
     names = [subset.path.resolve().name for subset in subsets]
     often, checked = Counter(names), []
     for number, (subset, name) in enumerate(zip(subsets, names, strict=True), start=1):
@@ -130,7 +132,7 @@ def _check(subset: Subset, label: str, instance_prompt: str | None, into: Path |
 
 
 def _told(item: PictureFile, subset: Subset, label: str, instance_prompt: str | None) -> PictureFile:
-    """The picture with what the subset says of it."""
+    """Apply the subset's settings to the picture."""
     named = None if subset.captions is None else subset.captions[Path(item.name).stem]
     caption = named or item.caption or subset.caption or (instance_prompt if subset.kept is not None else None)
     if caption is not None:
@@ -153,5 +155,7 @@ def _placed(fault: Fault, subset: Subset, label: str) -> Fault:
 
 
 def _usual_extension(folder: Path) -> str:
-    """sd-scripts reads `.caption` where it is told nothing, which hardly anybody has."""
+    """Return `.caption` where the folder has such files, and `.txt` where not. sd-scripts reads `.caption` by
+    default, which hardly any folder has.
+    """
     return CAPTION if folder.is_dir() and any(folder.glob(f"*{CAPTION}")) else TXT

@@ -1,1 +1,1 @@
-"""What runs inside the engine, one package a kind."""
+"""The workloads that run inside the engine, one package for each kind."""

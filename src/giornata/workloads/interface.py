@@ -1,4 +1,4 @@
-"""What a workload is, and what it may ask of the engine that runs it. Loads no torch."""
+"""The interface of a workload, and of the engine that runs it. Loads no torch."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +9,7 @@ from giornata.protocol.pipe import Start
 
 
 class Wish(Enum):
-    """What the agent wants of a running attempt; asked for between steps."""
+    """The agent's request to a running attempt; workloads ask for it between steps."""
 
     GO_ON = "go_on"
     CHECKPOINT = "checkpoint"  # write one, then go on
@@ -18,7 +18,7 @@ class Wish(Enum):
 
 
 class Stopped(Exception):
-    """Raised by a workload that has obeyed a wish to stop."""
+    """An exception raised by a workload that has obeyed a wish to stop."""
 
     def __init__(self, step: int | None = None) -> None:
         super().__init__(f"stopped at step {step}")
@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a finished workload has to say besides its artifacts."""
+    """The final step and summary that a finished workload reports besides its artifacts."""
 
     step: int
     summary: dict[str, Any]
@@ -37,7 +37,7 @@ class Reporter(Protocol):
     """The engine's side of one attempt. Every path handed over is complete on disk."""
 
     def wish(self) -> Wish:
-        """What the agent wants now. CHECKPOINT is given out once per request."""
+        """Return the agent's present request. CHECKPOINT is given out once per request."""
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
 
@@ -48,7 +48,7 @@ class Reporter(Protocol):
     def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None: ...
 
     def cache_get(self, key: str) -> Path | None:
-        """A file that an earlier job of the project made under this key, or None. Blocks."""
+        """Return a file that an earlier job of the project made under this key, or None. Blocks."""
 
     def cache_put(self, key: str, path: Path) -> None: ...
 
@@ -64,20 +64,20 @@ class Workload(Protocol):
         """Do the whole attempt. Raises Stopped or WorkloadFailed; anything else counts as a crash."""
 
     def held(self) -> tuple[str, ...]:
-        """Keys of the models that are warm."""
+        """Return the keys of the models that are warm."""
 
 
 class Crew(Protocol):
     """The attempts that a workload carries out at the same time, as the engine hands them over."""
 
     def next(self) -> tuple[Start, Reporter] | None:
-        """Another attempt that may join in, if one waits. Never blocks."""
+        """Return another attempt that may join in, if one waits. Never blocks."""
 
     def ended(self, start: Start, end: "Outcome | Exception") -> None:
-        """This attempt has ended so (Stopped is an end, too), whatever becomes of the others."""
+        """Report that this attempt has ended so (Stopped is an end, too), whatever becomes of the others."""
 
     def offer(self, places: int) -> None:
-        """Up to so many may be at work at once from now on; the agent is told how many more could come."""
+        """Allow up to so many attempts at work at once from now on; the agent is told how many more could come."""
 
 
 class JointWorkload(Workload, Protocol):
@@ -85,10 +85,10 @@ class JointWorkload(Workload, Protocol):
 
     @property
     def places(self) -> int:
-        """How many at most. With 1 it is a plain workload."""
+        """Return how many attempts it carries out at once at most. With 1 it is a plain workload."""
 
     def joins(self, start: Start) -> str | None:
-        """Attempts of equal keys may run together; None for one that has to run alone."""
+        """Return the attempt's key: attempts of equal keys may run together; None for one that has to run alone."""
 
     def run_many(self, crew: Crew) -> None:
         """Carry out attempts until the crew has no more and all have ended. An exception ends all that are left."""

@@ -1,1 +1,3 @@
-"""What is trained: LoRA, DoRA, LoKr, new tokens, and slots that several jobs share. Read lora, then slots."""
+"""Adapter kinds that jobs train: LoRA, DoRA, LoKr, new tokens, and slots that several jobs share. Read lora, then
+slots.
+"""

@@ -1,4 +1,4 @@
-"""Which layers a job adapts, and with which rank and alpha each.
+"""The layers that a job adapts, with the rank and alpha of each.
 
 Layers are named as `giornata.diffusion.adapter.lora` names them in public: `unet.…`, `text_encoder.text_model.…`,
 `text_encoder_2.text_model.…`. A pattern holds for a layer by the rule of peft's `rank_pattern`: when it is the end of
@@ -30,17 +30,19 @@ _BLOCK = re.compile(r"((?:(?:down|up)_blocks\.\d+|mid_block)(?:\.[a-z]+\.\d+)?)\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSize:
-    """Rank, and the alpha that divided by the rank gives the layer's scale, as every loader computes it."""
+    """The rank and alpha of one layer's adapter: alpha divided by the rank gives the scale, as every loader computes
+    it.
+    """
 
     rank: int
     alpha: float
 
 
 def size_of(spec: TrainSpec, layer: str) -> AdapterSize:
-    """The size of one layer's adapter.
+    """Return the size of one layer's adapter.
 
     Alpha defaults to the spec's rank, also where a pattern gives the layer another rank, as with peft and kohya.
-    Rank-stabilised LoRA (Kalajdzievski, 2023, arXiv 2312.03732) wants alpha / sqrt(rank) as the scale: an alpha that
+    Rank-stabilized LoRA (Kalajdzievski, 2023, arXiv 2312.03732) wants alpha / sqrt(rank) as the scale: an alpha that
     is sqrt(rank) times as large.
     """
     rank = matching(spec.rank_pattern, layer, spec.rank)
@@ -48,7 +50,7 @@ def size_of(spec: TrainSpec, layer: str) -> AdapterSize:
 
 
 def usual_size(spec: TrainSpec) -> AdapterSize:
-    """The size of layers that no pattern means."""
+    """Return the size of layers that no pattern matches."""
     return _size(spec, spec.rank, _alpha(spec))
 
 
@@ -61,40 +63,45 @@ def _size(spec: TrainSpec, rank: int, alpha: float) -> AdapterSize:
 
 
 def matching(patterns: Mapping[str, V], layer: str, default: V) -> V:
-    """The value of the longest pattern that holds for the layer."""
+    """Return the value of the longest pattern that holds for the layer."""
     found = [pattern for pattern in patterns if holds(pattern, layer)]
     return patterns[max(found, key=lambda pattern: (len(pattern), pattern))] if found else default
 
 
 def holds(pattern: str, layer: str) -> bool:
-    """Whether peft would say that the pattern means this layer."""
+    """Return True when peft would match the pattern to this layer."""
     return re.match(rf"(.*\.)?({pattern})$", layer) is not None
 
 
 def chosen_layers(model: nn.Module, targets: Iterable[str], blocks: Iterable[str] | None = None) -> list[str]:
-    """Names in `model` of the layers that end in one of `targets` and lie in one of `blocks`, if any are given."""
+    """Return the names in `model` of the layers that end in one of `targets` and lie in one of `blocks`, if any are
+    given.
+    """
     targets, blocks = tuple(targets), None if blocks is None else tuple(blocks)
     return [name for name in layers_of(model) if is_chosen(name, targets, blocks)]
 
 
 def is_chosen(name: str, targets: Collection[str], blocks: Collection[str] | None) -> bool:
-    """Whether a layer of this name ends in one of `targets` and lies in one of `blocks`, if any are given."""
+    """Return True when a layer of this name ends in one of `targets` and lies in one of `blocks`, if any are
+    given.
+    """
     in_blocks = blocks is None or any(lies_in(name, block) for block in blocks)
     return in_blocks and any(ends_in(name, target) for target in targets)
 
 
 def layers_of(model: nn.Module) -> list[str]:
-    """Names of all layers that can be adapted."""
+    """Return the names of all layers that can be adapted."""
     return [name for name, layer in model.named_modules() if isinstance(layer, ADAPTABLE)]
 
 
 def exactly(names: Iterable[str]) -> str:
-    """A regular expression for these names and no others; for none at all, one that nothing matches."""
+    """Return a regular expression for these names and no others; for none at all, one that nothing matches."""
     return "^(?:" + "|".join(re.escape(name) for name in sorted(names)) + ")" if names else "(?!)"
 
 
 def peft_patterns(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> tuple[dict[str, int], dict[str, float]]:
-    """peft's `rank_pattern` and `alpha_pattern` for layers, by their names in the model, that are not as most are.
+    """Return peft's `rank_pattern` and `alpha_pattern` for the layers whose sizes differ from most, by their names in
+    the model.
 
     One pattern to a value: peft asks each pattern about each layer, and a pattern to a layer takes minutes.
     """
@@ -113,7 +120,7 @@ def peft_patterns(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> tuple[di
 
 
 def plan_faults(unet: nn.Module, text_encoders: Iterable[nn.Module], spec: TrainSpec) -> list[Fault]:
-    """Everything in the spec that names layers or blocks that there are not, with what there is."""
+    """Return a fault for everything in the spec that names missing layers or blocks, with those that exist."""
     faults = target_faults(unet, spec.target_modules) + block_faults(unet, spec.lora_unet_blocks)
     faults += block_faults(unet, spec.block_learning_rates, where="spec.block_learning_rates")
     text_encoders = tuple(text_encoders) if spec.train_text_encoder else ()
@@ -132,7 +139,7 @@ def plan_faults(unet: nn.Module, text_encoders: Iterable[nn.Module], spec: Train
 
 
 def pattern_faults(layers: list[str], spec: TrainSpec) -> list[Fault]:
-    """Patterns that hold for none of the adapted layers."""
+    """Return faults for patterns that hold for none of the adapted layers."""
     faults = []
     for field in ("rank_pattern", "alpha_pattern"):
         idle = [pattern for pattern in getattr(spec, field) if not any(holds(pattern, layer) for layer in layers)]
@@ -146,7 +153,7 @@ def pattern_faults(layers: list[str], spec: TrainSpec) -> list[Fault]:
 
 
 def _rates_faults(spec: TrainSpec, count: int) -> list[Fault]:
-    """Rates for another number of text encoders than the base has."""
+    """Return a fault when the rates are for another number of text encoders than the base has."""
     rates = spec.text_encoder_learning_rates
     if rates is None or len(rates) == count:
         return []
@@ -157,7 +164,7 @@ def _rates_faults(spec: TrainSpec, count: int) -> list[Fault]:
 def block_faults(
     unet: nn.Module, blocks: Iterable[str] | None, *, where: str = "spec.lora_unet_blocks"
 ) -> list[Fault]:
-    """One fault for all blocks that the UNet does not have."""
+    """Return one fault for all blocks that the UNet does not have."""
     layers = layers_of(unet)
     unknown = [block for block in blocks or () if not any(lies_in(name, block) for name in layers)]
     if not unknown:
@@ -167,14 +174,14 @@ def block_faults(
 
 
 def blocks_of(unet: nn.Module) -> list[str]:
-    """Blocks such as `up_blocks.0.attentions.1`, in the UNet's order."""
+    """Return blocks such as `up_blocks.0.attentions.1`, in the UNet's order."""
     return list(dict.fromkeys(match[1] for name in layers_of(unet) if (match := _BLOCK.fullmatch(name))))
 
 
 def target_faults(
     model: nn.Module, targets: tuple[str, ...], *, where: str = "spec.target_modules", what: str = "the UNet"
 ) -> list[Fault]:
-    """One fault for all suffixes that name no layer that can be adapted; it says which there are."""
+    """Return one fault for all suffixes that name no layer that can be adapted; it lists the suffixes that exist."""
     layers = layers_of(model)
     others = [name for name, layer in model.named_modules() if not isinstance(layer, ADAPTABLE)]
     unknown = [target for target in targets if not any(ends_in(name, target) for name in layers)]
@@ -191,17 +198,19 @@ def target_faults(
 
 
 def ends_in(name: str, target: str) -> bool:
-    """Whether `target` is the name or its end from a dot on."""
+    """Return True when `target` is the name, or the name's end from a dot on."""
     return name == target or name.endswith(f".{target}")
 
 
 def lies_in(name: str, block: str) -> bool:
-    """Whether the layer is the block, or in it."""
+    """Return True when the layer is the block, or lies in the block."""
     return name == block or name.startswith(f"{block}.")
 
 
 def suffix(name: str) -> str:
-    """The shortest end of a name that starts with a word rather than a number: `to_out.0`, `net.0.proj`, `to_q`."""
+    """Return the shortest end of a name that starts with a word rather than a number: `to_out.0`, `net.0.proj`,
+    `to_q`.
+    """
     parts = name.split(".")
     start = len(parts) - 1
     while start > 0 and (parts[start].isdigit() or (parts[start] == "proj" and parts[start - 1].isdigit())):
@@ -220,8 +229,9 @@ TEXT_ROOT = "text_model."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedLayer:
-    """One layer. `name` is its name in `model`, `public` that in the keys of
-    `giornata.diffusion.adapter.lora.Adapters`."""
+    """One adapted layer of a model. `name` is its name in `model`, `public` that in the keys of
+    `giornata.diffusion.adapter.lora.Adapters`.
+    """
 
     model: nn.Module
     name: str
@@ -229,14 +239,14 @@ class AdaptedLayer:
     layer: nn.Module
 
     def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
-        """Of A and B, by these letters, of a LoRA on a linear layer."""
+        """Return the shapes of A and B, by these letters, of a LoRA on a linear layer."""
         if not isinstance(self.layer, nn.Linear):
             raise TypeError(f"{self.public} is not linear")
         return {"A": (rank, self.layer.in_features), "B": (self.layer.out_features, rank)}
 
 
 def adapted_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]:
-    """All of them, in the models' order; those of the UNet first."""
+    """Return all layers that the job adapts, in the models' order; those of the UNet first."""
     chosen = [(UNET, base.unet, chosen_layers(base.unet, spec.target_modules, spec.lora_unet_blocks))]
     if spec.train_text_encoder:
         named = zip(base.family.encoder_names, base.text_encoders, strict=True)
@@ -249,14 +259,15 @@ def adapted_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]
 
 
 def public_name(prefix: str, key: str) -> str:
-    """`unet.<key>` or `text_encoder….text_model.<key>`."""
+    """Return a layer's public name: `unet.<key>` or `text_encoder….text_model.<key>`."""
     if prefix != UNET and not key.startswith(TEXT_ROOT):
         key = TEXT_ROOT + key
     return f"{prefix}.{key}"
 
 
 def why_not_lean(base: BaseModel, spec: TrainSpec) -> tuple[str, ...]:
-    """Every reason why layers of the job's adapter need peft's layers; empty when the lean layer can carry all.
+    """Return every reason why layers of the job's adapter need peft's layers; empty when the lean layer can carry
+    all.
 
     The lean layer is `giornata.diffusion.adapter.batched_lora`. The adapter and the base decide, and nothing else.
 
@@ -268,7 +279,7 @@ def why_not_lean(base: BaseModel, spec: TrainSpec) -> tuple[str, ...]:
 
 
 def lean_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]:
-    """Those of the adapted layers that the lean layer can carry."""
+    """Return the adapted layers that the lean layer can carry."""
     if _why_none_is_lean(spec):
         return ()
     return tuple(each for each in adapted_layers(base, spec) if type(each.layer) in CARRIED)
@@ -280,7 +291,7 @@ def _why_none_is_lean(spec: TrainSpec) -> list[str]:
 
 
 def lean_shapes(base: BaseModel, spec: TrainSpec) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors of an adapter that the lean layer can carry, by their names in `Adapters`."""
+    """Return the shapes of the tensors of an adapter that the lean layer can carry, by their names in `Adapters`."""
     return {
         f"{each.public}.lora_{letter}.weight": shape
         for each in adapted_layers(base, spec)
@@ -296,8 +307,9 @@ ENCODERS = ("text_encoder", "text_encoder_2")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRate:
-    """What tensors of one group share. `kind` is "unet", "text_encoders" or "tokens"; they learn in the first
-    `stop_step` steps, None: in all."""
+    """The learning rate that the tensors of one group share. `kind` is "unet", "text_encoders" or "tokens"; the
+    tensors learn in the first `stop_step` steps, or in all steps when it is None.
+    """
 
     kind: str
     learning_rate: float
@@ -305,9 +317,10 @@ class LearningRate:
 
 
 def rate_of(spec: TrainSpec, name: str) -> LearningRate:
-    """The rate of a tensor, by its name in `giornata.diffusion.adapter.lora.Adapters`.
+    """Return the rate of a tensor, by its name in `giornata.diffusion.adapter.lora.Adapters`.
 
-    A tensor with rate 0 learns in no step: its gradient counts in no norm, and nothing moves it."""
+    A tensor with rate 0 learns in no step: its gradient counts in no norm, and nothing moves it.
+    """
     prefix, _, layer = name.partition(".")
     if prefix == TOKENS:
         return LearningRate(kind=TOKENS, learning_rate=spec.text_encoder_lr, stop_step=learning_steps(spec))
@@ -321,7 +334,7 @@ def rate_of(spec: TrainSpec, name: str) -> LearningRate:
 
 
 def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[LearningRate, list[str]]:
-    """The names in groups of one rate, in the order of the first of each."""
+    """Return the names in groups of one rate, in the order of the first of each."""
     found: dict[LearningRate, list[str]] = {}
     for name in names:
         found.setdefault(rate_of(spec, name), []).append(name)
@@ -329,8 +342,10 @@ def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[LearningRate, list[st
 
 
 def segments_of(spec: TrainSpec, places: Iterable[tuple[str, int, int]]) -> dict[str, tuple[LearningRate, int, int]]:
-    """Pieces of a row that learn at one rate, as (rate, start, end), by names without a dot: the kind, and from the
-    second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after the other."""
+    """Return the pieces of a row that learn at one rate, as (rate, start, end), by names without a dot. A name is the
+    kind, and from the second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after
+    the other.
+    """
     pieces: list[tuple[LearningRate, int, int]] = []
     for name, start, end in places:
         rate = rate_of(spec, name)

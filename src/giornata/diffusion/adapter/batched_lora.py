@@ -36,7 +36,8 @@ class StackedLora:
 
 
 class BatchedLoraLinear(nn.Linear):
-    """Stands in for `original`, by whose weights it works. Without a stack it is the original.
+    """A linear layer that replaces `original` and computes with its weights. Without a stack the layer computes as
+    the original does.
 
     The stack is no parameter of the module: the model around it looks at its parameters to learn its own precision.
     """
@@ -66,7 +67,7 @@ class BatchedLoraLinear(nn.Linear):
             self.siblings.forget()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """inputs (J·rows, …, I) → (J·rows, …, O)."""
+        """Map inputs (J·rows, …, I) → (J·rows, …, O)."""
         stack, siblings = self.stack, self.siblings
         if siblings is not None and stack is not None:
             return siblings.answer(self.number, inputs)
@@ -89,14 +90,15 @@ class BatchedLoraLinear(nn.Linear):
 
 
 def down(inputs: torch.Tensor, stack: StackedLora) -> torch.Tensor:
-    """inputs (…, I) → (…, R), scaled: one job has the whole batch. The gradient of an index would be a kernel, and
-    that of `squeeze` is a view."""
+    """Multiply inputs (…, I) → (…, R), scaled: one job has the whole batch. The gradient of an index would be a
+    kernel, and that of `squeeze` is a view.
+    """
     low = functional.linear(inputs, stack.a_JRI.squeeze(0))
     return low if stack.scale_J11 is None else low * stack.scale_J11.squeeze(0)
 
 
 def up(outputs: torch.Tensor, low: torch.Tensor, stack: StackedLora) -> torch.Tensor:
-    """outputs (…, O) and what B makes of low (…, R): one job has the whole batch."""
+    """Add to outputs (…, O) the product of B and low (…, R): one job has the whole batch."""
     low = low if stack.dropping is None else stack.dropping(low)
     flat_NO, low_NR = outputs.reshape(-1, outputs.shape[-1]), low.reshape(-1, low.shape[-1])
     return torch.addmm(flat_NO, low_NR, stack.b_JOR.squeeze(0).t()).view(outputs.shape)
@@ -114,9 +116,11 @@ TEXT_ATTENTION = ("q_proj", "k_proj", "v_proj")
 
 
 class FusedProjections:
-    """The first that is asked computes the answers of all, and keeps those of the others until they are asked.
+    """Sibling layers whose answers are computed together: the first one called computes all, and keeps the others'
+    until they are called.
 
-    The layers' weights become views of one tensor: no memory is taken twice, and who reads them sees no difference.
+    The layers' weights become views of one tensor: no memory is taken twice, and code that reads the weights sees no
+    difference.
     """
 
     def __init__(self, layers: Sequence[BatchedLoraLinear]) -> None:
@@ -129,7 +133,7 @@ class FusedProjections:
             layer.siblings, layer.number = self, number
 
     def answer(self, number: int, inputs: torch.Tensor) -> torch.Tensor:
-        """inputs (J·rows, …, I) → (J·rows, …, O) of the sibling of this number."""
+        """Map inputs (J·rows, …, I) → (J·rows, …, O) of the sibling of this number."""
         if self._inputs is not inputs or number not in self._answers:
             self._inputs = inputs
             self._answers = dict(enumerate(self._all(inputs)))
@@ -139,7 +143,7 @@ class FusedProjections:
         return answer
 
     def forget(self) -> None:
-        """Keep no answers that nobody asked for, as after a pass that broke off."""
+        """Drop answers that no layer has asked for, as after a pass that broke off."""
         self._inputs, self._answers = None, {}
 
     def _all(self, inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -167,8 +171,9 @@ class FusedProjections:
         ]
 
     def _of_one_job(self, inputs: torch.Tensor, outputs: torch.Tensor) -> list[torch.Tensor]:
-        """Plain products, whose gradients have the layout of the weights. Batched ones are copied into it. In float32
-        the products stay batched: results that are stored have their bits."""
+        """Compute plain products, whose gradients have the layout of the weights. Batched ones are copied into it. In
+        float32 the products stay batched: results that are stored have their bits.
+        """
         stacks = [layer.stack for layer in self._layers if layer.stack is not None]
         low = down(inputs, stacks[0])
         lows = low.split(low.shape[-1] // len(stacks), dim=-1)
@@ -177,7 +182,9 @@ class FusedProjections:
 
 
 def families(model: nn.Module) -> list[list[str]]:
-    """The names of the model's layers that are siblings, those of one family together, in the order of the model."""
+    """Return the names of the model's layers that are siblings, those of one family together, in the order of the
+    model.
+    """
     found: list[list[str]] = []
     for name, layers in _attentions(model):
         parent = model.get_submodule(name)
@@ -204,7 +211,7 @@ def _kind(layer: nn.Linear) -> tuple[object, ...]:
 
 
 def _joined(layers: Sequence[BatchedLoraLinear]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The weights and biases, one under the other. Afterwards the layers' own are views of them."""
+    """Join the weights and biases, one under the other. Afterwards the layers' own are views of them."""
     sizes = [layer.out_features for layer in layers]
     with torch.no_grad():
         weight = torch.cat([layer.weight for layer in layers])

@@ -17,8 +17,9 @@ from torch import nn
 
 
 class Magnitude(DoraLinearLayer):
-    """Takes the place of peft's DoRA layer, of which it inherits the rest. `weight` is m: (O), or (1, O, 1, 1) on a
-    convolution, float32."""
+    """A replacement for peft's DoRA layer, of which it inherits the rest. `weight` is m: (O), or (1, O, 1, 1) on a
+    convolution, float32.
+    """
 
     def __init__(self, like: DoraLinearLayer) -> None:
         super().__init__(fan_in_fan_out=False)
@@ -35,7 +36,7 @@ class Magnitude(DoraLinearLayer):
         base_result: torch.Tensor,
         **_: Any,
     ) -> torch.Tensor:
-        """What is to be added to the base layer's own result for these inputs."""
+        """Return the tensor to add to the base layer's own result for these inputs."""
         norm = norms(base_layer, lora_A, lora_B, scaling).view_as(self.weight)
         ratio = self.weight / norm
         bias = base_layer.bias
@@ -45,7 +46,7 @@ class Magnitude(DoraLinearLayer):
 
 @torch.no_grad()
 def norms(base_layer: nn.Module, lora_A: nn.Module, lora_B: nn.Module, scaling: float) -> torch.Tensor:
-    """‖W + s·B·A‖ of each output: (O), float32 whatever autocast says."""
+    """Return ‖W + s·B·A‖ of each output: (O), float32 whatever autocast says."""
     weight = base_layer.weight
     with torch.autocast(weight.device.type, enabled=False):
         delta_OI = lora_B.weight.float().flatten(1) @ lora_A.weight.float().flatten(1)
@@ -68,6 +69,6 @@ def measure_magnitudes(model: nn.Module, adapter: str) -> None:
 
 
 def dora_layers(model: nn.Module, adapter: str) -> list[LoraLayer]:
-    """The model's layers that have magnitudes."""
+    """Return the model's layers that have magnitudes."""
     every = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
     return [layer for layer in every if adapter in layer.lora_magnitude_vector]

@@ -1,4 +1,4 @@
-"""sd-scripts' dropouts of an adapter: what of it is left out of a forward pass, as a function of (seed, step, layer).
+"""sd-scripts' dropouts of an adapter: the parts left out of a forward pass, as a function of (seed, step, layer).
 
 Between A and B of a layer lies a low-rank vector for each place of a picture. `network_dropout` sets numbers of these
 to zero, `rank_dropout` the same ranks at all places of a picture, and both divide what is left by 1 - p;
@@ -29,7 +29,7 @@ RANKS, MODULE = 2**40, 2**41
 
 
 def ticket(spec: TrainSpec, role: str, key: tuple[int, int, int]) -> list[int]:
-    """A picture's row of tickets_B5. `key` is (step, micro, place)."""
+    """Return a picture's row of tickets_B5. `key` is (step, micro, place)."""
     if spec.seed is None:
         raise ValueError("a job's seed is set at submission")
     own = _signed(key_of("integer", spec.seed, f"dropout/{role}", key))
@@ -39,7 +39,7 @@ def ticket(spec: TrainSpec, role: str, key: tuple[int, int, int]) -> list[int]:
 
 
 class Dropping:
-    """What all layers of a batch look at. Outside of `during` nothing is left out."""
+    """The dropout draws that all layers of a batch share. Outside of `during` nothing is left out."""
 
     def __init__(self) -> None:
         self.tickets_B5: torch.Tensor | None = None
@@ -54,12 +54,12 @@ class Dropping:
             self.tickets_B5 = None
 
     def of_layer(self, name: str) -> "LayerDropping":
-        """For the layer of this public name."""
+        """Return the dropout of the layer with this public name."""
         return LayerDropping(self, name)
 
 
 class LayerDropping:
-    """Leaves something out of one layer's low-rank vectors."""
+    """The dropout of one layer's low-rank vectors."""
 
     def __init__(self, dropping: Dropping, name: str) -> None:
         self._dropping = dropping
@@ -67,7 +67,9 @@ class LayerDropping:
         self._key = _signed(int.from_bytes(digest, "little"))
 
     def __call__(self, low: torch.Tensor) -> torch.Tensor:
-        """low (B, …, R), or with the pictures and their places in one dimension, of the same shape: what is left."""
+        """Apply the dropout to low (B, …, R), or with the pictures and their places in one dimension; the shape
+        stays.
+        """
         tickets_B5 = self._dropping.tickets_B5
         if tickets_B5 is None:
             return low
@@ -76,13 +78,13 @@ class LayerDropping:
         return (low_BTR * kept_BTR.to(low.dtype)).view(low.shape)
 
     def of_channels(self, low_BRHW: torch.Tensor) -> torch.Tensor:
-        """The same on a convolution, whose ranks are channels."""
+        """Apply the same dropout on a convolution, whose ranks are channels."""
         if self._dropping.tickets_B5 is None:
             return low_BRHW
         return self(low_BRHW.movedim(1, -1).contiguous()).movedim(-1, 1)
 
     def _kept(self, tickets_B5: torch.Tensor, places: int, rank: int) -> torch.Tensor:
-        """kept_BTR: 0 for what is left out, and what the rest is multiplied by."""
+        """Return kept_BTR: 0 for the numbers left out, and the factor of the rest."""
         own_B, together_B, *parts = tickets_B5.unbind(1)
         network_B, rank_B, module_B = parts
         device = tickets_B5.device
@@ -100,31 +102,31 @@ class LayerDropping:
 
 
 def drawn(seeds: torch.Tensor, places: torch.Tensor | int) -> torch.Tensor:
-    """Whole numbers below UNITS, int64: those at these places (from 0) in the streams of these seeds."""
+    """Draw whole numbers below UNITS, int64: those at these places (from 0) in the streams of these seeds."""
     steps = _signed((places + 1) * GAMMA) if isinstance(places, int) else (places + 1) * _signed(GAMMA)
     return mixed(seeds + steps) >> 40 & (UNITS - 1)
 
 
 def mixed(z: torch.Tensor) -> torch.Tensor:
-    """SplitMix64's last step, on int64 as if it had no sign."""
+    """Apply SplitMix64's last step, on int64 as if it had no sign."""
     z = (z ^ _shifted(z, 30)) * _signed(FIRST)
     z = (z ^ _shifted(z, 27)) * _signed(SECOND)
     return z ^ _shifted(z, 31)
 
 
 def _shifted(z: torch.Tensor, by: int) -> torch.Tensor:
-    """To the right, with zeros from the left."""
+    """Shift to the right, with zeros from the left."""
     return z >> by & ((1 << (64 - by)) - 1)
 
 
 def _signed(word: int) -> int:
-    """The last 64 bits as int64 has them."""
+    """Return the last 64 bits as int64 has them."""
     word %= 2**64
     return word - 2**64 if word >= 2**63 else word
 
 
 def for_places(tickets: Sequence[torch.Tensor | None], rows: int, device: torch.device) -> torch.Tensor | None:
-    """tickets_B5 of a batch of several jobs, `rows` pictures each; None when nobody leaves anything out."""
+    """Return tickets_B5 of a batch of several jobs, `rows` pictures each; None when no job leaves anything out."""
     if all(each is None for each in tickets):
         return None
     nothing = torch.zeros((rows, 5), dtype=torch.int64, device=device)

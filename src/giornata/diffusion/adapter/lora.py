@@ -1,4 +1,4 @@
-"""Adapters on a frozen base: put on, named, taken off again.
+"""Adapters on a frozen base: attached, named, and removed again.
 
 Shapes: r rank, I inputs, O outputs of the adapted layer. A is r × I (r × I × k × k on a convolution), B is O × r
 (O × r × 1 × 1). The layer gives W·x + (alpha / r)·B·A·x (Hu et al., "LoRA", arXiv 2106.09685); for DoRA see
@@ -70,15 +70,16 @@ class Adapters:
 
     @property
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters of "unet" and, when they are trained, "text_encoders" and "tokens": they learn at different
-        rates."""
+        """Return the parameters of "unet" and, when they are trained, "text_encoders" and "tokens": they learn at
+        different rates.
+        """
         groups: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
             groups.setdefault(group_of(name), []).append(parameter)
         return groups
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of the weights on the CPU, fp32."""
+        """Copy the weights to the CPU, in fp32."""
         return {name: parameter.detach().cpu().clone() for name, parameter in self.parameters.items()}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -108,7 +109,7 @@ class Adapters:
 def add_adapters(
     base: BaseModel, spec: TrainSpec, layers: Collection[str] | None = None, *, dropping: Dropping | None = None
 ) -> Adapters:
-    """Put freshly initialised adapters on the base, or on those of its layers that have these public names. They look
+    """Put freshly initialized adapters on the base, or on those of its layers that have these public names. They look
     at `dropping`, or at one of their own. Raises WorkloadFailed (BAD_SPEC) for unknown targets.
 
     The weights are a function of (spec.seed, name): the device, other adapters and the base's dtype have no
@@ -152,7 +153,7 @@ def add_adapters(
 
 
 def _leave_out(prefix: str, model: nn.Module, dropping: Dropping) -> None:
-    """Let what comes out of each A of peft's layers go through the layer's dropping."""
+    """Pass the output of each A of peft's layers through the layer's dropping."""
     for name, layer in model.named_modules():
         if isinstance(layer, LoraLayer):
             of_layer = dropping.of_layer(public_name(prefix, name))
@@ -161,7 +162,7 @@ def _leave_out(prefix: str, model: nn.Module, dropping: Dropping) -> None:
 
 
 def adapter_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Adapter weights by the key under which peft stores them, which leaves the adapter's name out."""
+    """Return adapter weights by the key under which peft stores them, which leaves the adapter's name out."""
     every = [(f"{key}.", value) for key, value in model.named_parameters() if f".{ADAPTER}." in f"{key}."]
     named = [(key.replace(f".{ADAPTER}.", ".").removesuffix("."), value) for key, value in every]
     return [(_stored(key), value) for key, value in named]
@@ -183,7 +184,7 @@ def take_off(model: nn.Module) -> None:
 
 
 def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[str] | None) -> dict[str, AdapterSize]:
-    """The model's layers to be adapted, by their names in it. `layers` are public names; None means all."""
+    """Return the model's layers to be adapted, by their names in it. `layers` are public names; None means all."""
     if prefix == UNET:
         names = chosen_layers(model, spec.target_modules, spec.lora_unet_blocks)
     else:
@@ -218,13 +219,13 @@ def _config(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> PeftConfig:
 
 
 def group_of(name: str) -> str:
-    """The group of a parameter of this name: those of a group learn at one rate."""
+    """Return the group of a parameter of this name: the parameters of a group learn at one rate."""
     kind = name.partition(".")[0]
     return kind if kind in {UNET, "tokens"} else "text_encoders"
 
 
 def _put_on(model: nn.Module, sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> None:
-    # peft draws placeholder weights; the job's random state, if anybody has one, is none of its business
+    # peft draws placeholder weights; they must not change the process's random state
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(_config(sizes, spec), model, adapter_name=ADAPTER)
     if spec.use_dora:
@@ -252,8 +253,8 @@ def _compute_in(layer: BaseTunerLayer, dtype: torch.dtype) -> None:
 
 
 def initialise(parameters: Mapping[str, nn.Parameter], seed: int) -> None:
-    """One factor of each product zero, the others uniform in ±1/sqrt(fan-in): kaiming_uniform_(a=sqrt(5)), as peft
-    and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands.
+    """Set one factor of each product to zero, the others uniform in ±1/sqrt(fan-in): kaiming_uniform_(a=sqrt(5)), as
+    peft and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands.
     """
     with torch.no_grad():
         for name, parameter in parameters.items():

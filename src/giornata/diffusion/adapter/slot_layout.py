@@ -1,4 +1,4 @@
-"""What lies where in a row of `giornata.diffusion.adapter.slots`: the text encoders' numbers, then those of the UNet.
+"""The layout of a row of `giornata.diffusion.adapter.slots`: the text encoders' numbers, then the UNet's.
 
 Shapes: I inputs, O outputs of a layer; R the rank that its adapter is padded to. Of each layer A (R × I) and then B
 (O × R); of siblings, which are given one tensor, the A of all and then their B.
@@ -16,7 +16,7 @@ UNET_GROUP, TEXT_GROUP = "unet", "text_encoders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPlace:
-    """Where one tensor lies in a row, and what it is when padded. `layer` is the public name of what it adapts."""
+    """The place of one tensor in a row, and its shape when padded. `layer` is the public name of what it adapts."""
 
     layer: str
     name: str
@@ -37,11 +37,11 @@ class TensorPlace:
         return ".lora_A." in self.name
 
     def shifted(self, by: int) -> "TensorPlace":
-        """The same in a piece of the row."""
+        """Return the same place within a piece of the row."""
         return replace(self, start=self.start + by)
 
     def view(self, row_M: torch.Tensor, rank: int) -> torch.Tensor:
-        """The tensor without its padding, in the row's own memory."""
+        """Return the tensor without its padding, in the row's own memory."""
         padded = row_M[self.start : self.end].view(self.rows, self.columns)
         return padded[:rank] if self.is_a else padded[:, :rank]
 
@@ -56,7 +56,9 @@ class FusedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLayout:
-    """What lies where in a row. `groups` are those that learn at a rate of their own, by their ends in the row."""
+    """The places of all tensors in a row. `groups` are the tensors with a learning rate of their own, by their ends
+    in the row.
+    """
 
     places: tuple[TensorPlace, ...]
     families: tuple[FusedGroup, ...]
@@ -64,22 +66,24 @@ class SlotLayout:
 
     @property
     def width(self) -> int:
-        """M."""
+        """Return M, the numbers in one row."""
         return self.places[-1].end
 
     @property
     def pieces(self) -> tuple[TensorPlace, ...]:
-        """Of each family its A and then its B; in this order they are the whole row."""
+        """Return each family's A and then its B; in this order they are the whole row."""
         return tuple(place for family in self.families for place in (family.a, *family.b))
 
     def views(self, row_M: torch.Tensor, ranks: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """All tensors of a row by the names of `Adapters`, in the order of the sorted names. `ranks` by layer."""
+        """Return all tensors of a row by the names of `Adapters`, in the order of the sorted names. `ranks` by
+        layer.
+        """
         found = {place.name: place.view(row_M, ranks[place.layer]) for place in self.places}
         return {name: found[name] for name in sorted(found)}
 
 
 def layout_of(families: Sequence[Sequence[AdaptedLayer]], ranks: Mapping[str, int]) -> SlotLayout:
-    """The layout for these families, in this order; members of one have the same rank."""
+    """Return the layout for these families, in this order; members of one have the same rank."""
     places: list[TensorPlace] = []
     found: list[FusedGroup] = []
     groups: dict[str, tuple[int, int]] = {}
@@ -126,17 +130,18 @@ class SlotScaling:
         self._needed[place] = any(scale != 1.0 for scale in of_families)
 
     def clear(self, place: int) -> None:
-        """Nobody sits here any more."""
+        """Zero the scales of this place, which has no adapter any more."""
         self.values_JF[place] = 0.0
         self._needed[place] = False
 
     def is_needed(self, places: slice) -> bool:
-        """Whether a scale of these places is other than 1. Nothing has to be multiplied otherwise: the numbers of a
-        place without an adapter are zero."""
+        """Return True when a scale of these places is other than 1. Nothing has to be multiplied otherwise: the
+        numbers of a place without an adapter are zero.
+        """
         return any(self._needed[places])
 
     def of_numbers(self, places: slice) -> torch.Tensor:
-        """A factor for each number of these places, (J, M): the scale for those of A, 1 for those of B."""
+        """Return a factor for each number of these places, (J, M): the scale for those of A, 1 for those of B."""
         scale_JF = self.values_JF[places]
         both_J2F = torch.stack([scale_JF, torch.ones_like(scale_JF)], dim=-1).flatten(1)
         return both_J2F.repeat_interleave(self._sizes_2F, dim=1, output_size=self._width)

@@ -1,4 +1,4 @@
-"""Fixed places on one frozen base, in each of which a job's LoRA may sit, learn and leave.
+"""Fixed places on one frozen base, each of which holds one job's LoRA while that job learns.
 
 Shapes: J places; M numbers of a place; F families of layers; R the rank that a layer's adapters are padded to. The
 weights of a place are one row of values_JM (`giornata.diffusion.adapter.slot_layout` says what lies where). So a
@@ -40,12 +40,12 @@ from giornata.protocol.training.objective import has_dropout
 
 
 class AdapterSlots:
-    """`count` places for adapters on the layers of `base` that `spec` adapts, or on `layers` of these.
+    """A set of `count` places for adapters on the layers of `base` that `spec` adapts, or on `layers` of these.
 
-    Each has room for an adapter of `rank`, or without it for one as large as `spec` has it there; whoever sits here
-    has the targets and patterns of `spec`. The layers do nothing outside of `on()`: pictures and captions are
-    encoded, and class pictures drawn, by the bare base meanwhile. As a context manager it takes itself off the base
-    at the end.
+    Each place has room for an adapter of `rank`, or without it for one as large as `spec` has it there; the job in a
+    place has the targets and patterns of `spec`. The layers do nothing outside of `on()`: pictures and captions are
+    encoded, and class pictures drawn, by the bare base meanwhile. As a context manager the set takes itself off the
+    base at the end.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class AdapterSlots:
         self._sizes = [piece.size for piece in self.layout.pieces]
         self._scaling = SlotScaling(self.layout, count=count, device=base.device)
         self.dropping = Dropping()
-        # Whoever trains alone and leaves nothing out has the plainest layers.
+        # A job that trains alone and leaves nothing out has the plainest layers.
         self._drops = count > 1 or has_dropout(spec)
         self.width = 0
 
     def set_width(self, width: int) -> None:
-        """How many places, from the first on, take part in the batch from now on."""
+        """Set how many places, from the first on, take part in the batch from now on."""
         if not 1 <= width <= self.count:
             raise ValueError(f"a batch of {width} places out of {self.count}")
         self.width = width
 
     def _stacks(self, row_JM: torch.Tensor, places: slice) -> Iterator[StackedLora]:
-        """One for each of the adapted layers, in their order, of the rows of these places."""
+        """Yield a stack for each of the adapted layers, in their order, from the rows of these places."""
         scale_JF = None
         if self._scaling.is_needed(places):
             if self.dtype is torch.float32:
@@ -127,7 +127,7 @@ class AdapterSlots:
                 each.layer.attach(former)
 
     def assign(self, place: int, spec: TrainSpec) -> "AdapterSlot":
-        """A freshly initialised adapter in this place; see `giornata.diffusion.adapter.lora.add_adapters`."""
+        """Initialize an adapter in this place; see `giornata.diffusion.adapter.lora.add_adapters`."""
         if spec.seed is None:
             raise ValueError("a job's seed is set at submission")
         self.clear(place)
@@ -136,14 +136,14 @@ class AdapterSlots:
         return slot
 
     def clear(self, place: int) -> None:
-        """Nobody sits here any more; the place computes what the bare base does."""
+        """Empty this place, so that it computes exactly what the bare base computes."""
         with torch.no_grad():
             self.values_JM[place].zero_()
             self.gradients_JM[place].zero_()
         self._scaling.clear(place)
 
     def scale(self, place: int, of_families: Sequence[float]) -> None:
-        """What the adapters in this place are multiplied by, family by family."""
+        """Set the scales that multiply the adapters in this place, family by family."""
         self._scaling.set(place, of_families)
 
     def remove(self) -> None:
@@ -194,11 +194,11 @@ class AdapterSlot:
 
     @property
     def layout(self) -> SlotLayout:
-        """What lies where."""
+        """Return the layout of the place's row."""
         return self._slots.layout
 
     def bind(self) -> None:
-        """Point everything at the place's row and its gradients."""
+        """Point rows, weights and gradients at the place's own memory."""
         slots, place = self._slots, self.place
         slots.scale(place, self._scales)
         for name, (_, start, end) in self.segments.items():
@@ -210,11 +210,13 @@ class AdapterSlot:
             parameter.data, parameter.grad = values[name], gradients[name]
 
     def alone(self) -> AbstractContextManager[None]:
-        """Within, the whole batch goes through this job's adapter, whoever has the other places; no gradients."""
+        """Within, the whole batch goes through this job's adapter, whatever lies in the other places; no
+        gradients.
+        """
         return self._slots.only(self.place)
 
     def move(self, place: int) -> None:
-        """Take the weights and what there is of the gradient to another place, and leave this one empty."""
+        """Take the weights and the gradients so far to another place, and leave this one empty."""
         slots, old = self._slots, self.place
         with torch.no_grad():
             slots.values_JM[place].copy_(slots.values_JM[old])
@@ -228,8 +230,9 @@ class AdapterSlot:
         self._slots.clear(self.place)
 
     def cut(self, name: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
-        """A tensor that has a number for each of those of `rows[name]`, cut into the adapter's tensors, without
-        padding."""
+        """Cut a tensor that has a number for each of those of `rows[name]` into the adapter's tensors, without
+        padding.
+        """
         _, start, end = self.segments[name]
         inside = [place for place in self.layout.places if start <= place.start < end]
         return {place.name: place.shifted(-start).view(row, self.ranks[place.layer]) for place in inside}
@@ -237,7 +240,7 @@ class AdapterSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Adapted:
-    """A layer whose place a SlotLinear has taken."""
+    """A layer that a BatchedLoraLinear has replaced."""
 
     what: AdaptedLayer
     layer: BatchedLoraLinear
@@ -247,8 +250,9 @@ class _Adapted:
 
 
 def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> tuple[tuple[_Adapted, ...], ...]:
-    """Put a SlotLinear into the place of every chosen layer; all or none. Siblings together, otherwise by public
-    names."""
+    """Replace every chosen layer by a BatchedLoraLinear; all or none. Siblings together, otherwise by public
+    names.
+    """
     other = sorted(each.name for each in chosen if type(each.layer) not in {nn.Linear, EightBitLinear})
     if other or not chosen:
         message = f"{other[0]} is not a plain linear layer" if other else "name no layer of the UNet"
@@ -271,7 +275,7 @@ def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]
 
 
 def _related(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> list[list[str]]:
-    """Public names of those that are given one tensor and have adapters of one size."""
+    """Return the public names of layers that are given one tensor and have adapters of one size."""
     alike: dict[tuple[int, int, AdapterSize], list[str]] = defaultdict(list)
     for model in {id(each.model): each.model for each in chosen}.values():
         public = {each.name: each.public for each in chosen if each.model is model}

@@ -34,7 +34,7 @@ PULL = 0.1
 
 
 def unsaid(spec: TrainSpec, captions: Sequence[str]) -> list[Fault]:
-    """A fault for every abstraction that no caption says: its tokens would learn nothing."""
+    """Return a fault for every abstraction that no caption contains: its tokens would learn nothing."""
     return [
         Fault(
             where="spec.token_abstraction",
@@ -47,12 +47,12 @@ def unsaid(spec: TrainSpec, captions: Sequence[str]) -> list[Fault]:
 
 
 def learning_steps(spec: TrainSpec) -> int:
-    """Optimizer steps in which the new tokens learn."""
+    """Return the count of optimizer steps in which the new tokens learn."""
     return max(1, int(spec.train_text_encoder_ti_frac * spec.max_train_steps))
 
 
 def taught(base: BaseModel, spec: TrainSpec) -> BaseModel:
-    """The base with tokenizers that know the new tokens; the base itself when there are none.
+    """Return the base with tokenizers that know the new tokens; the base itself when there are none.
 
     Raises WorkloadFailed(BAD_SPEC) when the tokenizers know them already.
     """
@@ -92,7 +92,7 @@ class NewTokens:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """After an update: take the rows a little back to the spread of the base's embeddings."""
+        """Pull the rows, after an update, a little back to the spread of the base's embeddings."""
         for name, rows_NE in self.rows.items():
             rows_NE.mul_((self.spreads[name] / rows_NE.std()) ** PULL)
 
@@ -138,8 +138,9 @@ def add_tokens(base: BaseModel, spec: TrainSpec) -> NewTokens:
 
 
 def _renumbered(new_from: int) -> Any:
-    """Makes the ids of new tokens negative before the text encoder sees them: SDXL's second one pools at the highest
-    id of a caption, which has to stay the end mark."""
+    """Make the ids of new tokens negative before the text encoder sees them. SDXL's second one pools at the highest
+    id of a caption, which has to stay the end mark.
+    """
 
     def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         del module
@@ -173,15 +174,16 @@ def _refused(fault: Fault) -> WorkloadFailed:
 
 
 def apart(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """(the adapter's weights, the new tokens' rows by `clip_l` and `clip_g`)."""
+    """Split into (the adapter's weights, the new tokens' rows by `clip_l` and `clip_g`)."""
     adapter = {name: tensor for name, tensor in tensors.items() if not name.startswith(TOKENS)}
     rows = {name.removeprefix(TOKENS): tensor for name, tensor in tensors.items() if name.startswith(TOKENS)}
     return adapter, rows
 
 
 def bundle(rows: Mapping[str, torch.Tensor], spec: TrainSpec) -> dict[str, torch.Tensor]:
-    """`bundle_emb.<abstraction>.clip_l` and `.clip_g`: how A1111 (its pull request 13568) and OneTrainer carry
-    embeddings in a LoRA's file. There the abstraction itself is what a prompt says."""
+    """Name the rows `bundle_emb.<abstraction>.clip_l` and `.clip_g`: so A1111 (its pull request 13568) and OneTrainer
+    carry embeddings in a LoRA's file. There the abstraction itself is what a prompt says.
+    """
     each = spec.num_new_tokens_per_abstraction
     return {
         f"{BUNDLE}{word}.{name}": rows_NE[place * each : (place + 1) * each].contiguous()

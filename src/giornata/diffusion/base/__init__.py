@@ -1,1 +1,1 @@
-"""Base models: found, loaded, held in 8 bits, and what they take. Read models first."""
+"""Base models: how they are found, loaded and held in 8 bits, and the memory that they take. Read models first."""

@@ -22,18 +22,19 @@ Work = Callable[[Tensors], torch.Tensor]
 
 
 class Graph(Protocol):
-    """What one function did on the device, ready to be done again."""
+    """The recorded device work of one function, ready to be replayed."""
 
     def replay(self) -> torch.Tensor:
-        """Do it again. Returns the function's result, in memory that the next replay overwrites."""
+        """Run the recorded work again. Returns the function's result, in memory that the next replay overwrites."""
 
 
 class Recorder(Protocol):
-    """Makes graphs, for one device."""
+    """A maker of graphs for one device."""
 
     def record(self, work: Work, inputs: Tensors) -> Graph:
-        """The graph of `work` on these very inputs, whose values each replay reads anew. Runs `work` several times;
-        what `work` writes to is the caller's to put back."""
+        """Record the graph of `work` on these very inputs, whose values each replay reads anew. Runs `work` several
+        times; the caller restores the tensors that `work` writes to.
+        """
 
     def release(self) -> None:
         """Give back the memory that graphs have left. No graph of this recorder may be in use."""
@@ -45,13 +46,13 @@ class _Recorded:
     result: torch.Tensor
 
     def replay(self) -> torch.Tensor:
-        """See Graph."""
+        """Replay the work, as `Graph.replay` describes."""
         self.graph.replay()
         return self.result
 
 
 class CudaRecorder:
-    """Records on a side stream of a CUDA device.
+    """A recorder on a side stream of a CUDA device.
 
     Other threads pin memory and wait for events while a graph is recorded, so only calls of the recording thread may
     break the recording (`thread_local`).
@@ -63,7 +64,9 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Work, inputs: Tensors) -> Graph:
-        """See Recorder. Raises RuntimeError when `work` does what a graph cannot hold, or memory gives out."""
+        """Record a graph, as `Recorder.record` describes. Raises RuntimeError when `work` does what a graph cannot
+        hold, or memory gives out.
+        """
         current = torch.cuda.current_stream(self._device)
         torch.cuda.empty_cache()  # a block of memory belongs to one stream: the side stream needs blocks of its own
         self._stream.wait_stream(current)
@@ -78,10 +81,10 @@ class CudaRecorder:
         return _Recorded(graph, result)
 
     def release(self) -> None:
-        """See Recorder."""
+        """Give back unused memory, as `Recorder.release` describes."""
         torch.cuda.empty_cache()
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """The recorder of a device; None for a device that has no CUDA graphs."""
+    """Return the recorder of a device; None for a device that has no CUDA graphs."""
     return CudaRecorder(device) if device.type == "cuda" else None

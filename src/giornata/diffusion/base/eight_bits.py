@@ -47,22 +47,24 @@ class EightBitWeight(nn.Module):
         self.dtype = weight.dtype
 
     def wide(self) -> torch.Tensor:
-        """The weight that the layer computes with, in the precision in which it was loaded."""
+        """Return the weight that the layer computes with, in the precision in which it was loaded."""
         return widened(self.numbers, self.scale, self.dtype)
 
     def linear(self, inputs: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """inputs (…, I) → (…, O)."""
+        """Map inputs (…, I) → (…, O)."""
         found: torch.Tensor = _Linear.apply(_computed(inputs), self.numbers, self.scale, bias)
         return found
 
     def conv2d(self, inputs_BIHW: torch.Tensor, bias: torch.Tensor | None, geometry: tuple[Any, ...]) -> torch.Tensor:
-        """inputs_BIHW → (B, O, …). `geometry`: stride, padding, dilation, groups."""
+        """Map inputs_BIHW → (B, O, …). `geometry`: stride, padding, dilation, groups."""
         found: torch.Tensor = _Conv2d.apply(_computed(inputs_BIHW), self.numbers, self.scale, bias, geometry)
         return found
 
 
 class EightBitLinear(nn.Linear):
-    """Stands in for `original`, of which it keeps the bias. `weight` is what it computes with, made when asked."""
+    """A linear layer in 8 bits that replaces `original` and keeps its bias. `weight` is the weight that it computes
+    with, made when asked.
+    """
 
     def __init__(self, original: nn.Linear, kind: BaseQuantization) -> None:
         nn.Module.__init__(self)  # not Linear's, which would make weights of its own
@@ -75,15 +77,15 @@ class EightBitLinear(nn.Linear):
         return self.held.wide()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """inputs (…, I) → (…, O)."""
+        """Map inputs (…, I) → (…, O)."""
         return self.held.linear(inputs, self.bias)
 
 
 class EightBitConv2d(nn.Conv2d):
-    """The same for a convolution that pads with zeros."""
+    """A convolution in 8 bits that pads with zeros."""
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
-        """peft builds the convolutions of an adapter as what it adapts; those are to be plain."""
+        """Make a plain convolution when peft builds an adapter's convolution by the type of the adapted layer."""
         of_an_original = not given or isinstance(given[0], nn.Conv2d)
         return super().__new__(cls) if of_an_original else nn.Conv2d(*given, **named)
 
@@ -99,7 +101,7 @@ class EightBitConv2d(nn.Conv2d):
         return self.held.wide()
 
     def forward(self, inputs_BIHW: torch.Tensor) -> torch.Tensor:
-        """inputs_BIHW → (B, O, …)."""
+        """Map inputs_BIHW → (B, O, …)."""
         geometry = (self.stride, self.padding, self.dilation, self.groups)
         return self.held.conv2d(inputs_BIHW, self.bias, geometry)
 
@@ -108,7 +110,9 @@ EIGHT_BITS = (EightBitLinear, EightBitConv2d)
 
 
 def narrowed(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """(numbers in `dtype`, scale in float32) of a weight (O, …). An output whose weights are all zero has scale 1."""
+    """Return (numbers in `dtype`, scale in float32) of a weight (O, …). An output whose weights are all zero has
+    scale 1.
+    """
     wide, largest = weight.detach().float(), LARGEST[dtype]
     scale = wide.abs().amax(dim=tuple(range(1, wide.dim())), keepdim=True) / largest
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -117,7 +121,7 @@ def narrowed(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
 
 
 def widened(numbers: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """numbers · scale in `dtype`. Each product is computed in float32 and rounded once.
+    """Return numbers · scale in `dtype`. Each product is computed in float32 and rounded once.
 
     On CUDA no float32 tensor of the weight's size is made: the kernels convert while they read and write. int8 takes
     one kernel. torch does not promote 8-bit floats, so e4m3 takes two; the conversion before the product is exact.
@@ -139,7 +143,7 @@ def hold(unet: nn.Module, kind: BaseQuantization) -> None:
 
 
 def held_base(base: BaseModel, kind: BaseQuantization, device: torch.device) -> BaseModel:
-    """The base with its UNet held in 8 bits, moved to `device` when it is narrow. NONE leaves it as it is.
+    """Hold the UNet of the base in 8 bits, and move the base to `device` when it is narrow. NONE leaves it as it is.
 
     The numbers are made where the base is: on the CPU they are the same for every GPU that will use them.
     """
@@ -152,13 +156,17 @@ def held_base(base: BaseModel, kind: BaseQuantization, device: torch.device) -> 
 
 
 def working_bytes(unet: nn.Module) -> int:
-    """What the largest weight takes on a GPU while it is wide, in the job's precision. 0 without 8 bits."""
+    """Return the bytes that the largest weight takes on a GPU while it is wide, in the job's precision. 0 without 8
+    bits.
+    """
     held = (module for module in unet.modules() if isinstance(module, EightBitWeight))
     return max((each.numbers.numel() * each.dtype.itemsize for each in held), default=0)
 
 
 def _held(layer: nn.Module, kind: BaseQuantization) -> nn.Module | None:
-    """What takes the layer's place; None for one that stays, as a layer does that is more than its type says."""
+    """Return the 8-bit layer that replaces this one. Return None for a layer that stays, because it does more than
+    its type says.
+    """
     if type(layer) is nn.Linear:
         return EightBitLinear(layer, kind)
     plain = type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -166,13 +174,15 @@ def _held(layer: nn.Module, kind: BaseQuantization) -> nn.Module | None:
 
 
 def _computed(inputs: torch.Tensor) -> torch.Tensor:
-    """In the precision in which autocast would have them multiplied."""
+    """Cast the inputs to the precision in which autocast would multiply them."""
     kind = inputs.device.type
     return inputs.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else inputs
 
 
 class _Linear(torch.autograd.Function):
-    """x·Wᵀ + b, of which only the 8 bits of W are kept. There is no gradient for W and b, which are frozen."""
+    """The function x·Wᵀ + b, of which only the 8 bits of W are kept. There is no gradient for W and b, which are
+    frozen.
+    """
 
     @staticmethod
     def forward(
@@ -189,7 +199,9 @@ class _Linear(torch.autograd.Function):
 
 
 class _Conv2d(torch.autograd.Function):
-    """The same for a convolution. The inputs are not kept: only a gradient for W would want them."""
+    """The function of a convolution with a weight in 8 bits. The inputs are not kept: only a gradient for W would
+    want them.
+    """
 
     @staticmethod
     def forward(  # noqa: PLR0917  (autograd hands on what it was given, by its place)

@@ -1,4 +1,4 @@
-"""Brings a model from the Hugging Face hub onto this machine, and says whose fault it is when that fails.
+"""Brings a model from the Hugging Face hub onto this machine, and attributes each failure to the job or the node.
 
 A name that the hub does not know is the job's fault (BAD_SPEC). Anything that keeps this machine from reaching
 the hub, or from getting whole files, is not (NODE_DOWNLOAD): another machine may have more luck.
@@ -35,8 +35,8 @@ from giornata.protocol.training.model_names import HubFile
 # ---- the cache of this machine, within a bound: the least recently used repositories go first
 #
 # Only repositories that a node brought here are counted and removed. Each has a mark beside the cache, whose time is
-# that of its last use; what was there before (somebody's own models in the same cache) has none and is never touched.
-# A mark is locked while the repository is read, so nobody removes what another engine is just loading. The cache is
+# that of its last use; what was there before (a user's own models in the same cache) has none and is never touched.
+# A mark is locked while the repository is read, so no engine removes what another is just loading. The cache is
 # read and changed by huggingface_hub's own tools.
 
 MARKS = ".giornata"
@@ -51,7 +51,7 @@ class HubCache:
     _held: dict[str, IO[bytes]] = field(default_factory=dict)
 
     def using(self, repository: str) -> None:
-        """Say, before it is fetched, that a repository is about to be read: nobody removes it until `close`."""
+        """Mark a repository, before it is fetched, as in use: no process removes it until `close`."""
         mark = self._mark(repository)
         if repository in self._held or (self._folder(repository).exists() and not mark.exists()):
             return
@@ -62,9 +62,8 @@ class HubCache:
         self._held[repository] = file
 
     def trim(self) -> list[str]:
-        """Remove what was used longest ago until the rest is within the bound; the names of what went.
-
-        What is in use stays, here or in another process, even if the bound is exceeded.
+        """Remove the repositories used longest ago until the rest is within the bound; return the removed names.
+        Repositories in use stay, here or in another process, even if the bound is exceeded.
         """
         if self.bound_bytes is None:
             return []
@@ -84,7 +83,7 @@ class HubCache:
         return gone
 
     def close(self) -> None:
-        """What was in use may go."""
+        """Release the repositories in use, so that a trim may delete them."""
         while self._held:
             self._held.popitem()[1].close()
 
@@ -109,7 +108,7 @@ class HubCache:
 
 @contextmanager
 def _alone(mark: Path) -> Iterator[bool]:
-    """Whether nobody else holds the mark; nobody can take it inside."""
+    """Yield True when no other process holds the mark; no other can take it inside the context."""
     with mark.open("ab") as file:
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,16 +121,16 @@ DISK_ERRORS = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT})
 
 
 class ModelHub(Protocol):
-    """Where models come from. All raise what `huggingface_hub` raises."""
+    """A source of base models. All methods raise what `huggingface_hub` raises."""
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
-        """The folder of a whole pipeline, downloaded unless it is here already."""
+        """Return the folder of a whole pipeline, downloaded unless it is here already."""
 
     def vae(self, name: str) -> Path:
-        """The folder of a repository that holds an autoencoder, at its top or under vae/."""
+        """Return the folder of a repository that holds an autoencoder, at its top or under vae/."""
 
     def file(self, name: str, file: str, *, revision: str | None) -> Path:
-        """One file of a repository."""
+        """Return one file of a repository."""
 
 
 class HuggingFaceHub:
@@ -145,7 +144,7 @@ class HuggingFaceHub:
         self._token, self._cache = token, cache or HubCache()
 
     def close(self) -> None:
-        """What was fetched has been read."""
+        """Release the fetched files in the cache, because the caller has read them."""
         self._cache.close()
 
     @property
@@ -153,7 +152,9 @@ class HuggingFaceHub:
         return None if self._token is None else self._token.get_secret_value()
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
-        """As the protocol says. Looks at model_index.json first, so that a wrong model does not cost gigabytes."""
+        """Return the pipeline's folder, as `ModelHub.pipeline` describes. Looks at model_index.json first, so that a
+        wrong model does not cost gigabytes.
+        """
         self._cache.using(name)
         index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision, token=self._plain))
         family = family_of_index(json.loads(index.read_bytes()).get("_class_name"))
@@ -165,7 +166,7 @@ class HuggingFaceHub:
         return folder
 
     def vae(self, name: str) -> Path:
-        """As the protocol says."""
+        """Return the autoencoder's folder, as `ModelHub.vae` describes."""
         patterns = ["config.json", "*model.safetensors", "vae/config.json", "vae/*model.safetensors"]
         self._cache.using(name)
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, token=self._plain))
@@ -173,7 +174,7 @@ class HuggingFaceHub:
         return folder
 
     def file(self, name: str, file: str, *, revision: str | None) -> Path:
-        """As the protocol says."""
+        """Return one fetched file, as `ModelHub.file` describes."""
         self._cache.using(name)
         path = Path(huggingface_hub.hf_hub_download(name, file, revision=revision, token=self._plain))
         self._cache.trim()
@@ -181,7 +182,7 @@ class HuggingFaceHub:
 
 
 def fetched_pipeline(hub: ModelHub, name: str, *, revision: str | None, variant: str | None, field: str) -> Path:
-    """The folder of `name`, from the hub. Raises WorkloadFailed, BAD_SPEC or NODE_DOWNLOAD."""
+    """Return the folder of `name`, from the hub. Raises WorkloadFailed, BAD_SPEC or NODE_DOWNLOAD."""
     try:
         return hub.pipeline(name, revision=revision, variant=variant)
     except (OSError, TransportError, ValueError) as error:
@@ -189,7 +190,7 @@ def fetched_pipeline(hub: ModelHub, name: str, *, revision: str | None, variant:
 
 
 def fetched_vae(hub: ModelHub, name: str, *, field: str) -> Path:
-    """As `fetched_pipeline`, for an autoencoder of its own."""
+    """Return the folder of an autoencoder of its own, with the errors of `fetched_pipeline`."""
     try:
         return hub.vae(name)
     except (OSError, TransportError, ValueError) as error:
@@ -197,7 +198,7 @@ def fetched_vae(hub: ModelHub, name: str, *, field: str) -> Path:
 
 
 def fetched_file(hub: ModelHub, file: HubFile, *, revision: str | None, field: str) -> Path:
-    """As `fetched_pipeline`, for a single file."""
+    """Return the path of a single file, with the errors of `fetched_pipeline`."""
     try:
         return hub.file(file.repository, file.file, revision=revision)
     except RemoteEntryNotFoundError as error:
@@ -211,7 +212,7 @@ def fetched_file(hub: ModelHub, file: HubFile, *, revision: str | None, field: s
 def download_failed(
     name: str, revision: str | None, variant: str | None, field: str, error: Exception
 ) -> WorkloadFailed:
-    """What an error of the hub's client means for the attempt."""
+    """Return the failure that an error of the hub's client means for the attempt."""
     what = f"{name}" + (f" at revision {revision}" if revision else "")
     hint = "check the spelling; for a private or gated model, name the secret with your token: hub_token_secret"
     if isinstance(error, RevisionNotFoundError):
@@ -238,15 +239,16 @@ BLOCK_BYTES = 512  # POSIX: st_blocks counts these, whatever the file system's o
 
 
 class Arrival:
-    """What has arrived in some directories, by the room that their files really take: some are made full size at
-    once."""
+    """The bytes that have arrived in some directories, counted as disk blocks: the client makes some files full size
+    at once.
+    """
 
     def __init__(self, *directories: Path) -> None:
         self._directories = directories
         self._bytes = self._count()
 
     def moved(self) -> bool:
-        """Whether anything has come, or gone, since this was last asked."""
+        """Return True when bytes have arrived, or gone, since the last call."""
         before, self._bytes = self._bytes, self._count()
         return before != self._bytes
 

@@ -1,8 +1,8 @@
-"""How much device memory a job takes: reckoned from the shapes of its model, before it starts.
+"""The device memory that a job takes, computed from the shapes of its model before it starts.
 
 What autograd keeps of one picture, with h bytes per element (2 on a base in bf16, 4 in fp32):
 
-    normalisation            its input, h; with an activation function after it, whose input is its output, 2h
+    normalization            its input, h; with an activation function after it, whose input is its output, 2h
     convolution              its input, h; with weights of 8 bits only where it is adapted
     attention                queries and output of every place, keys and values of every key, h
     gated linear unit        its input (both halves) and the activated half, h
@@ -32,22 +32,27 @@ NEVER_AGAIN = "mid_block.resnets.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationPrecision:
-    """`half` bytes per element. `copies`: whether every adapted layer keeps a copy of its input."""
+    """The bytes per element of activations, `half`. `copies`: whether every adapted layer keeps a copy of its
+    input.
+    """
 
     half: int
     copies: bool
 
     @classmethod
     def of(cls, *, mixed: bool, lean: bool = True) -> "ActivationPrecision":
-        """On a base in bf16 or in fp32, whose adapter is carried by the lean layer or by peft's."""
+        """Return the precision on a base in bf16 (`mixed`) or fp32, with the adapter in the lean layer or in
+        peft's.
+        """
         return cls(half=2 if mixed else 4, copies=mixed and not lean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterShape:
-    """The adapter on one layer: its rank, whether it has magnitudes (DoRA), whether it is multiplied out to a matrix
-    of the layer's own size before it is used (LoKr), and whether something of it is left out in each step: then what
-    is left and by what it was multiplied are kept too."""
+    """The adapter on one layer, as far as memory depends on it. It has a rank; `magnitudes` says whether it is DoRA;
+    `multiplied_out`, whether it becomes a matrix of the layer's own size before it is used (LoKr). `drops`: something
+    of it is left out in each step, and then what is left and its factors are kept too.
+    """
 
     rank: int
     magnitudes: bool = False
@@ -55,11 +60,15 @@ class AdapterShape:
     drops: bool = False
 
     def trained(self, inputs: int, outputs: int) -> int:
-        """How many numbers it has on a layer of this size, a kernel counted among the inputs. Of LoKr: not more."""
+        """Return how many numbers the adapter has on a layer of this size, a kernel counted among the inputs. For
+        LoKr it is an upper bound.
+        """
         return self.rank * (inputs + outputs) + (outputs if self.magnitudes else 0)
 
     def kept_bytes(self, output_places: int, outputs: int, half: int) -> int:
-        """What autograd keeps of one picture besides the layer's input, in `half` bytes per element."""
+        """Return the bytes that autograd keeps of one picture besides the layer's input, in `half` bytes per
+        element.
+        """
         low = 0 if self.multiplied_out else self.rank * (3 if self.drops else 1)
         return output_places * (low + (2 * outputs if self.magnitudes else 0)) * half
 
@@ -67,7 +76,9 @@ class AdapterShape:
 def kept_bytes(
     layers: Sequence[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision, recompute: Recompute
 ) -> int:
-    """What autograd keeps of one picture between forward and backward pass. `adapted` are layers by their names."""
+    """Return the bytes that autograd keeps of one picture between forward and backward pass. `adapted` are layers by
+    their names.
+    """
     first = min((layer.block for layer in layers if layer.name in adapted), default=max(x.block for x in layers))
     total, inputs, lowest = 0, dict[str, int](), _lowest(layers)
     for layer in layers:
@@ -81,7 +92,7 @@ def kept_bytes(
 def largest_unit_bytes(
     layers: Iterable[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision
 ) -> int:
-    """What one unit takes for one picture while it is computed again."""
+    """Return the bytes that the largest unit takes for one picture while it is computed again."""
     units: dict[str, int] = defaultdict(int)
     for layer in layers:
         units[layer.unit] += _kept(layer, adapted.get(layer.name), precision) if layer.unit else 0
@@ -91,8 +102,9 @@ def largest_unit_bytes(
 def multiplied_out_bytes(
     layers: Sequence[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision, recompute: Recompute
 ) -> int:
-    """What autograd keeps of adapters that are multiplied out, however many pictures there are; with gradient
-    checkpointing, the most of it that there is at a time."""
+    """Return the bytes that autograd keeps of adapters that are multiplied out, for any number of pictures. With
+    gradient checkpointing, this is the most that exists at a time.
+    """
     standing, units, lowest = 0, defaultdict[str, int](int), _lowest(layers)
     for layer in layers:
         adapter_shape = adapted.get(layer.name)
@@ -107,7 +119,7 @@ def multiplied_out_bytes(
 
 
 def _lowest(layers: Iterable[Layer]) -> range:
-    """The blocks of the lowest level, where activations are small."""
+    """Return the blocks of the lowest level, where activations are small."""
     levels = (max(layer.block for layer in layers) - 1) // 2
     return range(levels - 1, levels + 2)
 
@@ -138,26 +150,31 @@ def _kept(layer: Layer, adapter_shape: AdapterShape | None, precision: Activatio
 
 
 def _reads_what_is_new(layer: Layer) -> bool:
-    """Without casts, layers that read the same tensor share it: queries stand for keys and values, what an attention
-    gives out is kept by it already, and so is the input of a convolution unless it is in 8 bits."""
+    """Return True when the layer keeps an input that no other layer keeps. Without casts, layers that read the same
+    tensor share it: queries stand for keys and values, what an attention gives out is kept by it already, and so is
+    the input of a convolution unless it is in 8 bits.
+    """
     if layer.kind is LayerKind.CONV:
         return layer.eight_bits
     return layer.name.endswith(("to_q", "proj", "proj_in", "proj_out", "net.2"))
 
 
 def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: ActivationPrecision) -> int:
-    """What autograd keeps of one prompt in text encoders that learn. Of each layer: two normalisations, four adapted
-    projections, an attention, and a feed-forward of four times the width with its activation: 22 h."""
+    """Return the bytes that autograd keeps of one prompt in text encoders that learn. Each layer has two
+    normalizations, four adapted projections, an attention, and a feed-forward of four times the width with its
+    activation: 22 h.
+    """
     per_place = 22 * precision.half
     return sum(PROMPT_TOKENS * width * depth * per_place for width, depth in widths_and_depths)
 
 
 def vae_bytes(channels: int, resolution: int, bytes_per_element: int) -> int:
-    """The most that a VAE holds at a time for one picture, without autograd: at full resolution a residual block's
-    input, its normalised and activated copies and its output, `channels` wide."""
+    """Return the most bytes that a VAE holds at a time for one picture, without autograd. At full resolution these
+    are a residual block's input, its normalized and activated copies and its output, `channels` wide.
+    """
     return 4 * channels * resolution * resolution * bytes_per_element
 
 
 def in_gib(size_bytes: float) -> str:
-    """For a person."""
+    """Format a size in GiB for a person to read."""
     return f"{size_bytes / GIB:.1f} GiB"

@@ -1,8 +1,8 @@
-"""What a folder in diffusers layout must hold to be a base model. Standard library only: loads no torch.
+"""Checks that a folder in diffusers layout holds a whole base model. Standard library only: loads no torch.
 
-Two kinds of trouble are told apart. A *layout* fault means that the folder is not a model that can be trained,
-wherever it lies: the job asked for the wrong thing. A *damage* fault means that it is one, but that bytes of this
-copy are missing or cut short: another machine may hold a good copy.
+The module tells two kinds of trouble apart. A *layout* fault means that the folder is not a model that can be
+trained, wherever it lies: the job asked for the wrong thing. A *damage* fault means that the folder is such a model,
+but that bytes of this copy are missing or cut short: another machine may hold a good copy.
 """
 
 import json
@@ -23,7 +23,7 @@ BEGINNING_BYTES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderFaults:
-    """All that is wrong with a model folder: `layout` is the job's fault, `damage` that of this copy."""
+    """The faults of a model folder: `layout` is the job's fault, `damage` that of this copy."""
 
     layout: tuple[Fault, ...] = ()
     damage: tuple[Fault, ...] = ()
@@ -34,12 +34,12 @@ class FolderFaults:
 
 
 def check_model_folder(path: Path, *, variant: str | None = None, field: str = FIELD) -> list[Fault]:
-    """Everything that keeps `path` from being used as a base; empty when it is fine. Reads no weights."""
+    """Return everything that keeps `path` from being used as a base; empty when it is fine. Reads no weights."""
     return list(inspect_model_folder(path, variant=variant, field=field))
 
 
 def inspect_model_folder(path: Path, *, variant: str | None = None, field: str = FIELD) -> FolderFaults:
-    """As `check_model_folder`, with the two kinds of faults apart."""
+    """Check the folder as `check_model_folder` does, but keep the two kinds of faults apart."""
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         hint = "give a folder in diffusers layout, with model_index.json at its top, or a .safetensors checkpoint"
@@ -68,7 +68,7 @@ def inspect_model_folder(path: Path, *, variant: str | None = None, field: str =
 def component_faults(
     folder: Path, *, stem: str, variant: str | None, field: str = FIELD
 ) -> tuple[list[Fault], list[Fault]]:
-    """(layout, damage) faults of one component's weight files, from their names, sizes and headers."""
+    """Return (layout, damage) faults of one component's weight files, from their names, sizes and headers."""
     infix = f".{variant}" if variant else ""
     single = folder / f"{stem}{infix}.safetensors"
     index_path = folder / f"{stem}.safetensors.index{infix}.json"
@@ -85,7 +85,9 @@ def component_faults(
 
 
 def damaged(path: Path) -> list[Fault]:
-    """Whether a safetensors file is missing, cut short or without a readable header. Reads the header only."""
+    """Return faults when a safetensors file is missing, cut short or without a readable header. Reads the header
+    only.
+    """
     hint = "fetch the file again"
     try:
         size_bytes = path.stat().st_size
@@ -111,7 +113,7 @@ def damaged(path: Path) -> list[Fault]:
 
 
 def _something_else(path: Path, beginning: bytes) -> Fault | None:
-    """What lies where weights should, when it is one of the things that downloads leave there."""
+    """Return a fault when the file is a web page or a Git LFS pointer instead of weights."""
     text = beginning.lstrip().lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
         hint = "the address was that of a page, or asks for a login: fetch the file itself"
@@ -123,7 +125,7 @@ def _something_else(path: Path, beginning: bytes) -> Fault | None:
 
 
 def family_of_folder(path: Path) -> Family:
-    """The family of a folder that was found to be fine. Raises ValueError for one that was not."""
+    """Return the family of a folder that was found to be fine. Raises ValueError for one that was not."""
     index, _ = _json_object(path / "model_index.json")
     family = family_of_index((index or {}).get("_class_name"))
     if family is None:
@@ -132,7 +134,7 @@ def family_of_folder(path: Path) -> Family:
 
 
 def _nearest(index: dict[str, Any]) -> Family:
-    """The family that the folder says it is of, or is likely to have been meant as."""
+    """Return the family that the folder names, or the one that was probably meant."""
     return family_of_index(index.get("_class_name")) or (SDXL if "text_encoder_2" in index else SD15)
 
 
@@ -166,7 +168,7 @@ def _folders_missing(path: Path, names: list[str], family: Family, field: str) -
 
 
 def _json_object(path: Path) -> tuple[dict[str, Any] | None, list[Fault]]:
-    """The object in a JSON file. (None, []) when there is no such file."""
+    """Return the object in a JSON file. (None, []) when there is no such file."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:

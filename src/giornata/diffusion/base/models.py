@@ -97,7 +97,7 @@ def load_base(
 
 
 def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
-    """The precision the VAE runs in.
+    """Return the precision the VAE runs in.
 
     SDXL's own VAE overflows in half precision and says so: `force_upcast` in its config. It then runs in fp32,
     in bf16 jobs too: bf16 does not overflow, but keeps 8 bits of each number, and since a picture is encoded
@@ -108,7 +108,7 @@ def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
 
 
 def _located(spec: TrainSpec, hub: ModelHub) -> Path:
-    """The folder or the file of the base model, on this machine; or a path where there is nothing."""
+    """Return the folder or the file of the base model on this machine, or a path where nothing lies."""
     name = spec.pretrained_model_name_or_path
     local = Path(name).expanduser()
     if local.exists():
@@ -121,7 +121,7 @@ def _located(spec: TrainSpec, hub: ModelHub) -> Path:
 
 
 def _inspected(spec: TrainSpec, place: Path) -> Family:
-    """The family of what lies there. Raises WorkloadFailed with all that is wrong with it."""
+    """Return the family of the model that lies there. Raises WorkloadFailed with all that is wrong with it."""
     if place.is_dir() or not is_single_file(place.name):
         _refuse(inspect_model_folder(place, variant=spec.variant), place)
         return family_of_folder(place)
@@ -137,7 +137,7 @@ def _inspected(spec: TrainSpec, place: Path) -> Family:
 
 
 def _vae_folder(spec: TrainSpec, hub: ModelHub) -> Path | None:
-    """Where another VAE lies; None when the model's own is wanted."""
+    """Return the folder of another VAE; None when the model's own is wanted."""
     name = spec.pretrained_vae_model_name_or_path
     if name is None:
         return None
@@ -225,13 +225,14 @@ def off_the_file(module: torch.nn.Module) -> None:
 
 
 def _text_options(common: dict[str, Any]) -> dict[str, Any]:
-    """transformers says `dtype` where diffusers says `torch_dtype`."""
+    """Return the options in the words of transformers, which says `dtype` where diffusers says `torch_dtype`."""
     return {"dtype": common["torch_dtype"], **{key: common[key] for key in common if key != "torch_dtype"}}
 
 
 def _schedule_faults(config: dict[str, Any]) -> FolderFaults:
-    """A model of EDM's formulation (Karras et al., 2022) was taught other noise, and another answer to it, than what
-    would be read out of its config here; Playground 2.5 is one."""
+    """Return a fault for a model of EDM's formulation (Karras et al., 2022). Such a model was taught other noise, and
+    another answer to it, than its config would mean here; Playground 2.5 is one.
+    """
     name = str(config.get("_class_name"))
     if not name.startswith("EDM"):
         return FolderFaults()
@@ -250,7 +251,9 @@ def _prediction_faults(scheduler: DDPMScheduler) -> FolderFaults:
 
 
 def _refuse(faults: FolderFaults, folder: Path) -> None:
-    """Raise for what was found, if anything. One layout fault makes it the job's fault, damaged or not."""
+    """Raise WorkloadFailed for the faults found, if any. One layout fault makes it the job's fault, damaged or
+    not.
+    """
     found = tuple(faults)
     if not found:
         return
@@ -259,5 +262,5 @@ def _refuse(faults: FolderFaults, folder: Path) -> None:
 
 
 def _is_device_error(error: RuntimeError) -> bool:
-    """GPU faults and out of memory are for the workload to judge, not the model's fault."""
+    """Return True for GPU faults and out of memory: these are for the workload to judge, not the model's fault."""
     return isinstance(error, torch.OutOfMemoryError) or "CUDA" in str(error)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Recompute(StrEnum):
-    """How much of the UNet is computed twice."""
+    """The part of the UNet that is computed twice."""
 
     OFF = "off"
     SELECTIVE = "selective"
@@ -25,14 +25,14 @@ class Recompute(StrEnum):
 
     @classmethod
     def of(cls, wanted: bool | str) -> "Recompute":
-        """From the spec's `gradient_checkpointing`."""
+        """Return the kind that the spec's `gradient_checkpointing` names."""
         if isinstance(wanted, str):
             return cls(wanted)
         return cls.FULL if wanted else cls.OFF
 
 
 def set_recompute(unet: UNet2DConditionModel, wanted: Recompute) -> None:
-    """Switch it, also between two steps."""
+    """Switch gradient checkpointing of the UNet, also between two steps."""
     if wanted is Recompute.OFF:
         unet.disable_gradient_checkpointing()
         return
@@ -45,20 +45,21 @@ def set_recompute(unet: UNet2DConditionModel, wanted: Recompute) -> None:
 
 
 def _again(module: nn.Module, *inputs: Any) -> Any:
-    """As diffusers' own, but without saving the state of torch's random numbers, which no layer draws from. To read
-    that state is refused while a CUDA graph is captured."""
+    """Checkpoint a module as diffusers does, but do not save the state of torch's random numbers, which no layer
+    draws from. Reading that state is refused while a CUDA graph is captured.
+    """
     return checkpoint(module.__call__, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def lowest_blocks(unet: UNet2DConditionModel) -> tuple[nn.Module, ...]:
-    """The blocks that work at the lowest resolution."""
+    """Return the blocks that work at the lowest resolution."""
     middle = () if unet.mid_block is None else (unet.mid_block,)
     return (unet.down_blocks[-1], *middle, unet.up_blocks[0])
 
 
 @contextmanager
 def recomputing(unet: UNet2DConditionModel, wanted: Recompute) -> Iterator[None]:
-    """Switched on for a while; afterwards it is off, whatever it was switched to meanwhile.
+    """Switch gradient checkpointing on for a while; afterwards it is off, whatever it was switched to meanwhile.
 
     The text encoders are left alone: they are 1 % of the work.
     """

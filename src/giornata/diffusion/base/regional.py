@@ -41,13 +41,15 @@ Which = Callable[[str], str | None]
 
 
 def regions(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> tuple[nn.Module, ...]:
-    """What is compiled, in the order of the model's modules; by default what pays on the UNet's device."""
+    """Return the modules to compile, in the order of the model's modules; by default those that pay on the UNet's
+    device.
+    """
     wanted = kinds or REGIONS.get(unet.device.type, EVERYWHERE)
     return tuple(module for module in unet.modules() if isinstance(module, wanted))
 
 
 def kinds_of_region(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> int:
-    """How many regions differ in what they are or in their sizes: so often the compiler has to work."""
+    """Count the regions that differ in type or in sizes: the compiler has to work once for each."""
     found = regions(unet, kinds)
     return len({(type(region), tuple(tuple(each.shape) for each in region.parameters())) for region in found})
 
@@ -96,7 +98,9 @@ def plainly(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> Iterator[
 
 
 def compiler_of(device: torch.device, which: Which = shutil.which) -> str | None:
-    """Name and version of what makes kernels for the device; None where that is not installed."""
+    """Return the name and version of the program that makes kernels for the device; None where it is not
+    installed.
+    """
     if device.type == "cuda":
         # Triton compiles the little program that launches a kernel with the C compiler.
         host = next(filter(None, map(which, ("gcc", "clang", "cc"))), None)
@@ -115,7 +119,7 @@ def _package(name: str) -> str | None:
 
 
 def _says(path: str) -> str | None:
-    """The first line of `--version`; None for a program that cannot be run."""
+    """Return the first line of `--version`; None for a program that cannot be run."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):

@@ -1,8 +1,8 @@
 """A base model in one `.safetensors` file, in the layout of the model's authors, as most fine-tunes are shared.
 
-Such a file holds weights only. What they are the weights of, the family's published configs tell, which are shipped
-with the package (`families/layouts`), as is the tokenizers' vocabulary: nothing is fetched for it. The conversion
-itself is diffusers' (`from_single_file`).
+Such a file holds weights only. The family's published configs, which are shipped with the package
+(`families/layouts`), describe the modules; the tokenizers' vocabulary is shipped too: nothing is fetched for it. The
+conversion itself is diffusers' (`from_single_file`).
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class Parts:
 def inspect_single_file(
     path: Path, *, field: str = FIELD, own_vae: bool = True
 ) -> tuple[Family | None, FolderFaults]:
-    """The family of a checkpoint, and everything that keeps it from being used. Reads the header only.
+    """Return the family of a checkpoint, and everything that keeps it from being used. Reads the header only.
 
     Without `own_vae` the file need not hold one.
     """
@@ -70,7 +70,7 @@ def inspect_single_file(
 
 
 def sha256_faults(path: Path, expected: str | None) -> list[Fault]:
-    """A fault when the file's content is not the expected one. Reads all of it."""
+    """Return a fault when the file's content is not the expected one. Reads all of it."""
     if expected is None:
         return []
     digest = hashlib.sha256()
@@ -121,20 +121,21 @@ def load_single_file(
 
 
 def layout_vae_config(family: Family, layouts: Path = LAYOUTS) -> dict[str, Any]:
-    """The config of the family's own VAE."""
+    """Return the config of the family's own VAE."""
     config: dict[str, Any] = AutoencoderKL.load_config(layouts / family.name / "vae")
     return config
 
 
 def _no_vae() -> AutoencoderKL:
-    """The pipeline wants one, if only to be put together; its weights take no memory."""
+    """Return an empty VAE: the pipeline wants one, if only to be put together; its weights take no memory."""
     with torch.device("meta"):
         return AutoencoderKL(block_out_channels=(32,) * 4)
 
 
 def _tokenizers(family: Family, layout: Path) -> tuple[CLIPTokenizer, ...]:
-    """Those of the layout's folder where it has some, else the published ones. The second of two is padded with an
-    exclamation mark."""
+    """Return the tokenizers of the layout's folder where it has some, else the published ones. The second of two is
+    padded with an exclamation mark.
+    """
     pads = (END, "!")
     return tuple(
         CLIPTokenizer.from_pretrained(layout / each.tokenizer)
@@ -153,7 +154,7 @@ def _scheduler(layout: Path, shapes: Mapping[str, list[int]]) -> DDPMScheduler:
 
 
 def _refuse_missing(modules: Mapping[str, nn.Module]) -> None:
-    """Of the text encoders, diffusers lets weights that the file does not hold pass without a word."""
+    """Raise ValueError for weights that the file lacks: diffusers silently accepts a text encoder without them."""
     missing = [
         f"{part}.{name}"
         for part, module in modules.items()
@@ -165,7 +166,7 @@ def _refuse_missing(modules: Mapping[str, nn.Module]) -> None:
 
 
 def _nearest(shapes: Mapping[str, list[int]]) -> Family:
-    """The family of which most is there."""
+    """Return the family with the largest share of its telling tensors in the file."""
     return max(FAMILIES, key=lambda family: _share(family, shapes))
 
 
@@ -175,7 +176,7 @@ def _share(family: Family, shapes: Mapping[str, list[int]]) -> float:
 
 
 def _shapes(path: Path) -> dict[str, list[int]]:
-    """Shape of each tensor of a safetensors file that is whole."""
+    """Return the shape of each tensor of a safetensors file that is whole."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}

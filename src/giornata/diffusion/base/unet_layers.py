@@ -1,4 +1,4 @@
-"""The layers of a UNet with the sizes at which they work: what memory and arithmetic are reckoned from.
+"""The layers of a UNet with the sizes at which they work: memory and arithmetic are computed from them.
 
 Shapes: per picture, N is the number of places (latent height x width at the layer's resolution), M the number of keys
 (N in self-attention, the 77 tokens of a prompt in cross-attention), I and O a layer's inputs and outputs.
@@ -29,7 +29,7 @@ LORA_INFIX = ".lora_"
 
 
 class LayerKind(Enum):
-    """What a layer does."""
+    """The kind of computation that a layer does."""
 
     LINEAR = "linear"
     CONV = "conv"
@@ -40,10 +40,11 @@ class LayerKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer. `block` counts the UNet's blocks in the order in which they run; `unit` names the part of it that
-    is computed again as a whole, empty when there is none. `places` are the places of its input, `multiplies` the
-    multiplications of its forward pass per picture, `kernel` the places that a convolution looks at for one
-    output. For `eight_bits` see giornata.diffusion.base.eight_bits."""
+    """One layer of a UNet, with its sizes. `block` counts the UNet's blocks in the order in which they run; `unit`
+    names the part of it that is computed again as a whole, empty when there is none. `places` are the places of its
+    input, `multiplies` the multiplications of its forward pass per picture, `kernel` the places that a convolution
+    looks at for one output. For `eight_bits` see giornata.diffusion.base.eight_bits.
+    """
 
     name: str
     kind: LayerKind
@@ -60,18 +61,19 @@ class Layer:
 
     @property
     def weights(self) -> int:
-        """Elements of its matrix, or of its convolution."""
+        """Return the elements of the layer's matrix, or of its convolution."""
         return self.inputs * self.outputs * self.kernel
 
     @property
     def output_places(self) -> int:
-        """Of a linear layer or a convolution: places of its output."""
+        """Return the output places of a linear layer or a convolution."""
         return self.multiplies // self.weights
 
 
 def layers_of(unet: UNet2DConditionModel, resolution: int, *, max_token_length: int = CHUNK) -> tuple[Layer, ...]:
-    """All layers that count, for squares of `resolution` pixels and prompts of `max_token_length` tokens. An adapter
-    that is on the UNet is left out."""
+    """Return all layers that count, for squares of `resolution` pixels and prompts of `max_token_length` tokens. An
+    adapter that is on the UNet is left out.
+    """
     modules = dict(unet.named_modules())
     units = [name for name, module in modules.items() if isinstance(module, UNITS)]
     found: list[Layer] = []
@@ -92,7 +94,7 @@ class _Place:
 
 
 def _place(unet: UNet2DConditionModel, name: str, side: int) -> _Place:
-    """Where a module works. The block of what comes before the first is -1."""
+    """Return where a module works. Modules before the first block have block -1."""
     levels, (part, _, rest) = len(unet.down_blocks), name.partition(".")
     if part == "down_blocks" and rest:
         block = int(rest.split(".")[0])
@@ -147,7 +149,7 @@ def _linear_places(name: str, place: _Place) -> int:
 
 
 def _linear(layer: Any) -> nn.Linear:
-    """A layer as it was before an adapter was put on."""
+    """Return a layer as it was before it got an adapter."""
     return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
 
 
@@ -166,10 +168,10 @@ WORTH_S = 0.25
 
 
 def training_flops(layers: Iterable[Layer], ranks: Mapping[str, int]) -> int:
-    """Of one picture, forward and backward: 2 per multiplication of each matrix product. Backward, a frozen layer
-    passes its gradient on (as much again), an attention has twice its products; nothing is passed on below the first
-    adapted block. The adapter's own products are counted three times: forward, and for both gradients. `ranks` are
-    those of the adapted layers, by their names.
+    """Return the operations for one picture, forward and backward: 2 per multiplication of each matrix product.
+    Backward, a frozen layer passes its gradient on (as much again), an attention has twice its products; nothing is
+    passed on below the first adapted block. The adapter's own products are counted three times: forward, and for both
+    gradients. `ranks` are those of the adapted layers, by their names.
     """
     layers = tuple(layers)
     first = min((layer.block for layer in layers if layer.name in ranks), default=0)
@@ -186,10 +188,13 @@ def training_flops(layers: Iterable[Layer], ranks: Mapping[str, int]) -> int:
 def matmul_flops_per_s(
     device: torch.device, dtype: torch.dtype, *, side: int = SIDE, clock: Callable[[], float] = time.monotonic
 ) -> float:
-    """What the device does of square matrix products, at best of a few. Takes 2 side² elements of memory, which are
-    given back, and waits for the device. The first is to warm up; a slow device makes few more.
+    """Measure how many operations per second the device does in square matrix products, at best of a few. It takes 2
+    side² elements of memory, gives them back, and waits for the device. The first product is to warm up; a slow
+    device makes few more.
 
-    Of normal numbers: a GPU that multiplies equal ones needs less power, and is faster than it ever is at work."""
+    The products are of normal numbers: a GPU that multiplies equal numbers needs less power, and is faster than it
+    ever is at work.
+    """
     draw = torch.Generator(device).manual_seed(0)
     one = torch.empty(side, side, device=device, dtype=dtype).normal_(generator=draw)
     out = torch.empty_like(one)

@@ -13,9 +13,9 @@ Size = tuple[int, int]
 
 @lru_cache(maxsize=64)
 def bucket_sizes(*, resolution: int, steps: int, least: int, most: int) -> tuple[Size, ...]:
-    """Every size whose sides are multiples of `steps` between `least` and `most` and whose area is at most
-    resolution², as large as it can be; sorted. kohya's list (`make_bucket_resolutions`): for each shorter or longer
-    side the greatest other one, and the square.
+    """Return every size whose sides are multiples of `steps` between `least` and `most` and whose area is at most
+    resolution², as large as it can be; sorted. This is kohya's list (`make_bucket_resolutions`): for each shorter or
+    longer side the greatest other one, and the square.
     """
     area = resolution * resolution
     square = resolution // steps * steps
@@ -28,10 +28,11 @@ def bucket_sizes(*, resolution: int, steps: int, least: int, most: int) -> tuple
 
 
 def nearest(original: Size, sizes: Sequence[Size]) -> Size:
-    """The size whose proportions are those of `original` best: the least factor between the two ratios of the sides.
+    """Return the size with the proportions closest to `original`'s: the least factor between the two ratios of the
+    sides.
 
-    Of sizes with the same ratio the largest. Turning a picture turns its bucket. Compared as fractions, so that no
-    rounding decides.
+    Out of sizes with the same ratio it is the largest. Turning a picture turns its bucket. Ratios are compared as
+    fractions, so that no rounding decides.
     """
     height, width = original
 
@@ -43,7 +44,8 @@ def nearest(original: Size, sizes: Sequence[Size]) -> Size:
 
 
 def shrunk(original: Size, *, resolution: int, steps: int) -> Size:
-    """The bucket of a picture that must not be enlarged: kohya's `bucket_no_upscale` (`BucketManager.select_bucket`).
+    """Return the bucket of a picture that must not be enlarged: kohya's `bucket_no_upscale`
+    (`BucketManager.select_bucket`).
 
     A picture of at most resolution² pixels has its own size, rounded down to multiples of `steps`. A larger one has
     the size that it is scaled down to, rounded likewise. A side has at least `steps` pixels.
@@ -55,8 +57,9 @@ def shrunk(original: Size, *, resolution: int, steps: int) -> Size:
 
 
 def _scaled_down(width: int, height: int, *, resolution: int, steps: int) -> tuple[int, int]:
-    """(width, height) of about resolution² pixels. One side is a multiple of `steps`: that of the two which keeps the
-    proportions better. Divisions and roots of IEEE 754 doubles are the same on every machine."""
+    """Return (width, height) of about resolution² pixels. One side is a multiple of `steps`: that of the two which
+    keeps the proportions better. Divisions and roots of IEEE 754 doubles are the same on every machine.
+    """
     ratio = width / height
     wide = math.sqrt(resolution * resolution * ratio)
     tall = resolution * resolution / wide
@@ -73,8 +76,9 @@ def _scaled_down(width: int, height: int, *, resolution: int, steps: int) -> tup
 
 
 def target_size(original: Size, *, resolution: int, buckets: Sequence[Size], no_upscale_steps: int | None) -> Size:
-    """The size that a picture is trained at: the square, the nearest of `buckets`, or with `no_upscale_steps` a
-    multiple of that which is no larger than the picture."""
+    """Return the size that a picture is trained at: the square, the nearest of `buckets`, or with `no_upscale_steps`
+    a multiple of that which is no larger than the picture.
+    """
     if no_upscale_steps is not None:
         return shrunk(original, resolution=resolution, steps=no_upscale_steps)
     return nearest(original, buckets) if buckets else (resolution, resolution)

@@ -1,4 +1,4 @@
-"""What the bits of a result still depend on: fixed where it can be, written down where it cannot."""
+"""The conditions that a result's bits depend on: fixed where possible, otherwise recorded."""
 
 import os
 import platform
@@ -15,8 +15,8 @@ Fingerprint = dict[str, Any]
 
 
 def let_libraries_repeat(environment: MutableMapping[str, str]) -> None:
-    """Set what libraries read before their first matrix product, unless it is set. For the environment of a process
-    that calls `fix_determinism`; the agent sets the same for its engine.
+    """Set the variables that libraries read before their first matrix product, unless they are set. For the
+    environment of a process that calls `fix_determinism`; the agent sets the same for its engine.
 
     torch refuses products on a GPU without CUBLAS_WORKSPACE_CONFIG. On Intel's processors, without MKL_CBWR, MKL's
     sums depend on where in memory a matrix begins, and so on what else the process has done.
@@ -43,14 +43,15 @@ def fix_determinism(threads: int) -> None:
 def let_cudnn_choose(device: torch.device, *, bits_promised: bool) -> None:
     """Let cuDNN try its algorithms for each new shape and keep the fastest, where no bits are promised.
 
-    Where they are, only algorithms that repeat themselves are taken, without a stopwatch."""
+    Otherwise only algorithms that repeat themselves are taken, and no time is measured.
+    """
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = not bits_promised
         torch.backends.cudnn.deterministic = bits_promised
 
 
 def fingerprint(device: torch.device) -> Fingerprint:
-    """What two runs must have in common to be expected to agree bit for bit."""
+    """Return the conditions that two runs must share to be expected to agree bit for bit."""
     on_cpu = {"mkl_cbwr": os.environ.get("MKL_CBWR")} if device.type == "cpu" else {}
     return on_cpu | {
         "code": giornata.__version__,
@@ -70,7 +71,7 @@ def fingerprint(device: torch.device) -> Fingerprint:
 
 
 def differences(one: Fingerprint, other: Fingerprint) -> dict[str, list[Any]]:
-    """Which entries differ: name -> [value in one, value in other]."""
+    """Return the entries that differ: name -> [value in one, value in other]."""
     names = sorted(set(one) | set(other))
     return {name: [one.get(name), other.get(name)] for name in names if one.get(name) != other.get(name)}
 
@@ -84,7 +85,9 @@ def _device_name(device: torch.device) -> str:
 
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's model: the mathematical libraries choose their code by it, not only by its vector width."""
+    """Return the processor's model: the mathematical libraries choose their code by it, not only by its vector
+    width.
+    """
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

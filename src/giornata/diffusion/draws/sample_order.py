@@ -1,4 +1,4 @@
-"""Which sample comes when: a function of the seed and of a counter, over samples sorted by what they are.
+"""The order of samples: a function of the seed and of a counter, over samples sorted by their content.
 
 Neither the names of files nor the order in which they arrived plays a part, and nothing is remembered: the
 sample of any (step, micro-batch, place in the batch) can be asked for directly, so a resume needs no skipping.
@@ -32,7 +32,7 @@ class Sample:
 
 
 def by_content(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Sorted by content hash, caption, repeats, resolution. Samples that agree in all are interchangeable."""
+    """Sort samples by content hash, caption, repeats, resolution. Samples that agree in all are interchangeable."""
     return tuple(sorted(samples, key=lambda each: (each.sha256, each.caption, each.repeats, each.resolution or 0)))
 
 
@@ -52,16 +52,16 @@ class SampleOrder:
             raise ValueError("an order needs at least one sample")
 
     def epoch_and_place(self, counter: int) -> tuple[int, int]:
-        """In which epoch the draw number `counter` (from 0) falls, and at which place of it."""
+        """Return the epoch of draw number `counter` (from 0), and its place in that epoch."""
         return divmod(counter, self.count)
 
     def sample_at(self, counter: int) -> int:
-        """Index, among the sorted samples, of draw number `counter`."""
+        """Return the index, among the sorted samples, of draw number `counter`."""
         epoch, place = self.epoch_and_place(counter)
         return _epoch(self.seed, self.role, epoch, self.count)[place]
 
     def batch_at(self, number: int, size: int) -> list[int]:
-        """The draws of batch number `number` (from 0), when each takes `size`."""
+        """Return the draws of batch number `number` (from 0), when each takes `size`."""
         return [self.sample_at(counter) for counter in range(number * size, (number + 1) * size)]
 
 
@@ -95,7 +95,7 @@ class BucketOrder:
             raise ValueError("an order needs at least one sample in each bucket, and in each batch")
 
     def batch_at(self, number: int) -> list[int]:
-        """Indices of the samples of micro-batch number `number`, from 0."""
+        """Return the indices of the samples of micro-batch number `number`, from 0."""
         epoch = self._epoch_of(number)
         bucket, turn = self._plan(epoch)[number - self._start(epoch)]
         (height, width), indices = self.members[bucket]
@@ -107,15 +107,15 @@ class BucketOrder:
         return bisect_right(range(number * self.batch // count + 2), number, key=self._start) - 1
 
     def _start(self, epoch: int) -> int:
-        """Number of the first micro-batch of an epoch."""
+        """Return the number of the first micro-batch of an epoch."""
         return sum(self._turns(bucket, epoch) for bucket in range(len(self.members)))
 
     def _turns(self, bucket: int, epochs: int) -> int:
-        """How many batches a bucket has had after so many epochs."""
+        """Return how many batches a bucket has had after so many epochs."""
         return -(-epochs * len(self.members[bucket][1]) // self.batch)
 
     def _plan(self, epoch: int) -> tuple[tuple[int, int], ...]:
-        """(bucket, number of its batch) for each micro-batch of an epoch."""
+        """Return (bucket, number of its batch) for each micro-batch of an epoch."""
         spans = tuple(
             (self._turns(bucket, epoch), self._turns(bucket, epoch + 1)) for bucket in range(len(self.members))
         )
@@ -130,7 +130,7 @@ def _shuffled(seed: int, role: str, epoch: int, spans: tuple[tuple[int, int], ..
 
 
 def by_bucket(repeats: Sequence[int], buckets: Sequence[Size]) -> tuple[tuple[Size, tuple[int, ...]], ...]:
-    """`BucketOrder.members` of samples that are held `repeats` times and lie in these buckets."""
+    """Return `BucketOrder.members` of samples that are held `repeats` times and lie in these buckets."""
     found: Mapping[Size, list[int]] = {bucket: [] for bucket in sorted(set(buckets))}
     for index, (count, bucket) in enumerate(zip(repeats, buckets, strict=True)):
         found[bucket].extend([index] * count)

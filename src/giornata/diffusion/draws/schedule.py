@@ -1,4 +1,4 @@
-"""Learning rate as a function of the step: nothing to save, nothing to restore."""
+"""The learning rate as a function of the step: nothing to save, nothing to restore."""
 
 import math
 
@@ -9,7 +9,7 @@ POLYNOMIAL_END_LR = 1e-7
 
 
 def learning_rate_factor(spec: TrainSpec, step: int) -> float:
-    """What the learning rates are multiplied by in optimizer step `step` of spec.max_train_steps, counted from 0."""
+    """Return the factor of the learning rates in optimizer step `step` of spec.max_train_steps, counted from 0."""
     return factor(
         spec.lr_scheduler,
         step,
@@ -31,7 +31,7 @@ def factor(
     power: float = 1.0,
     rate: float = 1.0,
 ) -> float:
-    """What a learning rate is multiplied by in step `step` of `total`, counted from 0.
+    """Return the factor of a learning rate in step `step` of `total`, counted from 0.
 
     The formulas are those of diffusers.optimization.get_scheduler, with the number of training steps set to `total`:
     step 0 of a warm-up has a factor of 0. The polynomial ends at POLYNOMIAL_END_LR (of `rate`), or stays where it is

@@ -1,1 +1,1 @@
-"""Pictures and captions become latents and embeddings. Read latents and captions."""
+"""Encodes pictures and captions into latents and embeddings. Read latents and captions."""

@@ -1,4 +1,4 @@
-"""Captions to what the UNet attends to.
+"""Encodes captions into the embeddings that the UNet attends to.
 
 Shapes: B captions; N chunks of a caption; L = 75 N + 2 tokens; D the UNet's cross-attention width (2048 for SDXL:
 768 + 1280 side by side; 768 for Stable Diffusion 1.5); P the width of the pooled embedding (1280), where there is
@@ -36,21 +36,23 @@ EMBEDDING_MEMORY_BYTES = 2**28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """What conditions the UNet on a batch of captions. `pooled_BP` is None where the family has none."""
+    """The text embeddings that condition the UNet on a batch of captions. `pooled_BP` is None where the family has
+    none.
+    """
 
     prompt_BLD: torch.Tensor
     pooled_BP: torch.Tensor | None
 
 
 def token_count(caption: str, tokenizers: Sequence[Any]) -> int:
-    """Tokens between the marks of start and end; of the tokenizer that makes the most of them."""
+    """Count the tokens between the marks of start and end, by the tokenizer that makes the most of them."""
     return max(len(_tokens(tokenizer, caption)) for tokenizer in tokenizers)
 
 
 def too_long(
     captions: Iterable[tuple[str, str]], tokenizers: Sequence[Any], *, max_token_length: int = CHUNK
 ) -> list[Fault]:
-    """Faults for every (where, caption) that has more tokens than fit; see `caption_length.too_long`."""
+    """Return faults for every (where, caption) that has more tokens than fit; see `caption_length.too_long`."""
     limit = max_token_length // CHUNK * (min(tokenizer.model_max_length for tokenizer in tokenizers) - 2)
     return caption_length.too_long(captions, count=lambda text: token_count(text, tokenizers), limit=limit)
 
@@ -64,10 +66,11 @@ def encode(
     max_token_length: int = CHUNK,
     truncation: bool = False,
 ) -> Embedding:
-    """As `encode_prompt` of the family's pipeline: the hidden layers that it uses of all encoders side by side, and
-    the pooled, projected output of the last, if it uses that. Gradients flow if the caller lets them.
+    """Encode captions as `encode_prompt` of the family's pipeline does: the hidden layers that it uses of all
+    encoders side by side, and the pooled, projected output of the last, if it uses that. Gradients flow if the caller
+    lets them.
 
-    With `truncation` captions that do not fit are cut, as pre-training does it with texts that nobody wrote for a
+    With `truncation` captions that do not fit are cut, as pre-training does it with texts that were not written for a
     text encoder; adapters' captions are only where the job asks for it.
     """
     hidden, pooled_BP = [], None
@@ -98,8 +101,10 @@ def _tokens(tokenizer: Any, caption: str) -> list[int]:
 
 
 def _in_chunks(tokenizer: Any, captions: Sequence[str], chunks: int, *, truncation: bool) -> torch.Tensor:
-    """tokens of (B N) x 77: the chunks of the first caption, then those of the next. Each has the marks of start and
-    end; an empty one is as an empty caption. Raises ValueError when a caption does not fit and is not to be cut."""
+    """Return tokens of (B N) x 77: the chunks of the first caption, then those of the next. Each has the marks of
+    start and end; an empty one is as an empty caption. Raises ValueError when a caption does not fit and is not to be
+    cut.
+    """
     length = tokenizer.model_max_length
     room, rows = length - 2, []
     for caption in captions:
@@ -113,7 +118,7 @@ def _in_chunks(tokenizer: Any, captions: Sequence[str], chunks: int, *, truncati
 
 
 def _joined(states_BLD: torch.Tensor, chunks: int) -> torch.Tensor:
-    """Hidden states of the chunks, (B N) x 77 x D, as one row for each caption: B x (75 N + 2) x D."""
+    """Join hidden states of the chunks, (B N) x 77 x D, into one row for each caption: B x (75 N + 2) x D."""
     if chunks == 1:
         return states_BLD
     states_BNLD = states_BLD.unflatten(0, (-1, chunks))
@@ -122,7 +127,7 @@ def _joined(states_BLD: torch.Tensor, chunks: int) -> torch.Tensor:
 
 
 def _moved(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """On the device. On its way to a GPU it waits for nothing that is under way there."""
+    """Move the numbers to the device. A copy to a GPU waits for nothing that is under way there."""
     if device.type != "cuda":
         return numbers.to(device)
     return numbers.pin_memory().to(device, non_blocking=True)
@@ -130,8 +135,8 @@ def _moved(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptionAugmentation:
-    """How a subject's captions are said: functions of (seed, step, micro-batch, place). Class pictures' stay as they
-    are, for they say what is to be kept.
+    """The augmentation of a subject's captions: functions of (seed, step, micro-batch, place). Class pictures'
+    captions stay as they are, for they say what is to be kept.
 
     `separator` stands between the parts; the first `kept` ones stay where they are when `shuffled`, or those that
     `keep_separator` tells apart.
@@ -145,7 +150,7 @@ class CaptionAugmentation:
     dropout_rate: float = 0.0
 
     def draw(self, caption: str, role: Role, *key: int) -> str:
-        """The caption in this place of this step."""
+        """Draw the caption for this place of this step."""
         if role != "instance":
             return caption
         if self.dropout_rate and float(uniform(self.seed, "caption-dropout", *key, shape=(1,))) < self.dropout_rate:
@@ -159,7 +164,7 @@ class CaptionAugmentation:
         return caption_length.joined([*first, *(rest[place] for place in order), *last], self.separator)
 
     def all_of(self, captions: Iterable[str]) -> list[str] | None:
-        """Everything that may ever be said, in a fixed order; None when that is too much to list."""
+        """Return every caption that a draw may ever give, in a fixed order; None when there are too many to list."""
         if self.shuffled:
             return None
         return sorted({*captions, *([""] if self.dropout_rate else [])})
@@ -168,8 +173,8 @@ class CaptionAugmentation:
 class EmbeddingCache:
     """Embeddings of captions by frozen text encoders, each made once: 0.3 MB per caption in 16 bits.
 
-    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbours. Embeddings
-    up to `memory_bytes` stay on the device. Those beyond lie in a file of `directory` (None: the system's folder for
+    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbors. Embeddings up
+    to `memory_bytes` stay on the device. Further ones lie in a file of `directory` (None: the system's folder for
     temporary files).
     """
 
@@ -197,7 +202,7 @@ class EmbeddingCache:
 
     @property
     def on_disk_bytes(self) -> int:
-        """Bytes of the embeddings that lie in the file."""
+        """Return the bytes of the embeddings that lie in the file."""
         return self._file.size_bytes
 
     @torch.no_grad()
@@ -219,7 +224,7 @@ class EmbeddingCache:
         )
 
     def put(self, caption: str, embedding: Embedding) -> None:
-        """Take over what was encoded before: an embedding of one caption, on any device."""
+        """Take over an embedding that was encoded before: of one caption, on any device."""
         if caption not in self:
             self._keep(caption, embedding)
 
@@ -234,7 +239,7 @@ class EmbeddingCache:
         return key in self._entries or key in self._rows
 
     def batch(self, captions: Sequence[str]) -> Embedding:
-        """Embeddings of captions that were filled in, stacked."""
+        """Return the embeddings of captions that were filled in, stacked."""
         entries = [self._found(self._key(caption)) for caption in captions]
         pooled = [entry.pooled_BP for entry in entries if entry.pooled_BP is not None]
         return Embedding(
@@ -264,5 +269,5 @@ class EmbeddingCache:
 
 
 def _embedding(tensors: Sequence[torch.Tensor]) -> Embedding:
-    """An embedding of its prompt and, where there is one, its pooled part."""
+    """Make an embedding of its prompt and, where there is one, its pooled part."""
     return Embedding(prompt_BLD=tensors[0], pooled_BP=tensors[1] if len(tensors) > 1 else None)

@@ -1,5 +1,6 @@
-"""From a picture file, or its bytes, to the picture as a viewer shows it. Loads PIL, pillow-heif and numpy,
-nothing heavier."""
+"""Decodes a picture file, or its bytes, to the picture as a viewer shows it. Loads PIL, pillow-heif and numpy,
+nothing heavier.
+"""
 
 import io
 import struct
@@ -39,15 +40,15 @@ class Undecodable(ValueError):
 
 
 class NotAPicture(Undecodable):
-    """Its bytes are in no format of pictures that can be read."""
+    """The bytes are in no picture format that can be read."""
 
 
 class TooManyPixels(Undecodable):
-    """It has more pixels than Pillow decodes: 179 million."""
+    """The picture has more pixels than Pillow decodes: 179 million."""
 
 
 def decode(source: Path | bytes, *, keep_alpha: bool = False) -> Image.Image:
-    """The picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable.
+    """Decode the picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable.
 
     With `keep_alpha` a picture that has transparency stays as it is, in mode RGBA.
     """
@@ -61,7 +62,9 @@ def decode(source: Path | bytes, *, keep_alpha: bool = False) -> Image.Image:
 
 
 def upright_size(source: Path | bytes) -> tuple[int, int]:
-    """(height, width) of what `decode` gives, from the header alone where that tells. Raises Undecodable."""
+    """Return (height, width) of the picture that `decode` gives, from the header alone where possible. Raises
+    Undecodable.
+    """
     with _readable(), Image.open(_file(source)) as opened:
         if opened.format == "TIFF":  # Pillow turns these by itself while it reads them
             image = ImageOps.exif_transpose(opened)
@@ -72,7 +75,9 @@ def upright_size(source: Path | bytes) -> tuple[int, int]:
 
 
 def stored_mode(source: Path | bytes) -> str:
-    """Pillow's mode of what the file holds ("RGB", "CMYK", "P", "I;16"), from the header. Raises Undecodable."""
+    """Return Pillow's mode of the file's content ("RGB", "CMYK", "P", "I;16"), from the header. Raises
+    Undecodable.
+    """
     with _readable(), Image.open(_file(source)) as opened:
         return opened.mode
 
@@ -90,7 +95,7 @@ def _file(source: Path | bytes) -> Path | io.BytesIO:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Turn whatever Pillow raises into Undecodable."""
+    """Turn every error that Pillow raises into Undecodable."""
     try:
         yield
     except Undecodable:
@@ -104,7 +109,7 @@ def _readable() -> Iterator[None]:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Sixteen bits (and what pretends to be more) to eight; others as they are."""
+    """Convert sixteen bits (and what pretends to be more) to eight; leave others as they are."""
     if image.mode not in _DEEP_MODES:
         return image
     values = np.asarray(image, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Pictures of one size through the VAE, several at a time where the device gains by it.
+"""Encodes pictures of one size with the VAE, several at a time where the device gains by it.
 
 Shapes: B pictures of a batch; C = 4 latent channels, of pixels C = 3; H, W of the pixels or, for latents, pixels / 8.
 
@@ -30,12 +30,14 @@ RowsOf = Callable[[Size], int]
 
 
 def one_row(_: Size) -> int:
-    """One picture at a time."""
+    """Return 1: one picture at a time."""
     return 1
 
 
 def rows_on(vae: Any, device: torch.device) -> RowsOf:
-    """What suits this device: one on a CPU, and on a GPU what fits into a sixteenth of its memory."""
+    """Return the rows that suit this device: one on a CPU, and on a GPU as many as fit into a sixteenth of its
+    memory.
+    """
     if device.type != "cuda":
         return one_row
     total_bytes = torch.cuda.get_device_properties(device).total_memory
@@ -43,7 +45,7 @@ def rows_on(vae: Any, device: torch.device) -> RowsOf:
 
 
 def rows_within(vae: Any, size: Size, *, total_bytes: int) -> int:
-    """A power of two, for a device of this memory."""
+    """Return how many pictures go together: a power of two, for a device of this memory."""
     height, width = size
     square_bytes = memory.vae_bytes(int(vae.config.block_out_channels[0]), 1, vae.dtype.itemsize)
     fitting = int(total_bytes * SHARE) // (square_bytes * height * width)
@@ -51,18 +53,18 @@ def rows_within(vae: Any, size: Size, *, total_bytes: int) -> int:
 
 
 class LatentBatches:
-    """Encodes pictures of one size, `rows` at a time."""
+    """An encoder of pictures of one size, `rows` at a time."""
 
     def __init__(self, vae: Any, rows_of: RowsOf = one_row) -> None:
         self._vae, self._rows_of = vae, rows_of
         self._alone: dict[Size, bool] = {}
 
     def rows(self, size: Size) -> int:
-        """How many pictures of this size are encoded together."""
+        """Return how many pictures of this size are encoded together."""
         return 1 if self._alone.get(size, False) else self._rows_of(size)
 
     def encode(self, pictures_HWC: Sequence[np.ndarray]) -> list[LatentEntry]:
-        """Entries of at most `rows` pictures of one size, uint8."""
+        """Encode at most `rows` pictures of one size, uint8."""
         size = (int(pictures_HWC[0].shape[0]), int(pictures_HWC[0].shape[1]))
         rows = self.rows(size)
         if rows > 1:
@@ -85,14 +87,14 @@ class LatentBatches:
 
 
 def encode(vae: Any, pixels_HWC: np.ndarray) -> LatentEntry:
-    """Mean and standard deviation of the VAE's posterior, for one rectangle of uint8 pixels."""
+    """Return mean and standard deviation of the VAE's posterior, for one rectangle of uint8 pixels."""
     mean_BCHW, std_BCHW = posterior(vae, pixels.to_model_range(pixels_HWC))
     return LatentEntry(mean_CHW=mean_BCHW[0], std_CHW=std_BCHW[0])
 
 
 @torch.no_grad()
 def posterior(vae: Any, pixels_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """mean_BCHW and std_BCHW, float32 on the CPU, of pixels in -1 … 1."""
+    """Return mean_BCHW and std_BCHW, float32 on the CPU, of pixels in -1 … 1."""
     found = vae.encode(pixels_BCHW.to(device=vae.device, dtype=vae.dtype)).latent_dist
     mean_BCHW, std_BCHW = (each.to(device="cpu", dtype=torch.float32) for each in (found.mean, found.std))
     return mean_BCHW, std_BCHW

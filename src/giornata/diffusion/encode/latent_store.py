@@ -1,4 +1,4 @@
-"""Where the encodings of a job's pictures are kept: in memory up to a bound, and beyond it in one file on the disk.
+"""The store of a job's encoded pictures: in memory up to a bound, and beyond it in one file on the disk.
 
 Shapes: C = 4 latent channels; H, W = pixels / 8.
 
@@ -25,7 +25,7 @@ OpenFile = Callable[[Path], IO[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentEntry:
-    """Posterior of one view, and its mask when the job uses masks and the picture has one; float32 on the CPU."""
+    """The posterior of one view, and its mask when the job uses masks and the picture has one; float32 on the CPU."""
 
     mean_CHW: torch.Tensor
     std_CHW: torch.Tensor
@@ -33,13 +33,13 @@ class LatentEntry:
 
     @property
     def size_bytes(self) -> int:
-        """What its numbers take."""
+        """Return the bytes that the entry's tensors take."""
         return self.mean_CHW.nbytes + self.std_CHW.nbytes + (0 if self.mask_HW is None else self.mask_HW.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRow:
-    """Where an entry lies in the file: mean, deviation and mask, one after the other."""
+    """The place of an entry in the file: mean, deviation and mask, one after the other."""
 
     offset_bytes: int
     shape_CHW: tuple[int, int, int]
@@ -47,13 +47,13 @@ class StoredRow:
 
 
 def unnamed_file(directory: Path) -> IO[bytes]:
-    """A file of `directory` that no other process finds, and that goes when it is closed."""
+    """Open a file of `directory` that no other process finds, and that goes when it is closed."""
     return tempfile.TemporaryFile(dir=directory, buffering=0)
 
 
 class LatentStore:
-    """Entries by their keys. Those that come when `memory_bytes` are full go into a file in `directory`; None, a file
-    in the system's folder for temporary files.
+    """A store of entries by their keys. Entries that come when `memory_bytes` are full go into a file in `directory`;
+    None, a file in the system's folder for temporary files.
 
     One thread adds entries; when it has done so, others may read.
     """
@@ -113,7 +113,7 @@ class LatentStore:
         return row
 
     def _write(self, file: IO[bytes], content: bytes) -> None:
-        """All of it, at the end of the last whole row."""
+        """Write all bytes, at the end of the last whole row."""
         file.seek(self.on_disk_bytes)
         left = memoryview(content)
         while left:
@@ -141,7 +141,7 @@ class LatentStore:
         )
 
     def _mapped(self, row: StoredRow, count: int) -> mmap.mmap:
-        """A map that reaches to the end of the row."""
+        """Return a map that reaches to the end of the row."""
         end_bytes = row.offset_bytes + FLOAT_BYTES * count
         if self._file is None:
             raise ValueError("the encodings of this job were given back")

@@ -9,7 +9,7 @@ at every step, without the 5 TFLOP that this costs at 1024 x 1024.
 Random crops: each picture has CROP_VARIANTS crops that the seed chose, with and without mirroring, and every draw
 picks one of them. Endlessly many crops would mean encoding at every draw; the posterior's noise varies the latents
 at every draw anyway. Only what the remaining steps will really draw is encoded, so a short job on many pictures
-encodes no more than it would on demand. The bits of a latent do not depend on its neighbours, nor on where an attempt
+encodes no more than it would on demand. The bits of a latent do not depend on its neighbors, nor on where an attempt
 began; giornata.diffusion.encode.latent_batches says how many pictures are encoded together.
 """
 
@@ -49,8 +49,9 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropView:
-    """How a picture is looked at in one draw: which of its crops, whether mirrored, and at which resolution in pixels
-    (None: the job's)."""
+    """The view of a picture in one draw: which of its crops, whether mirrored, and at which resolution in pixels
+    (None: the job's).
+    """
 
     picture_sha256: str
     crop: int
@@ -60,7 +61,7 @@ class CropView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentKey:
-    """Everything that an encoding depends on. Equal keys share one entry."""
+    """The key of an encoding: everything that the encoding depends on. Equal keys share one entry."""
 
     picture_sha256: str
     crop_top_left: tuple[int, int]
@@ -83,7 +84,7 @@ class CroppedPixels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropPolicy:
-    """How the job wants its pictures cut. All crops are functions of (seed, picture, crop number).
+    """The rule by which the job crops its pictures. All crops are functions of (seed, picture, crop number).
 
     Without `buckets` every picture becomes a square. With `no_upscale_steps` no picture is enlarged: its bucket is
     made of its own size (see `buckets.shrunk`). Sizes are (height, width). `sides` are the step, the least and the
@@ -101,7 +102,7 @@ class CropPolicy:
 
     @classmethod
     def of(cls, spec: TrainSpec, *, seed: int) -> Self:
-        """What the spec wants."""
+        """Return the crop policy that the spec wants."""
         buckets = bucket_sizes(
             resolution=spec.resolution,
             steps=spec.bucket_reso_steps,
@@ -122,11 +123,11 @@ class CropPolicy:
         )
 
     def lesser(self, resolution: int | None) -> int | None:
-        """A picture's own resolution where it counts: with buckets, and below the job's."""
+        """Return a picture's own resolution where it counts: with buckets, and below the job's."""
         return resolution if self.sides is not None and (resolution or self.resolution) < self.resolution else None
 
     def buckets_at(self, resolution: int | None) -> tuple[Size, ...]:
-        """The buckets of pictures with this resolution of their own."""
+        """Return the buckets of pictures with this resolution of their own."""
         resolution = self.lesser(resolution)
         if self.sides is None or resolution is None:
             return self.buckets
@@ -134,7 +135,7 @@ class CropPolicy:
         return bucket_sizes(resolution=resolution, steps=steps, least=least, most=most)
 
     def target(self, original: Size, resolution: int | None = None) -> Size:
-        """The size that a picture of this size is trained at. `resolution` is its own."""
+        """Return the size that a picture of this size is trained at. `resolution` is its own."""
         return target_size(
             original,
             resolution=self.lesser(resolution) or self.resolution,
@@ -143,7 +144,9 @@ class CropPolicy:
         )
 
     def draw(self, picture_sha256: str, purpose: str, *counters: int, resolution: int | None = None) -> CropView:
-        """The view of one draw, named by `purpose` and `counters`, of a picture with this resolution of its own."""
+        """Draw the view of one draw, named by `purpose` and `counters`, of a picture with this resolution of
+        its own.
+        """
         crop = flip = 0
         if not self.center_crop:
             crop = randomness.integer(self.seed, f"crop/{purpose}", *counters, low=0, high=CROP_VARIANTS)
@@ -152,7 +155,7 @@ class CropPolicy:
         return CropView(picture_sha256=picture_sha256, crop=crop, flip=bool(flip), resolution=self.lesser(resolution))
 
     def views(self, picture_sha256: str, resolution: int | None = None) -> list[CropView]:
-        """Every view that `draw` can return for a picture."""
+        """Return every view that `draw` can return for a picture."""
         crops = range(1 if self.center_crop else CROP_VARIANTS)
         flips = (False, True) if self.random_flip else (False,)
         lesser = self.lesser(resolution)
@@ -163,7 +166,7 @@ class CropPolicy:
         ]
 
     def place(self, view: CropView, *, original: tuple[int, int], resized: tuple[int, int]) -> CropPlacement:
-        """Where a view lies on a picture of these sizes (height, width)."""
+        """Place a view on a picture of these sizes (height, width)."""
         at = None
         if not self.center_crop:
             y, x = randomness.uniform(self.seed, "crop-at", view.picture_sha256, view.crop, shape=(2,)).tolist()
@@ -173,8 +176,9 @@ class CropPolicy:
 
 
 class LatentCache:
-    """Encodings of the pictures of one job: 0.5 MB per entry at 1024 x 1024. `entries` decides where they are kept;
-    `rows_of` how many crops of one size go through the VAE at a time."""
+    """The encoded pictures of one job: 0.5 MB per entry at 1024 x 1024. `entries` decides where they are kept;
+    `rows_of` how many crops of one size go through the VAE at a time.
+    """
 
     def __init__(
         self,
@@ -196,11 +200,11 @@ class LatentCache:
 
     @property
     def waiting(self) -> int:
-        """How many different crops wait until a batch of their size is full."""
+        """Return how many different crops wait until a batch of their size is full."""
         return sum(map(len, self._waiting.values()))
 
     def crops(self, image: Image.Image, views: Iterable[CropView]) -> list[CroppedPixels]:
-        """These views of one decoded picture. Changes nothing: another thread may call it."""
+        """Cut these views out of one decoded picture. Changes nothing: another thread may call it."""
         colours, alpha = pixels.split_alpha(image)
         original, views = (image.height, image.width), list(views)
         resized = {
@@ -235,12 +239,12 @@ class LatentCache:
                 self._encode(size)
 
     def flush(self) -> None:
-        """Encode what still waits for a batch to be full."""
+        """Encode the crops that still wait for a full batch."""
         for size in tuple(self._waiting):
             self._encode(size)
 
     def close(self) -> None:
-        """Give back what the entries take, on the disk too."""
+        """Give back the memory and disk that the entries take."""
         self._entries.close()
         self._views.clear()
         self._waiting.clear()
@@ -259,7 +263,9 @@ class LatentCache:
     def shows_nothing(
         self, image: Image.Image, picture_sha256: str, resolutions: Iterable[int | None] = (None,)
     ) -> bool:
-        """Whether the picture has a mask of which no view shows anything at one of these resolutions of its own."""
+        """Return True when the picture has a mask that is empty in every view at one of these resolutions of
+        its own.
+        """
         _, alpha = pixels.split_alpha(image)
         if alpha is None:
             return False
@@ -269,7 +275,7 @@ class LatentCache:
         )
 
     def put(self, view: CropView, placement: CropPlacement, entry: LatentEntry) -> None:
-        """Take over what was encoded before. Entries of equal views are shared."""
+        """Take over an entry that was encoded before. Entries of equal views are shared."""
         key = self._key(view, placement)
         if key not in self._entries:
             self._entries[key] = entry
@@ -303,9 +309,9 @@ class LatentCache:
 
 
 def sample(entry: LatentEntry, noise_CHW: torch.Tensor, vae_config: Any) -> torch.Tensor:
-    """A draw from the posterior as the UNet wants it: latents_CHW, float32.
+    """Draw a sample from the posterior as the UNet wants it: latents_CHW, float32.
 
-    (mean + std · noise) · scaling_factor; VAEs that state the mean and deviation of their latents are normalised by
+    (mean + std · noise) · scaling_factor; VAEs that state the mean and deviation of their latents are normalized by
     them first, as in diffusers' training scripts.
     """
     latents_CHW = entry.mean_CHW + entry.std_CHW * noise_CHW

@@ -22,7 +22,9 @@ class ScratchRow:
 
 
 class ScratchFile:
-    """Appends tensors to a file of `directory` and reads them back to the bit. Several threads may read at a time."""
+    """A file of `directory` to which tensors are appended, and read back to the bit. Several threads may read at a
+    time.
+    """
 
     def __init__(self, directory: Path, open_file: OpenFile = unnamed_file) -> None:
         self._directory, self._open = directory, open_file
@@ -52,7 +54,7 @@ class ScratchFile:
         return row
 
     def read(self, row: ScratchRow) -> list[torch.Tensor]:
-        """Copies on the CPU of the tensors of one row."""
+        """Copy the tensors of one row to the CPU."""
         if self._file is None:
             raise ValueError("the file was given back")
         content = bytearray(os.pread(self._file.fileno(), row.size_bytes, row.offset_bytes))

@@ -10,10 +10,10 @@ FAMILIES: tuple[Family, ...] = (SDXL, SD15)
 
 
 def family_named(name: str) -> Family:
-    """The family with this name. Raises KeyError."""
+    """Return the family with this name. Raises KeyError."""
     return {family.name: family for family in FAMILIES}[name]
 
 
 def family_of_index(class_name: object) -> Family | None:
-    """Whose pipeline `_class_name` in a model_index.json is, if anybody's."""
+    """Return the family whose pipeline `_class_name` in a model_index.json names; None when no family has it."""
     return next((family for family in FAMILIES if class_name in family.pipelines), None)

@@ -1,4 +1,4 @@
-"""What sets one kind of base model apart from another, as data. Standard library only: loads no torch.
+"""The differences between kinds of base models, as data. Standard library only: loads no torch.
 
 All of the training code is the same for every family. Where families differ, the code asks the base model's family
 rather than its name.
@@ -58,40 +58,40 @@ class Family:
 
     @property
     def encoder_names(self) -> tuple[str, ...]:
-        """The text encoders' folders, which are also the prefixes of their adapters' names."""
+        """Return the text encoders' folders, which are also the prefixes of their adapters' names."""
         return tuple(each.folder for each in self.text_encoders)
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The folders that a model of this family has to have."""
+        """Return the folders that a model of this family has to have."""
         tokenizers = tuple(each.tokenizer for each in self.text_encoders)
         return ("unet", "vae", *self.encoder_names, *tokenizers, "scheduler")
 
     @property
     def weight_stems(self) -> dict[str, str]:
-        """Folder of each component with weights → its weight file's name, without variant and suffix."""
+        """Map the folder of each component with weights to its weight file's name, without variant and suffix."""
         stem = "diffusion_pytorch_model"
         return {"unet": stem, "vae": stem} | dict.fromkeys(self.encoder_names, "model")
 
     def pipeline_class(self) -> Any:
-        """diffusers' class."""
+        """Return the pipeline class of diffusers for this family."""
         return getattr(importlib.import_module("diffusers"), self.pipeline)
 
     def encoder_classes(self) -> tuple[Any, ...]:
-        """transformers' classes, in the order of `text_encoders`."""
+        """Return transformers' classes, in the order of `text_encoders`."""
         library = importlib.import_module("transformers")
         return tuple(getattr(library, each.class_name) for each in self.text_encoders)
 
     def assemble(
         self, *, unet: Any, vae: Any, text_encoders: tuple[Any, ...], tokenizers: tuple[Any, ...], scheduler: Any
     ) -> Any:
-        """A pipeline of modules that are loaded already."""
+        """Assemble a pipeline of modules that are loaded already."""
         parts: dict[str, Any] = {"unet": unet, "vae": vae, "scheduler": scheduler}
         for each, encoder, tokenizer in zip(self.text_encoders, text_encoders, tokenizers, strict=True):
             parts |= {each.folder: encoder, each.tokenizer: tokenizer}
         return self.pipeline_class()(**parts, **self.pipeline_options)
 
     def load_pipeline(self, folder: Path, *, dtype: Any) -> Any:
-        """The whole pipeline of a folder in diffusers layout, as a user would load it."""
+        """Load the whole pipeline of a folder in diffusers layout, as a user would load it."""
         options = {"torch_dtype": dtype, "use_safetensors": True, "local_files_only": True}
         return self.pipeline_class().from_pretrained(folder, **options, **self.pipeline_options)

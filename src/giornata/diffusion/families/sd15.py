@@ -1,5 +1,6 @@
-"""Stable Diffusion 1.x (Rombach et al., 2022, arXiv 2112.10752), trained mostly as version 1.5: one text encoder,
-whose last hidden states are all that conditions the UNet."""
+"""The family Stable Diffusion 1.x (Rombach et al., 2022, arXiv 2112.10752), trained mostly as version 1.5: one text
+encoder, whose last hidden states are all that conditions the UNet.
+"""
 
 from giornata.diffusion.families.family import Family, TextEncoder
 
@@ -7,7 +8,8 @@ KOHYA_PREFIXES = {"unet": "lora_unet", "text_encoder": "lora_te"}
 
 
 def kohya_name(layer: str, *, layers_per_block: int = 2) -> str:
-    """`unet.mid_block.attentions.0.proj_in` → `lora_unet_mid_block_attentions_0_proj_in`; the text encoder likewise.
+    """Return the name in kohya's files: `unet.mid_block.attentions.0.proj_in` →
+    `lora_unet_mid_block_attentions_0_proj_in`; the text encoder likewise.
 
     For this family kohya's trainer keeps diffusers' names, whatever the number of layers. Raises KeyError for a
     layer of a model that it does not have.

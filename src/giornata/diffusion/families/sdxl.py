@@ -1,4 +1,6 @@
-"""Stable Diffusion XL (Podell et al., 2023, arXiv 2307.01952): two text encoders, pooled text, micro-conditioning."""
+"""The family Stable Diffusion XL (Podell et al., 2023, arXiv 2307.01952): two text encoders, pooled text,
+micro-conditioning.
+"""
 
 import re
 from collections.abc import Iterable
@@ -34,7 +36,8 @@ _MIDDLE = re.compile(r"mid_block\.(resnets|attentions)\.(\d+)\.(.+)")
 
 
 def kohya_name(layer: str, *, layers_per_block: int = SDXL_LAYERS_PER_BLOCK) -> str:
-    """`unet.mid_block.attentions.0.proj_in` → `lora_unet_middle_block_1_proj_in`; text encoders likewise.
+    """Return the name in kohya's files: `unet.mid_block.attentions.0.proj_in` → `lora_unet_middle_block_1_proj_in`;
+    text encoders likewise.
 
     Raises KeyError for a layer that SDXL does not have.
     """
@@ -45,8 +48,8 @@ def kohya_name(layer: str, *, layers_per_block: int = SDXL_LAYERS_PER_BLOCK) -> 
 
 
 def layers_per_block_of(layers: Iterable[str]) -> int | None:
-    """Resnets per level on the way down, read off the names of some UNet's layers: each level has attentions and
-    resnets numbered from 0, and one more of them on the way up. None when no name tells.
+    """Return the resnets per level on the way down, read off the names of some UNet's layers. Each level has
+    attentions and resnets numbered from 0, and one more of them on the way up. None when no name tells.
     """
     found = []
     for layer in layers:

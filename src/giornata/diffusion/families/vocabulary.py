@@ -1,4 +1,4 @@
-"""CLIP's tokenizer, from the byte-pair merges that OpenAI published it with (`domain/clip`, MIT licence).
+"""CLIP's tokenizer, from the byte-pair merges that OpenAI published it with (`domain/clip`, MIT license).
 
 Both families use the one vocabulary: 256 bytes, the same at a word's end, 48894 merges, a mark for each end.
 """
@@ -15,7 +15,7 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 
 
 def clip_tokenizer(*, pad_token: str) -> CLIPTokenizer:
-    """The tokenizer of the published models, padded as one of their text encoders wants it."""
+    """Return the tokenizer of the published models, padded as one of their text encoders wants it."""
     lines = gzip.decompress(MERGES.read_bytes()).decode("utf-8").splitlines()
     merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
     # The order of bytes is that of the characters which stand for them, printable ones first.

@@ -1,4 +1,4 @@
-"""Starts an adapter from weights that somebody trained before: kohya's `network_weights`.
+"""Starts an adapter from weights that were trained before: kohya's `network_weights`.
 
 The layer's product stays what it was in the file, whatever rank and alpha the job has: a smaller rank is filled up
 with fresh rows of A, whose columns of B are zero, and B takes the quotient of the scales. A DoRA that starts from a
@@ -43,7 +43,7 @@ def start_from(path: Path, base: BaseModel, spec: TrainSpec, adapters: Adapters)
 
 
 def check_start(path: Path, base: BaseModel, shapes: Shapes) -> None:
-    """The same for nothing but its faults, and for adapters that have tensors of these shapes."""
+    """Check the file as `start_from` does, against adapters with tensors of these shapes, and load nothing."""
     _read(path, base, shapes)
 
 
@@ -57,7 +57,7 @@ def _read(path: Path, base: BaseModel, shapes: Shapes) -> ReadLora:
 
 
 def fit_faults(read: ReadLora, shapes: Shapes) -> list[Fault]:
-    """Everything that keeps the file's weights out of adapters that have tensors of these shapes."""
+    """Return everything that keeps the file's weights out of adapters that have tensors of these shapes."""
     ours = {split_name(name)[0] for name in shapes}
     foreign = sorted(read.scales.keys() - ours)
     names = [name for name in read.tensors if split_name(name)[0] in ours]
@@ -75,7 +75,7 @@ def fit_faults(read: ReadLora, shapes: Shapes) -> list[Fault]:
 
 
 def _missing_faults(read: ReadLora, shapes: Shapes) -> Iterable[Fault]:
-    """A layer comes whole; only a DoRA's magnitudes can be made up."""
+    """Return faults for layers of which tensors are missing; only a DoRA's magnitudes can be made up."""
     wanted = [name for name in shapes if split_name(name)[0] in read.scales]
     missing = sorted(name for name in wanted if name not in read.tensors and not name.endswith(MAGNITUDE))
     if missing:
@@ -105,7 +105,7 @@ def _shape_faults(read: ReadLora, shapes: Shapes, names: Iterable[str]) -> Itera
 
 
 def _fitted(read: ReadLora, adapters: Adapters, spec: TrainSpec) -> dict[str, torch.Tensor]:
-    """The file's weights in the job's shapes and scales, float32."""
+    """Return the file's weights in the job's shapes and scales, float32."""
     fresh, fitted = adapters.tensors(), {}
     for name, found in read.tensors.items():
         layer, part = split_name(name)
@@ -118,7 +118,7 @@ def _fitted(read: ReadLora, adapters: Adapters, spec: TrainSpec) -> dict[str, to
 
 
 def _filled_up(value: torch.Tensor, fresh: torch.Tensor, axis: int | None) -> torch.Tensor:
-    """As large as `fresh` along the rank's axis: A with its rows, B with zeros."""
+    """Enlarge a factor to the size of `fresh` along the rank's axis: A with rows of `fresh`, B with zeros."""
     if axis is None or value.shape == fresh.shape:
         return value.contiguous()
     rest = fresh.narrow(axis, value.shape[axis], fresh.shape[axis] - value.shape[axis])
@@ -126,14 +126,14 @@ def _filled_up(value: torch.Tensor, fresh: torch.Tensor, axis: int | None) -> to
 
 
 def _rank_axis(name: str) -> int | None:
-    """Where the rank is among the dimensions of a LoRA's factors. A LoKr's factors change with it altogether."""
+    """Return the axis of the rank in a LoRA's factor. A LoKr's factors change with the rank altogether."""
     if name.endswith(".lora_A.weight"):
         return 0
     return 1 if name.endswith(".lora_B.weight") else None
 
 
 def public_layers(base: BaseModel) -> list[str]:
-    """Public names of all layers that can be adapted, below the adapters that some of them wear."""
+    """Return the public names of all layers that can be adapted, without the adapters that some of them have."""
     models = [(UNET, base.unet), *zip(base.family.encoder_names, base.text_encoders, strict=True)]
     named = [(prefix, name.removesuffix(".base_layer")) for prefix, model in models for name in layers_of(model)]
     return [public_name(prefix, name) for prefix, name in named if f".{ADAPTER}" not in name]

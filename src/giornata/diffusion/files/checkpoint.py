@@ -1,4 +1,4 @@
-"""A checkpoint: one safetensors file that holds all an exact resume needs. Nothing is ever unpickled.
+"""A checkpoint: one safetensors file with everything that an exact resume needs. Nothing is ever unpickled.
 
     adapter.<name>                the adapter's weights, float32
     optimizer.<key>.<name>        what the optimizer remembers of each of them, such as AdamW's exp_avg and exp_avg_sq
@@ -44,12 +44,12 @@ NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a checkpoint says about itself. `step` counts the optimizer steps that are done.
+    """The description of a checkpoint inside its own file. `step` counts the optimizer steps that are done.
 
-    `fingerprint` is that of the attempt that wrote it; `history` lists each other one that the weights went
-    through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is what
-    giornata.diffusion.base.weights_digest says of the base model; empty in checkpoints of before there was such a
-    thing. `family` is the base model's, which not every spec tells.
+    `fingerprint` is that of the attempt that wrote it; `history` lists each fingerprint that the weights went
+    through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is the hash of
+    the base model by giornata.diffusion.base.weights_digest; older checkpoints have none, and it is empty. `family`
+    is the base model's, which not every spec tells.
     """
 
     step: int
@@ -72,7 +72,9 @@ class LoadedCheckpoint:
 
 
 def told_spec(spec: TrainSpec) -> dict[str, Any]:
-    """The spec as a checkpoint tells it: without the files' name, by which no checkpoint may differ from another."""
+    """Return the spec as a checkpoint stores it: without the files' name, by which no checkpoint may differ from
+    another.
+    """
     return spec.model_dump(mode="json", exclude={"output_name"})
 
 
@@ -97,7 +99,7 @@ def write_checkpoint(path: Path, header: Header, tensors: Mapping[str, torch.Ten
 
 
 def read_header(path: Path) -> Header:
-    """The header alone. Raises WorkloadFailed(CRASHED) when the file is not a checkpoint."""
+    """Read the header alone. Raises WorkloadFailed(CRASHED) when the file is not a checkpoint."""
     try:
         fields = read_file_header(path)
         fields["history"] = tuple(fields["history"])
@@ -120,8 +122,8 @@ def read_checkpoint(
     wanted: Mapping[str, torch.Tensor],
     welcome: Mapping[str, torch.Tensor] = NOTHING,
 ) -> LoadedCheckpoint:
-    """A checkpoint of this very job. `wanted` are tensors of the names, shapes and dtypes that it has to have, and
-    `welcome` those that it may lack, because earlier versions did not write them.
+    """Read a checkpoint of this very job. `wanted` are tensors of the names, shapes and dtypes that it has to have,
+    and `welcome` those that it may lack, because earlier versions did not write them.
 
     Raises WorkloadFailed: CRASHED when the file cannot be read, BAD_SPEC when it is of another job; the latter
     lists all that does not fit: another spec, other data, another step, missing, surplus or misshapen tensors,
@@ -140,7 +142,7 @@ def read_checkpoint(
 
 
 def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str) -> list[Fault]:
-    """Why a checkpoint is not one of this job; empty when it is."""
+    """Return the reasons why a checkpoint is not one of this job; empty when it is."""
     # A field that this version knows and that one did not yet means there what it means by default here.
     ours, theirs = told_spec(spec), _defaults() | header.spec
     faults = []
@@ -157,7 +159,7 @@ def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str)
 
 
 def base_faults(header: Header, base_sha256: str) -> list[Fault]:
-    """Whether the weights were trained on another base model than this one, whatever it is called."""
+    """Return a fault when the weights were trained on another base model than this one, whatever its name."""
     if header.base_sha256 in {"", base_sha256}:
         return []
     message = (
@@ -169,7 +171,7 @@ def base_faults(header: Header, base_sha256: str) -> list[Fault]:
 
 
 def _defaults() -> dict[str, Any]:
-    """The fields of a spec that need not be given, as they are when they are not."""
+    """Return the default values of the spec's optional fields."""
     spec = TrainSpec.model_construct(pretrained_model_name_or_path="", dataset="")
     required = {"pretrained_model_name_or_path", "dataset"}
     return {name: value for name, value in told_spec(spec).items() if name not in required}
@@ -189,7 +191,9 @@ def _tensor_faults(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, tor
 
 
 def _unreadable(path: Path, why: str) -> WorkloadFailed:
-    """Blamed on nobody yet: its bytes were verified on arrival, so a second machine should have a look."""
+    """Return the failure for an unreadable checkpoint. It blames neither job nor node: the bytes were verified on
+    arrival, so a second machine should try them.
+    """
     return WorkloadFailed(Reason.CRASHED, f"cannot resume from {path.name}: {why}")
 
 
@@ -230,7 +234,7 @@ class TensorSnapshot:
         self._parts = [_part(named) for named in kinds.values()]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All of them, on the CPU, by name. Waits until they are there."""
+        """Return all tensors, on the CPU, by name. Waits until they are there."""
         return {name: tensor for part in self._parts for name, tensor in part.tensors().items()}
 
 

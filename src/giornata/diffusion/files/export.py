@@ -62,7 +62,7 @@ def export_checkpoint(
 
 
 def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tensor]]:
-    """(spec, step, adapter weights by the names of `Adapters.tensors()`). Raises InvalidInput."""
+    """Return (spec, step, adapter weights by the names of `Adapters.tensors()`). Raises InvalidInput."""
     try:
         with safe_open(checkpoint, framework="pt") as opened:
             header = json.loads((opened.metadata() or {})[METADATA_KEY])
@@ -84,9 +84,10 @@ def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tens
 
 
 def family_of_checkpoint(checkpoint: Path) -> Family:
-    """That of the checkpoint's base model. Those of before there were several do not say.
+    """Return the family of the checkpoint's base model. Checkpoints from before there were several families do not
+    name it.
 
-    Raises InvalidInput for one that is not known here.
+    Raises InvalidInput for a family that is not known here.
     """
     name = read_file_header(checkpoint).get("family", SDXL.name)
     try:
@@ -97,7 +98,7 @@ def family_of_checkpoint(checkpoint: Path) -> Family:
 
 
 def _origin(checkpoint: Path, spec: TrainSpec) -> dict[str, str]:
-    """The hashes that the job's own files have; those that an older checkpoint does not know are left out."""
+    """Return the hashes that the job's own files have; those that an older checkpoint lacks are left out."""
     header = read_file_header(checkpoint)
     known = {key: header.get(key) or "" for key in ("data_sha256", "base_sha256")}
     return {key: value for key, value in hashes_of(spec, **known).items() if value}
@@ -106,10 +107,11 @@ def _origin(checkpoint: Path, spec: TrainSpec) -> dict[str, str]:
 def _facts(
     spec: TrainSpec, step: int, output_name: str, *, layers_per_block: int | None, family: Family
 ) -> LoraFacts:
-    """The UNet's depth and the prediction type come from the base model's folder, where there is one.
+    """Return the facts of the training; the UNet's depth and the prediction type come from the base model's folder,
+    where there is one.
 
-    Where there is none (any more), what the names of the weights tell of the depth stands in; those of chosen blocks
-    alone tell nothing, and then it is SDXL's.
+    Without the folder, the names of the weights tell the depth; weights of chosen blocks alone do not tell it, and
+    then it is SDXL's.
     """
     folder = Path(spec.pretrained_model_name_or_path)
     told = layers_per_block if spec.lora_unet_blocks is None else None
@@ -135,7 +137,7 @@ def _no_checkpoint(path: Path, message: str) -> InvalidInput:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; 0 when the file was written, 2 when the input was wrong."""
+    """Run the command line; 0 when the file was written, 2 when the input was wrong."""
     parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.files.export", description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)

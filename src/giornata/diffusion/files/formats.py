@@ -65,8 +65,9 @@ def write_kohya(
     dtype: Dtype = "float16",
     extra: Mapping[str, str] | None = None,
 ) -> Path:
-    """kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…` (`lora_te_…` where there is one text encoder), each
-    with lora_down, lora_up and alpha, or with LyCORIS's names for DoRA and LoKr; and new tokens as `bundle_emb.…`.
+    """Write kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…` (`lora_te_…` where there is one text encoder),
+    each with lora_down, lora_up and alpha, or with LyCORIS's names for DoRA and LoKr; and new tokens as
+    `bundle_emb.…`.
 
     `tensors` are named as `Adapters.tensors()` names them; `extra` is put into the metadata beside the ss_ and
     modelspec fields. Raises WorkloadFailed when a weight is not finite in `dtype`, or when reading back fails.
@@ -87,7 +88,8 @@ def write_diffusers(
     dtype: Dtype = "float16",
     extra: Mapping[str, str] | None = None,
 ) -> Path:
-    """diffusers' format: peft's keys under `unet.`, `text_encoder.`, `text_encoder_2.`. Otherwise as `write_kohya`.
+    """Write diffusers' format: peft's keys under `unet.`, `text_encoder.`, `text_encoder_2.`. Otherwise as
+    `write_kohya`.
 
     Rank and alpha are in the metadata, where diffusers looks for them (`lora_adapter_metadata`).
     """
@@ -113,8 +115,9 @@ def write_embeddings(
     dtype: Dtype = "float16",
     extra: Mapping[str, str] | None = None,
 ) -> Path:
-    """The rows of new tokens as diffusers' advanced script writes them: `clip_l` and `clip_g`, each of N × E, for
-    `load_textual_inversion` with the tokens <s0>, <s1> … Raises as `write_kohya`; ValueError when there are none."""
+    """Write the rows of new tokens as diffusers' advanced script does: `clip_l` and `clip_g`, each of N × E, for
+    `load_textual_inversion` with the tokens <s0>, <s1> … Raises as `write_kohya`; ValueError when there are none.
+    """
     _, rows = apart(tensors)
     if not rows:
         raise ValueError("there are no new tokens")
@@ -130,7 +133,7 @@ def write_embeddings(
 def lost_tensors(
     content: Mapping[str, torch.Tensor], names: Iterable[str], *, layers_per_block: int, family: Family = SDXL
 ) -> list[str]:
-    """Names that would not arrive, or would arrive uninvited, were diffusers to load `content`.
+    """Return the names that would not arrive, or would arrive uninvited, were diffusers to load `content`.
 
     Follows `load_lora_weights` of the family's pipeline: to one dictionary, then each model's part to peft's keys.
     """
@@ -192,7 +195,7 @@ def _cast(tensors: Mapping[str, torch.Tensor], dtype: Dtype) -> dict[str, torch.
 
 
 def _config(prefix: str, tensors: Mapping[str, torch.Tensor], facts: LoraFacts) -> dict[str, Any]:
-    """What diffusers gives to peft's LoraConfig for one model."""
+    """Return the LoraConfig arguments that diffusers gives to peft for one model."""
     start = f"{prefix}."
     layers = {layer_of(name) for name in tensors if name.startswith(start)}
     unet, spec = prefix == "unet", facts.spec
@@ -214,20 +217,20 @@ def _anywhere(patterns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _diffusers_reads(tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether diffusers loads these from a kohya file."""
+    """Return True when diffusers loads these tensors from a kohya file."""
     attention = {name.split(".self_attn.")[1] for name in tensors if ".self_attn." in name}
     known = not attention or any(name.startswith("out_proj.") for name in attention)
     return known and all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in tensors)
 
 
 def _diffusers_name(name: str) -> str:
-    """Where its loaders look for it. For magnitudes that is peft's key in the UNet, and the parameter's own name in a
-    text encoder, which transformers loads (5.23).
+    """Return the name under which diffusers' loaders look for the tensor. For magnitudes that is peft's key in the
+    UNet, and the parameter's own name in a text encoder, which transformers loads (5.23).
     """
     unet = name.startswith("unet.")
     return f"{name}.weight" if name.endswith(".lora_magnitude_vector") and not unet else name
 
 
 def _kernels(tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether convolutions with a kernel larger than one pixel are adapted."""
+    """Return True when convolutions with a kernel larger than one pixel are adapted."""
     return any(tensor.ndim == 4 and tensor.shape[-1] > 1 for tensor in tensors.values())

@@ -1,4 +1,4 @@
-"""Adapter weights under kohya's and LyCORIS's names, to and fro.
+"""Converts adapter weights to and from kohya's and LyCORIS's names.
 
     lora_down.weight, lora_up.weight     LoRA's A and B
     dora_scale                           DoRA's magnitudes: (O, 1), or (O, 1, 1, 1) on a convolution
@@ -36,7 +36,9 @@ MAGNITUDE = ".lora_magnitude_vector"
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """`unet.….to_q.lora_A.weight` → (`unet.….to_q`, `.lora_A.weight`). Raises ValueError for other names."""
+    """Split a name: `unet.….to_q.lora_A.weight` → (`unet.….to_q`, `.lora_A.weight`). Raises ValueError for other
+    names.
+    """
     for part in PARTS:
         if name.endswith(part):
             return name.removesuffix(part), part
@@ -44,12 +46,12 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def layer_of(name: str) -> str:
-    """The layer that a weight belongs to."""
+    """Return the layer that a weight belongs to."""
     return split_name(name)[0]
 
 
 def to_kohya(tensors: Mapping[str, torch.Tensor], facts: LoraFacts) -> dict[str, torch.Tensor]:
-    """The content of a kohya file; `tensors` by the names of `Adapters.tensors()`."""
+    """Return the content of a kohya file; `tensors` by the names of `Adapters.tensors()`."""
     content: dict[str, torch.Tensor] = {}
     dora = any(name.endswith(MAGNITUDE) for name in tensors)
     for name, tensor in tensors.items():
@@ -106,7 +108,7 @@ def _times(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _upright(magnitude: torch.Tensor) -> torch.Tensor:
-    """(O) → (O, 1); (1, O, 1, 1) → (O, 1, 1, 1)."""
+    """Reshape magnitudes: (O) → (O, 1); (1, O, 1, 1) → (O, 1, 1, 1)."""
     return magnitude[:, None] if magnitude.ndim == 1 else magnitude.transpose(0, 1)
 
 

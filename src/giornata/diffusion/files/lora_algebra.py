@@ -25,7 +25,7 @@ Factorized = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraFactors:
-    """One layer's factors, in the precision of the file. `scale` is alpha / R."""
+    """The factors of one layer, in the precision of the file. `scale` is alpha / R."""
 
     down: torch.Tensor
     up: torch.Tensor
@@ -33,17 +33,17 @@ class LoraFactors:
 
     @property
     def rank(self) -> int:
-        """Columns of `up`."""
+        """Return the rank: the columns of `up`."""
         return self.down.shape[0]
 
     @property
     def size(self) -> tuple[int, ...]:
-        """Outputs, inputs, and the kernel of a convolution."""
+        """Return outputs, inputs, and the kernel of a convolution."""
         return (self.up.shape[0], *self.down.shape[1:])
 
     @property
     def numbers(self) -> int:
-        """How many numbers are stored."""
+        """Return how many numbers are stored."""
         return self.up.numel() + self.down.numel()
 
     def with_alpha(self, alpha: float) -> "LoraFactors":
@@ -70,7 +70,9 @@ class LoraFactors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LokrFactors:
-    """One layer of a LoKr: `first` is w1, `second` is w2 with its kernel, float64. `numbers` counts the stored."""
+    """The factors of one layer of a LoKr: `first` is w1, `second` is w2 with its kernel, float64. `numbers` counts
+    the stored numbers.
+    """
 
     first: torch.Tensor
     second: torch.Tensor
@@ -79,17 +81,17 @@ class LokrFactors:
 
     @property
     def rank(self) -> int:
-        """The most that ΔW can have."""
+        """Return the highest rank that ΔW can have."""
         return min(self.first.shape) * min(self.second.flatten(1).shape)
 
     @property
     def size(self) -> tuple[int, ...]:
-        """Outputs, inputs, and the kernel of a convolution."""
+        """Return outputs, inputs, and the kernel of a convolution."""
         (p, q), (s, t) = self.first.shape, self.second.shape[:2]
         return (p * s, q * t, *self.second.shape[2:])
 
     def delta(self) -> torch.Tensor:
-        """Multiply out, as `LoraFactors.delta`."""
+        """Multiply the factors out, as `LoraFactors.delta` does."""
         return self.scale * torch.kron(self.first, self.second.flatten(1))
 
     def factorized(self) -> Factorized:
@@ -104,7 +106,9 @@ Update = LoraFactors | LokrFactors
 
 
 class Method(StrEnum):
-    """How many singular values of a layer stay. The names and formulas are those of kohya's resize_lora."""
+    """The rule for how many singular values of a layer stay. The names and formulas are those of kohya's
+    resize_lora.
+    """
 
     FIXED = "fixed"  # as many as the rank says
     SV_RATIO = "sv_ratio"  # those above the largest divided by the target
@@ -114,14 +118,14 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """At most `rank` values; fewer where `method` and `target` say so."""
+    """A bound on the singular values: at most `rank`; fewer where `method` and `target` say so."""
 
     rank: int
     method: Method = Method.FIXED
     target: float = 0.0
 
     def kept(self, values_R: torch.Tensor) -> int:
-        """Count the singular values, which fall, that stay: 1 at least."""
+        """Count the singular values that stay, 1 at least; `values_R` fall."""
         most = min(self.rank, len(values_R))
         if self.method is Method.FIXED or float(values_R[0]) == 0.0:
             return most if self.method is Method.FIXED else 1
@@ -180,5 +184,5 @@ def merge(files: Sequence[tuple[Mapping[str, Update], float]], cut: Cut | None =
 
 
 def _plain(layer: Update) -> LoraFactors:
-    """The same update as up and down; of a LoKr of as many ranks as it has."""
+    """Return the same update as up and down; a LoKr gets as many ranks as it has."""
     return layer if isinstance(layer, LoraFactors) else resize(layer, Cut(rank=layer.rank)).layer

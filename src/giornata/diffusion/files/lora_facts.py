@@ -1,4 +1,4 @@
-"""What a LoRA file says about itself: the `ss_` fields of kohya's trainer and the modelspec fields.
+"""The metadata of a LoRA file: the `ss_` fields of kohya's trainer and the modelspec fields.
 
 A1111 and model-sharing sites read `ss_base_model_version` and `ss_tag_frequency`; modelspec is
 "stability.ai's model metadata standard 1.0.0". Fields that would hold a time are left out: the same training
@@ -54,7 +54,7 @@ class LoraFacts:
     family: Family = SDXL
 
     def size(self, layer: str) -> AdapterSize:
-        """Rank and alpha of one layer, by its public name."""
+        """Return rank and alpha of one layer, by its public name."""
         return size_of(self.spec, layer)
 
 
@@ -68,7 +68,7 @@ def facts_of(
     layers_per_block: int = SDXL_LAYERS_PER_BLOCK,
     family: Family = SDXL,
 ) -> LoraFacts:
-    """The facts of a job after `step` steps. `captions` are those of the instance pictures, one each;
+    """Return the facts of a job after `step` steps. `captions` are those of the instance pictures, one each;
     `prediction_type` is the base model's.
     """
     captions = list(captions)
@@ -90,7 +90,7 @@ def facts_of(
 
 
 def kohya_metadata(facts: LoraFacts, *, data_sha256: str, convolutions: bool) -> dict[str, str]:
-    """The metadata of a kohya file. `data_sha256` is the hash of the tensors' bytes, without the header."""
+    """Return the metadata of a kohya file. `data_sha256` is the hash of the tensors' bytes, without the header."""
     fields: dict[str, Any] = {
         "ss_base_model_version": facts.family.base_model_version,
         "ss_v2": False,
@@ -110,7 +110,7 @@ def kohya_metadata(facts: LoraFacts, *, data_sha256: str, convolutions: bool) ->
 
 
 def _network_module(spec: TrainSpec) -> str:
-    """kohya's own module knows plain LoRA only; the rest is LyCORIS's."""
+    """Return the module that reads the file: kohya's own knows plain LoRA only; the rest is LyCORIS's."""
     plain = spec.adapter_type is AdapterType.LORA and not spec.use_dora
     return "networks.lora" if plain else "lycoris.kohya"
 
@@ -177,11 +177,13 @@ def _text(value: Any) -> str:
 
 
 def _tags(captions: Iterable[str]) -> dict[str, int]:
-    """Counts of the comma-separated parts, in lower case, as kohya's trainer counts them."""
+    """Count the comma-separated parts, in lower case, as kohya's trainer counts them."""
     parts = (part.strip().lower() for caption in captions for part in caption.split(","))
     return dict(sorted(Counter(part for part in parts if part).items()))
 
 
 def public_name(model: str) -> str:
-    """A hub id as it is; of a folder its own name only, for the rest is nobody's business and varies by node."""
+    """Return a hub id unchanged, and only the last part of a folder's path: the rest is private and varies by
+    node.
+    """
     return PurePath(model).name if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model

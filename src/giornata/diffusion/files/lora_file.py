@@ -1,4 +1,4 @@
-"""Reads the adapters that others made: kohya's files, diffusers' files, and training checkpoints of ours.
+"""Reads adapters from other programs: kohya's files, diffusers' files, and our own training checkpoints.
 
 `read_lora` gives every file the same form: tensors by the file's own layers with the parts that `Adapters` names, and
 the scale of each layer, alpha / rank. `for_model` then finds the layers of one base model. Nothing is unpickled.
@@ -50,8 +50,9 @@ class ReadLora:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraFile:
     """A file as it was read. `tensors` have the name of the file's layer and one of `kohya_file.PARTS`; `scales` are
-    by layer. `others` are tensors that are neither, such as embeddings, by their names in the file. `family` is known
-    of checkpoints alone."""
+    by layer. `others` are tensors with neither, such as embeddings, by their names in the file. `family` is known of
+    checkpoints alone.
+    """
 
     path: Path
     naming: LoraNaming
@@ -63,7 +64,7 @@ class LoraFile:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the tensors; float32 when they differ."""
+        """Return the precision of the tensors; float32 when they differ."""
         found = {tensor.dtype for tensor in self.tensors.values()}
         return found.pop() if len(found) == 1 else torch.float32
 
@@ -157,14 +158,18 @@ def _diffusers(path: Path, content: Mapping[str, torch.Tensor], metadata: Mappin
 
 
 def _pefts_key(key: str) -> str:
-    """Text encoders' parts have older names, and transformers another one for magnitudes."""
+    """Return peft's key of a part: text encoders' parts have older names, and transformers another one for
+    magnitudes.
+    """
     for old, new in TEXT_PARTS.items():
         key = key.replace(old, new)
     return key.removesuffix(".weight") if key.endswith(".lora_magnitude_vector.weight") else key
 
 
 def _ranks(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """The rank of each layer, as a file's readers see it; 0 for a LoKr of two whole factors, whose scale is 1."""
+    """Return the rank of each layer, as a file's readers see it; 0 for a LoKr of two whole factors, whose scale
+    is 1.
+    """
     ranks: dict[str, int] = {}
     for name, tensor in tensors.items():
         layer, part = split_name(name)
@@ -175,7 +180,9 @@ def _ranks(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def _configs(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What diffusers writes beside the weights, `unet.r` and so on; nothing when it does not read as that."""
+    """Return the settings that diffusers writes beside the weights, `unet.r` and so on; nothing when they are not a
+    JSON object.
+    """
     try:
         found = json.loads(metadata.get("lora_adapter_metadata", "{}"))
     except ValueError:
@@ -184,7 +191,7 @@ def _configs(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _scale(layer: str, rank: int, alpha: float | None, configs: Mapping[str, Any]) -> float:
-    """By the file's own alpha, by the config of the layer's model, or 1, which is what diffusers takes it for."""
+    """Return the scale by the file's own alpha, by the config of the layer's model, or 1, as diffusers takes it."""
     prefix, _, name = layer.partition(".")
     if rank == 0:
         return 1.0
@@ -199,7 +206,9 @@ def _scale(layer: str, rank: int, alpha: float | None, configs: Mapping[str, Any
 
 
 def diffusers_faults(path: Path, where: str) -> list[Fault]:
-    """Why `load_lora_weights` would not load this file, or would silently load half of it (0.42)."""
+    """Return the reasons why `load_lora_weights` would not load this file, or would silently load half of it
+    (0.42).
+    """
     try:
         _, tensors = read_tensors(path)
     except (OSError, SafetensorError) as error:

@@ -104,13 +104,13 @@ def _rank_fields(naming: str, layers: Mapping[str, LoraFactors], alpha: float) -
 
 
 def _rank_word(layers: Mapping[str, LoraFactors]) -> str:
-    """The rank; kohya's word `Dynamic` when there are several."""
+    """Return the rank, or kohya's word `Dynamic` when there are several."""
     ranks = {layer.rank for layer in layers.values()}
     return str(ranks.pop()) if len(ranks) == 1 else "Dynamic"
 
 
 def _config(layers: Mapping[str, LoraFactors], alpha: float) -> dict[str, Any]:
-    """peft's config for each model: the highest rank, and a pattern for each layer that has another one.
+    """Return peft's config for each model: the highest rank, and a pattern for each layer that has another one.
 
     Names of a text encoder's layers go without its outermost part, which transformers 4 has and 5 has not.
     """
@@ -177,7 +177,7 @@ def merged_metadata(
 
 
 def _tags(metadata: Mapping[str, str]) -> dict[str, int]:
-    """The counts of all its datasets together; empty when the field is not there or cannot be read."""
+    """Return the tag counts of all datasets together; empty when the field is missing or cannot be read."""
     try:
         counts: dict[str, int] = {}
         for tags in json.loads(metadata.get(TAGS, "{}")).values():
@@ -189,5 +189,5 @@ def _tags(metadata: Mapping[str, str]) -> dict[str, int]:
 
 
 def _source(file: LoraFile) -> dict[str, str]:
-    """Its name and its bytes, never its path."""
+    """Describe a file by its name and its bytes, never by its path."""
     return {"name": file.path.name, "sha256": sha256_of_file(file.path)}

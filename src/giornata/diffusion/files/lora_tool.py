@@ -199,7 +199,9 @@ def _factor_faults(where: str, parts: Mapping[str, torch.Tensor]) -> list[Fault]
 
 
 def _lokr(file: LoraFile, name: str, parts: Mapping[str, torch.Tensor]) -> LokrFactors | None:
-    """One layer of a LoKr. None where the file does not tell the kernel of a convolution, or has a core (Tucker)."""
+    """Return the factors of one layer of a LoKr. None where the file does not tell the kernel of a convolution, or
+    has a core (Tucker).
+    """
     first, second = _product(parts, ".lokr_w1"), _product(parts, ".lokr_w2")
     if first is None or second is None or f"{name}.lokr_t2" in file.others or not all(".lokr_" in p for p in parts):
         return None
@@ -231,7 +233,7 @@ def _other_kinds(file: LoraFile, updates: Mapping[str, Update]) -> list[str]:
 
 
 def _plain_updates(files: Sequence[LoraFile]) -> list[dict[str, Update]]:
-    """The updates of each file. Raises InvalidInput for files with more in them than can be computed with."""
+    """Return the updates of each file. Raises InvalidInput for files with more in them than can be computed with."""
     every = [updates_of(file) for file in files]
     faults = [
         Fault(
@@ -272,7 +274,7 @@ def in_kohya_names(file: LoraFile, layers: Mapping[str, Update], family: Family 
 
 
 def _refuse_full_ranks(files: Sequence[LoraFile], updates: Sequence[Mapping[str, Update]]) -> None:
-    """Raise InvalidInput for those of which a sum that loses nothing would be as large as the model."""
+    """Raise InvalidInput for LoKr files: a sum of these that loses nothing would be as large as the model."""
     faults = [
         Fault(
             where=file.path.name,
@@ -345,7 +347,7 @@ def _facts_of_file(path: Path, naming: str, layers: Mapping[str, Update]) -> dic
 
 
 def _module(updates: Iterable[Mapping[str, Update]]) -> dict[str, str]:
-    """kohya's word for who reads the file: what was LoKr is LoRA now."""
+    """Return kohya's name for the module that reads the file: what was LoKr is LoRA now."""
     lokr = any(isinstance(layer, LokrFactors) for layers in updates for layer in layers.values())
     return {"ss_network_module": "networks.lora"} if lokr else {}
 

@@ -42,9 +42,9 @@ MOST_TAGS = 20
 
 
 def recipe_sha256(spec: TrainSpec) -> str:
-    """Hash of everything in a spec that the weights depend on, but for the pictures, which have a hash of their own.
+    """Hash everything in a spec that the weights depend on, except the pictures, which have a hash of their own.
 
-    Of a local model folder only the name counts, as its path differs from machine to machine.
+    A local model folder counts by its name only, as its path differs from machine to machine.
     """
     fields = {name: value for name, value in spec.model_dump(mode="json").items() if name not in BESIDE}
     named = {name: public_name(fields[name]) for name in MODEL_NAMES if fields.get(name)}
@@ -52,8 +52,9 @@ def recipe_sha256(spec: TrainSpec) -> str:
 
 
 def hashes_of(spec: TrainSpec, *, data_sha256: str, base_sha256: str) -> dict[str, str]:
-    """What LoRA files and cards name their origin by. `base_sha256` is that of
-    giornata.diffusion.base.weights_digest."""
+    """Return the hashes by which LoRA files and cards name their origin. `base_sha256` is that of
+    giornata.diffusion.base.weights_digest.
+    """
     narrow = spec.base_quantization is not BaseQuantization.NONE
     held = {QUANTIZATION_KEY: str(spec.base_quantization)} if narrow else {}
     return {SPEC_KEY: recipe_sha256(spec), DATASET_KEY: data_sha256, BASE_KEY: base_sha256} | held
@@ -67,8 +68,9 @@ def model_card(
     extra: Mapping[str, str],
     samples: str | None = None,
 ) -> str:
-    """The page. `files` are the LoRA files beside it; `extra` is what their metadata say besides `facts`; `samples`
-    is the sheet of pictures beside it, if there is one."""
+    """Return the text of the page. `files` are the LoRA files beside it; `extra` is what their metadata say besides
+    `facts`; `samples` is the sheet of pictures beside it, if there is one.
+    """
     sections = [_head(facts), _title(facts)]
     sections += [] if samples is None else [_samples(facts, samples)]
     sections += [_triggers(facts), _usage(facts, files), _training(facts, parameters)]
@@ -77,7 +79,7 @@ def model_card(
 
 
 def _head(facts: LoraFacts) -> str:
-    """YAML; a JSON string is a YAML string, whatever is in it."""
+    """Return the head in YAML; a JSON string is a YAML string, whatever is in it."""
     lines = ["---", "library_name: diffusers", "license: other"]
     if "/" in facts.base_model:  # a folder's name means nothing to a hub
         lines.append(f"base_model: {_quoted(facts.base_model)}")
@@ -170,5 +172,7 @@ def _quoted(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Somebody's words in a line of Markdown: on one line, and nothing in them ends a code span or a table's cell."""
+    """Make a user's words fit a line of Markdown: on one line, and nothing in them ends a code span or a table's
+    cell.
+    """
     return " ".join(text.replace("`", "'").replace("|", "/").split())

@@ -1,1 +1,1 @@
-"""Objective and optimizers. Read objective first."""
+"""The training objective and the optimizers that jobs choose from. Read objective first."""

@@ -24,7 +24,9 @@ SETTINGS = ("eps", "clip_threshold", "decay_rate", "weight_decay", "scale_parame
 
 
 class Adafactor(torch.optim.Optimizer):
-    """Arguments have the names of transformers'. Of `eps` the second counts with `scale_parameter` only."""
+    """The optimizer Adafactor; its arguments have the names of transformers'. The second number of `eps` counts with
+    `scale_parameter` only.
+    """
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class Adafactor(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        """One update of every parameter. All have gradients and a state as `begin` makes it."""
+        """Update every parameter once. All have gradients and a state as `begin` makes it."""
         del closure
         for group in self.param_groups:
             alike: dict[tuple[Any, ...], list[torch.Tensor]] = defaultdict(list)
@@ -53,7 +55,7 @@ class Adafactor(torch.optim.Optimizer):
                 self._step(group, parameters, done + 1)
 
     def _step(self, group: dict[str, Any], parameters: list[torch.Tensor], step: int) -> None:
-        """Of parameters of one shape, which have made equally many steps."""
+        """Update parameters of one shape, which have made equally many steps."""
         gradients_N = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
         squares_N = gradients_N.square().add_(group["eps"][0])
         kept = 1.0 - math.pow(step, group["decay_rate"])
@@ -79,7 +81,7 @@ class Adafactor(torch.optim.Optimizer):
     def _followed(
         self, name: str, parameters: list[torch.Tensor], found_N: torch.Tensor, kept: float
     ) -> torch.Tensor:
-        """Lets the running means of this name follow what was found. Returns them, stacked."""
+        """Let the running means of this name follow the new values. Returns them, stacked."""
         means = [self.state[parameter][name] for parameter in parameters]
         means_N = torch.stack(means).mul_(kept).add_(found_N, alpha=1.0 - kept)
         torch._foreach_copy_(means, list(means_N.unbind()))
@@ -87,19 +89,19 @@ class Adafactor(torch.optim.Optimizer):
 
 
 def _sizes(tensors_N: torch.Tensor) -> torch.Tensor:
-    """Root mean square of each, in as many dimensions as the tensors have."""
+    """Return the root mean square of each, in as many dimensions as the tensors have."""
     lengths_N = torch.linalg.vector_norm(tensors_N.flatten(1), dim=1) / math.sqrt(tensors_N[0].numel())
     return lengths_N.view(-1, *[1] * (tensors_N.dim() - 1))
 
 
 def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
-    """Over these groups."""
+    """Make the optimizer over these groups."""
     del fused
     return Adafactor(groups, lr=spec.learning_rate, **{name: argument(spec, name) for name in SETTINGS})
 
 
 def begin(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> dict[str, Any]:
-    """The state of a parameter that has not learned."""
+    """Return the state of a parameter that has not learned."""
     del on_cuda
     shape = parameter.shape
     if len(shape) < 2:

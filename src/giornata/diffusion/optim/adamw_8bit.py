@@ -20,7 +20,7 @@ TENSORS = ("state1", "state2", "absmax1", "absmax2")
 
 
 def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
-    """The package's optimizer over these groups."""
+    """Make the package's optimizer over these groups."""
     del fused
     import bitsandbytes
 
@@ -36,7 +36,7 @@ def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch
 
 
 def begin(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> dict[str, Any]:
-    """The state of a parameter as the package's own `init_state` makes it, but for the step."""
+    """Return the state of a parameter as the package's own `init_state` makes it, but for the step."""
     del on_cuda
     if parameter.numel() < SMALLEST:
         return {"step": step, "state1": _zeros(parameter, torch.float32), "state2": _zeros(parameter, torch.float32)}
@@ -58,7 +58,9 @@ def _zeros(parameter: torch.nn.Parameter, dtype: torch.dtype) -> torch.Tensor:
 
 @cache
 def _codes(device: torch.device) -> Mapping[str, torch.Tensor]:
-    """What the 256 codes of signed and of unsigned values stand for. Constants, shared by all parameters."""
+    """Return the values of the 256 codes, for signed and for unsigned numbers. The tables are constants that all
+    parameters share.
+    """
     from bitsandbytes.functional import create_dynamic_map
 
     return {

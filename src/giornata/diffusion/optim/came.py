@@ -17,7 +17,7 @@ TENSORS = (MOMENT, SQUARES, *FACTORED)
 
 
 def begin(parameter: torch.nn.Parameter) -> dict[str, Any]:
-    """The state of a parameter before its first step."""
+    """Return the state of a parameter before its first step."""
     found = {MOMENT: torch.zeros_like(parameter, requires_grad=False)}
     if parameter.ndim < 2:
         return found | {SQUARES: torch.zeros_like(parameter, requires_grad=False)}
@@ -28,7 +28,9 @@ def begin(parameter: torch.nn.Parameter) -> dict[str, Any]:
 
 
 class Came(torch.optim.Optimizer):
-    """Every parameter has its state, as `begin` makes it, before the first step. Nothing waits for the device."""
+    """The optimizer CAME. Every parameter has its state, as `begin` makes it, before the first step. Nothing waits
+    for the device.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Came(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         del closure
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -89,14 +91,16 @@ def _rms(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Lion(torch.optim.Optimizer):
-    """The state of each parameter is `exp_avg`, of its shape. Waits for no result of the device."""
+    """The optimizer Lion. The state of each parameter is `exp_avg`, of its shape. Waits for no result of the
+    device.
+    """
 
     def __init__(self, groups: list[dict[str, Any]], *, betas: tuple[float, float], weight_decay: float) -> None:
         super().__init__(groups, {"betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        """One update of every parameter that has a gradient and a state."""
+        """Update every parameter that has a gradient and a state."""
         del closure
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]

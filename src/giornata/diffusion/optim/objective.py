@@ -1,4 +1,4 @@
-"""What the UNet is trained to predict, and how far off it is.
+"""The UNet's training target, and the loss between prediction and target.
 
 Shapes: B pictures (with prior preservation: first half instances, second half class pictures); C = 4, H, W of the
 latents; L, D, P as in giornata.diffusion.encode.captions.
@@ -27,9 +27,10 @@ LEAST_AREA = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyBatch:
-    """All that one forward pass needs. Latents, noise and mask are float32, timesteps int64. The mask is 0 … 1, where
-    pictures are learnt. `shown_noise_BCHW` is the noise that the UNet is shown, where that is not the one that it is
-    to tell; for `tickets_B5` see giornata.diffusion.adapter.dropping."""
+    """The inputs of one forward pass. Latents, noise and mask are float32, timesteps int64. The mask is 0 … 1, where
+    pictures are learned. `shown_noise_BCHW` is the noise that the UNet is shown, where that is not the noise that it
+    has to predict; for `tickets_B5` see giornata.diffusion.adapter.dropping.
+    """
 
     latents_BCHW: torch.Tensor
     noise_BCHW: torch.Tensor
@@ -40,18 +41,18 @@ class NoisyBatch:
     tickets_B5: torch.Tensor | None = None
 
     def twice(self) -> Self:
-        """The batch, and behind it the same again without its mask."""
+        """Return the batch, followed by the same again without its mask."""
         twice = self._each(lambda tensor: torch.cat([tensor, tensor]))
         if self.mask_B1HW is None:
             return twice
         return replace(twice, mask_B1HW=torch.cat([self.mask_B1HW, torch.ones_like(self.mask_B1HW)]))
 
     def pinned(self) -> Self:
-        """In memory from which a GPU can copy by itself."""
+        """Copy the batch into memory from which a GPU can copy by itself."""
         return self._each(lambda tensor: tensor.pin_memory())
 
     def to(self, device: torch.device) -> Self:
-        """On the device. From pinned memory this waits for nothing."""
+        """Copy the batch to the device. From pinned memory this waits for nothing."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
@@ -78,7 +79,9 @@ class Objective:
     def of(
         cls, spec: TrainSpec, scheduler: DDPMScheduler, *, prediction_type: str, dtype: torch.dtype = torch.float32
     ) -> Self:
-        """What the spec wants of a base with this scheduler. Raises ValueError for a type that nobody knows."""
+        """Return the objective that the spec wants of a base with this scheduler. Raises ValueError for an unknown
+        prediction type.
+        """
         if prediction_type not in PREDICTION_TYPES:
             raise ValueError(f"no objective for prediction type {prediction_type!r}; known are {PREDICTION_TYPES}")
         return cls(
@@ -95,11 +98,11 @@ class Objective:
         )
 
     def loss(self, unet: Any, batch: NoisyBatch, embedding: Embedding) -> torch.Tensor:
-        """Weighted distance of prediction and target, averaged over the batch: a float32 scalar."""
+        """Return the weighted distance of prediction and target, averaged over the batch: a float32 scalar."""
         return self.total(self.each(unet, batch, embedding))
 
     def total(self, loss_B: torch.Tensor, role: Role | None = None) -> torch.Tensor:
-        """The mean of the pictures' losses. With prior preservation the two halves are averaged apart:
+        """Return the mean of the pictures' losses. With prior preservation the two halves are averaged apart:
         instances + prior_loss_weight · class pictures.
 
         A batch of one `role` alone is a part of its half: of twice the share that it has of all pictures.
@@ -114,8 +117,9 @@ class Objective:
     def each(
         self, unet: Any, batch: NoisyBatch, embedding: Embedding, *, prior_BCHW: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """loss_B, float32: each picture's weighted distance of prediction and target, averaged over its area, or over
-        what its mask shows: sum(mask · distance) / (C · sum(mask)), and 0 where the mask shows nothing.
+        """Return loss_B, float32: each picture's weighted distance of prediction and target, averaged over its area.
+        With a mask it is averaged over what the mask shows: sum(mask · distance) / (C · sum(mask)), and 0 where the
+        mask shows nothing.
 
         `prior_BCHW` are the targets of the last pictures of the batch, where those are not the noise's.
         """
@@ -125,7 +129,7 @@ class Objective:
         return self._weighted(self.predict(unet, batch, embedding), target_BCHW, batch)
 
     def loss_of(self, answer_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
-        """As `loss`, of what the UNet answered when it was shown `shown(batch)`."""
+        """Return the loss, as `loss` does, from the UNet's answer to `shown(batch)`."""
         predicted_BCHW = self.compared(answer_BCHW, batch)
         return self.total(self._weighted(predicted_BCHW, self.target(batch).float(), batch))
 
@@ -134,16 +138,16 @@ class Objective:
         return _over_area(distance_BCHW, batch.mask_B1HW) * self.weight(batch.timesteps_B)
 
     def predict(self, unet: Any, batch: NoisyBatch, embedding: Embedding) -> torch.Tensor:
-        """predicted_BCHW, float32: what the UNet says of the noisy latents."""
+        """Return predicted_BCHW, float32: the UNet's answer to the noisy latents."""
         answer_BCHW = answer(unet, self.shown(batch), batch.timesteps_B, batch.time_ids_B6, embedding)
         return self.compared(answer_BCHW, batch)
 
     def shown(self, batch: NoisyBatch) -> torch.Tensor:
-        """`question` in the precision of the UNet."""
+        """Return `question` in the precision of the UNet."""
         return self.question(batch).to(self.dtype)
 
     def question(self, batch: NoisyBatch) -> torch.Tensor:
-        """noisy_BCHW that the UNet is shown, at a variance of about 1."""
+        """Return noisy_BCHW that the UNet is shown, at a variance of about 1."""
         if self.edm_style:
             return edm_input(self._edm_noisy(batch), self._sigmas(batch.timesteps_B))
         noise_BCHW = batch.noise_BCHW if batch.shown_noise_BCHW is None else batch.shown_noise_BCHW
@@ -151,7 +155,9 @@ class Objective:
         return noisy_BCHW
 
     def compared(self, predicted_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
-        """What of the UNet's answer is compared with the target: itself, or the latents that it stands for."""
+        """Return the tensor to compare with the target: the UNet's answer, or the latents that the answer
+        stands for.
+        """
         if not self.edm_style:
             return predicted_BCHW
         velocity = self.prediction_type == "v_prediction"
@@ -159,8 +165,9 @@ class Objective:
         return edm_denoised(predicted_BCHW, self._edm_noisy(batch), sigmas_B111, velocity=velocity)
 
     def target(self, batch: NoisyBatch) -> torch.Tensor:
-        """target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho, 2022);
-        in EDM's formulation the latents."""
+        """Return target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho,
+        2022); in EDM's formulation the latents.
+        """
         if self.edm_style:
             return batch.latents_BCHW
         if self.prediction_type == "epsilon":
@@ -169,7 +176,7 @@ class Objective:
         return velocity
 
     def weight(self, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """weight_B of each picture's loss.
+        """Return weight_B of each picture's loss.
 
         min-SNR (Hang et al., 2023, arXiv 2303.09556): min(SNR, gamma) / SNR, for velocities / (SNR + 1). Debiased
         estimation (Yu et al., 2023, arXiv 2310.08442): 1 / sqrt(SNR), for velocities 1 / (SNR + 1), with the SNR
@@ -198,8 +205,9 @@ class Objective:
         return alphas_B / (1.0 - alphas_B)
 
     def _alphas(self, device: torch.device) -> torch.Tensor:
-        """alphas_T of the schedule. They stay where they were asked for, as the scheduler's own `add_noise` has it: a
-        copy in every step would wait for the device."""
+        """Return alphas_T of the schedule. The tensor stays on the device that asked for it, as in the scheduler's
+        own `add_noise`: a copy in every step would wait for the device.
+        """
         alphas_T: torch.Tensor = self.scheduler.alphas_cumprod.to(device)
         self.scheduler.alphas_cumprod = alphas_T
         return alphas_T
@@ -207,8 +215,9 @@ class Objective:
     def _distance(
         self, predicted_BCHW: torch.Tensor, target_BCHW: torch.Tensor, timesteps_B: torch.Tensor
     ) -> torch.Tensor:
-        """Element by element. The two with a parameter c are pseudo-Huber losses (Khrapov et al., 2024, arXiv
-        2403.16728), scaled as in diffusers and kohya."""
+        """Return the distance, element by element. The two with a parameter c are pseudo-Huber losses (Khrapov et
+        al., 2024, arXiv 2403.16728), scaled as in diffusers and kohya.
+        """
         if self.loss_type is LossType.L2:
             return functional.mse_loss(predicted_BCHW, target_BCHW, reduction="none")
         if self.loss_type is LossType.L1:
@@ -218,7 +227,9 @@ class Objective:
         return 2.0 * bowl_BCHW * (c_B111 if self.loss_type is LossType.HUBER else 1.0)
 
     def _c(self, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Where a pseudo-Huber loss turns from a parabola to a line, at each picture's timestep."""
+        """Return the point at which a pseudo-Huber loss turns from a parabola to a line, at each picture's
+        timestep.
+        """
         if self.huber_schedule is HuberSchedule.CONSTANT:
             return torch.full_like(timesteps_B, self.huber_c, dtype=torch.float32)
         if self.huber_schedule is HuberSchedule.EXPONENTIAL:
@@ -231,7 +242,7 @@ class Objective:
 def answer(
     unet: Any, shown_BCHW: torch.Tensor, timesteps_B: torch.Tensor, time_ids_B6: torch.Tensor, embedding: Embedding
 ) -> torch.Tensor:
-    """answer_BCHW, float32: what the UNet makes of noisy latents.
+    """Return answer_BCHW, float32: the UNet's answer to noisy latents.
 
     SDXL's micro-conditioning is passed in float32: bfloat16 cannot hold the size of a large photograph exactly.
     """
@@ -253,14 +264,16 @@ def _over_area(distance_BCHW: torch.Tensor, mask_B1HW: torch.Tensor | None) -> t
 
 
 def added_conditions(time_ids_B6: torch.Tensor, embedding: Embedding) -> dict[str, torch.Tensor] | None:
-    """What goes into the UNet beside the text: sizes and pooled text for SDXL, nothing where no text is pooled."""
+    """Return the UNet's inputs beside the text: sizes and pooled text for SDXL, None where no text is pooled."""
     if embedding.pooled_BP is None:
         return None
     return {"time_ids": time_ids_B6, "text_embeds": embedding.pooled_BP}
 
 
 def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:
-    """The base's noise schedule, with zero terminal SNR if the spec says so (Lin et al., 2024, arXiv 2305.08891)."""
+    """Return the base's noise schedule, with zero terminal SNR if the spec says so (Lin et al., 2024, arXiv
+    2305.08891).
+    """
     if not spec.rescale_betas_zero_snr or scheduler.config.rescale_betas_zero_snr:
         return scheduler
     changed: DDPMScheduler = DDPMScheduler.from_config(scheduler.config, rescale_betas_zero_snr=True)
@@ -277,25 +290,25 @@ def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:
 
 
 def edm_sigmas(alphas_cumprod_T: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-    """sigmas_B111 of timesteps: sqrt((1 - a) / a). Infinite where the schedule ends in pure noise."""
+    """Return sigmas_B111 of timesteps: sqrt((1 - a) / a). Infinite where the schedule ends in pure noise."""
     alphas_B = alphas_cumprod_T.to(timesteps_B.device)[timesteps_B]
     return ((1.0 - alphas_B) / alphas_B).sqrt().view(-1, 1, 1, 1)
 
 
 def edm_noisy(latents_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, sigmas_B111: torch.Tensor) -> torch.Tensor:
-    """noisy_BCHW: variance-exploding, latents + sigma · noise."""
+    """Return noisy_BCHW: variance-exploding, latents + sigma · noise."""
     return latents_BCHW + sigmas_B111 * noise_BCHW
 
 
 def edm_input(noisy_BCHW: torch.Tensor, sigmas_B111: torch.Tensor) -> torch.Tensor:
-    """What the UNet is shown: the noisy latents at a variance of about 1."""
+    """Return the UNet's input: the noisy latents, scaled to a variance of about 1."""
     return noisy_BCHW / (sigmas_B111**2 + 1.0).sqrt()
 
 
 def edm_denoised(
     answer_BCHW: torch.Tensor, noisy_BCHW: torch.Tensor, sigmas_B111: torch.Tensor, *, velocity: bool
 ) -> torch.Tensor:
-    """latents_BCHW that an answer stands for: a velocity, or else noise."""
+    """Return latents_BCHW that an answer stands for: a velocity, or else noise."""
     if not velocity:
         return noisy_BCHW - sigmas_B111 * answer_BCHW
     return noisy_BCHW / (sigmas_B111**2 + 1.0) - answer_BCHW * (sigmas_B111 / (sigmas_B111**2 + 1.0).sqrt())

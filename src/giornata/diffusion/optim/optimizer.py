@@ -21,8 +21,9 @@ A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 
 
 class NormLimit:
-    """Called after each update. `scaled` is how many layers were too long the last time, a scalar on the device; no
-    call waits for the device."""
+    """A bound on the norms of layers, called after each update. `scaled` is how many layers were too long the last
+    time, a scalar on the device; no call waits for the device.
+    """
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], spec: TrainSpec, *, most: float) -> None:
         self._most, self._parameters = most, parameters
@@ -35,7 +36,7 @@ class NormLimit:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        """Shorten what is too long."""
+        """Shorten the layers that are too long."""
         counts = [self._shorten(scale, layers) for scale, layers in self._groups]
         self.scaled = torch.stack(counts).sum()
 
@@ -54,8 +55,9 @@ class NormLimit:
 
 
 def norm_limit(parameters: Mapping[str, torch.nn.Parameter], spec: TrainSpec) -> NormLimit | None:
-    """What the job wants after each update, if anything. `parameters` by the names of `Adapters`; they stay the same
-    objects."""
+    """Return the norm limit that the job wants after each update, or None. `parameters` by the names of `Adapters`;
+    they stay the same objects.
+    """
     most = spec.scale_weight_norms
     return None if most is None else NormLimit(parameters, spec, most=most)
 
@@ -82,7 +84,7 @@ class ParameterGroup:
     settle: Callable[[], None] | None = None
 
     def learns(self, step: int) -> bool:
-        """Whether optimizer step `step` (from 0) changes it."""
+        """Return True when optimizer step `step` (from 0) changes the group."""
         return self.stop_step is None or step < self.stop_step
 
 
@@ -110,7 +112,9 @@ class AdapterOptimizer:
         self.restore(0, {})
 
     def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """State as after `step` steps. Names are those of `state`; what is missing is as at the beginning."""
+        """Restore the state as after `step` steps. Names are those of `state`; missing tensors are as at the
+        beginning.
+        """
         for name, parameter in self._parameters.items():
             state = self._kind.begin(parameter, step, on_cuda=self._on_cuda)
             for key in self._kind.tensors:
@@ -127,7 +131,7 @@ class AdapterOptimizer:
             self.average.restore(tensors)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """All of it but the step; the tensors themselves, where they are.
+        """Return all of the state but the step; the tensors themselves, where they are.
 
         `optimizer.<key>.<parameter>` (float32, or as the optimizer packs it), `optimizer.group.<n>.<key>` (float64
         scalars) and, where the result is another than the weights, `ema.<parameter>` (float32).
@@ -144,8 +148,9 @@ class AdapterOptimizer:
         return found
 
     def result(self) -> dict[str, torch.Tensor]:
-        """The weights that the user gets, copied to the CPU in fp32: an average if the job wants one or the optimizer
-        makes one, the weights themselves otherwise."""
+        """Return the weights that the user gets, copied to the CPU in fp32: an average if the job wants one or the
+        optimizer makes one, the weights themselves otherwise.
+        """
         return {name: tensor.cpu().clone() for name, tensor in self._result().items()}
 
     @torch.no_grad()
@@ -186,15 +191,15 @@ class AdapterOptimizer:
 
     @property
     def scaled(self) -> torch.Tensor | None:
-        """How many layers the last step left too long, and were scaled; None for jobs without such a bound."""
+        """Return how many layers the last step left too long, and scaled; None for jobs without such a bound."""
         return None if self._settle is None else self._settle.scaled
 
     def gradients(self) -> list[torch.Tensor]:
-        """Where the passes of a step add up gradients: tensors that stay where they are."""
+        """Return the tensors in which the passes of a step add up gradients: they stay where they are."""
         return [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
 
     def forget_gradients(self) -> None:
-        """Set them to zero."""
+        """Set all gradients to zero, in place."""
         self._torch.zero_grad(set_to_none=False)
 
 
@@ -210,7 +215,7 @@ EMA = "ema."
 
 
 class WeightAverage:
-    """After each step the average moves towards the weights by 1 - decay.
+    """A moving average of the weights: after each step it moves towards the weights by 1 - decay.
 
     It warms up as diffusers' EMAModel does: after the first step it is the weights, and n steps later the decay is
     min(decay, (1 + n) / (10 + n)), so that the beginning is soon forgotten. Float32, where the weights are.
@@ -235,5 +240,5 @@ class WeightAverage:
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """The averages by the parameters' names, fp32, where the weights are; not copied."""
+        """Return the averages by the parameters' names, fp32, where the weights are; not copied."""
         return self._average

@@ -1,4 +1,4 @@
-"""The optimizers that a job may choose: how each is made, and what its state consists of."""
+"""The optimizers that a job may choose: the making of each, and the tensors and numbers of its state."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,23 +17,24 @@ State = dict[str, Any]
 
 
 class Make(Protocol):
-    """Makes the optimizer over groups of parameters, each with its learning rate."""
+    """The function that makes an optimizer over groups of parameters, each with its learning rate."""
 
     def __call__(self, groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer: ...
 
 
 class Begin(Protocol):
-    """The state of a parameter after `step` steps, but for what its tensors have learned."""
+    """The function that makes a parameter's state after `step` steps, but for what its tensors have learned."""
 
     def __call__(self, parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerKind:
-    """One optimizer. `tensors` of each parameter, as far as it has them, and `numbers` of each group, with their
-    first values, are all that it remembers besides the step. `result` makes a parameter's value for users, where that
-    is not the parameter. `package` is where it comes from, if not from torch. `revision` counts changes of code of
-    ours that changed its rounding. `first_numbers` are the first values that a spec wants otherwise.
+    """One kind of optimizer, with its state. `tensors` of each parameter, as far as it has them, and `numbers` of
+    each group, with their first values, are all that it remembers besides the step. `result` makes a parameter's
+    value for users, where that is not the parameter. `package` is where it comes from, if not from torch. `revision`
+    counts changes of our code that changed its rounding. `first_numbers` are the first values that a spec wants
+    otherwise.
 
     `on_rows`: it may be given a row of numbers instead of the tensors in it, for it treats each number for itself, or
     sums over all. `flat` are those of `tensors` that have one dimension whatever the parameter has. `factored` are
@@ -54,8 +55,9 @@ class OptimizerKind:
     of_vectors: tuple[str, ...] = ()
 
     def copies(self, rank: int) -> float:
-        """How many numbers it remembers for each number of an adapter of this rank, at the most. Rows and columns of
-        an r x n matrix are r + n numbers, at most 2/r of the r n numbers of the matrix for each pair."""
+        """Return the most numbers that the optimizer remembers for each number of an adapter of this rank. Rows and
+        columns of an r x n matrix are r + n numbers, at most 2/r of the r n numbers of the matrix for each pair.
+        """
         whole = set(self.tensors) - set(self.factored) - set(self.of_vectors)
         return len(whole) + len(self.factored) / 2 * min(2.0, 2.0 / rank)
 
@@ -65,7 +67,7 @@ def _zeros(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
-    """What AdamW and schedule-free AdamW are told alike."""
+    """Return the arguments that AdamW and schedule-free AdamW share."""
     return {
         "lr": spec.learning_rate,
         "betas": argument(spec, "betas"),
@@ -75,7 +77,7 @@ def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
 
 
 def _given(spec: TrainSpec, *names: str) -> dict[str, Any]:
-    """Those of the arguments that the job was given."""
+    """Return those of the named arguments that the spec sets."""
     return {name: argument(spec, name) for name in names if name in spec.optimizer_args}
 
 
@@ -116,7 +118,7 @@ def _begin_schedule_free(parameter: torch.nn.Parameter, step: int, *, on_cuda: b
 
 
 def _averaged(parameter: torch.nn.Parameter, state: State, spec: TrainSpec) -> torch.Tensor:
-    """x of y = (1 - beta1) z + beta1 x, as the optimizer's own `eval` computes it."""
+    """Return x of y = (1 - beta1) z + beta1 x, as the optimizer's own `eval` computes it."""
     return parameter.detach().lerp(state["z"], weight=1 - 1 / argument(spec, "betas")[0])
 
 
@@ -186,7 +188,9 @@ KINDS: Mapping[Optimizer, OptimizerKind] = {
 
 
 def optimizer_fingerprint(optimizer: Optimizer) -> dict[str, str]:
-    """What its rounding depends on: the version of a package of its own, and the revision of code of ours."""
+    """Return what the optimizer's rounding depends on: the version of its own package, and the revision of our
+    code.
+    """
     kind = KINDS[optimizer]
     found = {} if kind.package is None else {kind.package: version(kind.package)}
     return found if kind.revision == 1 else {**found, "optimizer": f"{optimizer}, revision {kind.revision}"}

@@ -31,7 +31,9 @@ SETTINGS = (
 
 
 class Prodigy(torch.optim.Optimizer):
-    """`lr` is a factor of the rate that it finds by itself; all groups have the same, or zero."""
+    """The optimizer Prodigy. `lr` is a factor of the rate that it finds by itself; all groups have the same, or
+    zero.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class Prodigy(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        """One update of every parameter in groups with a rate. All have gradients and a state as `begin` makes it."""
+        """Update every parameter in groups with a rate. All have gradients and a state as `begin` makes it."""
         del closure
         group, lr = self.param_groups[0], max(group["lr"] for group in self.param_groups)
         if lr == 0.0:
@@ -80,7 +82,9 @@ class Prodigy(torch.optim.Optimizer):
             each.update(zip(NUMBERS, kept, strict=True))
 
     def _numbers(self) -> tuple[torch.Tensor, ...]:
-        """Those of the first group; all are alike. After a resume they are plain numbers, and go to the device."""
+        """Return the numbers of the first group; all are alike. After a resume they are plain numbers, and go to the
+        device.
+        """
         group, device = self.param_groups[0], self.param_groups[0]["params"][0].device
         for name in NUMBERS:
             if not isinstance(group[name], torch.Tensor):  # filled in on the device: a copy would wait for it
@@ -88,7 +92,7 @@ class Prodigy(torch.optim.Optimizer):
         return tuple(group[name] for name in NUMBERS)
 
     def _learning(self) -> Iterator[tuple[dict[str, Any], torch.Tensor, torch.Tensor, dict[str, Any]]]:
-        """(group, parameter, gradient, state) of groups with a rate."""
+        """Return (group, parameter, gradient, state) of groups with a rate."""
         for group in self.param_groups:
             for parameter in group["params"] if group["lr"] > 0.0 else ():
                 yield group, parameter, parameter.grad, self.state[parameter]
@@ -124,7 +128,7 @@ class Prodigy(torch.optim.Optimizer):
 
 
 def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
-    """Over these groups."""
+    """Make the optimizer over these groups."""
     del fused
     return Prodigy(
         groups,
@@ -134,13 +138,13 @@ def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch
 
 
 def first_numbers(spec: TrainSpec) -> dict[str, float]:
-    """Those of NUMBERS that the job's arguments say."""
+    """Return those of NUMBERS that the job's arguments set."""
     d0 = float(argument(spec, "d0"))
     return {"d": d0, "d_max": d0}
 
 
 def begin(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> dict[str, Any]:
-    """The state of a parameter that has not learned. `p0` is where it began."""
+    """Return the state of a parameter that has not learned. `p0` is the parameter's first value."""
     del on_cuda
     first = parameter.detach().flatten().clone()
     moments = {name: torch.zeros_like(parameter, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}

@@ -1,8 +1,9 @@
-"""The optimizer of one job over whole rows instead of single tensors: those of its place, and what lies in no place.
+"""The optimizer of one job over whole rows instead of single tensors: the rows of its place, and of tensors in no
+place.
 
 Only for optimizers whose kind is `on_rows`: padding is zeros without a gradient, no zero moves another number, and it
-makes no difference where one tensor ends and the next begins. What the optimizer remembers has the names and shapes
-of a job without rows.
+makes no difference where one tensor ends and the next begins. The optimizer's state has the names and shapes of a job
+without rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,9 +31,8 @@ APART = "_apart"
 class FlatRows:
     """One row for each rate of `parameters`, of which they become views. All are float32.
 
-    `rows` and their `rates` by the rows' names, `parameters` by those of
-    `giornata.diffusion.adapter.lora.Adapters`. Whoever
-    writes to a row or its gradient writes to the parameters in it.
+    `rows` and their `rates` are by the rows' names, `parameters` by those of
+    `giornata.diffusion.adapter.lora.Adapters`. A write to a row or its gradient writes to the parameters in it.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], spec: TrainSpec) -> None:
@@ -50,14 +50,14 @@ class FlatRows:
                 members[name].data = view
 
     def bind(self) -> None:
-        """Have the parameters' gradients be views of those of the rows."""
+        """Make the parameters' gradients views of the rows' gradients."""
         for name, row in self.rows.items():
             if row.grad is not None:
                 for member, view in self.views(name, row.grad).items():
                     self._members[name][member].grad = view
 
     def views(self, row: str, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
-        """A tensor that has a number for each of the row's, cut into those of its parameters."""
+        """Cut a tensor that has a number for each of the row's into those of its parameters."""
         members = self._members[row]
         ends = accumulate((each.numel() for each in members.values()), initial=0)
         return {
@@ -67,10 +67,11 @@ class FlatRows:
 
 
 class SlotOptimizer:
-    """Has the interface of `giornata.diffusion.optim.optimizer.AdapterOptimizer`, and does its work by one.
+    """An optimizer with the interface of `giornata.diffusion.optim.optimizer.AdapterOptimizer`, which wraps one over
+    rows.
 
-    That one knows a parameter for each row, and each new token's tensor. To the outside a row's tensors are cut into
-    those of the layers.
+    The wrapped optimizer knows a parameter for each row, and each new token's tensor. To the outside a row's tensors
+    are cut into those of the layers.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class SlotOptimizer:
         self._apart.bind()
 
     def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """See AdapterOptimizer.restore."""
+        """Restore the state, as `AdapterOptimizer.restore` does, from tensors named as in a job without rows."""
         kept = dict(tensors)
         for key, row in self._rows.state().items():
             prefix, name = _split(key)
@@ -107,33 +108,34 @@ class SlotOptimizer:
         self._rows.restore(step, kept)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """See AdapterOptimizer.state."""
+        """Return `AdapterOptimizer.state`, with the names and shapes of a job without rows."""
         return self._cut(self._rows.state())
 
     def result(self) -> dict[str, torch.Tensor]:
-        """See AdapterOptimizer.result."""
+        """Return `AdapterOptimizer.result`, with the names and shapes of a job without rows."""
         return self._cut(self._rows.result())
 
     def step(self, step: int) -> float:
-        """See AdapterOptimizer.step."""
+        """Update all rows, as `AdapterOptimizer.step` does."""
         return self._rows.step(step)
 
     @property
     def scaled(self) -> torch.Tensor | None:
-        """See AdapterOptimizer.scaled."""
+        """Return the count of shortened layers, as `AdapterOptimizer.scaled` does."""
         return self._rows.scaled
 
     def gradients(self) -> list[torch.Tensor]:
-        """See AdapterOptimizer.gradients."""
+        """Return the gradients of all rows, as `AdapterOptimizer.gradients` does."""
         return self._rows.gradients()
 
     def forget_gradients(self) -> None:
-        """See AdapterOptimizer.forget_gradients."""
+        """Set the gradients of all rows to zero."""
         self._rows.forget_gradients()
 
     def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[ParameterGroup]:
-        """In the order that they have without rows: checkpoints number them. `names` are those of the adapter's
-        tensors, sorted."""
+        """Return the groups in the order that they have without rows: checkpoints number them. `names` are those of
+        the adapter's tensors, sorted.
+        """
         rates = {name: rate for name, (rate, _, _) in ({} if self._slot is None else self._slot.segments).items()}
         rates |= self._apart.rates
         found = []
@@ -167,6 +169,6 @@ class SlotOptimizer:
 
 
 def _split(key: str) -> tuple[str, str]:
-    """`optimizer.exp_avg.unet` → (`optimizer.exp_avg.`, `unet`)."""
+    """Split a key: `optimizer.exp_avg.unet` → (`optimizer.exp_avg.`, `unet`)."""
     prefix, dot, name = key.rpartition(".")
     return prefix + dot, name

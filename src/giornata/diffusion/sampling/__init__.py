@@ -1,1 +1,1 @@
-"""Pictures are drawn from prompts, and laid out on sheets. Read samples first."""
+"""Draws pictures from prompts, and lays the pictures out on sheets. Read samples first."""

@@ -1,4 +1,4 @@
-"""Lays pictures out as one labelled sheet. Knows nothing of models."""
+"""Lays pictures out as one labeled sheet. Knows nothing of models."""
 
 import math
 from collections.abc import Sequence
@@ -35,14 +35,18 @@ class SheetRow:
 
 
 def cell_side_px(side_px: int) -> int:
-    """What a picture of `side_px` is shown at: small ones at a whole multiple, large ones at MAX_CELL_PX."""
+    """Return the side at which the sheet shows a picture of `side_px`: small ones at a whole multiple, large ones at
+    MAX_CELL_PX.
+    """
     if side_px >= MIN_CELL_PX:
         return min(side_px, MAX_CELL_PX)
     return side_px * math.ceil(MIN_CELL_PX / side_px)
 
 
 def fitted(picture: Image.Image, cell_px: int) -> Image.Image:
-    """The picture as a square cell. Pixels of small pictures stay pixels: enlarging never invents a smoothness."""
+    """Return the picture as a square cell. Pixels of small pictures stay pixels: enlarging never invents a
+    smoothness.
+    """
     enlarged = max(picture.size) <= cell_px
     method = Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS
     return ImageOps.fit(picture.convert("RGB"), (cell_px, cell_px), method)
@@ -51,7 +55,7 @@ def fitted(picture: Image.Image, cell_px: int) -> Image.Image:
 def compose_sheet(
     rows: Sequence[SheetRow], groups: Sequence[Group], *, title: str, subtitle: str = "", cell_px: int
 ) -> Image.Image:
-    """The whole sheet as an RGB picture."""
+    """Compose the whole sheet as an RGB picture."""
     lefts = _column_lefts(groups, cell_px)
     width_px = max(lefts[-1][-1] + cell_px, MARGIN_PX + _width_px(title, 24), MARGIN_PX + _width_px(subtitle, 13))
     head_px = MARGIN_PX + 34 + (20 if subtitle else 0) + 18 + 44
@@ -89,7 +93,7 @@ def _draw_headings(
 
 
 def _heading(text: str, width_px: int) -> tuple[str, ImageFont.FreeTypeFont | ImageFont.ImageFont]:
-    """The text in the largest letters that fit, cut off if it is too long for the smallest."""
+    """Return the text and the font of the largest letters that fit, cut off if it is too long for the smallest."""
     for size in HEADING_PX:
         font = ImageFont.load_default(size)
         if font.getlength(text) <= width_px:
@@ -122,7 +126,7 @@ def _draw_row(
 
 
 def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room_px: int) -> list[str]:
-    """Lines no wider than `room_px`; a word that is wider by itself is broken."""
+    """Break text into lines no wider than `room_px`; a word that is wider by itself is broken."""
     lines: list[str] = []
     for word in text.split():
         candidate = f"{lines[-1]} {word}" if lines else word
@@ -139,7 +143,7 @@ def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room
 
 
 def _at_most(count: float, lines: list[str]) -> list[str]:
-    """The first lines, with an ellipsis when there are more: a label must not run into the next row's."""
+    """Return the first lines, with an ellipsis when there are more: a label must not run into the next row's."""
     room = max(int(count), 1)
     return lines if len(lines) <= room else [*lines[: room - 1], f"{lines[room - 1][:-1]}…"]
 

@@ -1,4 +1,4 @@
-"""What a job has learned, to the eye: each prompt drawn by the base model and with the LoRA, from the same noise.
+"""Sample pictures of a job: the base model and the LoRA draw each prompt from the same noise.
 
 The pictures are a function of (seed, the prompt's place in the list, the weights), on one kind of device. They are
 drawn with the weights as the files have them, before those are rounded to the files' precision.
@@ -31,12 +31,12 @@ from giornata.protocol.training.train_fields import spoken
 
 
 def _nothing() -> None:
-    """Whoever draws has nothing else to do."""
+    """Do nothing between two denoising steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerConfig:
-    """How a picture is drawn: `side_px` pixels square, in `steps` denoising steps of Euler's method.
+    """The settings of a sample picture: `side_px` pixels square, in `steps` denoising steps of Euler's method.
 
     `scheduler` holds settings that are other than the base's, such as `prediction_type`. `between` is called before
     each denoising step and may raise to stop. A prompt is cut after `max_token_length` tokens.
@@ -52,7 +52,7 @@ class SamplerConfig:
 
 @torch.no_grad()
 def sample_image(base: BaseModel, prompt: str, noise_BCHW: torch.Tensor, sampler: SamplerConfig) -> torch.Tensor:
-    """pixels_HWC, uint8, on the CPU. `noise_BCHW` is standard normal; see `initial_noise`."""
+    """Draw one picture: pixels_HWC, uint8, on the CPU. `noise_BCHW` is standard normal; see `initial_noise`."""
     pipeline = base.family.assemble(
         unet=base.unet,
         vae=base.vae,
@@ -85,7 +85,7 @@ def sample_image(base: BaseModel, prompt: str, noise_BCHW: torch.Tensor, sampler
 
 
 def _said(base: BaseModel, pipeline: Any, prompt: str, sampler: SamplerConfig) -> dict[str, Any]:
-    """The prompt as the pipeline takes it: the text itself, or embeddings where it would cut too early."""
+    """Return the prompt as the pipeline takes it: the text itself, or embeddings where it would cut too early."""
     if sampler.max_token_length == CHUNK:
         return {"prompt": prompt}
 
@@ -109,7 +109,7 @@ def _said(base: BaseModel, pipeline: Any, prompt: str, sampler: SamplerConfig) -
 
 
 def initial_noise(base: BaseModel, seed: int, purpose: str, *counters: int, side_px: int) -> torch.Tensor:
-    """noise_BCHW of a picture of `side_px`, a function of (seed, purpose, counters); float32 on the CPU."""
+    """Return noise_BCHW of a picture of `side_px`, a function of (seed, purpose, counters); float32 on the CPU."""
     side = side_px // 2 ** (len(base.vae.config.block_out_channels) - 1)
     return randomness.normal(seed, purpose, *counters, shape=(1, base.unet.config.in_channels, side, side))
 
@@ -134,7 +134,7 @@ def draw_samples(
     *,
     tick: Callable[[int, int], None],
 ) -> tuple[PromptImages, ...]:
-    """All of `spec.sample_prompts`. `adapters` are on the base, and `result` are the weights that the user gets.
+    """Draw all of `spec.sample_prompts`. `adapters` are on the base, and `result` are the weights that the user gets.
 
     `tick(pictures done, pictures in all)` is called before each denoising step and may raise to stop. The base and
     the adapters are left as they were, whatever happens.
@@ -156,7 +156,7 @@ def draw_learned(
     *,
     tick: Callable[[int, int], None],
 ) -> list[Image.Image]:
-    """As `draw_samples`, the pictures with the LoRA alone."""
+    """Draw the pictures with the LoRA alone, as `draw_samples` does."""
     prompts = spec.sample_prompts
     with showing(adapters, result), adapters.swapped_in():
         samplers = _brushes(base, spec, _as_trained(base, spec), lambda done: tick(done, len(prompts)))
@@ -164,7 +164,7 @@ def draw_learned(
 
 
 def sheet(samples: Sequence[PromptImages], base: BaseModel, spec: TrainSpec) -> Image.Image:
-    """All samples on one picture, a row for each prompt."""
+    """Compose all samples into one picture, a row for each prompt."""
     groups = [Group(heading="Base model", captions=("",)), Group(heading="With LoRA", captions=("",))]
     rows = [SheetRow(label="", text=one.prompt, pictures=((one.base,), (one.lora,))) for one in samples]
     title, subtitle = f"After {spec.max_train_steps} steps", f"{_how(base, spec)}; the same noise for both"
@@ -172,7 +172,7 @@ def sheet(samples: Sequence[PromptImages], base: BaseModel, spec: TrainSpec) -> 
 
 
 def step_sheet(pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec, *, step: int) -> Image.Image:
-    """What `draw_learned` drew after this step, a row for each prompt."""
+    """Compose the sheet of the pictures that `draw_learned` drew after this step, a row for each prompt."""
     groups = [Group(heading="With LoRA", captions=("",))]
     rows = [
         SheetRow(label="", text=prompt, pictures=((one,),))
@@ -185,8 +185,9 @@ def step_sheet(pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec
 def by_step_sheet(
     steps: Sequence[tuple[str, Sequence[Image.Image]]], base: BaseModel, spec: TrainSpec, *, cell_px: int
 ) -> Image.Image:
-    """All steps beside each other: a row for each prompt, a column for each of `steps` with its words over it. A step
-    without pictures has empty cells."""
+    """Compose all steps beside each other: a row for each prompt, a column for each of `steps` with its words over
+    it. A step without pictures has empty cells.
+    """
     group = Group(heading="After so many steps of training", captions=tuple(words for words, _ in steps))
     pictures = [found or [None] * len(spec.sample_prompts) for _, found in steps]
     rows = [
@@ -216,7 +217,7 @@ def _drawn(
 def _brushes(
     base: BaseModel, spec: TrainSpec, scheduler: dict[str, Any], tick: Callable[[int], None]
 ) -> Iterator[SamplerConfig]:
-    """One for each picture, which says how many were done before."""
+    """Yield a sampler for each picture, which reports how many were done before."""
     for done in itertools.count():
         yield SamplerConfig(
             side_px=spec.resolution,
@@ -233,7 +234,7 @@ def _guidance(base: BaseModel, spec: TrainSpec) -> float:
 
 
 def _as_trained(base: BaseModel, spec: TrainSpec) -> dict[str, Any]:
-    """What whoever draws with the LoRA has to tell the scheduler."""
+    """Return the scheduler settings with which the LoRA has to be drawn."""
     settings: dict[str, Any] = {"prediction_type": spec.prediction_type or base.prediction_type}
     if spec.rescale_betas_zero_snr:
         settings |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}

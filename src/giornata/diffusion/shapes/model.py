@@ -5,9 +5,9 @@
 A VAE from 64 x 64 pixels to 8 x 8 latents, two CLIP text encoders that stay as random as they are, and a UNet with
 attention at both of its levels. 4 million parameters, under 8 MB as float16.
 
-What makes so short a training work is how it begins: resnets, attention and the UNet's output return nothing at
-first (their last layer is 0), so that signals pass at unit size; and the text encoders' embeddings are 50 times as
-far apart as CLIP's, because they are never trained.
+The first weights make so short a training work: resnets, attention and the UNet's output return nothing at first
+(their last layer is 0), so that signals pass at unit size; and the text encoders' embeddings are 50 times as far
+apart as CLIP's, because they are never trained.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class TextParts:
 
 
 def text_parts() -> TextParts:
-    """Random features of the text."""
+    """Make two tokenizers, and text encoders that give random features of the text."""
     first, second = (tokenizer((*WORDS, *MORE_WORDS), pad_token=pad, whole=True) for pad in PAD_TOKENS)
     config = text_config(first, hidden=HIDDEN)
     with torch.random.fork_rng(devices=[]):
@@ -65,7 +65,7 @@ def _text_gain(key: str) -> float:
 
 
 def new_vae() -> AutoencoderKL:
-    """A VAE that has learned nothing."""
+    """Make a VAE that has learned nothing."""
     with torch.random.fork_rng(devices=[]):
         vae = AutoencoderKL(
             sample_size=SIZE_PX,
@@ -85,7 +85,7 @@ def new_vae() -> AutoencoderKL:
 
 
 def new_unet() -> UNet2DConditionModel:
-    """A UNet that has learned nothing: it answers 0."""
+    """Make a UNet that has learned nothing: it answers 0."""
     with torch.random.fork_rng(devices=[]):
         unet = UNet2DConditionModel(
             sample_size=SIZE_PX // 8,
@@ -126,7 +126,7 @@ def _silence(model: nn.Module) -> None:
 
 
 def pipeline(text: TextParts, vae: AutoencoderKL, unet: UNet2DConditionModel) -> StableDiffusionXLPipeline:
-    """The whole model."""
+    """Assemble the whole model as a pipeline of diffusers."""
     return StableDiffusionXLPipeline(
         vae=vae,
         text_encoder=text.encoders[0],
@@ -152,7 +152,7 @@ def copy_drawing_model(directory: Path, *, weights: Path = WEIGHTS) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m giornata.diffusion.shapes.model", description=copy_drawing_model.__doc__
     )

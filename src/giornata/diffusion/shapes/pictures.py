@@ -1,6 +1,6 @@
-"""What the drawing model is pre-trained on: captioned pictures of plain shapes, drawn as they are asked for.
+"""Captioned pictures of plain shapes for pre-training the drawing model, drawn as they are asked for.
 
-A shape is a form in a colour on a background; place, size and shade vary. One colour of each form is held out: the
+A shape is a form in a color on a background; place, size and shade vary. One color of each form is held out: the
 model never sees that pair, so that drawing it shows that words are understood and not whole captions remembered.
 The subjects of giornata.diffusion.tiny.drawings are drawn with the same pen, and are never among these pictures.
 The same arguments give the same bytes (with one PIL version).
@@ -83,7 +83,7 @@ FORMS: Mapping[str, tuple[Point, ...]] = MappingProxyType(
         "ring": tuple(_ring()),
     }
 )
-# form -> the colour it is never seen in
+# form -> the color it is never seen in
 HELD_OUT: Mapping[str, str] = MappingProxyType(
     {"circle": "purple", "square": "cyan", "triangle": "orange", "star": "blue", "cross": "pink", "ring": "red"}
 )
@@ -91,7 +91,7 @@ HELD_OUT: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a picture shows, or what a prompt asks for; None is left open."""
+    """The shape that a picture shows, or that a prompt asks for; None is left open."""
 
     form: str | None = None
     colour: str | None = None
@@ -103,7 +103,7 @@ class Shape:
 
     @property
     def caption(self) -> str:
-        """`a red star on a white background`; `a shape` when everything is open."""
+        """Return `a red star on a white background`; `a shape` when everything is open."""
         noun = self.form or "shape"
         article = "an" if (self.colour or noun)[0] in "aeiou" else "a"
         said = " ".join(word for word in (article, self.colour, noun) if word)
@@ -111,7 +111,7 @@ class Shape:
 
 
 def grid() -> list[Shape]:
-    """Every form in every colour on every background, those held out too."""
+    """Return every form in every color on every background, those held out too."""
     return [
         Shape(form=form, colour=colour, background=background)
         for form in FORMS
@@ -124,13 +124,13 @@ TRAINED = tuple(shape for shape in grid() if not shape.held_out)
 
 
 def captions() -> list[str]:
-    """Every caption that training uses, sorted; the empty one too."""
+    """Return every caption that training uses, sorted; the empty one too."""
     every = {wording.caption for shape in TRAINED for wording in _wordings(shape)}
     return sorted({"", *every})
 
 
 def _wordings(shape: Shape) -> list[Shape]:
-    """The shape as captions tell it: all of it first, then with something left out."""
+    """Return the shape as captions describe it: all of it first, then with something left out."""
     return [
         Shape(form=form, colour=colour, background=background)
         for background in (shape.background, None)
@@ -140,7 +140,7 @@ def _wordings(shape: Shape) -> list[Shape]:
 
 
 def filled(points: tuple[Point, ...], colour: RGB) -> Callable[[Pen], None]:
-    """Draws one outline in one colour."""
+    """Draw one outline in one color."""
 
     def draw(pen: Pen) -> None:
         pen.polygon(points, colour)
@@ -149,7 +149,7 @@ def filled(points: tuple[Point, ...], colour: RGB) -> Callable[[Pen], None]:
 
 
 def draw_shape(shape: Shape, chance: random.Random, *, size_px: int = SIZE_PX) -> Image.Image:
-    """A picture of a shape of which nothing is left open."""
+    """Draw a picture of a shape of which nothing is left open."""
     if shape.form is None or shape.colour is None or shape.background is None:
         raise ValueError(f"{shape} leaves something open")
     shift = [chance.randint(-JITTER, JITTER) for _ in range(6)]
@@ -163,12 +163,12 @@ def draw_shape(shape: Shape, chance: random.Random, *, size_px: int = SIZE_PX) -
 
 
 def captioned(index: int, *, seed: int = 0) -> Image.Image:
-    """The `index`-th captioned picture; never of a pair that is held out. Shapes take turns."""
+    """Return the `index`-th captioned picture; never of a pair that is held out. Shapes take turns."""
     return draw_shape(TRAINED[index % len(TRAINED)], random.Random(f"{seed}:captioned:{index}"))
 
 
 def caption_of(index: int, *, seed: int = 0) -> str:
-    """The caption of that picture."""
+    """Return the caption of the `index`-th picture."""
     chance = random.Random(f"{seed}:caption:{index}")
     wordings = _wordings(TRAINED[index % len(TRAINED)])
     told = wordings[0] if chance.random() < FULL_CAPTIONS else chance.choice(wordings[1:])
@@ -176,7 +176,7 @@ def caption_of(index: int, *, seed: int = 0) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line: pictures of every form, each with a .txt beside it."""
+    """Run the command line: write pictures of every form, each with a .txt beside it."""
     parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.shapes.pictures")
     parser.add_argument("directory", metavar="DIR", type=Path)
     parser.add_argument("--count", type=int, choices=range(1, len(TRAINED) + 1), default=64, metavar="N")

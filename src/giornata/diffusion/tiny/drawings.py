@@ -2,7 +2,7 @@
 
 Each subject is a solid shape on a plain background, with its place, size, tilt and shade varied: enough for a LoRA to
 learn it in a minute, and no model has ever seen it. The same arguments give the same bytes (with one PIL version).
-Shapes live in a unit square whose centre is (0, 0) and whose half side is 1, y downwards.
+Shapes live in a unit square whose center is (0, 0) and whose half side is 1, y downwards.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Point = tuple[float, float]
 
 SUPERSAMPLING = 4
 CORNERS_OF_ELLIPSE = 96
-JITTER = 6  # of each colour channel, of 255
+JITTER = 6  # of each color channel, of 255
 RADIUS = (17 / 64, 23 / 64)  # of the side
 CENTRE = (27 / 64, 37 / 64)
 TILT_DEGREES = 8.0
@@ -33,7 +33,7 @@ BACKGROUNDS: Mapping[str, RGB] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pen:
-    """Draws in the unit square onto a canvas, in one place, size and tilt, shifting every colour a little."""
+    """Draws in the unit square onto a canvas, in one place, size and tilt, shifting every color a little."""
 
     canvas: ImageDraw.ImageDraw
     centre_px: Point
@@ -57,13 +57,13 @@ class Pen:
 
 
 def ellipse(centre: Point, half_width: float, half_height: float) -> list[Point]:
-    """A closed ellipse as a polygon."""
+    """Return a closed ellipse as a polygon."""
     angles = [2 * math.pi * corner / CORNERS_OF_ELLIPSE for corner in range(CORNERS_OF_ELLIPSE)]
     return [(centre[0] + half_width * math.cos(a), centre[1] + half_height * math.sin(a)) for a in angles]
 
 
 def capsule(start: Point, end: Point, radius: float) -> list[Point]:
-    """A line with round ends, as a polygon."""
+    """Return a line with round ends, as a polygon."""
     heading = math.atan2(end[1] - start[1], end[0] - start[0])
     turns = [math.pi * step / 24 for step in range(25)]
     far = [(end, heading - math.pi / 2 + turn) for turn in turns]
@@ -147,7 +147,7 @@ SUBJECTS: Mapping[str, tuple[Callable[[Pen], None], str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """Where and how a shape lies in its picture. Centre and radius are shares of the picture's side."""
+    """The place and manner of a shape in its picture. The center and the radius are shares of the picture's side."""
 
     centre: Point = (0.5, 0.5)
     radius: float = 0.33
@@ -156,7 +156,7 @@ class Placing:
 
 
 def paint(draw: Callable[[Pen], None], *, ground: RGB, placing: Placing, size_px: int) -> Image.Image:
-    """One RGB picture of `size_px` x `size_px`: what `draw` draws, on a plain ground, with smooth edges."""
+    """Paint one RGB picture of `size_px` x `size_px`: what `draw` draws, on a plain ground, with smooth edges."""
     side = size_px * SUPERSAMPLING
     canvas = Image.new("RGB", (side, side), ground)
     pen = Pen(
@@ -171,13 +171,13 @@ def paint(draw: Callable[[Pen], None], *, ground: RGB, placing: Placing, size_px
 
 
 def shifted(colour: RGB, shift: Sequence[int]) -> RGB:
-    """The colour with something added to each channel, kept within 0 … 255."""
+    """Return the color with something added to each channel, kept within 0 … 255."""
     red, green, blue = (min(255, max(0, channel + by)) for channel, by in zip(colour, shift, strict=True))
     return red, green, blue
 
 
 def draw_picture(subject: str, index: int, *, size_px: int = 64, seed: int = 0) -> Image.Image:
-    """One RGB picture of `size_px` x `size_px`, the `index`-th of its set. Backgrounds take turns."""
+    """Draw one RGB picture of `size_px` x `size_px`, the `index`-th of its set. Backgrounds take turns."""
     draw, _ = SUBJECTS[subject]
     chance = random.Random(f"{seed}:{subject}:{index}")
     shift = tuple(chance.randint(-JITTER, JITTER) for _ in range(6))
@@ -192,14 +192,14 @@ def draw_picture(subject: str, index: int, *, size_px: int = 64, seed: int = 0) 
 
 
 def background(index: int) -> str:
-    """The name of the background of the `index`-th picture."""
+    """Return the name of the background of the `index`-th picture."""
     return tuple(BACKGROUNDS)[index % len(BACKGROUNDS)]
 
 
 def draw_subject(
     subject: str, directory: Path, *, count: int = 6, size_px: int = 64, seed: int = 0, captions: bool = False
 ) -> list[Path]:
-    """Writes `count` PNG files `<subject>-00.png` … and returns their paths.
+    """Write `count` PNG files `<subject>-00.png` … and return their paths.
 
     With `captions`, each gets a .txt beside it: `a sks heart on a gray background`. Raises InvalidInput for a subject
     that is not in SUBJECTS, and for numbers out of range.
@@ -230,7 +230,7 @@ def _check(subject: str, count: int, size_px: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.tiny.drawings", description=__doc__)
     parser.add_argument("subject", metavar="SUBJECT", help=", ".join(SUBJECTS))
     parser.add_argument("directory", metavar="DIR", type=Path)

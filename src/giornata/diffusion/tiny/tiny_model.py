@@ -48,7 +48,7 @@ PAD_TOKENS = ("<|endoftext|>", "!")  # SDXL's two tokenizers differ in nothing e
 def place_model(directory: Path, write: Callable[[Path], object], *, family: Family = SDXL) -> Path:
     """Let `write` make a model folder at `directory` and return that. A complete one of the family is kept.
 
-    It is made aside and renamed, so nobody ever sees half of it. Raises InvalidInput when something else is at
+    It is made aside and renamed, so no reader ever sees half of it. Raises InvalidInput when something else is at
     `directory`.
     """
     if _complete(directory, family):
@@ -62,7 +62,7 @@ def place_model(directory: Path, write: Callable[[Path], object], *, family: Fam
         try:
             built.rename(directory)
         except OSError as error:
-            if not _complete(directory, family):  # somebody else may have been quicker
+            if not _complete(directory, family):  # another process may have been quicker
                 fault = Fault(
                     where=str(directory),
                     message=f"is there already, and is not a complete {family.title} model",
@@ -77,14 +77,14 @@ def _complete(directory: Path, family: Family) -> bool:
 
 
 def scheduler(prediction_type: str) -> EulerDiscreteScheduler:
-    """SDXL's own settings."""
+    """Return a scheduler with SDXL's own settings."""
     return EulerDiscreteScheduler(
         **SCHEDULE, prediction_type=prediction_type, timestep_spacing="leading", steps_offset=1
     )
 
 
 def text_config(tokenizer: CLIPTokenizer, *, hidden: int) -> CLIPTextConfig:
-    """Two layers with four heads, of this width."""
+    """Return a config of two layers with four heads, of this width."""
     return CLIPTextConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
@@ -100,7 +100,7 @@ def text_config(tokenizer: CLIPTokenizer, *, hidden: int) -> CLIPTextConfig:
 
 
 def tokenizer(words: Sequence[str], *, pad_token: str, whole: bool = False) -> CLIPTokenizer:
-    """CLIP's byte-level BPE over all 256 bytes, so that any text tokenises, with merges for `words`.
+    """Make CLIP's byte-level BPE over all 256 bytes, so that any text tokenizes, with merges for `words`.
 
     A merge of one word may cut another in two; with `whole`, each word is one token for certain.
     """
@@ -117,7 +117,9 @@ def tokenizer(words: Sequence[str], *, pad_token: str, whole: bool = False) -> C
 
 
 def _merges(words: Sequence[str], *, whole: bool) -> list[tuple[str, str]]:
-    """Left to right within each word: (d, o), (do, g</w>). With `whole`, of what the merges so far leave of it."""
+    """Return the merges from left to right within each word: (d, o), (do, g</w>). With `whole`, of what the merges so
+    far leave of it.
+    """
     merges: dict[tuple[str, str], None] = {}
     for word in words:
         symbols = [*word[:-1], f"{word[-1]}</w>"]
@@ -131,7 +133,9 @@ def _merges(words: Sequence[str], *, whole: bool) -> list[tuple[str, str]]:
 
 
 def _merged(symbols: list[str], merges: Sequence[tuple[str, str]]) -> list[str]:
-    """Byte-pair encoding: of all pairs of neighbours, the one whose merge came first is joined, again and again."""
+    """Apply byte-pair encoding: of all pairs of neighbors, the one whose merge came first is joined, again and
+    again.
+    """
     rank = {pair: number for number, pair in enumerate(merges)}
     while pairs := [pair for pair in pairwise(symbols) if pair in rank]:
         first = min(pairs, key=lambda pair: rank[pair])
@@ -160,8 +164,9 @@ def build_tiny_model(directory: Path, family: Family = SDXL) -> Path:
 
 
 def tiny_pipeline(second_hidden: int = HIDDEN) -> StableDiffusionXLPipeline:
-    """The tiny model in memory, fp32 on the CPU. Leaves torch's random state as it was. SDXL's own second text
-    encoder is wider than its first: `second_hidden` is that of the second."""
+    """Make the tiny model in memory, fp32 on the CPU. Leaves torch's random state as it was. SDXL's own second text
+    encoder is wider than its first: `second_hidden` is that of the second.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         tokenizers = [tokenizer(WORDS, pad_token=pad) for pad in PAD_TOKENS]
         first = CLIPTextModel(text_config(tokenizers[0], hidden=HIDDEN))
@@ -184,8 +189,9 @@ def tiny_pipeline(second_hidden: int = HIDDEN) -> StableDiffusionXLPipeline:
 
 
 def tiny_sd15_pipeline() -> StableDiffusionPipeline:
-    """As `tiny_pipeline`, of Stable Diffusion 1.5's architecture: one text encoder, convolutions around its
-    attention, nothing added to the time."""
+    """Make a tiny model of Stable Diffusion 1.5's architecture, as `tiny_pipeline` does: one text encoder,
+    convolutions around its attention, nothing added to the time.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         words = tokenizer(WORDS, pad_token=PAD_TOKENS[0])
         encoder = CLIPTextModel(text_config(words, hidden=HIDDEN))
@@ -254,7 +260,7 @@ def _vae(scaling_factor: float = 0.13025) -> AutoencoderKL:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.tiny.tiny_model", description=__doc__)
     parser.add_argument("directory", type=Path, help="where to put the model")
     names = [family.name for family in FAMILIES]

@@ -21,7 +21,7 @@ PURPOSE = "tiny-model"
 COLOURS = 3
 LATENTS = 4
 # A GroupNorm over all channels would take the picture's own contrast away; two constant channels, much larger
-# than any colour, fix its scale.
+# than any color, fix its scale.
 ANCHOR = 8.0
 LATENT_GAIN = 12.0  # so that SDXL's scaling factor of 0.13025 brings latents of pictures to about unit deviation
 LOG_VARIANCE = -10.0
@@ -54,12 +54,13 @@ def _gain(key: str) -> float:
 
 
 def set_text_weights(model: nn.Module, name: str) -> None:
-    """Random features of the text."""
+    """Set random features of the text."""
     draw_weights(model, name)
 
 
 def set_unet_weights(unet: nn.Module) -> None:
-    """eps = DENOISE_GAIN · normalised input + TEXTURE_GAIN · random features of input, time and text.
+    """Set weights with which eps = DENOISE_GAIN · normalized input + TEXTURE_GAIN · random features of input, time
+    and text.
 
     Channels 0-3 of the first convolution carry the input, 4-7 its negative. The last resnet gets them back over
     the skip connection and hands them on untouched; they fill the first two groups of the last norm.
@@ -82,7 +83,9 @@ def set_unet_weights(unet: nn.Module) -> None:
 
 
 def set_vae_weights(vae: nn.Module) -> None:
-    """Encoder: three 2 x 2 averages. Decoder: three smoothed doublings. Latents: R, G, B and brightness."""
+    """Set the VAE's weights. Encoder: three 2 x 2 averages. Decoder: three smoothed doublings. Latents: R, G, B and
+    brightness.
+    """
     draw_weights(vae, "vae")
     with torch.no_grad():
         for part in (vae.encoder, vae.decoder):
@@ -90,7 +93,7 @@ def set_vae_weights(vae: nn.Module) -> None:
         _copy_pairs(vae.encoder.conv_in.weight, COLOURS)
         _anchor(vae.encoder.conv_in.bias)
         for block in vae.encoder.down_blocks[:-1]:
-            # padded on the right and below: taps 0 and 1 are the pixel and its neighbour
+            # padded on the right and below: taps 0 and 1 are the pixel and its neighbor
             _each_channel(block.downsamplers[0].conv.weight, torch.tensor([0.5, 0.5, 0.0]))
         for block in vae.decoder.up_blocks[:-1]:
             _each_channel(block.upsamplers[0].conv.weight, torch.tensor([0.25, 0.5, 0.25]))
@@ -130,7 +133,7 @@ def _each_channel(weight_OIKK: torch.Tensor, taps_K: torch.Tensor) -> None:
 
 
 def _undo_norm(norm: nn.GroupNorm) -> None:
-    """The norm divides by the deviation over all channels, nearly all of which is the two anchors'."""
+    """Scale the norm back: it divides by the deviation over all channels, nearly all of which is the two anchors'."""
     norm.weight.fill_(ANCHOR * math.sqrt(2 / norm.num_channels))
 
 
@@ -148,7 +151,7 @@ def _latents_from_colours(vae: nn.Module) -> None:
 
 
 def _colours_from_latents(vae: nn.Module) -> None:
-    """The pseudo-inverse of `_latents_from_colours`: c - (R + G + B)/12 + brightness/4 for each colour c."""
+    """Return the pseudo-inverse of `_latents_from_colours`: c - (R + G + B)/12 + brightness/4 for each color c."""
     _each_channel(vae.post_quant_conv.weight, torch.ones(1))
     first, last = vae.decoder.conv_in, vae.decoder.conv_out
     first.weight.zero_()

@@ -1,4 +1,4 @@
-"""Looks at pictures before money is spent on them: `python -m giornata.pictures.inspector`.
+"""Inspects pictures before training costs money: `python -m giornata.pictures.inspector`.
 
 One JSON object per line on stdin, {"path", "name"}; one per line on stdout, in the same order:
 {"name", "format", "width", "height", "faults": [{"where", "message", "hint"}], "notes": [...]}. Width and height are
@@ -30,7 +30,9 @@ REPORT_BYTES = 1 << 20  # what the process may write into any one file, its stde
 
 
 def take_limits(*, memory_bytes: int) -> None:
-    """Bounds this process. Systems without such limits (Windows) are left as they are."""
+    """Limit the memory and the file sizes of this process, and let it leave no core file. Systems without such limits
+    (Windows) are left as they are.
+    """
     if sys.platform == "win32":
         return
     import resource
@@ -48,7 +50,7 @@ def take_limits(*, memory_bytes: int) -> None:
 
 
 def allow_cpu(cpu_s: int) -> None:
-    """Gives the next picture `cpu_s` seconds of processor time; more than that kills the process (SIGXCPU)."""
+    """Give the next picture `cpu_s` seconds of processor time; more than that kills the process (SIGXCPU)."""
     if sys.platform == "win32":
         return
     import resource
@@ -59,7 +61,9 @@ def allow_cpu(cpu_s: int) -> None:
 
 
 def answer(requests: Iterable[str], replies: IO[str], limits: PictureLimits) -> None:
-    """One reply line for each request line, flushed at once: who waits knows which picture is in hand."""
+    """Write one reply line for each request line, flushed at once, so that the caller knows which picture is in
+    hand.
+    """
     for line in requests:
         request = json.loads(line)
         allow_cpu(limits.cpu_s)
@@ -68,7 +72,7 @@ def answer(requests: Iterable[str], replies: IO[str], limits: PictureLimits) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The process: reads requests from stdin until it ends."""
+    """Run the process: read requests from stdin until it ends."""
     options = _options(argv)
     # Whatever a native library prints must not land between the replies.
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
@@ -93,7 +97,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _decode_avif_in_one_thread() -> None:
-    """A thread for each core would eat up the address space: malloc sets some of it aside for every thread."""
+    """Make Pillow decode AVIF in one thread. A thread for each core would eat up the address space: malloc sets some
+    of it aside for every thread.
+    """
     with suppress(ImportError):  # Pillow before 11.3 reads no AVIF
         from PIL import AvifImagePlugin
 

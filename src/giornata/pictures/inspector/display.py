@@ -1,4 +1,4 @@
-"""How a viewer shows a picture: HEIC and HEIF through Pillow, colors in sRGB, transparency on white.
+"""Converts a picture to what a viewer shows: HEIC and HEIF through Pillow, colors in sRGB, transparency on white.
 
 Importing this module makes `PIL.Image.open` read HEIC and HEIF.
 
@@ -23,7 +23,9 @@ SRGB_PRIMARIES = {1, 2, 5, 6, 7}  # H.273, table 2: BT.709, unspecified, and the
 
 
 def heif_notes(info: dict[Any, Any]) -> list[str]:
-    """How a HEIF picture with this `info` will be treated, as far as other formats have no such thing."""
+    """Return notes on how a HEIF picture with this `info` will be treated, as far as other formats have no such
+    thing.
+    """
     notes = []
     if info.get("original_orientation") in range(2, 9):
         notes.append("turned as its EXIF orientation says")
@@ -46,8 +48,7 @@ _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
 
 
 def in_srgb(image: Image.Image) -> Image.Image:
-    """Colours converted by the embedded profile. A profile that is broken or does not fit is left out of account,
-    as viewers do."""
+    """Convert colors by the embedded profile. A profile that is broken or does not fit is ignored, as viewers do."""
     profile = image.info.get("icc_profile")
     if not profile:
         return image
@@ -66,7 +67,7 @@ def in_srgb(image: Image.Image) -> Image.Image:
 
 
 def over_white(image: Image.Image) -> Image.Image:
-    """Mode RGB; what is transparent shows white."""
+    """Return the picture in mode RGB; transparent parts show white."""
     if not has_alpha(image):
         return image.convert("RGB")
     layer = image.convert("RGBA")
@@ -75,5 +76,5 @@ def over_white(image: Image.Image) -> Image.Image:
 
 
 def has_alpha(image: Image.Image) -> bool:
-    """Whether parts of it may be transparent."""
+    """Return True when parts of the picture may be transparent."""
     return image.mode in _ALPHA_MODES or "transparency" in image.info

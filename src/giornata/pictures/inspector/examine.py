@@ -53,7 +53,7 @@ class ImageReport:
 
 
 def examine(name: str, path: Path, limits: PictureLimits) -> ImageReport:
-    """Everything there is to say about one file. Never raises for anything that its bytes can do."""
+    """Return everything there is to say about one file. It never raises for anything that the file's bytes can do."""
     report = ImageReport(name=name)
     data = _read(path, report, limits)
     if data is None:
@@ -70,7 +70,7 @@ def examine(name: str, path: Path, limits: PictureLimits) -> ImageReport:
 
 
 def _read(path: Path, report: ImageReport, limits: PictureLimits) -> bytes | None:
-    """The file's bytes; None, and a fault, when there are none, too many, or no file."""
+    """Read the file's bytes; None, and a fault, when there are none, too many, or no file."""
     try:
         if not path.is_file():
             report.fault("is not a file" if path.exists() else "is not there", "check the path")
@@ -95,7 +95,7 @@ def _short(error: Exception) -> str:
 
 @contextmanager
 def _damaged_metadata_as_note(report: ImageReport) -> Iterator[None]:
-    """PIL only warns of broken EXIF and TIFF tags; the user should see that too."""
+    """Note broken EXIF and TIFF tags for the user; PIL only warns of them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -109,14 +109,14 @@ def _note(report: ImageReport, text: str) -> None:
 
 
 def _open(data: bytes) -> Any:
-    """The picture's header, lazily: no pixel is decoded."""
+    """Open the picture's header, lazily: no pixel is decoded."""
     Image.init()
     return Image.open(BytesIO(data), formats=[name for name in ACCEPTED if name in Image.OPEN])
 
 
 @contextmanager
 def _any_size() -> Iterator[None]:
-    """Lets PIL open a header of any size, so that the fault can say which; PIL's own check is for decoding."""
+    """Let PIL open a header of any size, so that the fault can name the size; PIL's own check is for decoding."""
     allowed, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         yield
@@ -125,7 +125,7 @@ def _any_size() -> Iterator[None]:
 
 
 def _examine_header(data: bytes, report: ImageReport, limits: PictureLimits) -> bool:
-    """Format, size and frames. Returns whether the pixels may be decoded."""
+    """Examine format, size and frames. Returns whether the pixels may be decoded."""
     declared = webp_size(data)  # libwebp takes memory for a whole canvas as soon as it is opened
     if declared is not None and _is_absurd(declared, limits):
         report.format, (report.width, report.height) = "WEBP", declared
@@ -185,7 +185,7 @@ def _fault_size(report: ImageReport, limits: PictureLimits) -> None:
 
 
 def _examine_pixels(data: bytes, report: ImageReport) -> None:
-    """Decodes every pixel, as the training will."""
+    """Decode every pixel, as the training will."""
     with _open(data) as picture:
         picture.verify()  # checksums; the object is of no use afterwards
     with _open(data) as picture:
@@ -274,7 +274,7 @@ SIGNATURES: tuple[tuple[bytes, int, str, str], ...] = (
 
 
 def what_instead(data: bytes) -> tuple[str, str]:
-    """What is wrong with a file in which no picture was recognised, and what to do about it."""
+    """Return the fault of a file in which no picture was recognized, and the remedy."""
     for signature, at, what, hint in SIGNATURES:
         if data[at : at + len(signature)] == signature:
             return f"is {what}", hint
@@ -287,7 +287,9 @@ def what_instead(data: bytes) -> tuple[str, str]:
 
 
 def webp_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height that a WebP header declares; None for anything else (RFC 9649, sections 2.5-2.7)."""
+    """Return the width and height that a WebP header declares; None for anything else (RFC 9649, sections
+    2.5-2.7).
+    """
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
         return None
     kind = data[12:16]
@@ -302,7 +304,7 @@ def webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def jpeg_has_end(data: bytes) -> bool:
-    """Whether an end-of-image marker follows the start of the first scan (ITU-T T.81, annex B).
+    """Return True when an end-of-image marker follows the start of the first scan (ITU-T T.81, annex B).
 
     The segments before the scan are stepped over, since a thumbnail among them has an end of its own; in the scan
     itself no such two bytes can be.

@@ -1,4 +1,4 @@
-"""Lays masks into the alpha channels of their pictures: `python -m giornata.pictures.inspector.fold_mask`.
+"""Writes masks into the alpha channels of their pictures: `python -m giornata.pictures.inspector.fold_mask`.
 
 One JSON object per line on stdin, {"picture", "mask", "out"}, all paths; one per line on stdout, in the same order:
 {"fault"}, null when a PNG was written to "out". It shows the picture as a viewer does, with the mask as its alpha
@@ -19,7 +19,7 @@ DEEP_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 def fold(picture: Path, mask: Path, out: Path) -> str | None:
-    """What keeps the mask from being used; None when `out` is written."""
+    """Return the reason why the mask cannot be used; None when `out` is written."""
     with Image.open(picture) as opened:
         if opened.mode in DEEP_MODES:
             return "belongs to a picture of 16 bits per channel; save the picture with 8"
@@ -40,7 +40,7 @@ def fold(picture: Path, mask: Path, out: Path) -> str | None:
 
 
 def answer(requests: Iterable[str], replies: IO[str]) -> None:
-    """One reply line for each request line."""
+    """Write one reply line for each request line."""
     for line in requests:
         request = json.loads(line)
         try:

@@ -1,4 +1,4 @@
-"""A small network with all that a real one is made of: convolutions, norms, attention, and adapters on a frozen base.
+"""A small network with all parts of a real one: convolutions, norms, attention, and adapters on a frozen base.
 
 Every number in it comes from a seed, so it is the same on every machine. Only operations whose backward pass repeats
 itself on CUDA are used.
@@ -29,7 +29,7 @@ class Adapted(nn.Module):
         self.lora_B = nn.Linear(RANK, channels, bias=False)
 
     def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        """W·x + B·A·x."""
+        """Compute W·x + B·A·x for the inputs x."""
         return self.base(x_BTC) + self.lora_B(self.lora_A(x_BTC))
 
 
@@ -42,7 +42,7 @@ class Attention(nn.Module):
         self.to_q, self.to_k, self.to_v, self.to_out = (Adapted(channels) for _ in range(4))
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
-        """Adds what each place makes of all others."""
+        """Add to each place the attention over all others."""
         height, width = x_BCHW.shape[-2:]
         tokens_BTC = self.norm(x_BCHW).flatten(2).transpose(1, 2)
         q, k, v = self.to_q(tokens_BTC), self.to_k(tokens_BTC), self.to_v(tokens_BTC)
@@ -51,7 +51,7 @@ class Attention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Norm, activation, convolution, and the way around them."""
+    """Norm, activation, convolution, and the connection around them."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Residual(nn.Module):
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
-        """Keeps the shape."""
+        """Add the block's change to the input, and keep the shape."""
         return x_BCHW + self.conv(functional.silu(self.norm(x_BCHW)))
 
 
@@ -77,7 +77,7 @@ class SmallUNet(nn.Module):
         self.conv_out = nn.Conv2d(channels, 4, 3, padding=1)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
-        """Predicts something of the input's shape."""
+        """Predict a tensor of the input's shape."""
         hidden = self.conv_in(x_BCHW)
         for part in self.down:
             hidden = part(hidden)
@@ -91,8 +91,9 @@ class SmallUNet(nn.Module):
 
 
 def build(channels: int, device: torch.device, *, adapters: str) -> SmallUNet:
-    """The network on the device. Its base is always the same one; `adapters` names the draw of the adapters, whose
-    parameters are the only ones that learn."""
+    """Build the network on the device. Its base is always the same one; `adapters` names the draw of the adapters,
+    whose parameters are the only ones that learn.
+    """
     with torch.device("meta"):
         model = SmallUNet(channels)
     model.to_empty(device="cpu")
@@ -112,5 +113,5 @@ def _values(name: str, parameter: torch.Tensor, draw: str) -> torch.Tensor:
 
 
 def learnt(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The adapters' weights by name, as they are now."""
+    """Return the adapters' weights by name, as they are now."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}

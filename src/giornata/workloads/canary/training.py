@@ -21,7 +21,7 @@ Bend = Callable[[int, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySize:
-    """How large the small training is."""
+    """The size of the small training."""
 
     channels: int
     pictures: int
@@ -34,7 +34,7 @@ LARGE = CanarySize(channels=128, pictures=4, side=64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRun:
-    """What came of a training: the loss of each step, and the weights after the last."""
+    """The result of a training: the loss of each step, and the weights after the last."""
 
     losses: tuple[float, ...]
     weights: dict[str, torch.Tensor]
@@ -43,8 +43,9 @@ class CanaryRun:
 def train(
     steps: int, device: torch.device, size: CanarySize, *, bend: Bend, told: Callable[[int, float], None]
 ) -> CanaryRun:
-    """The adapters learn what other adapters on the same base answer. `told` gets each step's number, from 1, and
-    its loss, and may raise to end it."""
+    """Train the adapters to answer as other adapters on the same base do. `told` gets each step's number, from 1, and
+    its loss, and may raise to end it.
+    """
     student = build(size.channels, device, adapters="student")
     optimizer = torch.optim.AdamW([each for each in student.parameters() if each.requires_grad], lr=LEARNING_RATE)
     losses = []
@@ -61,7 +62,7 @@ def train(
 
 
 def check_twins(one: CanaryRun, other: CanaryRun) -> None:
-    """Raise WorkloadFailed (NODE_DRIVER) unless both are equal to the bit, finite, and have learnt something."""
+    """Raise WorkloadFailed (NODE_DRIVER) unless both are equal to the bit, finite, and have learned something."""
     for step, (first, second) in enumerate(zip(one.losses, other.losses, strict=True), start=1):
         if not (math.isfinite(first) and math.isfinite(second)):
             raise _failed(f"the loss of step {step} is {first}, and the second time {second}: it is finite elsewhere")
@@ -76,7 +77,7 @@ def check_twins(one: CanaryRun, other: CanaryRun) -> None:
 
 
 def _batches(steps: int, device: torch.device, size: CanarySize) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Always the same inputs, and what the teacher makes of them."""
+    """Yield always the same inputs, each with the teacher's answer."""
     shape = (size.pictures, 4, size.side, size.side)
     inputs = normal(SEED, "canary", "inputs", shape=shape).to(device)
     teacher = build(size.channels, device, adapters="teacher")

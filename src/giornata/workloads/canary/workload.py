@@ -1,4 +1,4 @@
-"""The canary: does this device repeat itself, multiply rightly, and keep what is written to it?"""
+"""The canary: it checks that this device repeats itself, multiplies correctly, and keeps what is written to it."""
 
 import time
 from collections.abc import Callable
@@ -20,14 +20,14 @@ SHARE = 0.5  # of what is free: a model that is warm on the card stays there
 CHUNK_BYTES = 2**28
 ON_CPU_BYTES = 2**26
 WORD_BYTES = 8
-ODD = 0x2545F4914F6CDD1D  # neighbouring words differ in about half of their bits
+ODD = 0x2545F4914F6CDD1D  # neighboring words differ in about half of their bits
 
 Touch = Callable[[torch.Tensor], None]
 """What a test does to a piece of memory after it was written. On a sound device: nothing."""
 
 
 def bytes_to_check(device: torch.device) -> int:
-    """How much of the memory is looked at: half of what is free, in whole chunks."""
+    """Return how much of the memory is checked: half of what is free, in whole chunks."""
     if device.type != "cuda":
         return ON_CPU_BYTES
     free, _ = torch.cuda.mem_get_info(device)
@@ -35,7 +35,7 @@ def bytes_to_check(device: torch.device) -> int:
 
 
 def check_memory(device: torch.device, size_bytes: int, *, attend: Callable[[], None], touch: Touch) -> int:
-    """Write a pattern over all of it, read it back, and the same with every bit turned over.
+    """Write a pattern over all of the memory and read it back, then the same with every bit inverted.
 
     `attend` is called between chunks, and may raise. Returns how many bytes were checked. Raises WorkloadFailed
     (NODE_DRIVER) when bits come back wrong, and torch's OutOfMemoryError when the memory is not there.
@@ -63,7 +63,7 @@ def _written_and_read(device: torch.device, size_bytes: int, attend: Callable[[]
 
 
 def _pattern(number: int, piece: torch.Tensor, *, inverted: bool) -> torch.Tensor:
-    """Each word tells its own place."""
+    """Return a pattern in which each word is computed from its own place."""
     first = number * piece.numel()
     words = torch.arange(first, first + piece.numel(), dtype=torch.int64, device=piece.device) * ODD
     return ~words if inverted else words
@@ -105,7 +105,9 @@ def check_products(device: torch.device, side: int, matmul: Matmul) -> None:
 def tflops(
     device: torch.device, side: int, matmul: Matmul, *, now_s: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Square products for a quarter of a second, in bfloat16 on CUDA: 2·side³ operations each, in 10¹² a second."""
+    """Measure square products for a quarter of a second, in bfloat16 on CUDA: 2·side³ operations each, in 10¹² a
+    second.
+    """
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = (_signs(side, side, name).to(device, kind) for name in "ab")
     matmul(a, b)
@@ -120,7 +122,7 @@ def tflops(
 
 
 def _signs(rows: int, columns: int, name: str) -> torch.Tensor:
-    """-1, 0 and 1 in an order that looks like none; fp32 on the CPU."""
+    """Return -1, 0 and 1 in an order that looks random; fp32 on the CPU."""
     step = 2 * integer(0, "canary-signs", name, low=2**19, high=2**20) + 1
     mixed = torch.arange(rows * columns, dtype=torch.int64) * step
     return ((mixed ^ (mixed >> 7)) % 3 - 1).float().reshape(rows, columns)
@@ -136,12 +138,12 @@ MEASURED_SIDE = {"cuda": 4096, "cpu": 256}
 
 
 def _leave(_: torch.Tensor) -> None:
-    """A sound memory."""
+    """Leave the written numbers unchanged, as sound memory does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What a test can damage (products, predictions in the training, written memory) and make quick.
+    """The hardware that a test can damage (products, predictions in the training, written memory) and make quick.
 
     `memory_bytes` is how much memory is checked: by default what `bytes_to_check` says.
     """
@@ -154,20 +156,23 @@ class Hardware:
 
 
 class CanaryWorkload:
-    """Holds no model and writes no checkpoint: a canary that is stopped begins anew elsewhere.
+    """The workload that checks a device. It holds no model and writes no checkpoint: a canary that is stopped begins
+    anew elsewhere.
 
-    It takes at most half of the memory that is free, and gives it back: what is warm beside it stays.
+    It takes at most half of the memory that is free, and gives it back: warm models beside it stay.
     """
 
     def __init__(self, *, device: str, hardware: Hardware | None = None) -> None:
         self._device, self._hardware = torch.device(device), hardware or Hardware()
 
     def held(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Return no keys: the canary keeps no model."""
         return ()
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
-        """Raises Stopped, and WorkloadFailed when the device does not do what every other one does."""
+        """Check the device. Raises Stopped, and WorkloadFailed when the device does not compute what every other one
+        does.
+        """
         spec = CanarySpec.model_validate(start.spec)
         summary = self._arithmetic(reporter) | self._memory(reporter) | self._training(spec.steps, reporter)
         return Outcome(step=spec.steps, summary=summary)

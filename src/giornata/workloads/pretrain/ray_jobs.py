@@ -1,4 +1,4 @@
-"""Ray Jobs (docs.ray.io: "Ray Jobs Python SDK"), as much of it as the workload uses."""
+"""A client of Ray Jobs (docs.ray.io: "Ray Jobs Python SDK"), as much of it as the workload uses."""
 
 import asyncio
 import threading
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """`left`: nobody listens any more. `whole`: the run has ended, and all that it printed was handed over."""
+    """The state of a listener. `left`: the listener has left. `whole`: the run has ended, and all that it printed was
+    handed over.
+    """
 
     left: threading.Event = field(default_factory=threading.Event)
     whole: threading.Event = field(default_factory=threading.Event)
 
 
 class Tail:
-    """Hands whole lines to `line`, from a thread of its own.
+    """A reader that hands whole lines to `line`, from a thread of its own.
 
     `connect` gives what was printed from its beginning on, in pieces of any length, until the run has ended or the
     connection has: Ray does not tell which. `ended` says whether the run has. Both raise ConnectionError when the
@@ -42,12 +44,12 @@ class Tail:
         self.listening = Listening()
 
     def begin(self) -> Listening:
-        """In a daemon thread: a connection that says nothing shall not keep the process."""
+        """Read in a daemon thread: a silent connection must not keep the process alive."""
         threading.Thread(target=self.read, daemon=True, name="pretrain-log").start()
         return self.listening
 
     def read(self) -> None:
-        """Read until everything is handed over, or nobody listens."""
+        """Read until everything is handed over, or the listener has left."""
         while not self.listening.left.is_set():
             try:
                 rest = asyncio.run(self._read_once())
@@ -60,7 +62,7 @@ class Tail:
             self.listening.left.wait(self._retry_s)
 
     async def _read_once(self) -> str:
-        """One connection; what it left of a line that is not whole."""
+        """Read one connection; return the end of its text that is not a whole line."""
         rest, met = "", 0
         async for piece in self._connect():
             *whole, rest = (rest + piece).split("\n")
@@ -79,7 +81,7 @@ class Tail:
 
 
 class RunState(StrEnum):
-    """State of a submitted run, by Ray's names."""
+    """The state of a submitted run, by Ray's names."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -96,22 +98,23 @@ class RayJobs(Protocol):
     """A cluster that runs commands. Raises ConnectionError when it does not answer."""
 
     def running(self, job_id: str) -> str | None:
-        """The submission that carries this job's id and has not ended; None when there is none."""
+        """Return the submission that carries this job's id and has not ended; None when there is none."""
 
     def submit(self, job_id: str, command: str) -> str:
-        """Begin; the submission's id. When another node begins the same run at the same moment, one of the two gets a
-        ConnectionError."""
+        """Begin a run; return the submission's id. When another node begins the same run at the same moment, one of
+        the two gets a ConnectionError.
+        """
 
     def state(self, submission_id: str) -> RunState: ...
 
     def words(self, submission_id: str) -> str:
-        """Ray's message on the state of the submission."""
+        """Return Ray's message on the state of the submission."""
 
     def follow(self, submission_id: str, line: Callable[[str], None]) -> Listening:
         """Hand over everything that the run prints, from its beginning on, from another thread. Never raises."""
 
     def stop(self, submission_id: str) -> None:
-        """Ask it to end: SIGTERM, which a run answers with a checkpoint."""
+        """Ask the run to end: SIGTERM, which a run answers with a checkpoint."""
 
 
 METADATA = "giornata_job_id"
@@ -135,8 +138,9 @@ def _answered() -> Iterator[None]:
 
 
 class Cluster:
-    """The real one, as the node's environment names it to Ray: RAY_ADDRESS (the dashboard's, http://head:8265), and
-    for a cluster with a token RAY_AUTH_MODE=token."""
+    """The real cluster, as the node's environment names it to Ray: RAY_ADDRESS (the dashboard's, http://head:8265),
+    and for a cluster with a token RAY_AUTH_MODE=token.
+    """
 
     def __init__(self) -> None:
         from ray.job_submission import JobSubmissionClient

@@ -1,4 +1,4 @@
-"""Submits the run to Ray, follows it, and tells the platform what it tells.
+"""Submits the run to Ray, follows it, and reports its progress to the platform.
 
 Checkpoints stay where the run writes them; what the platform keeps of one is a pointer, so that steps count as saved.
 The node may vanish: the run goes on without it, and the next attempt finds it by the job's id and follows it further.
@@ -36,7 +36,7 @@ REPORT = "report.json"
 
 
 class PretrainWorkload:
-    """Follows a run on Ray. The workload holds no model itself."""
+    """The workload that follows a run on Ray. The workload holds no model itself."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PretrainWorkload:
         return ()
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
-        """Raises Stopped, and WorkloadFailed when the run fails or no cluster answers."""
+        """Follow the run to its end. Raises Stopped, and WorkloadFailed when the run fails or no cluster answers."""
         while True:
             cluster, submission, found = self._begun(start, reporter)
             following = _Following(
@@ -65,8 +65,9 @@ class PretrainWorkload:
                     raise WorkloadFailed(Reason.CRASHED, str(stopped)) from None
 
     def _begun(self, start: Start, reporter: Reporter) -> tuple[RayJobs, str, bool]:
-        """The cluster, and the run on it: one that is under way (True), or a new one. A cluster that does not answer
-        is waited for."""
+        """Return the cluster, and the run on it: one that is under way (True), or a new one. A cluster that does not
+        answer is waited for.
+        """
         by_s = self._clock_s() + AWAY_S
         while True:
             reporter.phase("looking for Ray")
@@ -86,7 +87,7 @@ class PretrainWorkload:
 
 
 def command(config: dict[str, Any]) -> str:
-    """The command that Ray runs on its cluster. `-u` keeps no line back."""
+    """Return the command that Ray runs on its cluster. `-u` keeps no line back."""
     return shlex.join(
         [
             *(sys.executable, "-u", "-m", "giornata.pretrain.run"),
@@ -96,7 +97,7 @@ def command(config: dict[str, Any]) -> str:
 
 
 def _words(message: dict[str, Any]) -> str:
-    """A line on an evaluation or on something that the run does not measure."""
+    """Return a line on an evaluation or on something that the run does not measure."""
     if message["event"] == "note":
         return str(message["words"])
     why = message.get("failed") or message.get("skipped")
@@ -105,7 +106,7 @@ def _words(message: dict[str, Any]) -> str:
 
 
 class _StoppedByOthers(Exception):
-    """The run was told to stop, and not by this attempt."""
+    """An exception: the run was told to stop, and not by this attempt."""
 
 
 class _Following:
@@ -125,7 +126,7 @@ class _Following:
         self._total = total_steps(PRETRAIN_KIND, start.spec) or 0
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._last: deque[str] = deque(maxlen=LAST_LINES)
-        # What it tells begins at its beginning, whoever listened before.
+        # Ray tells all lines from the run's beginning, even those that an earlier attempt has read.
         self._kept = 0 if start.resume is None else start.resume.step
         self._told_before = max(0, self._kept - RETOLD_STEPS) if found else 0
         self._phase = "training on Ray"
@@ -173,7 +174,7 @@ class _Following:
             self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Until Ray has heard it: a run that goes on for nobody costs as much as before."""
+        """Ask Ray to stop the run, later again if Ray did not hear: an abandoned run costs as much as before."""
         try:
             self._cluster.stop(self._submission)
         except ConnectionError as error:
@@ -181,7 +182,7 @@ class _Following:
             return
         self._asked_to_stop = True
         if self._wish is Wish.STOP:
-            # Nobody wants to know what becomes of it: the run stops with a checkpoint, and Ray sees to its end.
+            # The attempt need not wait: the run stops with a checkpoint, and Ray sees to its end.
             raise Stopped(self._kept or None)
 
     def _ended(self, state: RunState) -> Outcome:

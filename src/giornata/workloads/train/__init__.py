@@ -1,1 +1,1 @@
-"""DreamBooth LoRA."""
+"""The training workload: DreamBooth LoRA for SDXL and SD 1.5."""

@@ -1,4 +1,4 @@
-"""A job's adapter and optimizer on the base, for a job that trains alone."""
+"""Attaches a job's adapter and optimizer to the base, for a job that trains alone."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,8 +29,9 @@ another order."""
 
 
 def lora_layer(base: BaseModel, spec: TrainSpec) -> str:
-    """LEAN when the lean layer can carry every layer of the adapter, PEFT when none, otherwise BOTH. The base is bare
-    yet."""
+    """Return LEAN when the lean layer can carry every layer of the adapter, PEFT when none, otherwise BOTH. The base
+    is bare yet.
+    """
     lean = len(lean_layers(base, spec))
     if not lean:
         return PEFT
@@ -38,15 +39,16 @@ def lora_layer(base: BaseModel, spec: TrainSpec) -> str:
 
 
 def layer_entries(layer: str, spec: TrainSpec) -> dict[str, str]:
-    """What the fingerprint says of a job whose `lora_layer` this is."""
+    """Return the fingerprint entries of a job whose `lora_layer` this is."""
     in_rows = KINDS[spec.optimizer].on_rows and (layer != LEAN or spec.train_text_encoder_ti)
     return {LAYER: layer} | ({ROWS: "all"} if in_rows else {})
 
 
 @contextmanager
 def attach_adapter(base: BaseModel, spec: TrainSpec, start: Start) -> Iterator[tuple[Adapters, JobOptimizer]]:
-    """As they are before the first step, and gone afterwards. Raises WorkloadFailed as `add_adapters`, `add_tokens`
-    and `load_init_lora`."""
+    """Attach adapter and optimizer to the base as they are before the first step, and remove them afterwards. Raises
+    WorkloadFailed as `add_adapters`, `add_tokens` and `load_init_lora`.
+    """
     with add_tokens(base, spec) as tokens, _attached(base, spec) as (put_on, slot):
         if starts_from_file(spec, start):
             load_init_lora(base, spec, start.inputs, put_on)
@@ -56,8 +58,9 @@ def attach_adapter(base: BaseModel, spec: TrainSpec, start: Start) -> Iterator[t
 
 @contextmanager
 def _attached(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, AdapterSlot | None]]:
-    """The adapter, and the slot that it has in the lean layers: one for every layer that they can carry. The others
-    have peft's layers."""
+    """Attach the adapter, and yield it with its slot in the lean layers: one for every layer that they can carry. The
+    others have peft's layers.
+    """
     lean = lean_layers(base, spec)
     if not lean:
         with add_adapters(base, spec) as adapters:
@@ -78,8 +81,9 @@ def _attached(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, Adap
 def _optimizer(
     put_on: Adapters, adapters: Adapters, spec: TrainSpec, tokens: NewTokens, slot: AdapterSlot | None
 ) -> JobOptimizer:
-    """Over whole rows where that makes no difference; over the adapter's tensors where it would: 8-bit AdamW and
-    Adafactor look at a tensor as a whole."""
+    """Return the optimizer, over whole rows where that makes no difference; over the adapter's tensors where it
+    would: 8-bit AdamW and Adafactor look at a tensor as a whole.
+    """
     if KINDS[spec.optimizer].on_rows:
         in_slot = set() if slot is None else slot.adapters.parameters.keys()
         apart = {name: each for name, each in put_on.parameters.items() if name not in in_slot}
@@ -96,7 +100,9 @@ ROLE = "init_lora"
 
 
 def starts_from_file(spec: TrainSpec, start: Start) -> bool:
-    """Whether the attempt reads the file: a resume has in its checkpoint what became of it."""
+    """Return True when the attempt reads the file. A resume does not: its checkpoint holds the weights that came of
+    the file.
+    """
     return spec.init_lora is not None and start.resume is None
 
 
@@ -107,8 +113,9 @@ def load_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile]
 
 
 def check_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile]) -> None:
-    """The same for nothing but its faults, before hours are spent on caching. The base is left as it was; others may
-    be training on it, if the job could share their batch."""
+    """Check the file as `load_init_lora` does, before hours are spent on caching. The base is left as it was; others
+    may be training on it, if the job could share their batch.
+    """
     if why_not_lean(base, spec):
         with add_adapters(base, spec) as adapters:
             load_init_lora(base, spec, inputs, adapters)

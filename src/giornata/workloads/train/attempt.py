@@ -1,4 +1,4 @@
-"""One attempt at a training job, from the inputs to the files."""
+"""Runs one attempt at a training job, from the inputs to the files."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
@@ -42,12 +42,14 @@ RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
 
 
 def _nothing() -> None:
-    """Between two items of the caching phase an attempt that is alone has nothing else to do."""
+    """Do nothing between two items of the caching phase, as in an attempt that is alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingAttempt:
-    """Everything that is fixed for one attempt. `between` is called after each item of the caching phase."""
+    """The parts of one attempt that are fixed from its start. `between` is called after each item of the caching
+    phase.
+    """
 
     start: Start
     spec: TrainSpec
@@ -96,7 +98,7 @@ class TrainingAttempt:
             return self.finish(adapters, optimizer, writer, ready, graphs)
 
     def prepare(self) -> Prepared:
-        """Everything that can be done before there is an adapter."""
+        """Do everything that can be done before there is an adapter."""
         return prepare(
             self.base,
             self.spec,
@@ -124,7 +126,9 @@ class TrainingAttempt:
         )
 
     def _tick(self, done: int, total: int) -> None:
-        """Between the items of the caching phase: there is nothing to save yet, so every stop is a plain one."""
+        """Report the item and obey the agent between the items of the caching phase: there is nothing to save yet, so
+        every stop is a plain one.
+        """
         self.between()
         self.reporter.phase("caching", done, total)
         wish = self.reporter.wish()
@@ -139,7 +143,7 @@ class TrainingAttempt:
             writer.restore(resume.path, resume.step, adapters, optimizer)
 
     def writer(self, ready: Prepared) -> CheckpointWriter:
-        """Who writes the checkpoints, once `begin` has said what their bits depend on."""
+        """Return the checkpoint writer; `begin` tells it afterwards what the checkpoints' bits depend on."""
         header = ready.header
         return CheckpointWriter(
             spec=self.spec,
@@ -154,8 +158,8 @@ class TrainingAttempt:
         )
 
     def begin(self, ready: Prepared, writer: CheckpointWriter, **extra: Any) -> None:
-        """Before the first step of the attempt: write down what its bits depend on, and say so where that is
-        something else than before. `extra` goes into the fingerprint.
+        """Record, before the first step of the attempt, what its bits depend on, and report where that differs from
+        before. `extra` goes into the fingerprint.
 
         Not for an attempt without steps: its weights depend on what was before it alone.
         """
@@ -235,13 +239,13 @@ class TrainingAttempt:
                 self.obey(step, save, due=step == total or pace.due(step), writer=writer)
 
     def objective(self) -> Objective:
-        """What the job minimises on this base."""
+        """Return the objective that the job minimizes on this base."""
         scheduler = scheduler_of(self.spec, self.base.noise_scheduler)
         prediction_type = prediction_type_of(self.base, self.spec)
         return Objective.of(self.spec, scheduler, prediction_type=prediction_type, dtype=self.base.dtype)
 
     def feed(self, cached_inputs: CachedInputs, first_step: int, rows: int) -> PassFeed:
-        """The passes of the steps from `first_step` on, `rows` pictures of each sample set at a time."""
+        """Return the passes of the steps from `first_step` on, `rows` pictures of each sample set at a time."""
         return PassFeed(
             cached_inputs,
             self.base.vae.config,
@@ -255,7 +259,7 @@ class TrainingAttempt:
     def instruments(
         self, writer: CheckpointWriter, waited_s: Callable[[], float], graphs: Graphs
     ) -> tuple[CheckpointCadence, StepMeter]:
-        """What says when a checkpoint is due, and what reports the steps; for `waited_s` see Gauges."""
+        """Return the cadence of checkpoints and the meter that reports steps; for `waited_s` see Gauges."""
         pace = CheckpointCadence(
             self.spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock
         )
@@ -277,7 +281,7 @@ class TrainingAttempt:
         return pace, meter
 
     def live(self, writer: CheckpointWriter) -> AbstractContextManager[object]:
-        """While the steps go on, trackers hear of them."""
+        """Report to trackers while the steps go on."""
         return live_curves(
             self.start,
             self.spec,
@@ -289,7 +293,7 @@ class TrainingAttempt:
         )
 
     def obey(self, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter) -> None:
-        """Between two steps: save if it is time or wished for, and stop if that is wished for."""
+        """Save between two steps if that is due or wished for, and stop if that is wished for."""
         self._follow(self.reporter.wish(), step, save, due=due, writer=writer)
 
     def _follow(
@@ -305,7 +309,7 @@ class TrainingAttempt:
             raise Stopped(step)
 
     def attend(self, writer: CheckpointWriter) -> None:
-        """Raises Stopped when the attempt is to end. All steps are stored: there is nothing more to save."""
+        """Raise Stopped when the attempt is to end. All steps are stored: there is nothing more to save."""
         if self.reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
             raise Stopped(writer.announced)
 

@@ -1,4 +1,4 @@
-"""One job in a shared batch: what it puts in, what it takes out, and its own steps.
+"""One job in a shared batch: its inputs, its results, and its own steps.
 
 Shapes: B the job's rows of the batch; C, H, W of the latents.
 """
@@ -63,16 +63,16 @@ class BatchMember:
 
     @property
     def spec(self) -> TrainSpec:
-        """What the job asked for."""
+        """Return the spec that the job submitted."""
         return self.attempt.spec
 
     @property
     def is_done(self) -> bool:
-        """Whether all of its steps are made."""
+        """Return True when all steps of the job are made."""
         return self.step >= self.spec.max_train_steps
 
     def rows(self) -> MemberBatch:
-        """What it has for the next batch; as a job that trains alone would draw it."""
+        """Return the job's rows for the next batch, as a job that trains alone would draw them."""
         ready = self.feed.take()
         batch, texts = ready.batch.to(self.attempt.base.device), ready.captions
         return MemberBatch(
@@ -97,7 +97,7 @@ class BatchMember:
             )
 
     def note(self, composition: dict[str, Any]) -> None:
-        """Before a batch that the job is in: write down what its bits depend on besides what it brought along."""
+        """Record, before a batch that the job is in, what its bits depend on besides what it brought along."""
         if self.begun:
             self.writer.changed(self.step, self.writer.fingerprint | composition)
         else:
@@ -105,8 +105,9 @@ class BatchMember:
         self.begun = True
 
     def learn(self, loss: torch.Tensor) -> None:
-        """After the backward pass of a micro-batch with this loss: make the optimizer step when it was the last one,
-        and do what the agent wishes between two steps. Raises Stopped or WorkloadFailed."""
+        """Count a micro-batch with this loss, after its backward pass: make the optimizer step when it was the last
+        one, and do what the agent wishes between two steps. Raises Stopped or WorkloadFailed.
+        """
         self.losses.append(loss.detach())
         self.micro += 1
         if self.micro < self.spec.gradient_accumulation_steps:
@@ -121,24 +122,26 @@ class BatchMember:
         self.attempt.obey(self.step, self.save, due=self.is_done or self.pace.due(self.step), writer=self.writer)
 
     def save(self, step: int) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint of this step, and start the next checkpoint interval."""
         self.meter.flush()
         self.pace.begun(self.writer.write(step, self.slot.adapters, self.optimizer))
         self.meter.resume()
 
     def finish(self) -> Outcome:
-        """Write the files."""
+        """Settle the last checkpoint, and write the job's result files."""
         self.live.close()
         self.writer.settle()
         return self.attempt.finish(self.slot.adapters, self.optimizer, self.writer, self.prepared, self.graphs)
 
     def close(self, error: BaseException | None) -> None:
-        """End its threads. With an error nothing more is said of a checkpoint that could not be written."""
+        """End the threads of the job. With an error nothing more is said of a checkpoint that could not be
+        written.
+        """
         self.threads.__exit__(None if error is None else type(error), error, None)
 
 
 def side_by_side(given: Sequence[Embedding | None], like: Embedding) -> Embedding:
-    """The embeddings of all places, and zeros in the shapes of `like` for those without."""
+    """Join the embeddings of all places, and zeros in the shapes of `like` for those without."""
     pooled_BP = None  # of a family that pools no text
     if like.pooled_BP is not None:
         zeros_BP = torch.zeros_like(like.pooled_BP)

@@ -4,7 +4,7 @@ Shapes: B rows of the whole batch, place by place; L, D, P as in giornata.diffus
 
 The batch is as wide as a power of two of places, at least as many as there are jobs; places without a job compute
 nothing that matters. What a job's bits depend on is written into its checkpoints: its place, the batch's width and
-the rank that all are padded to. They do not depend on its neighbours: no operation of the base mixes rows, the
+the rank that all are padded to. They do not depend on its neighbors: no operation of the base mixes rows, the
 adapters' products are batched by place, and each job has a loss, a gradient and an optimizer of its own.
 
 All pictures of a job's micro-batch go through the model at once, with the gradient checkpointing that the spec has.
@@ -56,11 +56,11 @@ OF_ALL = frozenset({Reason.NODE_VRAM, Reason.NODE_DRIVER})
 
 
 class RoundFailed(Exception):
-    """The shared batch failed, and nobody can say whose fault it is; the cause is what happened."""
+    """An error of the shared batch that cannot be attributed to one job; its cause is what happened."""
 
 
 class BatchTrainer:
-    """Trains the jobs of a crew together. `first` is the spec of any of them: in what all share they are equal."""
+    """A trainer of the crew's jobs together. `first` is the spec of any of them: in what all share they are equal."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class BatchTrainer:
         self._moved_s = clock()
 
     def run(self, crew: Crew) -> None:
-        """Until the crew has nobody left. Raises what broke the batch for all, if something did."""
+        """Train until the crew has no jobs left. Raises what broke the batch for all, if something did."""
         self._crew = crew
         try:
             with self._slots, recomputing(self._base.unet, Recompute.of(self._shared.gradient_checkpointing)):
@@ -105,7 +105,7 @@ class BatchTrainer:
                 member.close(RoundFailed())
 
     def _capture(self, capturing: Capturing, budget: MemoryBudget | None) -> Graphs:
-        """The graphs of whoever comes. Each job has a say of its own (`_make`)."""
+        """Make the graphs for all jobs that come. Each job can refuse them (`_make`)."""
         base, spec, slots = self._base, self._shared, self._slots
         memory_plan = MemoryPlan(recompute=Recompute.of(spec.gradient_checkpointing), rows=spec.train_batch_size)
         return capturing.graphs(
@@ -124,14 +124,14 @@ class BatchTrainer:
             member.attempt.reporter.notice(name, data)
 
     def _tell(self, attempt: TrainingAttempt) -> None:
-        """Why there are no graphs, to a job that comes."""
+        """Tell a new job why there are no graphs."""
         for line in self._untold:
             attempt.reporter.log(line)
         if attempt.spec.cuda_graphs is CudaGraphs.ON and self._graphs.why_not is not None:
             attempt.reporter.notice(GRAPHS_OFF, off(self._graphs.why_not))
 
     def _state(self) -> dict[str, torch.Tensor]:
-        """Weights and moments of all jobs."""
+        """Return the weights and moments of all jobs."""
         found = {"weights": self._slots.values_JM}
         for member in self._members:
             found |= {f"{member.slot.place}.{name}": each for name, each in member.optimizer.state().items()}
@@ -188,7 +188,9 @@ class BatchTrainer:
     def _seated(
         self, attempt: TrainingAttempt, ready: Prepared, slot: AdapterSlot, threads: ExitStack
     ) -> BatchMember | None:
-        """The job in its slot, as far as it is; None for one whose steps were done already, which has ended now."""
+        """Return the job in its slot, as far as it is; None for one whose steps were done already, which has ended
+        now.
+        """
         if starts_from_file(attempt.spec, attempt.start):
             load_init_lora(self._base, attempt.spec, attempt.start.inputs, slot.adapters)
         optimizer = SlotOptimizer(slot, attempt.spec)
@@ -223,7 +225,7 @@ class BatchTrainer:
         )
 
     def _fit(self) -> None:
-        """Choose the width for those who are here, and move them into it."""
+        """Choose the width for the present jobs, and move them into it."""
         if not self._members:
             return
         width = self._width(len(self._members))
@@ -253,12 +255,12 @@ class BatchTrainer:
     # ---- one batch
 
     def _between(self) -> None:
-        """Called while a newcomer is being prepared."""
+        """Make a round when the present jobs have stood still for STANDSTILL_S while a newcomer is prepared."""
         if self._clock() - self._moved_s >= STANDSTILL_S:
             self._round()
 
     def _round(self) -> None:
-        """A micro-batch of every job that is here, and the optimizer steps that are due after it."""
+        """Make a micro-batch of every present job, and the optimizer steps that are due after it."""
         rows = self._gather()
         if rows:
             self._fit()
@@ -280,7 +282,7 @@ class BatchTrainer:
         return found
 
     def _compute(self, rows: dict[BatchMember, MemberBatch]) -> dict[BatchMember, torch.Tensor]:
-        """Forward and backward. Returns each job's loss; the gradients are in its slot."""
+        """Run forward and backward. Returns each job's loss; the gradients are in its slot."""
         try:
             # A newcomer's pictures may be being encoded around this, without gradients.
             with blamed(), torch.enable_grad():
@@ -290,8 +292,9 @@ class BatchTrainer:
         return dict(zip(rows, losses.unbind(), strict=True))
 
     def _make(self, one: Pass) -> torch.Tensor:
-        """By graph, if nobody in the batch has said off or has dropouts. Graphs are of those who are in it, in their
-        places."""
+        """Make the pass by graph, if no job in the batch has said off or has dropouts. Graphs hold for the present
+        jobs, in their places.
+        """
         composed = self._slots.width, tuple(self._members)
         if composed != self._composed:
             self._graphs.forget()
@@ -301,7 +304,9 @@ class BatchTrainer:
         return self._graphs.run(one)
 
     def _one_pass(self, rows: dict[BatchMember, MemberBatch]) -> Pass:
-        """A micro-batch of all. Embeddings are among its inputs where the text encoders are frozen."""
+        """Return the pass of a micro-batch of all jobs. Embeddings are among its inputs where the text encoders are
+        frozen.
+        """
         inputs = self._shown({member.slot.place: each for member, each in rows.items()})
         texts = None
         if next(iter(rows.values())).embedding is None:
@@ -317,7 +322,7 @@ class BatchTrainer:
         texts: dict[int, Sequence[str]] | None,
         inputs: Mapping[str, torch.Tensor],
     ) -> torch.Tensor:
-        """losses_K of the jobs; see Pass."""
+        """Return losses_K of the jobs; see Pass."""
         batches = {place: part_of(NoisyBatch, f"{place}.", inputs) for place in members}
         with self._slots.on(), self._slots.dropping.during(self._tickets(batches)):
             losses = self._losses(members, batches, texts, inputs)
@@ -343,12 +348,12 @@ class BatchTrainer:
         return losses
 
     def _tickets(self, batches: Mapping[int, NoisyBatch]) -> torch.Tensor | None:
-        """What each job leaves out, place by place."""
+        """Return the dropout draws of each job, place by place."""
         given = [batches[place].tickets_B5 if place in batches else None for place in range(self._slots.width)]
         return for_places(given, self._rows, self._base.device)
 
     def _shown(self, rows: dict[int, MemberBatch]) -> dict[str, torch.Tensor]:
-        """What the UNet is shown in all places, zeros in those without a job; embeddings where they are known."""
+        """Return the UNet's inputs in all places, zeros in those without a job; embeddings where they are known."""
         like = next(iter(rows.values()))
         shown, timesteps, time_ids = [], [], []
         for place in range(self._slots.width):
@@ -365,7 +370,7 @@ class BatchTrainer:
         )
 
     def _encoded(self, texts: Mapping[int, Sequence[str]]) -> Embedding:
-        """By text encoders that learn, for all jobs together."""
+        """Encode with text encoders that learn, for all jobs together."""
         nothing = [""] * self._rows
         said = [text for place in range(self._slots.width) for text in texts.get(place, nothing)]
         return captions.encode(
@@ -378,7 +383,7 @@ class BatchTrainer:
         )
 
     def _attend(self, member: BatchMember, loss: torch.Tensor) -> None:
-        """A job's own part after the batch: its step, its wishes, its end."""
+        """Do a job's own part after the batch: its step, its wishes, its end."""
         try:
             with blamed():
                 member.learn(loss)
@@ -390,7 +395,7 @@ class BatchTrainer:
                 self._leave(member, outcome)
 
     def _fall(self, member: BatchMember, error: Exception) -> None:
-        """A job ends before its time: stopped, or by its own fault. What is the device's fault is everybody's."""
+        """End a job before its time: stopped, or by its own fault. A fault of the device ends the batch for all."""
         if isinstance(error, WorkloadFailed) and error.reason in OF_ALL:
             raise RoundFailed from error
         self._leave(member, error)

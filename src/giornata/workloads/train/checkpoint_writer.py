@@ -51,7 +51,7 @@ class JobOptimizer(Protocol):
 
 
 class CheckpointWriter:
-    """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
+    """A writer of checkpoints that writes, announces and deletes them; one at a time, in a thread of its own.
 
     `announced` is the step of the last checkpoint that the agent knows of, that of the resume included, and `newest`
     that of the last one that was begun; `losses` are those of all steps so far, and `validated` those
@@ -120,29 +120,30 @@ class CheckpointWriter:
     def settle(self) -> float | None:
         """Wait for the checkpoint that is being written, if one is; returns how many seconds it took to write.
 
-        Raises WorkloadFailed(BAD_SPEC) if its values were not finite: nobody could resume there. Raises OSError
+        Raises WorkloadFailed(BAD_SPEC) if its values were not finite: no attempt could resume there. Raises OSError
         and SafetensorError as the disk does.
         """
         writing, self._writing = self._writing, None
         return None if writing is None else writing.result()
 
     def look(self) -> float | None:
-        """As `settle`, but None rather than wait."""
+        """Settle the checkpoint as `settle` does, but return None rather than wait."""
         return self.settle() if self._writing is not None and self._writing.done() else None
 
     @property
     def origin(self) -> dict[str, str]:
-        """Hashes of what the job is made from."""
+        """Return the hashes of the job's inputs."""
         return hashes_of(self._spec, data_sha256=self.data_hash, base_sha256=self._base_sha256)
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What bits depend on as things are; empty before anybody has said."""
+        """Return the conditions that the bits depend on now; empty before `changed` has recorded any."""
         return _last(self.history)
 
     def changed(self, from_step: int, fingerprint: Fingerprint, *, last_counts: bool = False) -> None:
-        """From step `from_step` on, bits depend on this. With `last_counts` an entry of the same step is forgotten:
-        what was computed under it was thrown away."""
+        """Record that bits depend on this fingerprint from step `from_step` on. With `last_counts` an entry of the
+        same step is forgotten: what was computed under it was thrown away.
+        """
         forgotten = last_counts and bool(self.history) and self.history[-1]["from_step"] == from_step
         kept = self.history[:-1] if forgotten else self.history
         if fingerprint != _last(kept):
@@ -192,6 +193,6 @@ def _last(history: tuple[dict[str, Any], ...]) -> Fingerprint:
 
 
 def state_of(adapters: Adapters, optimizer: JobOptimizer) -> dict[str, torch.Tensor]:
-    """Everything that the next step depends on besides its number: the tensors themselves, where they are."""
+    """Return everything that the next step depends on besides its number: the tensors themselves, where they are."""
     weights = {ADAPTER + name: parameter.detach() for name, parameter in adapters.parameters.items()}
     return weights | optimizer.state()

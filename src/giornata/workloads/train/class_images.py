@@ -41,8 +41,9 @@ _TENSOR = "pictures"
 
 
 def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range | None = None) -> str:
-    """Hash of everything that the pictures depend on: all of the job's, or those with the numbers in `portion`. A
-    base may change under its name: its weights count too, by the hash that was taken when they were loaded."""
+    """Hash everything that the pictures depend on: all of the job's, or those with the numbers in `portion`. A base
+    may change under its name: its weights count too, by the hash that was taken when they were loaded.
+    """
     depends = {
         "base_sha256": base_sha256,
         "class_prompt": spec.class_prompt,
@@ -71,7 +72,7 @@ def sample_sets_of(
     reporter: Reporter,
     tick: Callable[[int, int], None],
 ) -> tuple[tuple[SampleSet, ...], dict[str, str]]:
-    """Instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
+    """Return instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
     if not spec.with_prior_preservation or spec.prior_prediction:
         return (instances,), {}
     if classes is not None:
@@ -91,7 +92,7 @@ def obtain(
     tick: Callable[[int, int], None],
     portion: int = PORTION,
 ) -> SampleSet:
-    """The class pictures of a job: from the platform's cache, or drawn now and offered to it.
+    """Obtain the class pictures of a job: from the platform's cache, or drawn now and offered to it.
 
     A cached pack, of `portion` pictures, that is missing, damaged or of another shape is drawn again.
     `tick(done, total)` is called after each picture and may raise to stop.
@@ -125,7 +126,7 @@ class _Pack:
 
 
 def _kept(pack: _Pack, spec: TrainSpec, reporter: Reporter) -> torch.Tensor | None:
-    """pictures_NHWC of the pack; None when it is not to be had."""
+    """Return pictures_NHWC of the pack; None when it cannot be had."""
     path = reporter.cache_get(pack.key)
     if path is None:
         return None
@@ -139,14 +140,16 @@ def _kept(pack: _Pack, spec: TrainSpec, reporter: Reporter) -> torch.Tensor | No
 def _drawn(
     base: BaseModel, spec: TrainSpec, number: int, pack: _Pack, tick: Callable[[int, int], None]
 ) -> torch.Tensor:
-    """pixels_HWC. Told of before all but the pack's first: after its last the pack is kept before anything else."""
+    """Draw one picture of the pack, pixels_HWC. `tick` is called before all but the pack's first: after its last the
+    pack is kept before anything else.
+    """
     if number > pack.numbers.start:
         tick(number, spec.num_class_images)
     return draw(base, spec, number)
 
 
 def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
-    """Class picture number `number`: pixels_HWC, uint8."""
+    """Draw class picture number `number`: pixels_HWC, uint8."""
     sampler = SamplerConfig(
         side_px=spec.resolution,
         steps=INFERENCE_STEPS,
@@ -158,7 +161,7 @@ def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
 
 
 def write_pack(path: Path, key: str, pictures_NHWC: torch.Tensor) -> None:
-    """One uncompressed file with deterministic bytes; written aside and renamed."""
+    """Write one uncompressed file with deterministic bytes, aside, and rename it."""
     write_tensor_file(path, {"key": key, "sha256": _digest(pictures_NHWC)}, {_TENSOR: pictures_NHWC})
 
 
@@ -180,7 +183,7 @@ def read_pack(path: Path, key: str, spec: TrainSpec, *, count: int | None = None
 
 
 def sample_set(pictures_NHWC: torch.Tensor, spec: TrainSpec) -> SampleSet:
-    """The pack as samples, sorted by the hash of their pixels like any other picture."""
+    """Return the pack as samples, sorted by the hash of their pixels like any other picture."""
     arrays = {_digest(picture): picture.numpy() for picture in pictures_NHWC}
     samples = [
         Sample(role="class", sha256=_digest(picture), caption=str(spec.class_prompt), name=name, path=Path(name))

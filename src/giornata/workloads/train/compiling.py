@@ -1,12 +1,12 @@
-"""Whether a job's steps run as compiled kernels: decided once, before its first step, and kept from then on.
+"""Decides if a job's steps run as compiled kernels: once, before its first step, and kept from then on.
 
 Compiled kernels round differently. So the choice is part of what bits depend on: the fingerprint of every checkpoint
 says with which compiler they were made (entry `compile`; none for plain kernels), and later attempts keep to it,
 whatever a clock or an empty cache would tell them.
 
 auto decides by arithmetic over the job's size and a table of what was measured; it measures nothing itself. Two jobs
-with equal specs therefore decide alike on equal nodes, unless kernels are at hand for one of them only: whoever wants
-equal bits there too says on or off.
+with equal specs therefore decide alike on equal nodes, unless kernels are at hand for one of them only: a user who
+wants equal bits there too says on or off.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +43,9 @@ SIZES_IN_BUCKETS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Seconds that were measured on a kind of device: `saved_s` per region and pass (forward and backward), `made_s`
-    per kind of region and size of picture, `found_s` likewise where the kernels are on disk already."""
+    """The seconds measured on a kind of device: `saved_s` per region and pass (forward and backward), `made_s` per
+    kind of region and size of picture, `found_s` likewise where the kernels are on disk already.
+    """
 
     saved_s: float
     made_s: float
@@ -53,14 +54,15 @@ class Speeds:
 
 SPEEDS: Mapping[str, Speeds] = MappingProxyType({"cpu": Speeds(saved_s=2.5e-4, made_s=14.0, found_s=1.9)})
 """By torch's names of devices; docs/benchmark-log.md says how they were measured, and that larger blocks save more.
-CUDA has no row, and auto is off there, until somebody has measured this code on it."""
+CUDA has no row, and auto is off there, until this code has been measured on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledSteps:
-    """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and how many
-    `kernels` have to be made: one for each kind of region and size of picture, and one more for the first region, to
-    whose input no gradient goes back."""
+    """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and the `kernels`
+    to be made. There is one kernel for each kind of region and size of picture, and one more for the first region, to
+    whose input no gradient goes back.
+    """
 
     passes: int
     regions: int
@@ -68,7 +70,7 @@ class CompiledSteps:
 
     @classmethod
     def of(cls, base: BaseModel, spec: TrainSpec, memory_plan: MemoryPlan) -> "CompiledSteps":
-        """All steps of a job: it decides at its start."""
+        """Return all steps of a job: it decides at its start."""
         pictures = spec.train_batch_size * spec.gradient_accumulation_steps
         sample_sets = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
         per_step = sample_sets * -(-pictures // memory_plan.rows)
@@ -80,22 +82,23 @@ class CompiledSteps:
         )
 
     def saved_s(self, speeds: Speeds) -> float:
-        """What all passes together would take less."""
+        """Return the seconds that compiled kernels save over all passes."""
         return self.passes * self.regions * speeds.saved_s
 
     def ready_s(self, speeds: Speeds, *, at_hand: bool) -> float:
-        """What it takes until kernels run."""
+        """Return the seconds until all kernels can run."""
         return self.kernels * (speeds.found_s if at_hand else speeds.made_s)
 
     def pays(self, speeds: Speeds, *, at_hand: bool) -> bool:
-        """Whether more is saved than spent."""
+        """Return True when kernels save more seconds than they cost."""
         return self.saved_s(speeds) > self.ready_s(speeds, at_hand=at_hand)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiler:
-    """What a node compiles with: `version_of` a device's compiler (None: it has none), where kernels are kept, and
-    the table that auto goes by."""
+    """The compiler of a node: `version_of` a device's compiler (None: it has none), the cache of kernels, and the
+    table of speeds that auto goes by.
+    """
 
     version_of: Callable[[torch.device], str | None] = compiler_of
     cache: KernelCache = field(default_factory=KernelCache)
@@ -103,7 +106,7 @@ class Compiler:
 
 
 NO_CACHE = Compiler()
-"""Kernels are kept wherever torch does so by itself, and shared with nobody."""
+"""Kernels are kept wherever torch does so by itself, and shared with no other node."""
 
 
 class Kernels:
@@ -134,7 +137,9 @@ class Kernels:
 
     @property
     def entry(self) -> dict[str, str | None]:
-        """Empty for plain kernels, and None where those took over from compiled ones."""
+        """Return the fingerprint's entry: empty for plain kernels, and None where those took over from compiled
+        ones.
+        """
         return {KERNELS: self._version} if self._version is not None or self._had else {}
 
     def carry_out(self, steps: Callable[[], None], *, undo: Callable[[], None]) -> None:
@@ -161,15 +166,16 @@ class Kernels:
     def checked(
         self, make: Callable[[Pass], torch.Tensor], gradients: Callable[[], Sequence[torch.Tensor]]
     ) -> Callable[[Pass], torch.Tensor]:
-        """`make`, whose first pass is made by plain kernels too; itself without kernels, and where the user wants
-        them."""
+        """Return `make`, whose first pass is made by plain kernels too; itself without kernels, and where the user
+        wants them.
+        """
         if self._version is None or self._spec.compile is Compile.ON:
             return make
         plain = partial(plainly, self._base.unet)
         return KernelTrial(make, gradients, plain, mixed_precision=self._spec.mixed_precision)
 
     def _compiled(self, steps: Callable[[], None]) -> str | None:
-        """None, or what the compiler said of a failure that can be undone."""
+        """Make the steps with kernels; return None, or what the compiler said of a failure that can be undone."""
         from torch._dynamo.exc import TorchDynamoException
         from torch._inductor.exc import CppCompileError
 
@@ -185,7 +191,7 @@ class Kernels:
         return None
 
     def settle(self) -> None:
-        """A step is done: what it compiled is kept for others. Does something only the first time."""
+        """Keep for others the kernels that a finished step has compiled. Does something only the first time."""
         if self._version is None or self._settled:
             return
         self._settled = True
@@ -216,8 +222,9 @@ class Kernels:
         return version if pays else None
 
     def _resumed(self, header: Header) -> str | None:
-        """What the checkpoint says. Where auto finds no compiler any more, plain kernels go on, as on other hardware:
-        recorded, and never silent."""
+        """Return the compiler's version that the run resumes with, as the checkpoint says. When auto finds no
+        compiler any more, plain kernels go on, as on other hardware: recorded, and never silent.
+        """
         before: str | None = header.fingerprint.get(KERNELS)
         if before is None or header.step >= self._spec.max_train_steps:
             return before
@@ -233,7 +240,7 @@ class Kernels:
         raise WorkloadFailed(Reason.CRASHED, str(fault), (fault,))
 
     def _at_hand(self, version: str) -> bool:
-        """Whether kernels are on this node's disk; those of others are fetched, once."""
+        """Return True when kernels are on this node's disk; those of others are fetched, once."""
         key = self._key(version)
         if self._compiler.cache.holds(key):
             return True
@@ -254,7 +261,9 @@ def _in_words(work: CompiledSteps, speeds: Speeds, *, at_hand: bool) -> str:
 
 
 def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kernels, first_step: int) -> None:
-    """Back to before the attempt's first step, which failed before its update, and from there on without kernels."""
+    """Go back to before the attempt's first step, which failed before its update, and go on from there without
+    kernels.
+    """
     optimizer.forget_gradients()
     without = {name: value for name, value in writer.fingerprint.items() if name != KERNELS}
     writer.changed(first_step, without | kernels.entry, last_counts=True)
@@ -273,11 +282,11 @@ GRADIENT_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-2, "bf16": 
 
 
 class KernelsDiffer(Exception):
-    """Compiled kernels gave something else than plain ones."""
+    """An error: compiled kernels gave another result than plain ones."""
 
 
 class KernelTrial:
-    """Makes passes by `make`; the first one also with plain kernels, which `plain` switches on.
+    """A maker of passes by `make`; the first one also with plain kernels, which `plain` switches on.
 
     The first pass raises KernelsDiffer when the two differ by more than the tolerances.
     """
@@ -295,7 +304,7 @@ class KernelTrial:
         self._done = False
 
     def __call__(self, one: Pass) -> torch.Tensor:
-        """The loss of the pass."""
+        """Return the loss of the pass."""
         if self._done:
             return self._make(one)
         gradients = self._gradients()

@@ -50,7 +50,7 @@ class PictureToEncode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedPicture:
-    """What came of it: the crops, or what is wrong with the picture."""
+    """The result of decoding one picture: its crops, or its faults."""
 
     crops: tuple[CroppedPixels, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -66,8 +66,9 @@ def encode_missing(
     tick: Tick,
     cache_writer: CacheWriter | None,
 ) -> None:
-    """Whatever of the portions' captions, and of `views`, the caches do not hold yet. `look_at_all`: also look for
-    faults of pictures that nothing is encoded of, unless they were encoded before and so are fine."""
+    """Encode those of the portions' captions, and of `views`, that the caches do not hold yet. `look_at_all`: also
+    look for faults of pictures that nothing is encoded of, unless they were encoded before and so are fine.
+    """
     missing = {view for view in views if view not in latents}
     fine = {view.picture_sha256 for view in views if view in latents} if look_at_all else None
     unsaid = [
@@ -96,12 +97,12 @@ def encode_missing(
 
 
 def undecodable(sample: Sample, error: pixels.Undecodable) -> Fault:
-    """What the owner of the picture is told."""
+    """Return the fault that the picture's owner is told."""
     return Fault(where=sample.name, message=str(error), hint="replace the file, or leave it out")
 
 
 class _Count:
-    """Called after each item."""
+    """A counter of encoded items, called after each."""
 
     def __init__(self, *, total: int, tick: Tick) -> None:
         self._done, self._total, self._tick = 0, total, tick
@@ -113,20 +114,20 @@ class _Count:
 
 
 class _Offers:
-    """Portions are offered in their order, each when all that is missing of it is encoded."""
+    """The portions to offer, in their order, each when all that is missing of it is encoded."""
 
     def __init__(self, cache_writer: CacheWriter | None, latents: LatentCache, missing: Collection[CropView]) -> None:
         self._offering, self._latents, self._missing = cache_writer, latents, missing
         self._begun: deque[ShardContents] = deque()
 
     def add(self, portion: ShardContents) -> None:
-        """All pictures of the portion were handed to the cache."""
+        """Note that all pictures of the portion were handed to the cache."""
         if self._offering is not None:
             self._begun.append(portion)
             self.make()
 
     def make(self) -> None:
-        """Offer what is complete."""
+        """Offer the portions that are complete, in order."""
         while self._offering is not None and self._begun and self._is_encoded(self._begun[0]):
             self._offering.offer(self._begun.popleft())
 
@@ -137,8 +138,9 @@ class _Offers:
 def _wanted(
     portion: ShardContents, missing: Collection[CropView], *, skipped: Collection[str] | None
 ) -> Iterator[PictureToEncode]:
-    """The portion's pictures with those views that are missing. Pictures without any are looked at nonetheless, save
-    those that are `skipped`; None stands for all of these."""
+    """Yield the portion's pictures with those views that are missing. Pictures without any are looked at nonetheless,
+    save those that are `skipped`; None stands for all of these.
+    """
     views: dict[str, list[CropView]] = defaultdict(list)
     for view in portion.views:
         if view in missing:
@@ -167,8 +169,8 @@ def _look(latents: LatentCache, wanted: PictureToEncode) -> DecodedPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedInputs:
-    """What the steps live on. `embeddings` is None when the text encoders must run at every step: they learn, or what
-    is said changes all the time.
+    """The encoded inputs that the training steps read. `embeddings` is None when the text encoders must run at every
+    step: they learn, or the captions change all the time.
     """
 
     draws: SamplingPlan
@@ -176,7 +178,7 @@ class CachedInputs:
     embeddings: EmbeddingCache | None
 
     def close(self) -> None:
-        """Give back what latents and embeddings take, on the disk too. Nothing may be drawn afterwards."""
+        """Give back the memory and disk of latents and embeddings. Nothing may be drawn afterwards."""
         self.latents.close()
         if self.embeddings is not None:
             self.embeddings.close()
@@ -269,13 +271,13 @@ def cache_inputs(
 
 
 def together_on(base: BaseModel, spec: TrainSpec) -> dict[str, int]:
-    """What goes into the fingerprint where pictures are encoded together: how many of the job's square."""
+    """Return the fingerprint entry for pictures that are encoded together: how many of the job's square."""
     rows = rows_on(base.vae, base.device)((spec.resolution, spec.resolution))
     return {"encoded_together": rows} if rows > 1 else {}
 
 
 def _texts(spec: TrainSpec, draws: SamplingPlan) -> list[str] | None:
-    """All that will be said; None when text encoders have to run at every step."""
+    """Return all captions that the steps can use; None when text encoders have to run at every step."""
     if spec.train_text_encoder or spec.train_text_encoder_ti:
         return None
     captions = [sample.caption for sample_set in draws.sample_sets for sample in sample_set.samples]
@@ -325,12 +327,12 @@ Result = TypeVar("Result")
 
 
 def threads_here() -> int:
-    """One for each processor that is left beside the main thread."""
+    """Return the number of threads: one for each processor that is left beside the main thread."""
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) - 1))
 
 
 def ahead(items: Iterable[Item], look: Callable[[Item], Result], *, threads: int) -> Generator[Result, None, None]:
-    """`look` of each item, in their order. At most AHEAD * `threads` are begun and not taken.
+    """Yield `look` of each item, in their order. At most AHEAD * `threads` are begun and not taken.
 
     Close the iterator to end its threads. Raises what `look` raises, when that item's turn has come.
     """

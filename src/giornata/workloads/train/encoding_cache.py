@@ -63,7 +63,9 @@ Picture = tuple[SampleSet, tuple[Sample, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardContents:
-    """Pictures, every view of them that the job will ever look at (some have none), and captions."""
+    """The contents of one shard: pictures, every view of them that the job will ever look at (some have none), and
+    captions.
+    """
 
     pictures: tuple[Picture, ...] = ()
     views: tuple[CropView, ...] = ()
@@ -78,8 +80,9 @@ def shard_contents(
     view_pixels: int,
     pixels: int,
 ) -> tuple[ShardContents, ...]:
-    """All of it, the pictures in the order of their sample sets. `views` are those of the whole job, of about
-    `view_pixels` each; `pixels` is how many make a portion full."""
+    """Divide the job into shards, the pictures in the order of their sample sets. `views` are those of the whole job,
+    of about `view_pixels` each; `pixels` is how many make a portion full.
+    """
     of_picture: dict[str, list[CropView]] = defaultdict(list)
     for view in views:
         of_picture[view.picture_sha256].append(view)
@@ -118,8 +121,9 @@ MOST_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardKeys:
-    """Names shards of a job. `with_captions`: its text encoders are frozen. `rows_of`: how many pictures of a size
-    are encoded together."""
+    """The keys of a job's shards. `with_captions`: its text encoders are frozen. `rows_of`: how many pictures of a
+    size are encoded together.
+    """
 
     base: BaseModel
     crop_policy: CropPolicy
@@ -128,7 +132,7 @@ class ShardKeys:
     rows_of: RowsOf = one_row
 
     def of(self, views: Iterable[CropView], captions: Sequence[str]) -> str:
-        """The key of the shard that holds these. One without captions does not depend on text encoders."""
+        """Return the key of the shard that holds these. One without captions does not depend on text encoders."""
         said = captions if captions and self.with_captions else None
         return shard_key(
             self.base, self.crop_policy, views, said, max_token_length=self.max_token_length, rows_of=self.rows_of
@@ -137,8 +141,9 @@ class ShardKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingCache:
-    """Where an attempt gets shards from and leaves them. `worth_pixels`: see the rule above; `portion_pixels`: see
-    `portions`. `save` has the signature of safetensors' own."""
+    """The cache from which an attempt gets shards, and in which it leaves them. `worth_pixels`: see the rule above;
+    `portion_pixels`: see `portions`. `save` has the signature of safetensors' own.
+    """
 
     reporter: Reporter
     directory: Path
@@ -154,8 +159,9 @@ class EncodingCache:
         latents: LatentCache,
         embeddings: EmbeddingCache | None,
     ) -> "CacheWriter":
-        """Fill the caches with what there is of the portions; `views` are those that the attempt needs. Returns who
-        takes the shards that are to be kept."""
+        """Fill the caches with the portions' shards that exist; `views` are those that the attempt needs. Returns the
+        writer that takes the shards to be kept.
+        """
         cache_writer = CacheWriter(encoding_cache=self, latents=latents, embeddings=embeddings)
         if len(portions) > 1:
             together = [view for portion in portions for view in portion.views]
@@ -190,8 +196,9 @@ class EncodingCache:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CacheWriter:
-    """Hands shards over while an attempt encodes. `wanted` are the keys of those that nobody has, by what is in them;
-    `left_bytes` is how much more may be kept. Once something is left out, so is all that follows."""
+    """A writer that hands shards over while an attempt encodes. `wanted` are the keys of shards that the cache lacks,
+    by their contents; `left_bytes` is how much more may be kept. Once something is left out, so is all that follows.
+    """
 
     encoding_cache: EncodingCache
     latents: LatentCache
@@ -231,13 +238,15 @@ class CacheWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingShard:
-    """Encoded views with where they lie on their pictures, and embeddings of captions."""
+    """Encoded views with their places on their pictures, and embeddings of captions."""
 
     views: tuple[tuple[CropView, CropPlacement, LatentEntry], ...]
     embeddings: tuple[tuple[str, Embedding], ...]
 
     def tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The tensors by their names in the file, and what they are. Views that share an entry share its tensors."""
+        """Return the tensors by their names in the file, and what they are. Views that share an entry share its
+        tensors.
+        """
         tensors: dict[str, torch.Tensor] = {}
         places: dict[int, int] = {}
         views = []
@@ -257,7 +266,7 @@ class EncodingShard:
 def shard_of(
     latents: LatentCache, views: Iterable[CropView], embeddings: EmbeddingCache | None, captions: Iterable[str]
 ) -> EncodingShard:
-    """What the caches hold of these views and captions."""
+    """Return the shard that the caches hold of these views and captions."""
     found, shared = [], dict[tuple[str, CropPlacement], LatentEntry]()
     for view in views:
         entry, placement = latents[view]
@@ -276,7 +285,7 @@ def shard_key(
     max_token_length: int = CHUNK,
     rows_of: RowsOf = one_row,
 ) -> str:
-    """Hash of everything that the encodings of a job depend on. `captions` is None when they are not encoded."""
+    """Hash everything that the encodings of a job depend on. `captions` is None when they are not encoded."""
     cut, views = asdict(crop_policy), list(views)
     if crop_policy.center_crop:
         del cut["seed"]  # decides nothing then, and jobs with other seeds can share
@@ -306,7 +315,7 @@ def shard_key(
 
 
 def _told(view: CropView) -> dict[str, Any]:
-    """The fields of a view, without a resolution where it is the job's."""
+    """Return the fields of a view, without a resolution where it is the job's."""
     return {name: value for name, value in asdict(view).items() if value is not None}
 
 
@@ -315,13 +324,13 @@ def _tokens(base: BaseModel, text: str) -> list[list[int]]:
 
 
 def write_shard(path: Path, key: str, shard: EncodingShard, *, save: Callable[..., None] = save_file) -> None:
-    """One uncompressed file with deterministic bytes; written aside and renamed."""
+    """Write one uncompressed file with deterministic bytes, aside, and rename it."""
     tensors, index = shard.tensors()
     write_tensor_file(path, {"index": index, "key": key, "sha256": _digest(tensors, index)}, tensors, save=save)
 
 
 def read_shard(path: Path, key: str) -> EncodingShard:
-    """The shard under `key`, on the CPU. Raises UnreadableTensorFile."""
+    """Read the shard under `key`, on the CPU. Raises UnreadableTensorFile."""
     header, tensors = read_tensor_file(path, key)
     try:
         if header["sha256"] != _digest(tensors, header["index"]):

@@ -1,4 +1,4 @@
-"""The files that users download."""
+"""Writes the files that users download."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ FINGERPRINTS_KEY = "giornata.fingerprints"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What is in the files, for the page about them. `origin` is what their metadata say besides `facts`."""
+    """The contents of the result files, for the page about them. `origin` is the files' metadata besides `facts`."""
 
     facts: LoraFacts
     files: tuple[str, ...]
@@ -102,11 +102,12 @@ JOINT = "joint"
 
 
 def exactness_of(history: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """{"class": "solo" | "joint", "why": …} of weights that went through these fingerprints (checkpoint.Header).
+    """Return {"class": "solo" | "joint", "why": …} of weights that went through these fingerprints
+    (checkpoint.Header).
 
     solo: the bits of a run alone, on equal hardware and versions. joint: the bits of any run that has the same places
-    and widths at the same steps, whoever the neighbours are; equal to solo up to rounding. Where anything else in the
-    fingerprint changed on the way, `why` names each change: the bits are then those of a run that changes in the
+    and widths at the same steps, whatever jobs are beside it; equal to solo up to rounding. Where anything else in
+    the fingerprint changed on the way, `why` names each change: the bits are then those of a run that changes in the
     same way at the same steps, and of no uninterrupted one.
     """
     shared = [entry["from_step"] for entry in history if JOINT in entry["fingerprint"]]
@@ -117,7 +118,7 @@ def exactness_of(history: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _changes(history: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What changed besides the place in a shared batch, one sentence for each time."""
+    """Describe each change of fingerprint, other than the place in a shared batch, in one sentence."""
     for before, after in pairwise(history):
         changed = differences(before["fingerprint"], after["fingerprint"])
         said = [

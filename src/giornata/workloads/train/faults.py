@@ -1,4 +1,4 @@
-"""Whose fault an exception from torch or the operating system is."""
+"""Attributes exceptions from torch or the operating system to the node, where that can be told."""
 
 import errno
 import re
@@ -18,7 +18,7 @@ _DRIVER = re.compile(r"CUDA error|CUDA driver|cuDNN error|CUBLAS_STATUS|CUDNN_ST
 
 
 def reason_of(error: BaseException) -> Reason | None:
-    """The node's fault, if it is one that can be told; None otherwise."""
+    """Return the reason that is the node's fault, if it can be told; None otherwise."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return Reason.NODE_VRAM
     if isinstance(error, OSError) and error.errno in _DISK:

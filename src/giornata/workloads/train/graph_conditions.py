@@ -1,5 +1,6 @@
-"""When passes may run as CUDA graphs, decided before the first step; docs/reference/training.md has the table for
-users."""
+"""The conditions for CUDA graphs, decided before the first step; docs/reference/training.md has the table for
+users.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A job before its steps. Its steps take at most `need_bytes` by graph. `budget` is None where memory has no
-    bound."""
+    """The case to decide: a job before its steps. Its steps take at most `need_bytes` by graph. `budget` is None
+    where memory has no bound.
+    """
 
     spec: TrainSpec
     device: torch.device
@@ -39,8 +41,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """`why_not` says why passes of a case cannot run as graphs; None when nothing here keeps them from it. `quiet`:
-    the user knows that already."""
+    """A condition for graphs. `why_not` says why passes of a case cannot run as graphs; None when the condition
+    allows them. `quiet`: the user knows that already.
+    """
 
     name: str
     why_not: Callable[[Case], str | None]
@@ -90,7 +93,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capturing:
-    """What a node makes graphs with, and by which rules."""
+    """The recorder with which a node makes graphs, and the rules for them."""
 
     recorder_of: Callable[[torch.device], Recorder | None] = cuda_graphs.recorder_of
     rules: Rules = RULES
@@ -105,7 +108,7 @@ class Capturing:
         *,
         steps_left: int,
     ) -> Graphs:
-        """The graphs of a job that trains alone."""
+        """Return the graphs of a job that trains alone."""
         return self.graphs(
             base.device,
             spec,
@@ -129,7 +132,9 @@ class Capturing:
         need_bytes: int,
         budget: MemoryBudget | None,
     ) -> Graphs:
-        """The graphs of an attempt. Why there are none is told, where the user could not know it."""
+        """Return the graphs of an attempt. The reason why there are none is told, where the user could not know
+        it.
+        """
         recorder = None if spec.cuda_graphs is CudaGraphs.OFF else self.recorder_of(device)
         case = Case(
             spec=spec,
@@ -154,13 +159,14 @@ class Capturing:
 
 
 def off(why: str) -> dict[str, Any]:
-    """What the notice GRAPHS_OFF says."""
+    """Return the data of the notice GRAPHS_OFF."""
     return {"message": f"passes go on without CUDA graphs: {why}"}
 
 
 def alone_bytes(sizes: MemorySizes, memory_plan: MemoryPlan, rules: Rules = RULES) -> int:
-    """The most that a job takes by graph when it trains alone: plain passes are made between those by graph, and
-    pictures are drawn."""
+    """Return the most that a job takes by graph when it trains alone: plain passes are made between those by graph,
+    and pictures are drawn.
+    """
     beside_bytes = max(sizes.activation_bytes(memory_plan), sizes.decoding_bytes)
     return sizes.weights_bytes + sizes.trained_bytes + beside_bytes + sizes.graphs_bytes(memory_plan, rules.most)
 
@@ -168,7 +174,7 @@ def alone_bytes(sizes: MemorySizes, memory_plan: MemoryPlan, rules: Rules = RULE
 def together_bytes(
     sizes: MemorySizes, spec: TrainSpec, memory_plan: MemoryPlan, places: int, rules: Rules = RULES
 ) -> int:
-    """The same for a shared batch of so many places."""
+    """Return the most that a shared batch of so many places takes by graph."""
     of_places_bytes = places * sizes.graphs_bytes(memory_plan, 0)
     return needed_bytes(sizes, spec, places) + of_places_bytes + rules.most * GRAPH_BYTES
 

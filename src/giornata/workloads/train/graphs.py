@@ -42,18 +42,18 @@ class Pass:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for passes that one graph can make."""
+        """Return a key that is equal for passes that one graph can make."""
         shapes = tuple((name, tuple(each.shape), each.dtype) for name, each in sorted(self.inputs.items()))
         return self.fixed, shapes
 
     def plainly(self) -> torch.Tensor:
-        """Without a graph."""
+        """Run the pass without a graph."""
         return self.run(self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What passes change and what they must not change: gradients, and weights with moments."""
+    """The tensors that passes change, and those that they must not change: gradients, and weights with moments."""
 
     gradients: Callable[[], Sequence[torch.Tensor]]
     kept: Callable[[], Sequence[torch.Tensor]]
@@ -62,7 +62,7 @@ class Watched:
     def of(
         cls, gradients: Callable[[], Sequence[torch.Tensor]], state: Callable[[], Tensors], device: torch.device
     ) -> "Watched":
-        """Of a state, what lies on the device: single numbers of an optimizer lie on the CPU."""
+        """Return the tensors of a state that lie on the device: single numbers of an optimizer lie on the CPU."""
         return cls(
             gradients=gradients,
             kept=lambda: [each for each in state().values() if each.device.type == device.type],
@@ -71,10 +71,11 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """`record_at`: the use of a kind of pass at which its graph is recorded. `checks`: how many of the first passes
-    by a graph are made plainly too; at least 2, for only another batch shows that an input was not copied in. `most`:
-    graphs at a time; a kind of pass that is used twice as often as the rarest takes its place. `worth_steps`: with
-    auto, steps that a job must have left; a guess."""
+    """The rules for recording and checking graphs. `record_at`: the use of a kind of pass at which its graph is
+    recorded. `checks`: how many of the first passes by a graph are made plainly too; at least 2, for only another
+    batch shows that an input was not copied in. `most`: graphs at a time; a kind of pass that is used twice as often
+    as the rarest takes its place. `worth_steps`: with auto, steps that a job must have left; a guess.
+    """
 
     record_at: int = 2
     checks: int = 3
@@ -101,7 +102,7 @@ class _Recorded:
 
 @dataclass(slots=True, kw_only=True)
 class Graphs:
-    """Makes passes, by graph where that is possible and has been checked.
+    """A maker of passes, by graph where that is possible and has been checked.
 
     `why_not` says why all passes are made plainly, if they are; `given_up` is told of a reason that comes up later.
     """
@@ -117,7 +118,7 @@ class Graphs:
     _held: dict[Hashable, _Recorded] = field(default_factory=dict)
 
     def run(self, one: Pass) -> torch.Tensor:
-        """The loss of the pass, whose gradients are added to those that are there."""
+        """Make the pass and return its loss; its gradients are added to those that are there."""
         self.passes += 1
         if self.why_not is not None or self.recorder is None or not self._is_due(one.kind):
             return one.plainly()
@@ -143,13 +144,13 @@ class Graphs:
             self._release()
 
     def facts(self) -> dict[str, Any]:
-        """For the job's summary."""
+        """Return the counts of passes for the job's summary."""
         return {"passes": self.passes, "by_graph": self.by_graph, "why_not": self.why_not}
 
     # ---- which kinds of passes
 
     def _is_due(self, kind: Hashable) -> bool:
-        """Whether a pass of this kind, used once more now, has a graph or is to have one."""
+        """Return True when a pass of this kind, used once more now, has a graph or is to have one."""
         self._uses[kind] += 1
         if kind in self._held:
             return True
@@ -166,7 +167,7 @@ class Graphs:
     # ---- the check
 
     def _checked(self, one: Pass, recorder: Recorder) -> torch.Tensor:
-        """The plain pass, and the same by graph beside it."""
+        """Make the plain pass, and the same by graph beside it."""
         gradients = self.watched.gradients()
         before = copies_of(gradients)
         loss, short = self._plainly(one)
@@ -185,7 +186,7 @@ class Graphs:
         return loss
 
     def _plainly(self, one: Pass) -> tuple[torch.Tensor | None, str]:
-        """The loss; None, and what was said, when memory gave out that graphs could give back."""
+        """Return the loss; None, and the error's text, when memory gave out that graphs could give back."""
         try:
             return one.plainly(), ""
         except RuntimeError as error:
@@ -201,7 +202,7 @@ class Graphs:
         after: Sequence[torch.Tensor],
         loss: torch.Tensor,
     ) -> str | None:
-        """What differs when the pass is made by graph, from the state `before`; None when nothing does."""
+        """Return what differs when the pass is made by graph from the state `before`; None when nothing does."""
         kept = self.watched.kept()
         unchanged = copies_of(kept)
         held = self._held.get(one.kind) or self._record(one, recorder)
@@ -237,19 +238,21 @@ class Graphs:
 
 
 def named_tensors(prefix: str, part: NoisyBatch | Embedding) -> dict[str, torch.Tensor]:
-    """The tensors that it has, by their names behind the prefix: inputs of a pass."""
+    """Return the part's tensors, by their names behind the prefix: inputs of a pass."""
     named = {prefix + each.name: getattr(part, each.name) for each in fields(part)}
     return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def part_of(kind: type[Part], prefix: str, inputs: Tensors) -> Part:
-    """What `named_tensors` took apart."""
+    """Rebuild the part that `named_tensors` took apart."""
     named: dict[str, Any] = {each.name: inputs.get(prefix + each.name) for each in fields(kind)}
     return kind(**named)
 
 
 def same_bytes(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
-    """Whether two lists of tensors have equal bytes, NaN and signs of zeros included. Waits for the device."""
+    """Return True when two lists of tensors have equal bytes, NaN and signs of zeros included. Waits for the
+    device.
+    """
     if len(ours) != len(theirs):
         return False
     pairs = zip(ours, theirs, strict=True)

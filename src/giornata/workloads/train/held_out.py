@@ -1,4 +1,4 @@
-"""The loss on pictures that are held out of training.
+"""Measures the loss on pictures that are held out of training.
 
 Which pictures, how they are cropped, their noise and their timesteps are functions of the seed and the same every
 time: each picture is looked at once in each quarter of the timesteps. Nothing that the steps draw depends on it.
@@ -37,7 +37,8 @@ VALIDATION_LOSS = "validation_loss"
 
 
 def split(sample_set: SampleSet, spec: TrainSpec, seed: int) -> tuple[SampleSet, SampleSet | None]:
-    """What is trained on, and what is held out, if anything. Pictures of the same content stay together.
+    """Split the samples into those to train on, and those held out, if any. Pictures of the same content stay
+    together.
 
     Raises WorkloadFailed(BAD_SPEC) when no picture would be left to train on.
     """
@@ -57,7 +58,7 @@ def split(sample_set: SampleSet, spec: TrainSpec, seed: int) -> tuple[SampleSet,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """The pictures, encoded. `count` is how many samples there are."""
+    """The held-out pictures, encoded. `count` is how many samples there are."""
 
     base: BaseModel
     spec: TrainSpec
@@ -69,7 +70,7 @@ class HeldOut:
     def encoded(
         cls, base: BaseModel, spec: TrainSpec, held: SampleSet, objective: Objective, *, seed: int, tick: Tick
     ) -> "HeldOut":
-        """Raises WorkloadFailed as `giornata.workloads.train.encoding.cache_inputs`."""
+        """Encode the held-out pictures. Raises WorkloadFailed as `giornata.workloads.train.encoding.cache_inputs`."""
         count = len(held.samples)
         plain = spec.model_copy(
             update={
@@ -84,7 +85,7 @@ class HeldOut:
 
     @torch.no_grad()
     def loss(self, step: int, adapters: Adapters, result: Mapping[str, torch.Tensor], reporter: Reporter) -> float:
-        """With `result`, the weights that the user would get after this step: the mean over the pictures.
+        """Return the mean loss over the pictures, with `result`, the weights that the user would get after this step.
 
         The adapters are left as they were. Waits for the device once. Raises WorkloadFailed(BAD_SPEC) when the loss
         is not finite.
@@ -102,7 +103,7 @@ class HeldOut:
         return found
 
     def _one(self, number: int) -> torch.Tensor:
-        """loss_B of the look of this number."""
+        """Return loss_B of the look of this number."""
         draws, base = self.cached_inputs.draws, self.base
         whole, quarter = draws.timesteps, number // self.count
         start, end = (whole.start + len(whole) * (quarter + part) // LOOKS for part in (0, 1))
@@ -121,7 +122,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutEvaluator:
-    """Looks at the held-out pictures after the steps that want it. `held_out` is None in jobs without any."""
+    """Measures the held-out pictures after the steps that want it. `held_out` is None in jobs without any."""
 
     held_out: HeldOut | None
     adapters: Adapters
@@ -132,8 +133,9 @@ class HeldOutEvaluator:
     clock: Clock
 
     def after(self, step: int, loss: torch.Tensor) -> dict[str, float]:
-        """The metric of step number `step` (from 1), which has this loss; empty for most steps. The time that it
-        takes is not the step's."""
+        """Return the metric of step number `step` (from 1), which has this loss; empty for most steps. The time that
+        it takes is not the step's.
+        """
         if self.held_out is None or step not in validated_steps(self.held_out.spec):
             return {}
         loss.item()  # what is under way is the step's
@@ -145,7 +147,7 @@ class HeldOutEvaluator:
 
 
 def validation_of(spec: TrainSpec, losses: Sequence[float]) -> dict[str, Any]:
-    """An entry for the job's summary: the curve, and the first step with the least loss."""
+    """Return an entry for the job's summary: the curve, and the first step with the least loss."""
     if not losses:
         return {}
     curve = list(zip(validated_steps(spec), losses, strict=True))

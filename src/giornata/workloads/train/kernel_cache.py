@@ -1,9 +1,9 @@
-"""Compiled kernels, kept for the next time: on the node's own disk always, on others' only if the operator says so.
+"""Keeps compiled kernels for later jobs: on the node's own disk always, on others' only if the operator says so.
 
-What torch writes for this (`torch.compiler.save_cache_artifacts`) is pickles and native code: whoever reads it runs
-it. So nothing that came over the network is so much as parsed before it has proved that it was sealed with the
-operator's key, which only that operator's nodes have, and no server, user or storage. A node without the key neither
-fetches nor offers. See docs/adr/0016.
+What torch writes for this (`torch.compiler.save_cache_artifacts`) is pickles and native code: a process that reads
+them runs them. So nothing that came over the network is so much as parsed before it has proved that it was sealed
+with the operator's key, which only that operator's nodes have, and no server, user or storage. A node without the key
+neither fetches nor offers. See docs/adr/0016.
 
 A sealed file: SEAL, 32 bytes of HMAC-SHA256 over (SEAL, the cache key, the content), the content. With the cache key
 in it a file cannot be passed off under another key.
@@ -44,14 +44,15 @@ SHAPES = (
 
 
 class Unsealed(ValueError):
-    """The bytes were not sealed with this key for this entry."""
+    """An error: the bytes were not sealed with this key for this entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCache:
-    """`directory` is where torch keeps kernels (TORCHINDUCTOR_CACHE_DIR), None when nobody chose one: nothing is
-    known of it then. With `secret` kernels are shared with other nodes. `load` and `save` have the signatures of
-    torch.compiler's."""
+    """The compiled kernels of a node. `directory` is where torch keeps kernels (TORCHINDUCTOR_CACHE_DIR), None when
+    none was chosen: nothing is known of it then. With `secret` kernels are shared with other nodes. `load` and `save`
+    have the signatures of torch.compiler's.
+    """
 
     directory: Path | None = None
     secret: bytes | None = None
@@ -63,11 +64,11 @@ class KernelCache:
             raise ValueError(f"the key of the kernels has fewer than {LEAST_SECRET_BYTES} bytes")
 
     def holds(self, key: str) -> bool:
-        """Whether kernels for such a job were made on this node, or fetched to it."""
+        """Return True when kernels for such a job were made on this node, or fetched to it."""
         return self.directory is not None and (self.directory / READY / key).exists()
 
     def note(self, key: str) -> None:
-        """They are here now. A disk that refuses costs the note and nothing else."""
+        """Note that kernels of this key are here now. A disk that refuses costs the note and nothing else."""
         if self.directory is None:
             return
         place = self.directory / READY
@@ -119,12 +120,14 @@ class KernelCache:
 
 
 def sealed(content: bytes, key: str, secret: bytes) -> bytes:
-    """The content as it may travel, for the entry `key`."""
+    """Seal the content for the entry `key`, as it may travel."""
     return SEAL + _mac(content, key, secret) + content
 
 
 def opened(received: bytes, key: str, secret: bytes) -> bytes:
-    """The content. Raises Unsealed unless it was sealed with this secret for this very entry."""
+    """Return the content of a sealed file. Raises Unsealed unless it was sealed with this secret for this very
+    entry.
+    """
     begin = len(SEAL) + MAC_BYTES
     mac, content = received[len(SEAL) : begin], received[begin:]
     if not received.startswith(SEAL) or not hmac.compare_digest(mac, _mac(content, key, secret)):
@@ -139,8 +142,9 @@ def _mac(content: bytes, key: str, secret: bytes) -> bytes:
 
 
 def kernel_key(base: BaseModel, spec: TrainSpec, memory_plan: MemoryPlan, *, layer: str, compiler: str) -> str:
-    """Hash of what decides which kernels a job needs. It only says where to look: torch finds each kernel by a hash
-    of what it computes, and what is missing is compiled."""
+    """Hash what decides which kernels a job needs. It only says where to look: torch finds each kernel by a hash of
+    what it computes, and what is missing is compiled.
+    """
     given = spec.model_dump(mode="json")
     depends: Mapping[str, Any] = {
         "compiler": compiler,

@@ -1,4 +1,4 @@
-"""How an attempt is laid out in the device's memory: what the spec asked for, made smaller until it fits."""
+"""Chooses an attempt's layout in the device's memory: what the spec asked for, made smaller until it fits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,8 +61,9 @@ def lay_out(
 
 
 def sizes_in_a_place(base: BaseModel, spec: TrainSpec) -> MemorySizes:
-    """The sizes of the largest job that may share a batch with this one: of the same shapes, with all of the rank,
-    the optimizer that remembers most, and an average of its weights."""
+    """Return the sizes of the largest job that may share a batch with this one: of the same shapes, with all of the
+    rank, the optimizer that remembers most, and an average of its weights.
+    """
     largest = {
         "rank": rank_ceiling(spec.rank),
         "optimizer": max(OPTIMIZERS, key=lambda each: len(KINDS[each].tensors)),
@@ -72,9 +73,10 @@ def sizes_in_a_place(base: BaseModel, spec: TrainSpec) -> MemorySizes:
 
 
 def places_within(sizes: MemorySizes, spec: TrainSpec, budget: MemoryBudget | None, *, most: int) -> int:
-    """From 1 to `most`; `most` where memory is not bounded. With 1, whether that one fits is not answered here.
+    """Return how many places fit, from 1 to `most`; `most` where memory is not bounded. The answer 1 does not mean
+    that one place fits.
 
-    What other processes hold now counts as gone, if it is much: a batch is not made smaller once it has begun.
+    Memory that other processes hold now counts as gone, if it is much: a batch is not made smaller once it has begun.
     """
     if budget is None:
         return most
@@ -84,7 +86,7 @@ def places_within(sizes: MemorySizes, spec: TrainSpec, budget: MemoryBudget | No
 
 
 def needed_bytes(sizes: MemorySizes, spec: TrainSpec, count: int) -> int:
-    """The most that so many jobs take: in a step of all of them, or while a newcomer's pictures are encoded.
+    """Return the most that so many jobs take: in a step of all of them, or while a newcomer's pictures are encoded.
 
     The batch is as wide as a power of two of jobs, but never wider than there are places.
     """

@@ -1,4 +1,4 @@
-"""Whether a job fits the device, told before its first step: it goes ahead, is made smaller, or is refused.
+"""Decides before a job's first step if it fits the device: it goes ahead, is made smaller, or is refused.
 
 A driver that spills into the computer's memory makes steps ten times slower and says nothing (kohya-ss/sd-scripts
 #827, #834), and an allocation that fails ends a job in the middle; both are told from the shapes beforehand.
@@ -46,24 +46,26 @@ _ORDER = (Recompute.OFF, Recompute.SELECTIVE, Recompute.FULL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """`rows`: how many pictures go through the model at once, with as many class pictures beside them, if any."""
+    """A plan for the device's memory. `rows`: how many pictures go through the model at once, with as many class
+    pictures beside them, if any.
+    """
 
     recompute: Recompute
     rows: int
 
     @classmethod
     def asked_for(cls, spec: TrainSpec) -> "MemoryPlan":
-        """All of a step at once, with the gradient checkpointing that the spec has."""
+        """Return the plan that the spec asks for: all of a step at once, with its gradient checkpointing."""
         rows = spec.train_batch_size * spec.gradient_accumulation_steps
         return cls(recompute=Recompute.of(spec.gradient_checkpointing), rows=rows)
 
     def in_words(self) -> str:
-        """For a person."""
+        """Describe the plan for a person."""
         return f"gradient checkpointing {self.recompute}, {self.rows} at a time"
 
 
 def fallbacks(spec: TrainSpec) -> tuple[MemoryPlan, ...]:
-    """What the job may be laid out as: as asked for first, then ever smaller."""
+    """Return the layouts that the job may run in: the one asked for first, then ever smaller ones."""
     plans = [MemoryPlan.asked_for(spec)]
     plans += [replace(plans[0], rows=rows) for rows in _halved(plans[0].rows, spec.train_batch_size)]
     last = plans[-1]
@@ -73,7 +75,7 @@ def fallbacks(spec: TrainSpec) -> tuple[MemoryPlan, ...]:
 
 
 def _halved(rows: int, least: int) -> list[int]:
-    """Half of it, rounded up, and so on, as far as `least`."""
+    """Return half of it, rounded up, and so on, as far as `least`."""
     found = []
     while rows > least:
         rows = max(least, -(-rows // 2))
@@ -82,19 +84,19 @@ def _halved(rows: int, least: int) -> list[int]:
 
 
 def to_fingerprint(memory_plan: MemoryPlan, spec: TrainSpec) -> dict[str, Any]:
-    """An entry for the fingerprint when it is another than the spec asked for; empty otherwise."""
+    """Return an entry for the fingerprint when the plan is not the one the spec asked for; empty otherwise."""
     if memory_plan == MemoryPlan.asked_for(spec):
         return {}
     return {FINGERPRINT_KEY: {"gradient_checkpointing": memory_plan.recompute.value, "rows": memory_plan.rows}}
 
 
 def without_footprint(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """A fingerprint less its entry."""
+    """Return a fingerprint without the plan's entry."""
     return {name: value for name, value in fingerprint.items() if name != FINGERPRINT_KEY}
 
 
 def from_fingerprint(fingerprint: Mapping[str, Any], spec: TrainSpec) -> MemoryPlan:
-    """What the attempt that wrote a checkpoint used."""
+    """Return the plan of the attempt that wrote a checkpoint."""
     said = fingerprint.get(FINGERPRINT_KEY)
     if said is None:
         return MemoryPlan.asked_for(spec)
@@ -102,13 +104,13 @@ def from_fingerprint(fingerprint: Mapping[str, Any], spec: TrainSpec) -> MemoryP
 
 
 def smaller_of(one: MemoryPlan, other: MemoryPlan) -> MemoryPlan:
-    """What is small enough for both."""
+    """Return the largest plan that is no larger than either."""
     recompute = max(one.recompute, other.recompute, key=_ORDER.index)
     return MemoryPlan(recompute=recompute, rows=min(one.rows, other.rows))
 
 
 def below_on(plans: Sequence[MemoryPlan], memory_plan: MemoryPlan) -> list[MemoryPlan]:
-    """What of a ladder is smaller than that, the largest first."""
+    """Return the plans smaller than `memory_plan`, the largest first."""
     return [plan for plan in plans if plan != memory_plan and smaller_of(plan, memory_plan) == plan]
 
 
@@ -132,12 +134,12 @@ class MemoryBudget:
 
     @property
     def usable_bytes(self) -> int:
-        """What tensors may take when nobody else is there."""
+        """Return the bytes that tensors may take when nothing else uses the device."""
         return int(self.total_bytes * (1 - FRAGMENTED)) - CONTEXT_BYTES
 
     @property
     def taken_by_others(self) -> bool:
-        """Whether others hold so much that it is their fault if something does not fit."""
+        """Return True when others hold so much that it is their fault if something does not fit."""
         return self.others_bytes > OTHERS_MATTER_BYTES
 
 
@@ -146,7 +148,7 @@ BudgetOf = Callable[[torch.device], MemoryBudget | None]
 
 
 def budget_of(device: torch.device) -> MemoryBudget | None:
-    """The memory of a CUDA device; None for a CPU."""
+    """Return the memory of a CUDA device; None for a CPU."""
     if device.type != "cuda":
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -155,16 +157,17 @@ def budget_of(device: torch.device) -> MemoryBudget | None:
 
 
 def unbounded(_: torch.device) -> MemoryBudget | None:
-    """For when nothing is left to be trained."""
+    """Return no bound, for an attempt in which nothing is left to be trained."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySizes:
-    """What a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient checkpointing;
-    `sample_sets` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however many pictures
-    go through the model at once, by gradient checkpointing; empty for adapters that are not multiplied out.
-    `decoding_bytes` is what a picture takes that is drawn at the end."""
+    """The memory that a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient
+    checkpointing; `sample_sets` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however
+    many pictures go through the model at once, by gradient checkpointing; empty for adapters that are not multiplied
+    out. `decoding_bytes` is what a picture takes that is drawn at the end.
+    """
 
     weights_bytes: int
     trained_bytes: int
@@ -176,27 +179,31 @@ class MemorySizes:
     decoding_bytes: int = 0
 
     def activation_bytes(self, memory_plan: MemoryPlan) -> int:
-        """What is held between a forward pass and its backward pass."""
+        """Return the bytes held between a forward pass and its backward pass."""
         pictures, recompute = memory_plan.rows * self.sample_sets, memory_plan.recompute
         of_pictures = pictures * (self.kept_bytes[recompute] + self.unit_bytes[recompute])
         return of_pictures + self.multiplied_out_bytes.get(recompute, 0)
 
     def training_bytes(self, memory_plan: MemoryPlan) -> int:
-        """The most that a step takes."""
+        """Return the most bytes that a step takes."""
         return self.weights_bytes + self.trained_bytes + self.activation_bytes(memory_plan)
 
     def graphs_bytes(self, memory_plan: MemoryPlan, graphs: int) -> int:
-        """What CUDA graphs take beside plain passes: activations in a pool of their own, which all graphs share;
-        copies of gradients, weights and moments while the first passes are checked; the graphs themselves."""
+        """Return the bytes that CUDA graphs take beside plain passes. These are activations in a pool of their own,
+        which all graphs share; copies of gradients, weights and moments while the first passes are checked; the
+        graphs themselves.
+        """
         return self.activation_bytes(memory_plan) + 2 * self.trained_bytes + graphs * GRAPH_BYTES
 
     def peak_bytes(self, memory_plan: MemoryPlan) -> int:
-        """The most that the job takes in any of its phases."""
+        """Return the most that the job takes in any of its phases."""
         return max(self.training_bytes(memory_plan), self.weights_bytes + self.preparing_bytes)
 
 
 def sizes_of(base: BaseModel, spec: TrainSpec) -> MemorySizes:
-    """The sizes of a job on this base, by its shapes alone. Nothing is computed, and no adapter need be on it."""
+    """Return the sizes of a job on this base, by its shapes alone. Nothing is computed, and no adapter need be
+    on it.
+    """
     mixed = spec.mixed_precision == "bf16"
     precision = ActivationPrecision.of(mixed=mixed, lean=not why_not_lean(base, spec))
     layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
@@ -230,7 +237,7 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> MemorySizes:
 
 
 def adapter_shapes(layers: Iterable[Layer], spec: TrainSpec) -> dict[str, AdapterShape]:
-    """The adapters of a job on the layers of its UNet, by their names."""
+    """Return the adapters of a job on the layers of its UNet, by their names."""
     return {
         layer.name: _worn(f"{UNET}.{layer.name}", spec)
         for layer in layers
@@ -250,8 +257,9 @@ def _worn(public_name: str, spec: TrainSpec) -> AdapterShape:
 
 
 def _of_texts(base: BaseModel, spec: TrainSpec, precision: ActivationPrecision) -> tuple[int, int, int]:
-    """Of text encoders that learn: what autograd keeps of a prompt, numbers that are trained, and what autograd keeps
-    of adapters that are multiplied out. Gradients go through the encoders to new tokens too."""
+    """Return the bytes of text encoders that learn: what autograd keeps of a prompt, numbers that are trained, and
+    what autograd keeps of adapters that are multiplied out. Gradients go through the encoders to new tokens too.
+    """
     kept = trained = multiplied_out = 0
     chunks = spec.max_token_length // CHUNK
     if spec.train_text_encoder or spec.train_text_encoder_ti:
@@ -268,7 +276,7 @@ def _of_texts(base: BaseModel, spec: TrainSpec, precision: ActivationPrecision) 
 
 
 def fitted(spec: TrainSpec, sizes: MemorySizes, budget: MemoryBudget | None, largest: MemoryPlan) -> MemoryPlan:
-    """The largest memory plan that fits, at most `largest`.
+    """Return the largest memory plan that fits, at most `largest`.
 
     Raises WorkloadFailed: NODE_TOO_SMALL when even the smallest does not; NODE_VRAM when it would, did not other
     processes hold the device's memory.
@@ -287,8 +295,9 @@ def fitted(spec: TrainSpec, sizes: MemorySizes, budget: MemoryBudget | None, lar
 
 
 def why_not_drawn(sizes: MemorySizes, budget: MemoryBudget | None) -> str | None:
-    """What keeps the device from drawing a picture when the steps are done, if anything does. A job is never refused
-    for it, nor made smaller: its files matter more than pictures of what they do."""
+    """Return the reason why the device has no room to draw a picture after the last step; None when it has. A job is
+    never refused for this reason, nor made smaller: its files matter more than pictures of what they do.
+    """
     need_bytes = sizes.weights_bytes + sizes.trained_bytes + sizes.decoding_bytes
     if budget is None or need_bytes <= budget.usable_bytes:
         return None
@@ -311,7 +320,7 @@ def _refusal(sizes: MemorySizes, budget: MemoryBudget, smallest: MemoryPlan) -> 
 
 
 def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Buffers too: weights of 8 bits are some."""
+    """Return parameters and buffers: weights of 8 bits are buffers."""
     return chain(module.parameters(), module.buffers())
 
 
@@ -321,14 +330,16 @@ def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:
 
 
 def _preparing_bytes(base: BaseModel, spec: TrainSpec) -> int:
-    """One picture is encoded, or decoded for class pictures. Where several are encoded together they take at most a
-    sixteenth of the device (giornata.diffusion.encode.latent_batches), which is not reckoned here."""
+    """Return the bytes for encoding one picture, or decoding one for class pictures. Pictures that are encoded
+    together take at most a sixteenth of the device (giornata.diffusion.encode.latent_batches), which is not reckoned
+    here.
+    """
     if spec.with_prior_preservation and spec.class_dataset is None:
         return _decoding_bytes(base, spec)
     return memory.vae_bytes(base.vae.config.block_out_channels[0], spec.resolution, base.vae.dtype.itemsize)
 
 
 def _decoding_bytes(base: BaseModel, spec: TrainSpec) -> int:
-    """Wider at full resolution than encoding."""
+    """Return the bytes for decoding, which is wider at full resolution than encoding."""
     widths = base.vae.config.block_out_channels
     return memory.vae_bytes(widths[min(1, len(widths) - 1)], spec.resolution, base.vae.dtype.itemsize)

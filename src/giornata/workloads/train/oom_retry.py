@@ -23,7 +23,7 @@ ENOUGH = 0.5
 
 
 class OomRetry:
-    """Carries out steps, and makes room for them when need be.
+    """Carries out steps, and repeats one with a smaller plan when memory gives out.
 
     While losses and gradients are computed neither weights nor moments change: whatever was computed of the step is
     thrown away, and the step is done again from its beginning. Should memory give out in the optimizer, there are no
@@ -53,7 +53,7 @@ class OomRetry:
 
     @property
     def waited_s(self) -> float:
-        """How long steps have waited for batches, in all."""
+        """Return how long steps have waited for batches, in all."""
         return self._waited_s + self._feed.waited_s
 
     def __enter__(self) -> Self:
@@ -65,10 +65,11 @@ class OomRetry:
         self._feed.__exit__(kind, error, trace)
 
     def step(self, step: int) -> tuple[torch.Tensor, float]:
-        """Optimizer step number `step`, from 0: its mean loss and its learning rate, as Stepper gives them.
+        """Make optimizer step number `step`, from 0: return its mean loss and its learning rate, as Stepper gives
+        them.
 
         Raises WorkloadFailed when memory gives out again, or when nothing can be made smaller: BAD_SPEC, for the same
-        job on another card of this size would end in the same way; NODE_VRAM when somebody else holds memory here.
+        job on another card of this size would end in the same way; NODE_VRAM when another process holds memory here.
         """
         try:
             loss = self._stepper.gradients(step, self._feed)
@@ -107,7 +108,9 @@ class OomRetry:
         self._feed = self._feeds(step, self.memory_plan.rows)
 
     def _smaller(self) -> MemoryPlan | None:
-        """The first that is expected to leave at most half of the activations; else the smallest, if any."""
+        """Return the first plan that is expected to leave at most half of the activations; else the smallest,
+        if any.
+        """
         below = below_on(fallbacks(self._stepper.spec), self.memory_plan)
         sizes = self._layout.sizes
         most_bytes = ENOUGH * sizes.activation_bytes(self.memory_plan)

@@ -45,7 +45,7 @@ class Prepared:
     held_out: HeldOut | None = None
 
     def close(self) -> None:
-        """Give the cached inputs back."""
+        """Give back the memory and disk of the cached inputs."""
         if self.cached_inputs is not None:
             self.cached_inputs.close()
         if self.held_out is not None:
@@ -115,7 +115,7 @@ def seed_of(spec: TrainSpec) -> int:
 
 
 def check(base: BaseModel, spec: TrainSpec, start: Start, instances: SampleSet, classes: SampleSet | None) -> None:
-    """Raises WorkloadFailed: BAD_SPEC or BAD_DATA with every fault of a kind."""
+    """Check the job. Raises WorkloadFailed: BAD_SPEC or BAD_DATA with every fault of a kind."""
     refuse_if(_objective_faults(base, spec), Reason.BAD_SPEC)
     refuse_if(plan_faults(base.unet, base.text_encoders, spec), Reason.BAD_SPEC)
     prompts = (("spec.class_prompt", spec.class_prompt), ("spec.instance_prompt", spec.instance_prompt))
@@ -134,7 +134,9 @@ def _length_faults(
     instances: SampleSet,
     classes: SampleSet | None,
 ) -> list[Fault]:
-    """Captions and prompts with more tokens than fit. Whatever order a shuffled caption gets, it has to fit."""
+    """Return faults for captions and prompts with more tokens than fit. A shuffled caption has to fit in any
+    order.
+    """
     if spec.truncate_captions:
         return []
     heard = [(where, spoken(spec, prompt)) for where, prompt in prompts]
@@ -145,24 +147,26 @@ def _length_faults(
 
 
 def header_of(start: Start, spec: TrainSpec, *, data_hash: str, base_sha256: str) -> Header | None:
-    """The header of the checkpoint that the attempt resumes from, checked before hours are spent on caching."""
+    """Return the header of the checkpoint that the attempt resumes from, checked before hours are spent on
+    caching.
+    """
     resume = start.resume
     if resume is None:
         return None
     header = read_header(resume.path)
-    # Blamed on nobody yet: it may be this node's copy, or the hub's branch. A second machine should have a look.
+    # No one is blamed yet: it may be this node's copy, or the hub's branch. A second machine should have a look.
     refuse(resume.path, base_faults(header, base_sha256), Reason.CRASHED)
     refuse(resume.path, header_faults(header, step=resume.step, spec=spec, data_hash=data_hash))
     return header
 
 
 def prediction_type_of(base: BaseModel, spec: TrainSpec) -> str:
-    """What the UNet is to predict."""
+    """Return the prediction type with which the UNet is trained."""
     return spec.prediction_type or base.prediction_type
 
 
 def _objective_faults(base: BaseModel, spec: TrainSpec) -> list[Fault]:
-    """What only the base model could tell."""
+    """Return the faults that only the base model can tell."""
     faults = []
     if spec.rescale_betas_zero_snr and prediction_type_of(base, spec) == "epsilon":
         message = "the base model predicts epsilon, and of pure noise there is nothing to tell"

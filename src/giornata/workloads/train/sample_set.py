@@ -1,4 +1,4 @@
-"""What a job trains on: samples in the order of their contents, with a caption each."""
+"""The samples that a job trains on, in the order of their contents, with a caption each."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -35,7 +35,9 @@ class SampleSet:
 def from_files(
     inputs: Iterable[InputFile], role: Role, prompt: str | None, *, keep_alpha: bool = False
 ) -> tuple[SampleSet, list[Fault]]:
-    """The input files of one role. A picture without a caption of its own gets `prompt`; a fault if there is none."""
+    """Make samples of the input files of one role. A picture without a caption of its own gets `prompt`; a fault if
+    there is none.
+    """
     samples, faults = [], []
     for file in inputs:
         if file.role != role:
@@ -66,8 +68,9 @@ def from_files(
 
 
 def load_samples(inputs: Iterable[InputFile], spec: TrainSpec) -> tuple[SampleSet, SampleSet | None]:
-    """Instance and class samples as the spec wants them; None when the base model has to draw the class pictures
-    or there is no prior preservation. Raises WorkloadFailed(BAD_DATA) with every fault."""
+    """Return instance and class samples as the spec wants them; None when the base model has to draw the class
+    pictures or there is no prior preservation. Raises WorkloadFailed(BAD_DATA) with every fault.
+    """
     files = tuple(inputs)
     instances, faults = from_files(files, "instance", spec.instance_prompt, keep_alpha=spec.masked_loss)
     classes, class_faults = from_files(files, "class", spec.class_prompt)

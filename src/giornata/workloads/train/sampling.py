@@ -1,7 +1,7 @@
-"""The pictures of a job: drawn by the warm base, with nothing loaded, and never a reason to fail.
+"""Draws a job's pictures by the warm base, with nothing loaded, and never makes the job fail.
 
-At the end the files that users load are written before. What goes wrong here, memory above all, is an event of the
-job, and it goes on, or ends, without pictures.
+At the end the files that users load are written before. A failure here, of memory above all, is an event of the job,
+and the job goes on, or ends, without pictures.
 """
 
 import gc
@@ -46,12 +46,12 @@ Album = dict[int, torch.Tensor]
 
 
 def columns(spec: TrainSpec) -> tuple[int, ...]:
-    """The steps that are kept."""
+    """Return the steps whose pictures are kept."""
     return steps_beside_each_other(spec.validation_steps, spec.max_train_steps)
 
 
 def small(picture: Image.Image) -> Image.Image:
-    """A picture as the sheet has it."""
+    """Return a picture at the size that the sheet shows."""
     side = min(*picture.size, MOST_SIDE_PX)
     return picture if picture.size == (side, side) else picture.resize((side, side), Image.Resampling.LANCZOS)
 
@@ -64,8 +64,9 @@ def put(album: Album, spec: TrainSpec, step: int, pictures: Sequence[Image.Image
 
 
 def to_keep(album: Mapping[int, torch.Tensor], spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
-    """What goes into the checkpoint of this step: the columns before it, for those of the step itself are drawn by
-    whoever goes on from there. Nothing before the first column."""
+    """Return the picture columns for the checkpoint of this step: those before it, because the attempt that resumes
+    there draws the step's own column. Nothing before the first column.
+    """
     side = min(spec.resolution, MOST_SIDE_PX)
     nothing = torch.zeros((len(spec.sample_prompts), side, side, 3), dtype=torch.uint8)
     kept = [album.get(each, nothing) for each in columns(spec) if each < step]
@@ -73,7 +74,7 @@ def to_keep(album: Mapping[int, torch.Tensor], spec: TrainSpec, step: int) -> di
 
 
 def taken_up(tensors: Mapping[str, torch.Tensor], spec: TrainSpec) -> Album:
-    """The album of a checkpoint; empty for one of a version that kept none."""
+    """Return the album of a checkpoint; empty for one of a version that kept none."""
     pictures = tensors.get(PICTURES)
     if pictures is None:
         return {}
@@ -81,7 +82,7 @@ def taken_up(tensors: Mapping[str, torch.Tensor], spec: TrainSpec) -> Album:
 
 
 def drawn(album: Mapping[int, torch.Tensor], step: int) -> list[Image.Image]:
-    """The pictures of a step; none when they could not be drawn."""
+    """Return the pictures of a step; none when they could not be drawn."""
     return [Image.fromarray(each.numpy()) for each in album[step]] if step in album else []
 
 
@@ -89,7 +90,7 @@ NOT_DRAWN = "samples-not-drawn"
 
 
 class _Wished(Exception):
-    """The agent wants something, and the pictures can wait."""
+    """An exception: the agent wants something, and the pictures can wait."""
 
     def __init__(self, wish: Wish) -> None:
         super().__init__(wish)
@@ -98,7 +99,7 @@ class _Wished(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRenderer:
-    """Draws what `spec.sample_prompts` ask for, and hands it over.
+    """Draws the pictures of `spec.sample_prompts`, and hands them over.
 
     With `too_large`, see `fit.why_not_drawn`, nothing is tried: some drivers spill rather than say so. A driver's
     error is raised: after it nothing that the device says can be trusted. `album` has the small pictures of the steps
@@ -114,8 +115,9 @@ class SampleRenderer:
     album: Album = field(default_factory=dict)
 
     def at_the_end(self, result: Mapping[str, torch.Tensor], *, attend: Callable[[], None]) -> str | None:
-        """With `result` and by the base alone; returns the file's name, or None without pictures. `attend` is called
-        between denoising steps and raises Stopped when the attempt is to end."""
+        """Draw with `result` and by the base alone; return the file's name, or None without pictures. `attend` is
+        called between denoising steps and raises Stopped when the attempt is to end.
+        """
         if not self.spec.sample_prompts:
             return None
 
@@ -134,7 +136,7 @@ class SampleRenderer:
         return name
 
     def _of_all_steps(self, samples: Sequence[PromptImages]) -> Image.Image:
-        """The base model's pictures, those of the steps in between, and those of the end."""
+        """Compose the base model's pictures, those of the steps in between, and those of the end."""
         base, last = [small(each.base) for each in samples], [small(each.lora) for each in samples]
         between = [(str(step), drawn(self.album, step)) for step in columns(self.spec)]
         beside = [("base model", base), *between, (str(self.spec.max_train_steps), last)]
@@ -142,11 +144,11 @@ class SampleRenderer:
         return by_step_sheet(beside, self.base, self.spec, cell_px=cell_px)
 
     def is_time(self, step: int) -> bool:
-        """Whether pictures are wanted after this step, which is not the last."""
+        """Return True when pictures are wanted after this step, which is not the last."""
         return step in steps_with_sheets(self.spec.validation_steps, self.spec.max_train_steps)
 
     def after(self, step: int, result: Mapping[str, torch.Tensor]) -> Wish:
-        """With `result` alone. Any other wish than GO_ON came meanwhile, and nothing was drawn."""
+        """Draw with `result` alone. Returns GO_ON, or another wish that came meanwhile: then nothing was drawn."""
 
         def draw() -> Image.Image:
             with torch.compiler.set_stance("force_eager"):  # kernels of the steps are for other shapes

@@ -1,4 +1,4 @@
-"""Everything that chance decides in one optimizer step, as functions of (seed, step, micro-batch, place).
+"""Every random choice in one optimizer step, as functions of (seed, step, micro-batch, place).
 
 Shapes: B pictures of a micro-batch (instances first, then as many class pictures, as diffusers lays them out);
 C, H, W of the latents.
@@ -24,7 +24,7 @@ AS_WRITTEN = CaptionAugmentation()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One picture of one micro-batch. `key` is (step, micro, place), all from 0."""
+    """The draw of one picture of one micro-batch. `key` is (step, micro, place), all from 0."""
 
     role: Role
     sample: Sample
@@ -55,12 +55,15 @@ class SamplingPlan:
         object.__setattr__(self, "_orders", orders)
 
     def micro_batch(self, step: int, micro: int) -> list[Draw]:
-        """The pictures of a micro-batch: `batch` of each sample set, in turn. Those of one set are of one size."""
+        """Return the pictures of a micro-batch: `batch` of each sample set, in turn. All pictures of one set are of
+        one size.
+        """
         return [draw for number in range(len(self.sample_sets)) for draw in self._batch(number, step, micro)]
 
     def passes(self, step: int, rows: int | None) -> list[list[Draw]]:
-        """The pictures of a step, whatever micro-batch they are of, `rows` of each sample set at a time (None: all);
-        instances come before class pictures. Pictures in buckets pass with those of their own size and set only.
+        """Return the pictures of a step, whatever micro-batch they are of, `rows` of each sample set at a time (None:
+        all); instances come before class pictures. Pictures in buckets pass with those of their own size and set
+        only.
         """
         drawn = [
             [draw for micro in range(self.micros) for draw in self._batch(number, step, micro)]
@@ -80,12 +83,16 @@ class SamplingPlan:
         ]
 
     def role_of(self, drawn: Sequence[Draw]) -> Role | None:
-        """The role of a pass that lacks what the other one holds; None where there is one role only, or both."""
+        """Return the role of a pass that lacks what the other one holds; None where there is one role only, or
+        both.
+        """
         roles = {draw.role for draw in drawn}
         return roles.pop() if len(roles) < len(self.sample_sets) else None
 
     def views(self, first_step: int, end_step: int) -> dict[CropView, Sample]:
-        """What these steps will look at, in the order of first use. Stops looking when there is nothing left."""
+        """Return the views that these steps use, in the order of first use. Stops looking when all possible views are
+        found.
+        """
         possible = sum(
             len(self.crop_policy.views(*picture))
             for picture in {
@@ -100,17 +107,18 @@ class SamplingPlan:
         return found
 
     def timestep(self, draw: Draw) -> int:
-        """Uniform over `timesteps`."""
+        """Draw a timestep, uniform over `timesteps`."""
         low, high = self.timesteps.start, self.timesteps.stop
         return randomness.integer(self.seed, f"timestep/{draw.role}", *draw.key, low=low, high=high)
 
     def caption(self, draw: Draw) -> str:
-        """What the text encoders are told of it."""
+        """Return the caption that the text encoders read in this draw."""
         return self.augmentation.draw(draw.sample.caption, draw.role, *draw.key)
 
     def noise(self, draw: Draw, shape_CHW: Sequence[int]) -> torch.Tensor:
-        """noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N. Guttenberg,
-        "Diffusion with offset noise", 2023)."""
+        """Draw noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N.
+        Guttenberg, "Diffusion with offset noise", 2023).
+        """
         noise_CHW = self.normal("noise", draw, shape_CHW)
         if self.noise_offset != 0.0:
             noise_CHW = noise_CHW + self.noise_offset * self.normal("noise-offset", draw, (shape_CHW[0], 1, 1))
@@ -119,14 +127,16 @@ class SamplingPlan:
         return self.multires.added(noise_CHW, self.seed, f"multires/{draw.role}", draw.key)
 
     def shown_noise(self, draw: Draw, noise_CHW: torch.Tensor) -> torch.Tensor | None:
-        """What the UNet is shown instead, noise + gamma · normal (Ning et al., "Input perturbation reduces exposure
-        bias in diffusion models", 2023, arXiv 2301.11706); None when it is shown the noise itself."""
+        """Return the noise that the UNet is shown instead, noise + gamma · normal; None when it is shown the noise
+        itself. From Ning et al., "Input perturbation reduces exposure bias in diffusion models", 2023, arXiv
+        2301.11706.
+        """
         if self.ip_noise_gamma == 0.0:
             return None
         return noise_CHW + self.ip_noise_gamma * self.normal("input-perturbation", draw, noise_CHW.shape)
 
     def normal(self, what: str, draw: Draw, shape: Sequence[int]) -> torch.Tensor:
-        """Standard normal numbers for one draw, float32 on the CPU."""
+        """Draw standard normal numbers for one draw, float32 on the CPU."""
         return randomness.normal(self.seed, f"{what}/{draw.role}", *draw.key, shape=tuple(shape))
 
     def _all(self, first_step: int, end_step: int) -> Iterator[Draw]:
@@ -135,7 +145,7 @@ class SamplingPlan:
                 yield from self.micro_batch(step, micro)
 
     def _batch(self, number: int, step: int, micro: int) -> list[Draw]:
-        """A sample set's pictures of a micro-batch."""
+        """Return a sample set's pictures of a micro-batch."""
         sample_set = self.sample_sets[number]
         indices = self._orders[number](step * self.micros + micro)
         return [
@@ -162,7 +172,7 @@ def batches_of(sample_set: SampleSet, *, seed: int, batch: int) -> Callable[[int
 
 
 def _by_size(draws: Sequence[Draw], sample_set: SampleSet) -> list[list[Draw]]:
-    """The draws in groups of one bucket, in the order of first use."""
+    """Return the draws in groups of one bucket, in the order of first use."""
     groups: dict[Size, list[Draw]] = {}
     for draw in draws:
         bucket = (sample_set.buckets or {})[draw.sample.sha256, draw.sample.resolution]
@@ -171,7 +181,7 @@ def _by_size(draws: Sequence[Draw], sample_set: SampleSet) -> list[list[Draw]]:
 
 
 def assemble(draws: SamplingPlan, batch: Sequence[Draw], latents: LatentCache, vae_config: Any) -> NoisyBatch:
-    """Latents, noise, timesteps and micro-conditioning of these pictures, on the CPU."""
+    """Assemble latents, noise, timesteps and micro-conditioning of these pictures, on the CPU."""
     latent_rows, noise_rows, mask_rows, time_ids = [], [], [], []
     shown_rows = []
     for draw in batch:
@@ -196,7 +206,7 @@ def assemble(draws: SamplingPlan, batch: Sequence[Draw], latents: LatentCache, v
 
 
 def _masks(rows: Sequence[torch.Tensor | None], shape_HW: Sequence[int]) -> torch.Tensor | None:
-    """mask_B1HW; a picture without a mask is learnt whole. None when none has one."""
+    """Return mask_B1HW; a picture without a mask is learned whole. None when none has one."""
     if all(row is None for row in rows):
         return None
     whole_HW = torch.ones(tuple(shape_HW))

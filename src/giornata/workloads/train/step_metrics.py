@@ -1,4 +1,4 @@
-"""When to write a checkpoint, and when to look at the losses. No bit of the result depends on either."""
+"""Decides when to write a checkpoint, and when to read the losses. No bit of the result depends on either."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,9 +20,10 @@ from giornata.workloads.train.memory_budget import adapter_shapes
 
 @dataclass(slots=True, kw_only=True)
 class StepGauges:
-    """`waited_s` is how long steps have waited for batches, in all; `flops_per_image` and `peak_flops_per_s` give
-    MFU, where the device's rate is known; `vram_peak_bytes` reads the allocator's peak, where there is one, and
-    `by_graph` how many passes CUDA graphs have made in all."""
+    """The gauges that are read beside the loss. `waited_s` is how long steps have waited for batches, in all;
+    `flops_per_image` and `peak_flops_per_s` give MFU, where the device's rate is known; `vram_peak_bytes` reads the
+    allocator's peak, where there is one, and `by_graph` how many passes CUDA graphs have made in all.
+    """
 
     waited_s: Callable[[], float]
     flops_per_image: int = 0
@@ -33,8 +34,9 @@ class StepGauges:
     _seen_by_graph: int = field(default=0, init=False)
 
     def read(self, *, steps: int, images_per_s: float) -> dict[str, float]:
-        """`data_wait_ms` per step, over the last `steps` of them; `mfu` from 0 to 1; `vram_peak_bytes`;
-        `graph_passes` per step."""
+        """Return `data_wait_ms` per step, over the last `steps` of them; `mfu` from 0 to 1; `vram_peak_bytes`;
+        `graph_passes` per step.
+        """
         waited_s = self.waited_s()
         found = {"data_wait_ms": 1000.0 * (waited_s - self._seen_s) / steps}
         self._seen_s = waited_s
@@ -57,7 +59,7 @@ def gauges_of(
     peak_flops_per_s: float | None,
     by_graph: Callable[[], int] | None = None,
 ) -> StepGauges:
-    """The gauges of one attempt. The high-water mark is set back."""
+    """Return the gauges of one attempt. The high-water mark is set back."""
     layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
     ranks = {name: adapter_shape.rank for name, adapter_shape in adapter_shapes(layers, spec).items()}
     on_cuda = base.device.type == "cuda"
@@ -73,7 +75,9 @@ def gauges_of(
 
 
 def peak_of(device: torch.device, dtype: torch.dtype) -> float | None:
-    """The measured rate of a GPU's matrix units; None for a CPU, whose rate depends on what else runs there."""
+    """Return the measured rate of a GPU's matrix units; None for a CPU, whose rate depends on what else runs
+    there.
+    """
     return matmul_flops_per_s(device, dtype) if device.type == "cuda" else None
 
 
@@ -91,7 +95,9 @@ LOSSES_EVERY_STEPS = 8
 
 
 class CheckpointCadence:
-    """Whether a checkpoint is due: every so many steps, or by what checkpoints cost and interruptions lose."""
+    """The times at which checkpoints are due: every so many steps, or by what checkpoints cost and interruptions
+    lose.
+    """
 
     def __init__(self, spec: TrainSpec, *, mtbi_s: float, max_at_risk_s: float, clock: Clock) -> None:
         self._every, self._clock = spec.checkpointing_steps, clock
@@ -101,7 +107,7 @@ class CheckpointCadence:
         self._hastened = False
 
     def due(self, step: int) -> bool:
-        """Asked after each step; `step` counts those that are done."""
+        """Return True when a checkpoint is due after this step; `step` counts those that are done."""
         if self._hastened:
             return True
         if self._every != "auto":
@@ -112,15 +118,17 @@ class CheckpointCadence:
         return self._clock() - self._last_s >= max(interval_s, self._busy_s)
 
     def begun(self, cost_s: float) -> None:
-        """A checkpoint was begun just now, and held the steps up for `cost_s`."""
+        """Note that a checkpoint was begun just now, and held the steps up for `cost_s`."""
         self._cost_s, self._last_s, self._hastened = cost_s, self._clock(), False
 
     def hasten(self) -> None:
-        """Something happened that later attempts must know: the next checkpoint is due at the end of this step."""
+        """Make the next checkpoint due at the end of this step: later attempts must know what happened."""
         self._hastened = True
 
     def written(self, busy_s: float | None) -> None:
-        """The writing of one has ended and took this long; None: none has. The next is not begun sooner."""
+        """Note that the writing of a checkpoint has ended and took this long; None: none has. The next is not begun
+        sooner.
+        """
         if busy_s is not None:
             self._busy_s = busy_s
 
@@ -169,8 +177,9 @@ class StepMeter:
         scaled: torch.Tensor | None = None,
         more: Mapping[str, float] | None = None,
     ) -> None:
-        """Step number `step` (from 1) is under way, with this mean loss, and so many layers `scaled` (scalars on the
-        device). `more` is what else is known of it."""
+        """Add step number `step` (from 1), which is under way, with this mean loss, and so many layers `scaled`
+        (scalars on the device). `more` is what else is known of it.
+        """
         pending = _Pending(step=step, learning_rate=learning_rate, loss=loss, scaled=scaled, more=more or {})
         self._pending.append(pending)
         if len(self._pending) >= self._limit or self._clock() - self._since_s >= LOSSES_EVERY_S:
@@ -204,7 +213,7 @@ class StepMeter:
         self._since_s = self._clock()
 
     def leave_out(self, seconds: float) -> None:
-        """Leave out of account so much of the time since the last flush."""
+        """Subtract so much from the time since the last flush."""
         self._since_s += seconds
 
     def resume(self) -> None:
@@ -213,7 +222,7 @@ class StepMeter:
 
 
 def diverged(spec: TrainSpec, step: int, what: str) -> WorkloadFailed:
-    """The training has no way back: the next node would compute the same."""
+    """Return the failure of a training that cannot recover: the next node would compute the same."""
     rates = f"learning_rate {spec.learning_rate:g}"
     if spec.train_text_encoder:
         rates += f", text_encoder_lr {spec.text_encoder_lr:g}"
@@ -222,6 +231,6 @@ def diverged(spec: TrainSpec, step: int, what: str) -> WorkloadFailed:
 
 
 def images_per_step(spec: TrainSpec) -> int:
-    """Pictures that one optimizer step looks at, class pictures included."""
+    """Return the pictures that one optimizer step looks at, class pictures included."""
     halves = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
     return spec.train_batch_size * spec.gradient_accumulation_steps * halves

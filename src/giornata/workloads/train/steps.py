@@ -37,7 +37,7 @@ from giornata.workloads.train.step_metrics import Clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyPass:
-    """One forward and backward pass: its batch, on the CPU, and what is said of each picture.
+    """One forward and backward pass: its batch, on the CPU, and the caption of each picture.
 
     `share` is its part of the step's pictures; the shares of a step add up to 1. For `role` see `Draws.role_of`.
     """
@@ -75,7 +75,7 @@ class PassFeed:
         self._next = self._begin()
 
     def take(self) -> ReadyPass:
-        """The next pass. Raises what its making raised, and IndexError when there is none left."""
+        """Return the next pass. Raises what its making raised, and IndexError when there is none left."""
         began_s = self._clock()
         ready = self._next.result()
         self.waited_s += self._clock() - began_s
@@ -119,8 +119,9 @@ Embed = Callable[[tuple[str, ...]], Embedding]
 
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None = None) -> AdapterOptimizer:
-    """The job's optimizer over the adapter and, among its parameters, the new tokens; what belongs to the text
-    encoders has its own learning rate, and so may blocks of the UNet."""
+    """Return the job's optimizer over the adapter and, among its parameters, the new tokens. Parameters of the text
+    encoders have their own learning rate, and so may blocks of the UNet.
+    """
     groups = [
         ParameterGroup(
             learning_rate=rate.learning_rate,
@@ -134,7 +135,7 @@ def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None =
 
 
 def encoded(base: BaseModel, spec: TrainSpec, texts: Sequence[str]) -> Embedding:
-    """What the text encoders make of a job's captions."""
+    """Encode a job's captions with the base model's text encoders."""
     return captions.encode(
         base.tokenizers,
         base.text_encoders,
@@ -147,8 +148,9 @@ def encoded(base: BaseModel, spec: TrainSpec, texts: Sequence[str]) -> Embedding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
-    """Carries out steps. The weights and moments live in the adapters and in `optimizer`. For `learning` and
-    `dropping` see giornata.diffusion.adapter.lora.Adapters."""
+    """Carries out the optimizer steps of one job. The weights and moments live in the adapters and in `optimizer`.
+    For `learning` and `dropping` see giornata.diffusion.adapter.lora.Adapters.
+    """
 
     base: BaseModel
     spec: TrainSpec
@@ -160,13 +162,15 @@ class Stepper:
     make: Callable[[Pass], torch.Tensor] = Pass.plainly
 
     def step(self, step: int, feed: PassFeed) -> tuple[torch.Tensor, float]:
-        """Optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32 scalar,
-        on the device, not waited for) and its learning rate."""
+        """Make optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32
+        scalar, on the device, not waited for) and its learning rate.
+        """
         return self.gradients(step, feed), self.update(step)
 
     def gradients(self, step: int, feed: PassFeed) -> torch.Tensor:
-        """The first part of a step: adds up gradients, and leaves weights and moments as they are. Returns the mean
-        loss."""
+        """Make the first part of a step: add up gradients, and leave weights and moments as they are. Returns the
+        mean loss.
+        """
         losses, shares = [], 0.0
         while shares < WHOLE:
             ready = feed.take()
@@ -175,7 +179,7 @@ class Stepper:
         return torch.stack(losses).sum()
 
     def one_pass(self, ready: ReadyPass, step: int) -> Pass:
-        """A forward and backward pass. Embeddings are among its inputs where the text encoders are frozen."""
+        """Return a forward and backward pass. Embeddings are among its inputs where the text encoders are frozen."""
         inputs = named_tensors(BATCH, ready.batch.to(self.base.device))
         if self.spec.train_text_encoder or self.spec.train_text_encoder_ti:
             return Pass(inputs=inputs, run=partial(self._run, ready, partial(self._embedding, step=step)))
@@ -184,15 +188,16 @@ class Stepper:
         return Pass(inputs=inputs, run=partial(self._run, ready, None), fixed=(ready.share, ready.role))
 
     def _texts(self, ready: ReadyPass) -> dict[tuple[str, ...], str]:
-        """What a pass is conditioned on, and the name of its embedding among the inputs. With prior_prediction the
-        base alone is asked before."""
+        """Return the captions that condition a pass, each with its embedding's name among the inputs. With
+        prior_prediction the base alone is asked before.
+        """
         if not self.spec.prior_prediction:
             return {ready.captions: "said."}
         prior = (str(self.spec.class_prompt),) * len(ready.captions)
         return {prior: "prior.", (*ready.captions, *prior): "said."}
 
     def _run(self, ready: ReadyPass, embed: Embed | None, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Forward and backward; see Pass. Without `embed` the embeddings are those among the inputs."""
+        """Run forward and backward; see Pass. Without `embed` the embeddings are those among the inputs."""
         given = {} if embed else {t: part_of(Embedding, name, inputs) for t, name in self._texts(ready).items()}
         batch = part_of(NoisyBatch, BATCH, inputs)
         # The backward pass, too, which may compute the forward one again.
@@ -202,22 +207,24 @@ class Stepper:
         return loss.detach()
 
     def update(self, step: int) -> float:
-        """The second part: spends the gradients on the weights. Returns the learning rate."""
+        """Make the second part of a step: apply the gradients to the weights. Returns the learning rate."""
         return self.optimizer.step(step)
 
     def forget_gradients(self) -> None:
-        """Throw away what `gradients` has added up."""
+        """Drop the gradients that `gradients` has added up."""
         self.optimizer.forget_gradients()
 
     def _tickets(self, batch: NoisyBatch) -> torch.Tensor | None:
-        """Of all pictures that the adapter sees in this pass."""
+        """Return the tickets of all pictures that the adapter sees in this pass."""
         tickets_B5 = batch.tickets_B5
         if tickets_B5 is None or not self.spec.prior_prediction:
             return tickets_B5
         return torch.cat([tickets_B5, tickets_B5])
 
     def _loss(self, batch: NoisyBatch, ready: ReadyPass, embed: Embed) -> torch.Tensor:
-        """With prior_prediction each picture is looked at once more, under the class prompt."""
+        """Return the loss of a pass. With prior_prediction each picture is looked at once more, under the class
+        prompt.
+        """
         texts, prior_BCHW = ready.captions, None
         if self.spec.prior_prediction:
             prior = (str(self.spec.class_prompt),) * len(texts)

@@ -1,6 +1,6 @@
 """The curves of a whole job for trackers, whatever number of attempts the job takes.
 
-What an attempt measured is lost with the node, and so are the results of all attempts but the last. So the losses
+A node's measurements are lost with the node, and so are the results of all attempts but the last. So the losses
 travel in the checkpoints, and the last attempt writes the file of the whole job: its bytes show no seam either. The
 time axis of TensorBoard's file counts steps, so that the file does not depend on when nodes came and went. W&B gets
 the rows while the steps go on as well.
@@ -41,7 +41,7 @@ LIVE_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerContext:
-    """What trackers need besides the curves.
+    """The context that trackers need besides the curves.
 
     `origin` are hashes of what the job was made from; `api_key` is the job's own, to be written nowhere. `attend` is
     called while something is waited for, and raises Stopped when the attempt is to end.
@@ -55,7 +55,7 @@ class TrackerContext:
     attend: Callable[[], None] = lambda: None
 
     def wait(self, process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
-        """The exit status of a process; None when it had to be ended after `timeout_s`. Raises Stopped."""
+        """Return the exit status of a process; None when it had to be ended after `timeout_s`. Raises Stopped."""
 
         def is_over() -> bool:
             self.attend()
@@ -65,7 +65,7 @@ class TrackerContext:
 
 
 def _write_tensorboard(rows: Sequence[Row], context: TrackerContext, reporter: Reporter) -> None:
-    """TensorBoard's event file: `tensorboard --logdir` of the folder that it was downloaded to."""
+    """Write TensorBoard's event file, for `tensorboard --logdir` of the folder that it is downloaded to."""
     path = context.directory / f"{NAME}.0.giornata"
     file = EventFile(path)
     for step, values in rows:
@@ -86,7 +86,7 @@ def _write_wandb(spec: TrainSpec, rows: Sequence[Row], context: TrackerContext, 
 
 
 def wandb_run(spec: TrainSpec, *, job: str, origin: Mapping[str, str]) -> WandbRun:
-    """The run of a job at W&B: its settings without secrets and paths."""
+    """Return the run of a job at W&B: its settings without secrets and paths."""
     fields = {name: value for name, value in spec.model_dump(mode="json").items() if name not in NOT_TOLD}
     named = {name: public_name(fields[name]) for name in MODEL_NAMES if fields.get(name)}
     return WandbRun(
@@ -101,13 +101,13 @@ def wandb_run(spec: TrainSpec, *, job: str, origin: Mapping[str, str]) -> WandbR
 def losses_to_keep(
     spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = ()
 ) -> dict[str, torch.Tensor]:
-    """What goes into a checkpoint: the losses in jobs that report to a tracker, and those on held-out pictures."""
+    """Return the losses for a checkpoint: those of jobs that report to a tracker, and those on held-out pictures."""
     kept = {LOSSES: torch.tensor(losses, dtype=torch.float32)} if spec.report_to else {}
     return kept | ({VALIDATED: torch.tensor(validated, dtype=torch.float64)} if spec.validation_split else {})
 
 
 def losses_before(spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
-    """Tensors like those in the checkpoint of this step."""
+    """Return tensors of the shapes that the checkpoint of this step holds, filled with zeros."""
     validated = sum(each <= step for each in validated_steps(spec))
     return losses_to_keep(spec, [0.0] * step, [0.0] * validated)
 
@@ -115,8 +115,9 @@ def losses_before(spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
 def rows_of(
     spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = (), *, after: int = 0
 ) -> list[Row]:
-    """What is known of the steps beyond `after`. `losses` are those of all steps of the job so far, `validated` those
-    on held-out pictures."""
+    """Return the curves' rows for the steps beyond `after`. `losses` are those of all steps of the job so far,
+    `validated` those on held-out pictures.
+    """
     found = dict(zip(validated_steps(spec), validated, strict=False))
     rows: list[Row] = []
     for step in range(after + 1, len(losses) + 1):
@@ -138,7 +139,8 @@ def live_curves(
     clock: Clock,
 ) -> Iterator[None]:
     """Within, W&B gets the steps about as they happen, where the job has a key. `losses` and `validated` grow
-    meanwhile. What W&B lacks at the end, `report` sends, or the next attempt does."""
+    meanwhile. Steps that W&B lacks at the end are sent by `report`, or by the next attempt.
+    """
     if WANDB not in spec.report_to or start.wandb_api_key is None:
         yield
         return

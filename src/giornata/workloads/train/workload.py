@@ -39,10 +39,9 @@ class TrainWorkload:
 
     `load` has the signature of giornata.diffusion.base.models.load_base; `clock` gives seconds that only ever grow;
     `budget_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.encoding_cache.
-    `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
-    `compiler` is what a job that trains alone compiles kernels with, and `capturing` what graphs are made with.
-    Of jobs that may share a batch up to `places` train together, as far as the device has room for them; see
-    workloads.interface.JointWorkload.
+    `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk. `compiler` compiles kernels
+    for a job that trains alone, and `capturing` makes graphs. Up to `places` jobs that may share a batch train
+    together, as far as the device has room for them; see workloads.interface.JointWorkload.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class TrainWorkload:
         self._compiler, self._capturing = compiler, capturing
 
     def held(self) -> tuple[str, ...]:
-        """The key of the warm base, if there is one."""
+        """Return the key of the warm base, if there is one."""
         return () if self._base is None else (self._base.key,)
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
@@ -94,7 +93,9 @@ class TrainWorkload:
             ).run()
 
     def joins(self, start: Start) -> str | None:
-        """See giornata.protocol.joint. None also for a spec that is wrong: its own attempt will say so."""
+        """Return the attempt's key, see giornata.protocol.joint. None also for a wrong spec: its own attempt will say
+        so.
+        """
         try:
             return joint_key(TrainSpec.model_validate(start.spec))
         except ValidationError:
@@ -103,7 +104,7 @@ class TrainWorkload:
     def run_many(self, crew: Crew) -> None:
         """Train the crew's jobs together until it has no more. See workloads.interface.JointWorkload.
 
-        Where the device has room for one only, that one trains as it would alone: refused, or made smaller to fit.
+        On a device with room for one only, that one trains as it would alone: refused, or made smaller to fit.
         """
         first = crew.next()
         if first is None:
@@ -145,7 +146,7 @@ class TrainWorkload:
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
-        """Keep the base warm after an end that does not tell against it."""
+        """Keep the base warm, unless the end suggests that it is broken."""
         try:
             yield
         except Stopped:
@@ -155,14 +156,14 @@ class TrainWorkload:
                 self._drop()
             raise
         except BaseException:
-            self._drop()  # nobody knows in which state it left the model
+            self._drop()  # it left the model in an unknown state
             raise
 
     def _warm(self, spec: TrainSpec, token: SecretStr | None, arrives: Callable[[], None]) -> BaseModel:
-        """The base that the spec names; the one before is let go first, two might not fit. `arrives` is called while
-        it comes from the hub, however slowly.
+        """Return the base that the spec names; the one before is let go first, two might not fit. `arrives` is called
+        while it comes from the hub, however slowly.
 
-        What was opened with one project's token is opened again for whoever has another: the hub decides.
+        A model that was opened with one project's token is opened again for a job with another: the hub decides.
         """
         key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
         if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
@@ -176,11 +177,11 @@ class TrainWorkload:
         return self._base
 
     def _loads_onto(self, spec: TrainSpec) -> torch.device:
-        """Weights that will be narrow are not wide on the device, not even for a moment."""
+        """Return the device to load onto: weights that will be narrow are never wide on the GPU."""
         return self._device if spec.base_quantization is BaseQuantization.NONE else torch.device("cpu")
 
     def _peak(self, dtype: torch.dtype) -> float | None:
-        """The device's rate, measured once in the life of the engine."""
+        """Return the device's rate, measured once in the life of the engine."""
         if dtype not in self._peaks:
             self._peaks[dtype] = peak_of(self._device, dtype)
         return self._peaks[dtype]
@@ -193,7 +194,7 @@ class TrainWorkload:
 
 
 class _After:
-    """A crew of which one was called already."""
+    """A crew whose first attempt was taken before, and is given again."""
 
     def __init__(self, first: tuple[Start, Reporter], crew: Crew) -> None:
         self._first: tuple[Start, Reporter] | None = first
@@ -211,12 +212,14 @@ class _After:
 
 
 def dtype_of(spec: TrainSpec) -> torch.dtype:
-    """Precision of the frozen base. The adapter's weights are float32 in any case."""
+    """Return the precision of the frozen base. The adapter's weights are float32 in any case."""
     return torch.bfloat16 if spec.mixed_precision == "bf16" else torch.float32
 
 
 def parse(start: Start) -> TrainSpec:
-    """The spec, checked again: a node may be older or newer than the server. Raises WorkloadFailed(BAD_SPEC)."""
+    """Parse the spec and check it again: a node may be older or newer than the server. Raises
+    WorkloadFailed(BAD_SPEC).
+    """
     try:
         spec = TrainSpec.model_validate(start.spec)
     except ValidationError as error:
