@@ -24,7 +24,7 @@ COMMANDS = (
         "Jobs",
         ("train", "jobs.train", "Train a LoRA on the pictures in DIR."),
         ("presets", "tools.presets", "Named starting points for training."),
-        ("jobs", "jobs.jobs", "List jobs, newest first."),
+        ("jobs", "jobs.jobs", "List the jobs of the project, newest first."),
         ("job", "jobs.jobs", "Show one job with its attempts and its cost."),
         ("follow", "jobs.follow", "Show a job's progress until its end, and download its results."),
         ("events", "jobs.follow", "List the events of a job."),

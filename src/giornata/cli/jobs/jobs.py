@@ -41,7 +41,7 @@ def list_jobs(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of jobs.")] = 50,
     as_json: JsonFlag = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List the jobs of the project, newest first."""
     with reporting(as_json) as out:
         labels = _labels(label or [])
         with connect(settings_of(context)) as client:
