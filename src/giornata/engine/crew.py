@@ -11,7 +11,7 @@ from giornata.workloads.interface import Outcome, Reporter
 End = Outcome | Exception
 
 Free = tuple[int, tuple[str, ...]]
-"""How many more could join, and who is there already."""
+"""The number of attempts that could join, and the ids of those that are there already."""
 
 NOBODY: Free = (0, ())
 

@@ -221,7 +221,7 @@ def suffix(name: str) -> str:
 # ---- the layers of an adapter, and which of them the lean layer can carry
 
 CARRIED = (nn.Linear, EightBitLinear, BatchedLoraLinear)
-"""What the lean layer takes the place of, and itself. Not what is derived from these: that does something more."""
+"""The types that the lean layer replaces, and its own. Subclasses are not carried: they do something more."""
 UNET = "unet"
 # Newer versions of transformers dropped this level from one of the two encoders. Names must not depend on it.
 TEXT_ROOT = "text_model."

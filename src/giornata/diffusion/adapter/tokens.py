@@ -28,9 +28,9 @@ from giornata.protocol.training.train_fields import words_of
 TOKENS = "tokens."
 BUNDLE = "bundle_emb."
 ENCODERS = ("clip_l", "clip_g")
-"""What the ecosystem calls SDXL's two text encoders in files of embeddings; that of SD 1.5 is the first of them."""
+"""The usual names of SDXL's two text encoders in files of embeddings; SD 1.5's has the first of them."""
 PULL = 0.1
-"""How far each step takes the rows back to the spread of the base's embeddings: diffusers' and cog-sdxl's number."""
+"""The share by which each step pulls the rows back to the base's spread: diffusers' and cog-sdxl's number."""
 
 
 def unsaid(spec: TrainSpec, captions: Sequence[str]) -> list[Fault]:

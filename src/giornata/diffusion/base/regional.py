@@ -32,8 +32,8 @@ Kinds = tuple[type[nn.Module], ...]
 
 EVERYWHERE: Kinds = UNITS
 REGIONS: Mapping[str, Kinds] = MappingProxyType({"cpu": (BasicTransformerBlock,)})
-"""What is compiled where it is not EVERYWHERE: on a CPU compiled resnets take as long as plain ones do, and twice the
-compiler's time (docs/benchmark-log.md)."""
+"""The regions compiled on devices that do not compile EVERYWHERE: on a CPU compiled resnets take as long as plain
+ones, and twice the compiler's time (docs/benchmark-log.md)."""
 NO_BOUND = 2**30
 
 Which = Callable[[str], str | None]

@@ -24,7 +24,7 @@ from giornata.domain.caption_length import CHUNK
 PROMPT_TOKENS = 77
 LATENT_SCALE = 8
 UNITS = (BasicTransformerBlock, ResnetBlock2D)
-"""What gradient checkpointing computes again as a whole."""
+"""The modules that gradient checkpointing computes again as a whole."""
 LORA_INFIX = ".lora_"
 
 

@@ -38,7 +38,7 @@ from giornata.protocol.training.file_names import embeddings_file, lora_file
 Format = Literal["kohya", "diffusers"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 FILE_NAMES: Mapping[Format, str] = {"kohya": lora_file("kohya", None), "diffusers": lora_file("diffusers", None)}
-"""Of a job without an output_name."""
+"""The file names of a job without an output_name."""
 EMBEDDINGS_FILE_NAME = embeddings_file(None)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

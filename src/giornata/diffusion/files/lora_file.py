@@ -35,7 +35,7 @@ OTHER_KINDS = {
     "lora_mid": "LoCon with a core (Tucker)",
     "oft_": "OFT",
 }
-"""What a tensor belongs to that is no factor of a plain LoRA, by a part of its name."""
+"""The kinds of tensors that are no factor of a plain LoRA, by a part of the tensor's name."""
 SHOWN = 3
 
 

@@ -23,7 +23,7 @@ FLAT = frozenset({"s", "p0"})
 """Those that have one dimension, whatever the parameter has."""
 FIRST_D = 1e-6
 NUMBERS = {"d": FIRST_D, "d_max": FIRST_D, "d_numerator": 0.0, "k": 0}
-"""Of each group, with their first values. `k` counts the updates."""
+"""The numbers of each group, with their first values. `k` counts the updates."""
 SETTINGS = (
     *("betas", "beta3", "eps", "weight_decay", "decouple", "use_bias_correction", "safeguard_warmup"),
     *("d0", "d_coef", "growth_rate"),

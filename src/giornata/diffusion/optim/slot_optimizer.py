@@ -25,7 +25,7 @@ from giornata.protocol.specs import TrainSpec
 # hundreds.
 
 APART = "_apart"
-"""What a row's name has behind its kind of rate; a slot's rows have names without it."""
+"""The ending of a row's name behind its kind of rate; a slot's rows have names without this ending."""
 
 
 class FlatRows:

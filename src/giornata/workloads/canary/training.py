@@ -16,7 +16,7 @@ LEARNING_RATE = 5e-3
 LEAST_STEPS_TO_FALL = 5
 
 Bend = Callable[[int, torch.Tensor], torch.Tensor]
-"""What a test does to the prediction of a step. On a sound device: nothing."""
+"""The function by which a test damages the prediction of a step. On a sound device it does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ WORD_BYTES = 8
 ODD = 0x2545F4914F6CDD1D  # neighboring words differ in about half of their bits
 
 Touch = Callable[[torch.Tensor], None]
-"""What a test does to a piece of memory after it was written. On a sound device: nothing."""
+"""The function by which a test damages memory after it was written. On a sound device it does nothing."""
 
 
 def bytes_to_check(device: torch.device) -> int:

@@ -119,7 +119,7 @@ class RayJobs(Protocol):
 
 METADATA = "giornata_job_id"
 STOP_S = 300
-"""How long a run that was told to stop may take for its last checkpoint."""
+"""The seconds that a stopping run may take for its last checkpoint."""
 PATIENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
 """Read by Ray in the run's environment: otherwise SIGKILL follows SIGTERM after three seconds."""
 

@@ -38,7 +38,7 @@ KERNELS = "compile"
 COMPILER_FAILED = "compiler-failed"
 """The notice that goes into the job's events when auto goes on without kernels."""
 SIZES_IN_BUCKETS = 6
-"""How many sizes the pictures of a job with enable_bucket are taken to have. A guess."""
+"""The assumed number of picture sizes in a job with enable_bucket. A guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,9 +53,9 @@ from giornata.workloads.train.sample_set import SampleSet
 # the shards. A small job is one shard.
 
 PORTION_PIXELS = 32 * 2**20
-"""As many as 32 pictures of 1024 x 1024 have: seconds of a fast GPU, a minute of a slow one; 16 MiB to upload."""
+"""The pixels of 32 pictures of 1024 x 1024: seconds of a fast GPU, a minute of a slow one; 16 MiB to upload."""
 PORTION_CAPTIONS = 64
-"""Of SDXL 40 MiB."""
+"""The captions of a portion: 40 MiB for SDXL."""
 
 Picture = tuple[SampleSet, tuple[Sample, ...]]
 """A distinct picture: where it is had from, and the samples that show it."""
@@ -115,7 +115,7 @@ def _distinct(sample_sets: Iterable[SampleSet]) -> list[Picture]:
 
 FORMAT = 1
 WORTH_PIXELS = 16 * 2**20
-"""As many as sixteen pictures of 1024 x 1024 have: a second or two of a fast GPU, and half a minute of a slow one."""
+"""The pixels of sixteen pictures of 1024 x 1024: a second or two of a fast GPU, and half a minute of a slow one."""
 MOST_BYTES = 2**30
 
 

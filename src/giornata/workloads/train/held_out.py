@@ -30,7 +30,7 @@ from giornata.workloads.train.step_metrics import Clock, StepMeter, diverged
 from giornata.workloads.train.steps import encoded
 
 LOOKS = 4
-"""How often each picture is looked at."""
+"""The number of times that each picture is looked at."""
 PURPOSE = "held-out"
 VALIDATION_LOSS = "validation_loss"
 """The metric."""

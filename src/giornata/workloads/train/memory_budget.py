@@ -121,7 +121,7 @@ FRAGMENTED = 0.05
 """Part of a device that an allocator cannot use. A guess that errs on the safe side."""
 OTHERS_MATTER_BYTES = GIB
 GRAPH_BYTES = 64 * 2**20
-"""What a CUDA graph of a pass takes besides tensors, at some 8,000 launches. A guess; not measured by us."""
+"""The bytes of a CUDA graph of a pass besides tensors, at some 8,000 launches. A guess; not measured by us."""
 FP32_BYTES = 4
 
 

@@ -85,7 +85,7 @@ Clock = Callable[[], float]
 """Seconds that only ever grow."""
 
 FIRST_COST_S = 1.0
-"""What a checkpoint is taken to cost before the first was measured."""
+"""The assumed cost of a checkpoint before the first was measured."""
 
 NORMS_SCALED = "norms_scaled"
 """The metric of jobs with scale_weight_norms: how many layers the step left too long."""

@@ -114,7 +114,7 @@ class PassFeed:
 
 WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
 BATCH = "batch."
-"""What the names of a batch's tensors begin with, among the inputs of a pass."""
+"""The prefix of a batch's tensors among the inputs of a pass."""
 Embed = Callable[[tuple[str, ...]], Embedding]
 
 
