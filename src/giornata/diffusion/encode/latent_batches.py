@@ -36,8 +36,7 @@ def one_row(_: Size) -> int:
 
 def rows_on(vae: Any, device: torch.device) -> RowsOf:
     """Return the rows that suit this device: one on a CPU, and on a GPU as many as fit into a sixteenth of its
-    memory.
-    """
+    memory."""
     if device.type != "cuda":
         return one_row
     total_bytes = torch.cuda.get_device_properties(device).total_memory

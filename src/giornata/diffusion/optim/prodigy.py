@@ -32,8 +32,7 @@ SETTINGS = (
 
 class Prodigy(torch.optim.Optimizer):
     """The optimizer Prodigy. `lr` is a factor of the rate that it finds by itself; all groups have the same, or
-    zero.
-    """
+    zero."""
 
     def __init__(
         self,
@@ -83,8 +82,7 @@ class Prodigy(torch.optim.Optimizer):
 
     def _numbers(self) -> tuple[torch.Tensor, ...]:
         """Return the numbers of the first group; all are alike. After a resume they are plain numbers, and go to the
-        device.
-        """
+        device."""
         group, device = self.param_groups[0], self.param_groups[0]["params"][0].device
         for name in NUMBERS:
             if not isinstance(group[name], torch.Tensor):  # filled in on the device: a copy would wait for it

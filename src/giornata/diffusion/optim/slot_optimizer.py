@@ -134,8 +134,7 @@ class SlotOptimizer:
 
     def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[ParameterGroup]:
         """Return the groups in the order that they have without rows: checkpoints number them. `names` are those of
-        the adapter's tensors, sorted.
-        """
+        the adapter's tensors, sorted."""
         rates = {name: rate for name, (rate, _, _) in ({} if self._slot is None else self._slot.segments).items()}
         rates |= self._apart.rates
         found = []

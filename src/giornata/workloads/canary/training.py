@@ -44,8 +44,7 @@ def train(
     steps: int, device: torch.device, size: CanarySize, *, bend: Bend, told: Callable[[int, float], None]
 ) -> CanaryRun:
     """Train the adapters to answer as other adapters on the same base do. `told` gets each step's number, from 1, and
-    its loss, and may raise to end it.
-    """
+    its loss, and may raise to end it."""
     student = build(size.channels, device, adapters="student")
     optimizer = torch.optim.AdamW([each for each in student.parameters() if each.requires_grad], lr=LEARNING_RATE)
     losses = []

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Listening:
     """The state of a listener. `left`: the listener has left. `whole`: the run has ended, and all that it printed was
-    handed over.
-    """
+    handed over."""
 
     left: threading.Event = field(default_factory=threading.Event)
     whole: threading.Event = field(default_factory=threading.Event)
@@ -102,8 +101,7 @@ class RayJobs(Protocol):
 
     def submit(self, job_id: str, command: str) -> str:
         """Begin a run; return the submission's id. When another node begins the same run at the same moment, one of
-        the two gets a ConnectionError.
-        """
+        the two gets a ConnectionError."""
 
     def state(self, submission_id: str) -> RunState: ...
 
@@ -139,8 +137,7 @@ def _answered() -> Iterator[None]:
 
 class Cluster:
     """The real cluster, as the node's environment names it to Ray: RAY_ADDRESS (the dashboard's, http://head:8265),
-    and for a cluster with a token RAY_AUTH_MODE=token.
-    """
+    and for a cluster with a token RAY_AUTH_MODE=token."""
 
     def __init__(self) -> None:
         from ray.job_submission import JobSubmissionClient

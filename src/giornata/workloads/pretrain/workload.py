@@ -66,8 +66,7 @@ class PretrainWorkload:
 
     def _begun(self, start: Start, reporter: Reporter) -> tuple[RayJobs, str, bool]:
         """Return the cluster, and the run on it: one that is under way (True), or a new one. A cluster that does not
-        answer is waited for.
-        """
+        answer is waited for."""
         by_s = self._clock_s() + AWAY_S
         while True:
             reporter.phase("looking for Ray")

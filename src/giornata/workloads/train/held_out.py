@@ -134,8 +134,7 @@ class HeldOutEvaluator:
 
     def after(self, step: int, loss: torch.Tensor) -> dict[str, float]:
         """Return the metric of step number `step` (from 1), which has this loss; empty for most steps. The time that
-        it takes is not the step's.
-        """
+        it takes is not the step's."""
         if self.held_out is None or step not in validated_steps(self.held_out.spec):
             return {}
         loss.item()  # what is under way is the step's
