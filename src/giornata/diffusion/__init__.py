@@ -5,15 +5,13 @@ import logging
 
 def _matters(record: logging.LogRecord) -> bool:
     """Return False for bitsandbytes' message at its import that it lacks a kernel for products in 4 bits, which
-    nothing here makes.
-    """
+    nothing here makes."""
     return not str(record.msg).startswith("Failed to load CPU gemm_4bit_forward")
 
 
 def _is_missed(record: logging.LogRecord) -> bool:
     """Return False for transformers' message that a class for pictures reads them with Pillow, for want of
-    torchvision. Nothing here gives such a class pictures: diffusers only names the classes when samples are drawn.
-    """
+    torchvision. Nothing here gives such a class pictures: diffusers only names the classes when samples are drawn."""
     return "requires torchvision (not installed); falling back to" not in str(record.msg)
 
 

@@ -11,7 +11,7 @@ from giornata.workloads.interface import Outcome, Reporter
 End = Outcome | Exception
 
 Free = tuple[int, tuple[str, ...]]
-"""How many more could join, and who is there already."""
+"""The number of attempts that could join, and the ids of those that are there already."""
 
 NOBODY: Free = (0, ())
 
@@ -19,8 +19,7 @@ NOBODY: Free = (0, ())
 class EngineCrew:
     """The engine's implementation of `giornata.workloads.interface.Crew`. `take` gives the next attempt that fits, if
     one waits; `report` tells the agent of an end and says whether the process may go on; `say` tells the agent how
-    many more could join.
-    """
+    many more could join."""
 
     def __init__(
         self,

@@ -12,8 +12,7 @@ LIBRARIES = ("torch", "diffusers", "transformers", "peft", "numpy", "safetensors
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """The device that the engine computes on. `name` is torch's (`cuda`, `cpu`); `description` is for people (`NVIDIA
-    GeForce RTX 4090`).
-    """
+    GeForce RTX 4090`)."""
 
     name: str
     description: str
@@ -46,8 +45,7 @@ def prepare_device(wanted: str, threads: int) -> Device:
 
 def free_vram_bytes() -> int | None:
     """Return the bytes that a job could have on the card: free, or held by this process in reserve. Returns None
-    without a card, or when it does not answer; loads nothing.
-    """
+    without a card, or when it does not answer; loads nothing."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None

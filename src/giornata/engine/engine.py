@@ -38,7 +38,7 @@ EXIT_DEVICE_BROKEN = 70
 EXIT_AGENT_GONE = 0
 
 JointKey = tuple[str, str]
-"""What attempts that run together have in common: the agent's key, and the workload's."""
+"""The keys that attempts have in common when they run together: the agent's, and the workload's."""
 
 
 class Engine:

@@ -64,6 +64,5 @@ def make_workloads(
     kernels: KernelPlace = NOWHERE,
 ) -> dict[str, Workload]:
     """Make one workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
-    `model_cache_bytes` bounds the models kept on disk.
-    """
+    `model_cache_bytes` bounds the models kept on disk."""
     return {kind: FACTORIES[kind](device, places, model_cache_bytes, kernels) for kind in kinds}

@@ -48,8 +48,7 @@ def checked_caption(whole: str, where: str, faults: list[Fault]) -> CaptionText 
 
 def read_utf8(path: Path, max_bytes: int, prefix: str, faults: list[Fault]) -> str | None:
     """Read the whole text; None, and a fault, when it is too large or no text. `prefix` stands before the file's
-    name.
-    """
+    name."""
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)

@@ -1,6 +1,5 @@
 """Reads captions beside pictures: `<stem>.txt` (or another ending), or rows of `metadata.jsonl`, which may also say
-how often an epoch holds a picture, and its resolution. Every fault is kept, none is raised.
-"""
+how often an epoch holds a picture, and its resolution. Every fault is kept, none is raised."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +18,7 @@ KEEP_ONE = "keep one of them"
 class Captions:
     """The captions of a folder's pictures. `texts`, `repeats` and `resolutions` are by the picture's name on disk;
     `tried` names the pictures for which there was a caption, good or bad. `cut` counts the captions of several lines,
-    of which the first is used.
-    """
+    of which the first is used."""
 
     texts: Mapping[str, str]
     repeats: Mapping[str, int]

@@ -33,8 +33,7 @@ Rows = Mapping[str, Sequence[tuple[str, MetadataRow]]]
 class PictureFile:
     """One picture file of a folder. `name` is the file's, as it is on disk, behind that of its subfolder if it has
     one; without a caption the job's instance_prompt is used. An epoch holds it `repeats` times. `resolution`: see
-    `giornata.protocol.uploads`.
-    """
+    `giornata.protocol.uploads`."""
 
     name: str
     path: Path
@@ -216,8 +215,7 @@ def _sha256(path: Path) -> str:
 
 def _without_duplicates(files: Sequence[PictureFile], listing: Listing) -> list[PictureFile]:
     """Keep the first of pictures with equal bytes. Equal bytes with different captions are a fault, because either
-    could be meant.
-    """
+    could be meant."""
     kept: dict[str, PictureFile] = {}
     for file in files:
         # Empty files are all alike, and inspection has something to say about each.

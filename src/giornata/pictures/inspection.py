@@ -91,8 +91,7 @@ def inspect(
 
 class _Lost(Exception):
     """An error: the process is of no more use; the text says what the picture did. `died`: the process ended by
-    itself, not for a time limit.
-    """
+    itself, not for a time limit."""
 
     def __init__(self, message: str, *, died: bool) -> None:
         super().__init__(message)

@@ -1,6 +1,5 @@
 """Reads kohya's folders: an epoch holds each picture in `10_sks dog` ten times, and its caption is "sks dog" unless
-it has one of its own.
-"""
+it has one of its own."""
 
 import re
 from collections.abc import Iterable

@@ -41,8 +41,7 @@ DEEPEST = 8  # a link may lead back to a folder above it
 @dataclass(slots=True, kw_only=True)
 class Listing:
     """The sorted names of one folder. `prefix` stands before the names of its files when people and the platform are
-    told of them.
-    """
+    told of them."""
 
     path: Path
     prefix: str = ""

@@ -1,6 +1,5 @@
 """Reads rows of `metadata.jsonl`, as the `datasets` library's imagefolder has it: {"file_name", and one of "text",
-"prompt", "caption"}; also "repeats" and "resolution". Every fault is kept, none is raised.
-"""
+"prompt", "caption"}; also "repeats" and "resolution". Every fault is kept, none is raised."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -68,8 +67,7 @@ def _number(
     row: Mapping[str, Any], asked: tuple[Sequence[str], int, int], where: str, faults: list[Fault]
 ) -> int | None:
     """Return a whole number of the row; None when it has none. `asked`: its keys, and the least and the greatest that
-    it may be. A number with a fault is the least.
-    """
+    it may be. A number with a fault is the least."""
     keys, least, most = asked
     given = [row[key] for key in keys if row.get(key) is not None]
     if not given:

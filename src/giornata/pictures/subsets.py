@@ -19,8 +19,7 @@ _IN_A_FILE = "(captions stand in a file of their own)"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptParts:
     """The parts of a caption that a shuffle keeps: the first `count`, or all (None), stay while a job shuffles the
-    others. `separator` stands between the parts. `mark` is the job's keep_tokens_separator.
-    """
+    others. `separator` stands between the parts. `mark` is the job's keep_tokens_separator."""
 
     count: int | None
     separator: str = ","
@@ -67,8 +66,7 @@ def check_subsets(
     subsets: Sequence[Subset], *, instance_prompt: str | None, minimum: int = 1, masks_into: Path | None = None
 ) -> CheckedFolder:
     """Read and inspect every folder. A picture that several folders hold, with one caption and resolution, has the
-    sum of their repeats. Folders with several resolutions may hold it once for each.
-    """
+    sum of their repeats. Folders with several resolutions may hold it once for each."""
     names = [subset.path.resolve().name for subset in subsets]
     often, checked = Counter(names), []
     for number, (subset, name) in enumerate(zip(subsets, names, strict=True), start=1):
@@ -156,6 +154,5 @@ def _placed(fault: Fault, subset: Subset, label: str) -> Fault:
 
 def _usual_extension(folder: Path) -> str:
     """Return `.caption` where the folder has such files, and `.txt` where not. sd-scripts reads `.caption` by
-    default, which hardly any folder has.
-    """
+    default, which hardly any folder has."""
     return CAPTION if folder.is_dir() and any(folder.glob(f"*{CAPTION}")) else TXT

@@ -31,8 +31,7 @@ _BLOCK = re.compile(r"((?:(?:down|up)_blocks\.\d+|mid_block)(?:\.[a-z]+\.\d+)?)\
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSize:
     """The rank and alpha of one layer's adapter: alpha divided by the rank gives the scale, as every loader computes
-    it.
-    """
+    it."""
 
     rank: int
     alpha: float
@@ -75,16 +74,14 @@ def holds(pattern: str, layer: str) -> bool:
 
 def chosen_layers(model: nn.Module, targets: Iterable[str], blocks: Iterable[str] | None = None) -> list[str]:
     """Return the names in `model` of the layers that end in one of `targets` and lie in one of `blocks`, if any are
-    given.
-    """
+    given."""
     targets, blocks = tuple(targets), None if blocks is None else tuple(blocks)
     return [name for name in layers_of(model) if is_chosen(name, targets, blocks)]
 
 
 def is_chosen(name: str, targets: Collection[str], blocks: Collection[str] | None) -> bool:
     """Return True when a layer of this name ends in one of `targets` and lies in one of `blocks`, if any are
-    given.
-    """
+    given."""
     in_blocks = blocks is None or any(lies_in(name, block) for block in blocks)
     return in_blocks and any(ends_in(name, target) for target in targets)
 
@@ -209,8 +206,7 @@ def lies_in(name: str, block: str) -> bool:
 
 def suffix(name: str) -> str:
     """Return the shortest end of a name that starts with a word rather than a number: `to_out.0`, `net.0.proj`,
-    `to_q`.
-    """
+    `to_q`."""
     parts = name.split(".")
     start = len(parts) - 1
     while start > 0 and (parts[start].isdigit() or (parts[start] == "proj" and parts[start - 1].isdigit())):
@@ -221,7 +217,7 @@ def suffix(name: str) -> str:
 # ---- the layers of an adapter, and which of them the lean layer can carry
 
 CARRIED = (nn.Linear, EightBitLinear, BatchedLoraLinear)
-"""What the lean layer takes the place of, and itself. Not what is derived from these: that does something more."""
+"""The types that the lean layer replaces, and its own. Subclasses are not carried: they do something more."""
 UNET = "unet"
 # Newer versions of transformers dropped this level from one of the two encoders. Names must not depend on it.
 TEXT_ROOT = "text_model."
@@ -230,8 +226,7 @@ TEXT_ROOT = "text_model."
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedLayer:
     """One adapted layer of a model. `name` is its name in `model`, `public` that in the keys of
-    `giornata.diffusion.adapter.lora.Adapters`.
-    """
+    `giornata.diffusion.adapter.lora.Adapters`."""
 
     model: nn.Module
     name: str
@@ -308,8 +303,7 @@ ENCODERS = ("text_encoder", "text_encoder_2")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRate:
     """The learning rate that the tensors of one group share. `kind` is "unet", "text_encoders" or "tokens"; the
-    tensors learn in the first `stop_step` steps, or in all steps when it is None.
-    """
+    tensors learn in the first `stop_step` steps, or in all steps when it is None."""
 
     kind: str
     learning_rate: float
@@ -344,8 +338,7 @@ def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[LearningRate, list[st
 def segments_of(spec: TrainSpec, places: Iterable[tuple[str, int, int]]) -> dict[str, tuple[LearningRate, int, int]]:
     """Return the pieces of a row that learn at one rate, as (rate, start, end), by names without a dot. A name is the
     kind, and from the second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after
-    the other.
-    """
+    the other."""
     pieces: list[tuple[LearningRate, int, int]] = []
     for name, start, end in places:
         rate = rate_of(spec, name)

@@ -91,8 +91,7 @@ class BatchedLoraLinear(nn.Linear):
 
 def down(inputs: torch.Tensor, stack: StackedLora) -> torch.Tensor:
     """Multiply inputs (…, I) → (…, R), scaled: one job has the whole batch. The gradient of an index would be a
-    kernel, and that of `squeeze` is a view.
-    """
+    kernel, and that of `squeeze` is a view."""
     low = functional.linear(inputs, stack.a_JRI.squeeze(0))
     return low if stack.scale_J11 is None else low * stack.scale_J11.squeeze(0)
 
@@ -172,8 +171,7 @@ class FusedProjections:
 
     def _of_one_job(self, inputs: torch.Tensor, outputs: torch.Tensor) -> list[torch.Tensor]:
         """Compute plain products, whose gradients have the layout of the weights. Batched ones are copied into it. In
-        float32 the products stay batched: results that are stored have their bits.
-        """
+        float32 the products stay batched: results that are stored have their bits."""
         stacks = [layer.stack for layer in self._layers if layer.stack is not None]
         low = down(inputs, stacks[0])
         lows = low.split(low.shape[-1] // len(stacks), dim=-1)
@@ -183,8 +181,7 @@ class FusedProjections:
 
 def families(model: nn.Module) -> list[list[str]]:
     """Return the names of the model's layers that are siblings, those of one family together, in the order of the
-    model.
-    """
+    model."""
     found: list[list[str]] = []
     for name, layers in _attentions(model):
         parent = model.get_submodule(name)

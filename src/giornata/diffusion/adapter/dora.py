@@ -18,8 +18,7 @@ from torch import nn
 
 class Magnitude(DoraLinearLayer):
     """A replacement for peft's DoRA layer, of which it inherits the rest. `weight` is m: (O), or (1, O, 1, 1) on a
-    convolution, float32.
-    """
+    convolution, float32."""
 
     def __init__(self, like: DoraLinearLayer) -> None:
         super().__init__(fan_in_fan_out=False)

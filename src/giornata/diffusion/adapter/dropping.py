@@ -68,8 +68,7 @@ class LayerDropping:
 
     def __call__(self, low: torch.Tensor) -> torch.Tensor:
         """Apply the dropout to low (B, …, R), or with the pictures and their places in one dimension; the shape
-        stays.
-        """
+        stays."""
         tickets_B5 = self._dropping.tickets_B5
         if tickets_B5 is None:
             return low

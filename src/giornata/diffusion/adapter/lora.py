@@ -71,8 +71,7 @@ class Adapters:
     @property
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of "unet" and, when they are trained, "text_encoders" and "tokens": they learn at
-        different rates.
-        """
+        different rates."""
         groups: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
             groups.setdefault(group_of(name), []).append(parameter)
@@ -254,8 +253,7 @@ def _compute_in(layer: BaseTunerLayer, dtype: torch.dtype) -> None:
 
 def initialise(parameters: Mapping[str, nn.Parameter], seed: int) -> None:
     """Set one factor of each product to zero, the others uniform in ±1/sqrt(fan-in): kaiming_uniform_(a=sqrt(5)), as
-    peft and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands.
-    """
+    peft and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands."""
     with torch.no_grad():
         for name, parameter in parameters.items():
             if name.endswith(ZERO_AT_FIRST):

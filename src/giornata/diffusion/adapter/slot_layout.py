@@ -57,8 +57,7 @@ class FusedGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLayout:
     """The places of all tensors in a row. `groups` are the tensors with a learning rate of their own, by their ends
-    in the row.
-    """
+    in the row."""
 
     places: tuple[TensorPlace, ...]
     families: tuple[FusedGroup, ...]
@@ -76,8 +75,7 @@ class SlotLayout:
 
     def views(self, row_M: torch.Tensor, ranks: Mapping[str, int]) -> dict[str, torch.Tensor]:
         """Return all tensors of a row by the names of `Adapters`, in the order of the sorted names. `ranks` by
-        layer.
-        """
+        layer."""
         found = {place.name: place.view(row_M, ranks[place.layer]) for place in self.places}
         return {name: found[name] for name in sorted(found)}
 
@@ -136,8 +134,7 @@ class SlotScaling:
 
     def is_needed(self, places: slice) -> bool:
         """Return True when a scale of these places is other than 1. Nothing has to be multiplied otherwise: the
-        numbers of a place without an adapter are zero.
-        """
+        numbers of a place without an adapter are zero."""
         return any(self._needed[places])
 
     def of_numbers(self, places: slice) -> torch.Tensor:

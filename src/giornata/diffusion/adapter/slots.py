@@ -211,8 +211,7 @@ class AdapterSlot:
 
     def alone(self) -> AbstractContextManager[None]:
         """Within, the whole batch goes through this job's adapter, whatever lies in the other places; no
-        gradients.
-        """
+        gradients."""
         return self._slots.only(self.place)
 
     def move(self, place: int) -> None:
@@ -231,8 +230,7 @@ class AdapterSlot:
 
     def cut(self, name: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
         """Cut a tensor that has a number for each of those of `rows[name]` into the adapter's tensors, without
-        padding.
-        """
+        padding."""
         _, start, end = self.segments[name]
         inside = [place for place in self.layout.places if start <= place.start < end]
         return {place.name: place.shifted(-start).view(row, self.ranks[place.layer]) for place in inside}
@@ -251,8 +249,7 @@ class _Adapted:
 
 def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> tuple[tuple[_Adapted, ...], ...]:
     """Replace every chosen layer by a BatchedLoraLinear; all or none. Siblings together, otherwise by public
-    names.
-    """
+    names."""
     other = sorted(each.name for each in chosen if type(each.layer) not in {nn.Linear, EightBitLinear})
     if other or not chosen:
         message = f"{other[0]} is not a plain linear layer" if other else "name no layer of the UNet"

@@ -28,9 +28,9 @@ from giornata.protocol.training.train_fields import words_of
 TOKENS = "tokens."
 BUNDLE = "bundle_emb."
 ENCODERS = ("clip_l", "clip_g")
-"""What the ecosystem calls SDXL's two text encoders in files of embeddings; that of SD 1.5 is the first of them."""
+"""The usual names of SDXL's two text encoders in files of embeddings; SD 1.5's has the first of them."""
 PULL = 0.1
-"""How far each step takes the rows back to the spread of the base's embeddings: diffusers' and cog-sdxl's number."""
+"""The share by which each step pulls the rows back to the base's spread: diffusers' and cog-sdxl's number."""
 
 
 def unsaid(spec: TrainSpec, captions: Sequence[str]) -> list[Fault]:
@@ -139,8 +139,7 @@ def add_tokens(base: BaseModel, spec: TrainSpec) -> NewTokens:
 
 def _renumbered(new_from: int) -> Any:
     """Make the ids of new tokens negative before the text encoder sees them. SDXL's second one pools at the highest
-    id of a caption, which has to stay the end mark.
-    """
+    id of a caption, which has to stay the end mark."""
 
     def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         del module
@@ -182,8 +181,7 @@ def apart(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor],
 
 def bundle(rows: Mapping[str, torch.Tensor], spec: TrainSpec) -> dict[str, torch.Tensor]:
     """Name the rows `bundle_emb.<abstraction>.clip_l` and `.clip_g`: so A1111 (its pull request 13568) and OneTrainer
-    carry embeddings in a LoRA's file. There the abstraction itself is what a prompt says.
-    """
+    carry embeddings in a LoRA's file. There the abstraction itself is what a prompt says."""
     each = spec.num_new_tokens_per_abstraction
     return {
         f"{BUNDLE}{word}.{name}": rows_NE[place * each : (place + 1) * each].contiguous()

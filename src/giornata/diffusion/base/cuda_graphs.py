@@ -33,8 +33,7 @@ class Recorder(Protocol):
 
     def record(self, work: Work, inputs: Tensors) -> Graph:
         """Record the graph of `work` on these very inputs, whose values each replay reads anew. Runs `work` several
-        times; the caller restores the tensors that `work` writes to.
-        """
+        times; the caller restores the tensors that `work` writes to."""
 
     def release(self) -> None:
         """Give back the memory that graphs have left. No graph of this recorder may be in use."""
@@ -65,8 +64,7 @@ class CudaRecorder:
 
     def record(self, work: Work, inputs: Tensors) -> Graph:
         """Record a graph, as `Recorder.record` describes. Raises RuntimeError when `work` does what a graph cannot
-        hold, or memory gives out.
-        """
+        hold, or memory gives out."""
         current = torch.cuda.current_stream(self._device)
         torch.cuda.empty_cache()  # a block of memory belongs to one stream: the side stream needs blocks of its own
         self._stream.wait_stream(current)

@@ -63,8 +63,7 @@ class EightBitWeight(nn.Module):
 
 class EightBitLinear(nn.Linear):
     """A linear layer in 8 bits that replaces `original` and keeps its bias. `weight` is the weight that it computes
-    with, made when asked.
-    """
+    with, made when asked."""
 
     def __init__(self, original: nn.Linear, kind: BaseQuantization) -> None:
         nn.Module.__init__(self)  # not Linear's, which would make weights of its own
@@ -111,8 +110,7 @@ EIGHT_BITS = (EightBitLinear, EightBitConv2d)
 
 def narrowed(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (numbers in `dtype`, scale in float32) of a weight (O, …). An output whose weights are all zero has
-    scale 1.
-    """
+    scale 1."""
     wide, largest = weight.detach().float(), LARGEST[dtype]
     scale = wide.abs().amax(dim=tuple(range(1, wide.dim())), keepdim=True) / largest
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -157,16 +155,14 @@ def held_base(base: BaseModel, kind: BaseQuantization, device: torch.device) -> 
 
 def working_bytes(unet: nn.Module) -> int:
     """Return the bytes that the largest weight takes on a GPU while it is wide, in the job's precision. 0 without 8
-    bits.
-    """
+    bits."""
     held = (module for module in unet.modules() if isinstance(module, EightBitWeight))
     return max((each.numbers.numel() * each.dtype.itemsize for each in held), default=0)
 
 
 def _held(layer: nn.Module, kind: BaseQuantization) -> nn.Module | None:
     """Return the 8-bit layer that replaces this one. Return None for a layer that stays, because it does more than
-    its type says.
-    """
+    its type says."""
     if type(layer) is nn.Linear:
         return EightBitLinear(layer, kind)
     plain = type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -181,8 +177,7 @@ def _computed(inputs: torch.Tensor) -> torch.Tensor:
 
 class _Linear(torch.autograd.Function):
     """The function x·Wᵀ + b, of which only the 8 bits of W are kept. There is no gradient for W and b, which are
-    frozen.
-    """
+    frozen."""
 
     @staticmethod
     def forward(
@@ -200,8 +195,7 @@ class _Linear(torch.autograd.Function):
 
 class _Conv2d(torch.autograd.Function):
     """The function of a convolution with a weight in 8 bits. The inputs are not kept: only a gradient for W would
-    want them.
-    """
+    want them."""
 
     @staticmethod
     def forward(  # noqa: PLR0917  (autograd hands on what it was given, by its place)

@@ -63,8 +63,7 @@ class HubCache:
 
     def trim(self) -> list[str]:
         """Remove the repositories used longest ago until the rest is within the bound; return the removed names.
-        Repositories in use stay, here or in another process, even if the bound is exceeded.
-        """
+        Repositories in use stay, here or in another process, even if the bound is exceeded."""
         if self.bound_bytes is None:
             return []
         try:
@@ -153,8 +152,7 @@ class HuggingFaceHub:
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
         """Return the pipeline's folder, as `ModelHub.pipeline` describes. Looks at model_index.json first, so that a
-        wrong model does not cost gigabytes.
-        """
+        wrong model does not cost gigabytes."""
         self._cache.using(name)
         index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision, token=self._plain))
         family = family_of_index(json.loads(index.read_bytes()).get("_class_name"))
@@ -240,8 +238,7 @@ BLOCK_BYTES = 512  # POSIX: st_blocks counts these, whatever the file system's o
 
 class Arrival:
     """The bytes that have arrived in some directories, counted as disk blocks: the client makes some files full size
-    at once.
-    """
+    at once."""
 
     def __init__(self, *directories: Path) -> None:
         self._directories = directories

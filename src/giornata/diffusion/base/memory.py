@@ -33,8 +33,7 @@ NEVER_AGAIN = "mid_block.resnets.0"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationPrecision:
     """The bytes per element of activations, `half`. `copies`: whether every adapted layer keeps a copy of its
-    input.
-    """
+    input."""
 
     half: int
     copies: bool
@@ -42,8 +41,7 @@ class ActivationPrecision:
     @classmethod
     def of(cls, *, mixed: bool, lean: bool = True) -> "ActivationPrecision":
         """Return the precision on a base in bf16 (`mixed`) or fp32, with the adapter in the lean layer or in
-        peft's.
-        """
+        peft's."""
         return cls(half=2 if mixed else 4, copies=mixed and not lean)
 
 
@@ -51,8 +49,7 @@ class ActivationPrecision:
 class AdapterShape:
     """The adapter on one layer, as far as memory depends on it. It has a rank; `magnitudes` says whether it is DoRA;
     `multiplied_out`, whether it becomes a matrix of the layer's own size before it is used (LoKr). `drops`: something
-    of it is left out in each step, and then what is left and its factors are kept too.
-    """
+    of it is left out in each step, and then what is left and its factors are kept too."""
 
     rank: int
     magnitudes: bool = False
@@ -61,14 +58,12 @@ class AdapterShape:
 
     def trained(self, inputs: int, outputs: int) -> int:
         """Return how many numbers the adapter has on a layer of this size, a kernel counted among the inputs. For
-        LoKr it is an upper bound.
-        """
+        LoKr it is an upper bound."""
         return self.rank * (inputs + outputs) + (outputs if self.magnitudes else 0)
 
     def kept_bytes(self, output_places: int, outputs: int, half: int) -> int:
         """Return the bytes that autograd keeps of one picture besides the layer's input, in `half` bytes per
-        element.
-        """
+        element."""
         low = 0 if self.multiplied_out else self.rank * (3 if self.drops else 1)
         return output_places * (low + (2 * outputs if self.magnitudes else 0)) * half
 
@@ -77,8 +72,7 @@ def kept_bytes(
     layers: Sequence[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision, recompute: Recompute
 ) -> int:
     """Return the bytes that autograd keeps of one picture between forward and backward pass. `adapted` are layers by
-    their names.
-    """
+    their names."""
     first = min((layer.block for layer in layers if layer.name in adapted), default=max(x.block for x in layers))
     total, inputs, lowest = 0, dict[str, int](), _lowest(layers)
     for layer in layers:
@@ -103,8 +97,7 @@ def multiplied_out_bytes(
     layers: Sequence[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision, recompute: Recompute
 ) -> int:
     """Return the bytes that autograd keeps of adapters that are multiplied out, for any number of pictures. With
-    gradient checkpointing, this is the most that exists at a time.
-    """
+    gradient checkpointing, this is the most that exists at a time."""
     standing, units, lowest = 0, defaultdict[str, int](int), _lowest(layers)
     for layer in layers:
         adapter_shape = adapted.get(layer.name)
@@ -152,8 +145,7 @@ def _kept(layer: Layer, adapter_shape: AdapterShape | None, precision: Activatio
 def _reads_what_is_new(layer: Layer) -> bool:
     """Return True when the layer keeps an input that no other layer keeps. Without casts, layers that read the same
     tensor share it: queries stand for keys and values, what an attention gives out is kept by it already, and so is
-    the input of a convolution unless it is in 8 bits.
-    """
+    the input of a convolution unless it is in 8 bits."""
     if layer.kind is LayerKind.CONV:
         return layer.eight_bits
     return layer.name.endswith(("to_q", "proj", "proj_in", "proj_out", "net.2"))
@@ -162,16 +154,14 @@ def _reads_what_is_new(layer: Layer) -> bool:
 def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: ActivationPrecision) -> int:
     """Return the bytes that autograd keeps of one prompt in text encoders that learn. Each layer has two
     normalizations, four adapted projections, an attention, and a feed-forward of four times the width with its
-    activation: 22 h.
-    """
+    activation: 22 h."""
     per_place = 22 * precision.half
     return sum(PROMPT_TOKENS * width * depth * per_place for width, depth in widths_and_depths)
 
 
 def vae_bytes(channels: int, resolution: int, bytes_per_element: int) -> int:
     """Return the most bytes that a VAE holds at a time for one picture, without autograd. At full resolution these
-    are a residual block's input, its normalized and activated copies and its output, `channels` wide.
-    """
+    are a residual block's input, its normalized and activated copies and its output, `channels` wide."""
     return 4 * channels * resolution * resolution * bytes_per_element
 
 

@@ -86,8 +86,7 @@ def component_faults(
 
 def damaged(path: Path) -> list[Fault]:
     """Return faults when a safetensors file is missing, cut short or without a readable header. Reads the header
-    only.
-    """
+    only."""
     hint = "fetch the file again"
     try:
         size_bytes = path.stat().st_size

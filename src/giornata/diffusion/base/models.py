@@ -231,8 +231,7 @@ def _text_options(common: dict[str, Any]) -> dict[str, Any]:
 
 def _schedule_faults(config: dict[str, Any]) -> FolderFaults:
     """Return a fault for a model of EDM's formulation (Karras et al., 2022). Such a model was taught other noise, and
-    another answer to it, than its config would mean here; Playground 2.5 is one.
-    """
+    another answer to it, than its config would mean here; Playground 2.5 is one."""
     name = str(config.get("_class_name"))
     if not name.startswith("EDM"):
         return FolderFaults()
@@ -252,8 +251,7 @@ def _prediction_faults(scheduler: DDPMScheduler) -> FolderFaults:
 
 def _refuse(faults: FolderFaults, folder: Path) -> None:
     """Raise WorkloadFailed for the faults found, if any. One layout fault makes it the job's fault, damaged or
-    not.
-    """
+    not."""
     found = tuple(faults)
     if not found:
         return

@@ -46,8 +46,7 @@ def set_recompute(unet: UNet2DConditionModel, wanted: Recompute) -> None:
 
 def _again(module: nn.Module, *inputs: Any) -> Any:
     """Checkpoint a module as diffusers does, but do not save the state of torch's random numbers, which no layer
-    draws from. Reading that state is refused while a CUDA graph is captured.
-    """
+    draws from. Reading that state is refused while a CUDA graph is captured."""
     return checkpoint(module.__call__, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 

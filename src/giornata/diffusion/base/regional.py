@@ -32,8 +32,8 @@ Kinds = tuple[type[nn.Module], ...]
 
 EVERYWHERE: Kinds = UNITS
 REGIONS: Mapping[str, Kinds] = MappingProxyType({"cpu": (BasicTransformerBlock,)})
-"""What is compiled where it is not EVERYWHERE: on a CPU compiled resnets take as long as plain ones do, and twice the
-compiler's time (docs/benchmark-log.md)."""
+"""The regions compiled on devices that do not compile EVERYWHERE: on a CPU compiled resnets take as long as plain
+ones, and twice the compiler's time (docs/benchmark-log.md)."""
 NO_BOUND = 2**30
 
 Which = Callable[[str], str | None]
@@ -42,8 +42,7 @@ Which = Callable[[str], str | None]
 
 def regions(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> tuple[nn.Module, ...]:
     """Return the modules to compile, in the order of the model's modules; by default those that pay on the UNet's
-    device.
-    """
+    device."""
     wanted = kinds or REGIONS.get(unet.device.type, EVERYWHERE)
     return tuple(module for module in unet.modules() if isinstance(module, wanted))
 
@@ -99,8 +98,7 @@ def plainly(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> Iterator[
 
 def compiler_of(device: torch.device, which: Which = shutil.which) -> str | None:
     """Return the name and version of the program that makes kernels for the device; None where it is not
-    installed.
-    """
+    installed."""
     if device.type == "cuda":
         # Triton compiles the little program that launches a kernel with the C compiler.
         host = next(filter(None, map(which, ("gcc", "clang", "cc"))), None)

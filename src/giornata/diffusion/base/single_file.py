@@ -134,8 +134,7 @@ def _no_vae() -> AutoencoderKL:
 
 def _tokenizers(family: Family, layout: Path) -> tuple[CLIPTokenizer, ...]:
     """Return the tokenizers of the layout's folder where it has some, else the published ones. The second of two is
-    padded with an exclamation mark.
-    """
+    padded with an exclamation mark."""
     pads = (END, "!")
     return tuple(
         CLIPTokenizer.from_pretrained(layout / each.tokenizer)

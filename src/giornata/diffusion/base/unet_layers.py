@@ -24,7 +24,7 @@ from giornata.domain.caption_length import CHUNK
 PROMPT_TOKENS = 77
 LATENT_SCALE = 8
 UNITS = (BasicTransformerBlock, ResnetBlock2D)
-"""What gradient checkpointing computes again as a whole."""
+"""The modules that gradient checkpointing computes again as a whole."""
 LORA_INFIX = ".lora_"
 
 
@@ -43,8 +43,7 @@ class Layer:
     """One layer of a UNet, with its sizes. `block` counts the UNet's blocks in the order in which they run; `unit`
     names the part of it that is computed again as a whole, empty when there is none. `places` are the places of its
     input, `multiplies` the multiplications of its forward pass per picture, `kernel` the places that a convolution
-    looks at for one output. For `eight_bits` see giornata.diffusion.base.eight_bits.
-    """
+    looks at for one output. For `eight_bits` see giornata.diffusion.base.eight_bits."""
 
     name: str
     kind: LayerKind
@@ -72,8 +71,7 @@ class Layer:
 
 def layers_of(unet: UNet2DConditionModel, resolution: int, *, max_token_length: int = CHUNK) -> tuple[Layer, ...]:
     """Return all layers that count, for squares of `resolution` pixels and prompts of `max_token_length` tokens. An
-    adapter that is on the UNet is left out.
-    """
+    adapter that is on the UNet is left out."""
     modules = dict(unet.named_modules())
     units = [name for name, module in modules.items() if isinstance(module, UNITS)]
     found: list[Layer] = []
@@ -171,8 +169,7 @@ def training_flops(layers: Iterable[Layer], ranks: Mapping[str, int]) -> int:
     """Return the operations for one picture, forward and backward: 2 per multiplication of each matrix product.
     Backward, a frozen layer passes its gradient on (as much again), an attention has twice its products; nothing is
     passed on below the first adapted block. The adapter's own products are counted three times: forward, and for both
-    gradients. `ranks` are those of the adapted layers, by their names.
-    """
+    gradients. `ranks` are those of the adapted layers, by their names."""
     layers = tuple(layers)
     first = min((layer.block for layer in layers if layer.name in ranks), default=0)
     total = 0

@@ -23,8 +23,7 @@ def weights_digest(module: nn.Module) -> str:
 
 def tensors_digest(module: nn.Module) -> str:
     """Return the sha256 over names, types, shapes and bytes of the module's tensors. Only for what stays as it is:
-    each module is looked at once. Tensors that are not on the CPU are copied one by one.
-    """
+    each module is looked at once. Tensors that are not on the CPU are copied one by one."""
     if module not in _known:
         tensors = module.state_dict()
         with ThreadPoolExecutor(HASHING_THREADS) as pool:
@@ -41,8 +40,7 @@ def described(name: str, tensor: torch.Tensor) -> list[str]:
 
 def _configuration(module: nn.Module) -> str:
     """Return the settings that decide what the weights compute. Notes on the weights' origin are left out, because
-    they differ by node.
-    """
+    they differ by node."""
     config = getattr(module, "config", {})
     fields = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     return json.dumps({key: fields[key] for key in sorted(fields) if not key.startswith("_")}, default=str)

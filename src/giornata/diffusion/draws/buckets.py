@@ -15,8 +15,7 @@ Size = tuple[int, int]
 def bucket_sizes(*, resolution: int, steps: int, least: int, most: int) -> tuple[Size, ...]:
     """Return every size whose sides are multiples of `steps` between `least` and `most` and whose area is at most
     resolution², as large as it can be; sorted. This is kohya's list (`make_bucket_resolutions`): for each shorter or
-    longer side the greatest other one, and the square.
-    """
+    longer side the greatest other one, and the square."""
     area = resolution * resolution
     square = resolution // steps * steps
     found = {(square, square)}
@@ -58,8 +57,7 @@ def shrunk(original: Size, *, resolution: int, steps: int) -> Size:
 
 def _scaled_down(width: int, height: int, *, resolution: int, steps: int) -> tuple[int, int]:
     """Return (width, height) of about resolution² pixels. One side is a multiple of `steps`: that of the two which
-    keeps the proportions better. Divisions and roots of IEEE 754 doubles are the same on every machine.
-    """
+    keeps the proportions better. Divisions and roots of IEEE 754 doubles are the same on every machine."""
     ratio = width / height
     wide = math.sqrt(resolution * resolution * ratio)
     tall = resolution * resolution / wide
@@ -77,8 +75,7 @@ def _scaled_down(width: int, height: int, *, resolution: int, steps: int) -> tup
 
 def target_size(original: Size, *, resolution: int, buckets: Sequence[Size], no_upscale_steps: int | None) -> Size:
     """Return the size that a picture is trained at: the square, the nearest of `buckets`, or with `no_upscale_steps`
-    a multiple of that which is no larger than the picture.
-    """
+    a multiple of that which is no larger than the picture."""
     if no_upscale_steps is not None:
         return shrunk(original, resolution=resolution, steps=no_upscale_steps)
     return nearest(original, buckets) if buckets else (resolution, resolution)

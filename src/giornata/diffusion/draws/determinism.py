@@ -86,8 +86,7 @@ def _device_name(device: torch.device) -> str:
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the processor's model: the mathematical libraries choose their code by it, not only by its vector
-    width.
-    """
+    width."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

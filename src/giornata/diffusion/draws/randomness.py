@@ -39,8 +39,7 @@ def _philox(kind: str, seed: int, purpose: str, counters: tuple[int | str, ...])
 
 class _Key(ISeedSequence):
     """A seed sequence that hands Philox its key. The generator is that of `Philox(key=...)`, but that call asks the
-    system for entropy first and takes three times as long.
-    """
+    system for entropy first and takes three times as long."""
 
     def __init__(self, key: int) -> None:
         self._key = key

@@ -37,8 +37,7 @@ EMBEDDING_MEMORY_BYTES = 2**28
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
     """The text embeddings that condition the UNet on a batch of captions. `pooled_BP` is None where the family has
-    none.
-    """
+    none."""
 
     prompt_BLD: torch.Tensor
     pooled_BP: torch.Tensor | None
@@ -103,8 +102,7 @@ def _tokens(tokenizer: Any, caption: str) -> list[int]:
 def _in_chunks(tokenizer: Any, captions: Sequence[str], chunks: int, *, truncation: bool) -> torch.Tensor:
     """Return tokens of (B N) x 77: the chunks of the first caption, then those of the next. Each has the marks of
     start and end; an empty one is as an empty caption. Raises ValueError when a caption does not fit and is not to be
-    cut.
-    """
+    cut."""
     length = tokenizer.model_max_length
     room, rows = length - 2, []
     for caption in captions:

@@ -1,6 +1,5 @@
 """Decodes a picture file, or its bytes, to the picture as a viewer shows it. Loads PIL, pillow-heif and numpy,
-nothing heavier.
-"""
+nothing heavier."""
 
 import io
 import struct
@@ -63,8 +62,7 @@ def decode(source: Path | bytes, *, keep_alpha: bool = False) -> Image.Image:
 
 def upright_size(source: Path | bytes) -> tuple[int, int]:
     """Return (height, width) of the picture that `decode` gives, from the header alone where possible. Raises
-    Undecodable.
-    """
+    Undecodable."""
     with _readable(), Image.open(_file(source)) as opened:
         if opened.format == "TIFF":  # Pillow turns these by itself while it reads them
             image = ImageOps.exif_transpose(opened)
@@ -76,8 +74,7 @@ def upright_size(source: Path | bytes) -> tuple[int, int]:
 
 def stored_mode(source: Path | bytes) -> str:
     """Return Pillow's mode of the file's content ("RGB", "CMYK", "P", "I;16"), from the header. Raises
-    Undecodable.
-    """
+    Undecodable."""
     with _readable(), Image.open(_file(source)) as opened:
         return opened.mode
 

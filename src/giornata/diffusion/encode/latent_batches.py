@@ -21,12 +21,12 @@ from giornata.diffusion.encode import pixels
 from giornata.diffusion.encode.latent_store import LatentEntry
 
 MOST_ROWS = 8
-"""Where a batch gains no more; a guess, for no GPU was at hand."""
+"""The rows beyond which a batch gains nothing; a guess, for no GPU was at hand."""
 SHARE = 1 / 16
 """Part of the device's memory that a batch may take. A step takes more than this anyway."""
 
 RowsOf = Callable[[Size], int]
-"""How many pictures of a size (height, width) in pixels go through the VAE at a time."""
+"""The function from a size (height, width) in pixels to the pictures that go through the VAE at a time."""
 
 
 def one_row(_: Size) -> int:
@@ -36,8 +36,7 @@ def one_row(_: Size) -> int:
 
 def rows_on(vae: Any, device: torch.device) -> RowsOf:
     """Return the rows that suit this device: one on a CPU, and on a GPU as many as fit into a sixteenth of its
-    memory.
-    """
+    memory."""
     if device.type != "cuda":
         return one_row
     total_bytes = torch.cuda.get_device_properties(device).total_memory

@@ -50,8 +50,7 @@ Tick = Callable[[], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropView:
     """The view of a picture in one draw: which of its crops, whether mirrored, and at which resolution in pixels
-    (None: the job's).
-    """
+    (None: the job's)."""
 
     picture_sha256: str
     crop: int
@@ -145,8 +144,7 @@ class CropPolicy:
 
     def draw(self, picture_sha256: str, purpose: str, *counters: int, resolution: int | None = None) -> CropView:
         """Draw the view of one draw, named by `purpose` and `counters`, of a picture with this resolution of
-        its own.
-        """
+        its own."""
         crop = flip = 0
         if not self.center_crop:
             crop = randomness.integer(self.seed, f"crop/{purpose}", *counters, low=0, high=CROP_VARIANTS)
@@ -177,8 +175,7 @@ class CropPolicy:
 
 class LatentCache:
     """The encoded pictures of one job: 0.5 MB per entry at 1024 x 1024. `entries` decides where they are kept;
-    `rows_of` how many crops of one size go through the VAE at a time.
-    """
+    `rows_of` how many crops of one size go through the VAE at a time."""
 
     def __init__(
         self,
@@ -264,8 +261,7 @@ class LatentCache:
         self, image: Image.Image, picture_sha256: str, resolutions: Iterable[int | None] = (None,)
     ) -> bool:
         """Return True when the picture has a mask that is empty in every view at one of these resolutions of
-        its own.
-        """
+        its own."""
         _, alpha = pixels.split_alpha(image)
         if alpha is None:
             return False

@@ -45,8 +45,7 @@ class CropPlacement:
 
 def covering_size(size: tuple[int, int], target_size: tuple[int, int]) -> tuple[int, int]:
     """Return (width, height) of a picture of `size` (width, height) that is to cover `target_size` (height, width)
-    closely. One side fits, the other keeps the proportion, cut down to whole pixels.
-    """
+    closely. One side fits, the other keeps the proportion, cut down to whole pixels."""
     (width, height), (target_height, target_width) = size, target_size
     if target_width * height >= target_height * width:
         return target_width, max(target_height, height * target_width // width)
@@ -68,8 +67,7 @@ def place(
     flip: bool,
 ) -> CropPlacement:
     """Place the crop on the picture. Sizes are (height, width); `at` is (y, x) in [0, 1) of the free way, None for
-    the middle.
-    """
+    the middle."""
     free = [side - target for side, target in zip(resized, target_size, strict=True)]
     if at is None:
         top, left = (round(way / 2) for way in free)

@@ -23,8 +23,7 @@ class ScratchRow:
 
 class ScratchFile:
     """A file of `directory` to which tensors are appended, and read back to the bit. Several threads may read at a
-    time.
-    """
+    time."""
 
     def __init__(self, directory: Path, open_file: OpenFile = unnamed_file) -> None:
         self._directory, self._open = directory, open_file

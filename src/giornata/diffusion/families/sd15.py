@@ -1,6 +1,5 @@
 """The family Stable Diffusion 1.x (Rombach et al., 2022, arXiv 2112.10752), trained mostly as version 1.5: one text
-encoder, whose last hidden states are all that conditions the UNet.
-"""
+encoder, whose last hidden states are all that conditions the UNet."""
 
 from giornata.diffusion.families.family import Family, TextEncoder
 

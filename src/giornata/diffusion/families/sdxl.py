@@ -1,6 +1,5 @@
 """The family Stable Diffusion XL (Podell et al., 2023, arXiv 2307.01952): two text encoders, pooled text,
-micro-conditioning.
-"""
+micro-conditioning."""
 
 import re
 from collections.abc import Iterable
@@ -49,8 +48,7 @@ def kohya_name(layer: str, *, layers_per_block: int = SDXL_LAYERS_PER_BLOCK) -> 
 
 def layers_per_block_of(layers: Iterable[str]) -> int | None:
     """Return the resnets per level on the way down, read off the names of some UNet's layers. Each level has
-    attentions and resnets numbered from 0, and one more of them on the way up. None when no name tells.
-    """
+    attentions and resnets numbered from 0, and one more of them on the way up. None when no name tells."""
     found = []
     for layer in layers:
         match = _BLOCK.fullmatch(layer.removeprefix("unet."))

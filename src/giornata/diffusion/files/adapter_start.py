@@ -24,7 +24,7 @@ SCALED = (".lora_B.weight", ".lokr_w2", ".lokr_w2_b")
 SHOWN = 3
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of an adapter's tensors, by their names."""
+"""The shapes of an adapter's tensors, by their names."""
 
 
 def start_from(path: Path, base: BaseModel, spec: TrainSpec, adapters: Adapters) -> None:

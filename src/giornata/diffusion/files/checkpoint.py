@@ -73,8 +73,7 @@ class LoadedCheckpoint:
 
 def told_spec(spec: TrainSpec) -> dict[str, Any]:
     """Return the spec as a checkpoint stores it: without the files' name, by which no checkpoint may differ from
-    another.
-    """
+    another."""
     return spec.model_dump(mode="json", exclude={"output_name"})
 
 
@@ -192,8 +191,7 @@ def _tensor_faults(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, tor
 
 def _unreadable(path: Path, why: str) -> WorkloadFailed:
     """Return the failure for an unreadable checkpoint. It blames neither job nor node: the bytes were verified on
-    arrival, so a second machine should try them.
-    """
+    arrival, so a second machine should try them."""
     return WorkloadFailed(Reason.CRASHED, f"cannot resume from {path.name}: {why}")
 
 

@@ -38,7 +38,7 @@ from giornata.protocol.training.file_names import embeddings_file, lora_file
 Format = Literal["kohya", "diffusers"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 FILE_NAMES: Mapping[Format, str] = {"kohya": lora_file("kohya", None), "diffusers": lora_file("diffusers", None)}
-"""Of a job without an output_name."""
+"""The file names of a job without an output_name."""
 EMBEDDINGS_FILE_NAME = embeddings_file(None)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -116,8 +116,7 @@ def write_embeddings(
     extra: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the rows of new tokens as diffusers' advanced script does: `clip_l` and `clip_g`, each of N × E, for
-    `load_textual_inversion` with the tokens <s0>, <s1> … Raises as `write_kohya`; ValueError when there are none.
-    """
+    `load_textual_inversion` with the tokens <s0>, <s1> … Raises as `write_kohya`; ValueError when there are none."""
     _, rows = apart(tensors)
     if not rows:
         raise ValueError("there are no new tokens")
@@ -225,8 +224,7 @@ def _diffusers_reads(tensors: Mapping[str, torch.Tensor]) -> bool:
 
 def _diffusers_name(name: str) -> str:
     """Return the name under which diffusers' loaders look for the tensor. For magnitudes that is peft's key in the
-    UNet, and the parameter's own name in a text encoder, which transformers loads (5.23).
-    """
+    UNet, and the parameter's own name in a text encoder, which transformers loads (5.23)."""
     unet = name.startswith("unet.")
     return f"{name}.weight" if name.endswith(".lora_magnitude_vector") and not unet else name
 

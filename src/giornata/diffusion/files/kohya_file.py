@@ -37,8 +37,7 @@ MAGNITUDE = ".lora_magnitude_vector"
 
 def split_name(name: str) -> tuple[str, str]:
     """Split a name: `unet.….to_q.lora_A.weight` → (`unet.….to_q`, `.lora_A.weight`). Raises ValueError for other
-    names.
-    """
+    names."""
     for part in PARTS:
         if name.endswith(part):
             return name.removesuffix(part), part

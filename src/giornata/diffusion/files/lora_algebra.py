@@ -71,8 +71,7 @@ class LoraFactors:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LokrFactors:
     """The factors of one layer of a LoKr: `first` is w1, `second` is w2 with its kernel, float64. `numbers` counts
-    the stored numbers.
-    """
+    the stored numbers."""
 
     first: torch.Tensor
     second: torch.Tensor
@@ -107,8 +106,7 @@ Update = LoraFactors | LokrFactors
 
 class Method(StrEnum):
     """The rule for how many singular values of a layer stay. The names and formulas are those of kohya's
-    resize_lora.
-    """
+    resize_lora."""
 
     FIXED = "fixed"  # as many as the rank says
     SV_RATIO = "sv_ratio"  # those above the largest divided by the target

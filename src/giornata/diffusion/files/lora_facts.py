@@ -69,8 +69,7 @@ def facts_of(
     family: Family = SDXL,
 ) -> LoraFacts:
     """Return the facts of a job after `step` steps. `captions` are those of the instance pictures, one each;
-    `prediction_type` is the base model's.
-    """
+    `prediction_type` is the base model's."""
     captions = list(captions)
     return LoraFacts(
         rank=spec.rank,
@@ -184,6 +183,5 @@ def _tags(captions: Iterable[str]) -> dict[str, int]:
 
 def public_name(model: str) -> str:
     """Return a hub id unchanged, and only the last part of a folder's path: the rest is private and varies by
-    node.
-    """
+    node."""
     return PurePath(model).name if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model

@@ -35,7 +35,7 @@ OTHER_KINDS = {
     "lora_mid": "LoCon with a core (Tucker)",
     "oft_": "OFT",
 }
-"""What a tensor belongs to that is no factor of a plain LoRA, by a part of its name."""
+"""The kinds of tensors that are no factor of a plain LoRA, by a part of the tensor's name."""
 SHOWN = 3
 
 
@@ -51,8 +51,7 @@ class ReadLora:
 class LoraFile:
     """A file as it was read. `tensors` have the name of the file's layer and one of `kohya_file.PARTS`; `scales` are
     by layer. `others` are tensors with neither, such as embeddings, by their names in the file. `family` is known of
-    checkpoints alone.
-    """
+    checkpoints alone."""
 
     path: Path
     naming: LoraNaming
@@ -159,8 +158,7 @@ def _diffusers(path: Path, content: Mapping[str, torch.Tensor], metadata: Mappin
 
 def _pefts_key(key: str) -> str:
     """Return peft's key of a part: text encoders' parts have older names, and transformers another one for
-    magnitudes.
-    """
+    magnitudes."""
     for old, new in TEXT_PARTS.items():
         key = key.replace(old, new)
     return key.removesuffix(".weight") if key.endswith(".lora_magnitude_vector.weight") else key
@@ -168,8 +166,7 @@ def _pefts_key(key: str) -> str:
 
 def _ranks(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """Return the rank of each layer, as a file's readers see it; 0 for a LoKr of two whole factors, whose scale
-    is 1.
-    """
+    is 1."""
     ranks: dict[str, int] = {}
     for name, tensor in tensors.items():
         layer, part = split_name(name)
@@ -181,8 +178,7 @@ def _ranks(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 def _configs(metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that diffusers writes beside the weights, `unet.r` and so on; nothing when they are not a
-    JSON object.
-    """
+    JSON object."""
     try:
         found = json.loads(metadata.get("lora_adapter_metadata", "{}"))
     except ValueError:
@@ -207,8 +203,7 @@ def _scale(layer: str, rank: int, alpha: float | None, configs: Mapping[str, Any
 
 def diffusers_faults(path: Path, where: str) -> list[Fault]:
     """Return the reasons why `load_lora_weights` would not load this file, or would silently load half of it
-    (0.42).
-    """
+    (0.42)."""
     try:
         _, tensors = read_tensors(path)
     except (OSError, SafetensorError) as error:

@@ -200,8 +200,7 @@ def _factor_faults(where: str, parts: Mapping[str, torch.Tensor]) -> list[Fault]
 
 def _lokr(file: LoraFile, name: str, parts: Mapping[str, torch.Tensor]) -> LokrFactors | None:
     """Return the factors of one layer of a LoKr. None where the file does not tell the kernel of a convolution, or
-    has a core (Tucker).
-    """
+    has a core (Tucker)."""
     first, second = _product(parts, ".lokr_w1"), _product(parts, ".lokr_w2")
     if first is None or second is None or f"{name}.lokr_t2" in file.others or not all(".lokr_" in p for p in parts):
         return None

@@ -53,8 +53,7 @@ def recipe_sha256(spec: TrainSpec) -> str:
 
 def hashes_of(spec: TrainSpec, *, data_sha256: str, base_sha256: str) -> dict[str, str]:
     """Return the hashes by which LoRA files and cards name their origin. `base_sha256` is that of
-    giornata.diffusion.base.weights_digest.
-    """
+    giornata.diffusion.base.weights_digest."""
     narrow = spec.base_quantization is not BaseQuantization.NONE
     held = {QUANTIZATION_KEY: str(spec.base_quantization)} if narrow else {}
     return {SPEC_KEY: recipe_sha256(spec), DATASET_KEY: data_sha256, BASE_KEY: base_sha256} | held
@@ -69,8 +68,7 @@ def model_card(
     samples: str | None = None,
 ) -> str:
     """Return the text of the page. `files` are the LoRA files beside it; `extra` is what their metadata say besides
-    `facts`; `samples` is the sheet of pictures beside it, if there is one.
-    """
+    `facts`; `samples` is the sheet of pictures beside it, if there is one."""
     sections = [_head(facts), _title(facts)]
     sections += [] if samples is None else [_samples(facts, samples)]
     sections += [_triggers(facts), _usage(facts, files), _training(facts, parameters)]
@@ -173,6 +171,5 @@ def _quoted(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Make a user's words fit a line of Markdown: on one line, and nothing in them ends a code span or a table's
-    cell.
-    """
+    cell."""
     return " ".join(text.replace("`", "'").replace("|", "/").split())

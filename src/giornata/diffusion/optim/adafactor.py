@@ -25,8 +25,7 @@ SETTINGS = ("eps", "clip_threshold", "decay_rate", "weight_decay", "scale_parame
 
 class Adafactor(torch.optim.Optimizer):
     """The optimizer Adafactor; its arguments have the names of transformers'. The second number of `eps` counts with
-    `scale_parameter` only.
-    """
+    `scale_parameter` only."""
 
     def __init__(
         self,

@@ -59,8 +59,7 @@ def _zeros(parameter: torch.nn.Parameter, dtype: torch.dtype) -> torch.Tensor:
 @cache
 def _codes(device: torch.device) -> Mapping[str, torch.Tensor]:
     """Return the values of the 256 codes, for signed and for unsigned numbers. The tables are constants that all
-    parameters share.
-    """
+    parameters share."""
     from bitsandbytes.functional import create_dynamic_map
 
     return {

@@ -29,8 +29,7 @@ def begin(parameter: torch.nn.Parameter) -> dict[str, Any]:
 
 class Came(torch.optim.Optimizer):
     """The optimizer CAME. Every parameter has its state, as `begin` makes it, before the first step. Nothing waits
-    for the device.
-    """
+    for the device."""
 
     def __init__(
         self,
@@ -92,8 +91,7 @@ def _rms(tensor: torch.Tensor) -> torch.Tensor:
 
 class Lion(torch.optim.Optimizer):
     """The optimizer Lion. The state of each parameter is `exp_avg`, of its shape. Waits for no result of the
-    device.
-    """
+    device."""
 
     def __init__(self, groups: list[dict[str, Any]], *, betas: tuple[float, float], weight_decay: float) -> None:
         super().__init__(groups, {"betas": betas, "weight_decay": weight_decay})

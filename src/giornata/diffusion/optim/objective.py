@@ -29,8 +29,7 @@ LEAST_AREA = 1e-6
 class NoisyBatch:
     """The inputs of one forward pass. Latents, noise and mask are float32, timesteps int64. The mask is 0 … 1, where
     pictures are learned. `shown_noise_BCHW` is the noise that the UNet is shown, where that is not the noise that it
-    has to predict; for `tickets_B5` see giornata.diffusion.adapter.dropping.
-    """
+    has to predict; for `tickets_B5` see giornata.diffusion.adapter.dropping."""
 
     latents_BCHW: torch.Tensor
     noise_BCHW: torch.Tensor
@@ -80,8 +79,7 @@ class Objective:
         cls, spec: TrainSpec, scheduler: DDPMScheduler, *, prediction_type: str, dtype: torch.dtype = torch.float32
     ) -> Self:
         """Return the objective that the spec wants of a base with this scheduler. Raises ValueError for an unknown
-        prediction type.
-        """
+        prediction type."""
         if prediction_type not in PREDICTION_TYPES:
             raise ValueError(f"no objective for prediction type {prediction_type!r}; known are {PREDICTION_TYPES}")
         return cls(
@@ -156,8 +154,7 @@ class Objective:
 
     def compared(self, predicted_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
         """Return the tensor to compare with the target: the UNet's answer, or the latents that the answer
-        stands for.
-        """
+        stands for."""
         if not self.edm_style:
             return predicted_BCHW
         velocity = self.prediction_type == "v_prediction"
@@ -166,8 +163,7 @@ class Objective:
 
     def target(self, batch: NoisyBatch) -> torch.Tensor:
         """Return target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho,
-        2022); in EDM's formulation the latents.
-        """
+        2022); in EDM's formulation the latents."""
         if self.edm_style:
             return batch.latents_BCHW
         if self.prediction_type == "epsilon":
@@ -206,8 +202,7 @@ class Objective:
 
     def _alphas(self, device: torch.device) -> torch.Tensor:
         """Return alphas_T of the schedule. The tensor stays on the device that asked for it, as in the scheduler's
-        own `add_noise`: a copy in every step would wait for the device.
-        """
+        own `add_noise`: a copy in every step would wait for the device."""
         alphas_T: torch.Tensor = self.scheduler.alphas_cumprod.to(device)
         self.scheduler.alphas_cumprod = alphas_T
         return alphas_T
@@ -216,8 +211,7 @@ class Objective:
         self, predicted_BCHW: torch.Tensor, target_BCHW: torch.Tensor, timesteps_B: torch.Tensor
     ) -> torch.Tensor:
         """Return the distance, element by element. The two with a parameter c are pseudo-Huber losses (Khrapov et
-        al., 2024, arXiv 2403.16728), scaled as in diffusers and kohya.
-        """
+        al., 2024, arXiv 2403.16728), scaled as in diffusers and kohya."""
         if self.loss_type is LossType.L2:
             return functional.mse_loss(predicted_BCHW, target_BCHW, reduction="none")
         if self.loss_type is LossType.L1:
@@ -228,8 +222,7 @@ class Objective:
 
     def _c(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the point at which a pseudo-Huber loss turns from a parabola to a line, at each picture's
-        timestep.
-        """
+        timestep."""
         if self.huber_schedule is HuberSchedule.CONSTANT:
             return torch.full_like(timesteps_B, self.huber_c, dtype=torch.float32)
         if self.huber_schedule is HuberSchedule.EXPONENTIAL:
@@ -272,8 +265,7 @@ def added_conditions(time_ids_B6: torch.Tensor, embedding: Embedding) -> dict[st
 
 def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:
     """Return the base's noise schedule, with zero terminal SNR if the spec says so (Lin et al., 2024, arXiv
-    2305.08891).
-    """
+    2305.08891)."""
     if not spec.rescale_betas_zero_snr or scheduler.config.rescale_betas_zero_snr:
         return scheduler
     changed: DDPMScheduler = DDPMScheduler.from_config(scheduler.config, rescale_betas_zero_snr=True)

@@ -22,8 +22,7 @@ A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 
 class NormLimit:
     """A bound on the norms of layers, called after each update. `scaled` is how many layers were too long the last
-    time, a scalar on the device; no call waits for the device.
-    """
+    time, a scalar on the device; no call waits for the device."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], spec: TrainSpec, *, most: float) -> None:
         self._most, self._parameters = most, parameters
@@ -56,8 +55,7 @@ class NormLimit:
 
 def norm_limit(parameters: Mapping[str, torch.nn.Parameter], spec: TrainSpec) -> NormLimit | None:
     """Return the norm limit that the job wants after each update, or None. `parameters` by the names of `Adapters`;
-    they stay the same objects.
-    """
+    they stay the same objects."""
     most = spec.scale_weight_norms
     return None if most is None else NormLimit(parameters, spec, most=most)
 
@@ -113,8 +111,7 @@ class AdapterOptimizer:
 
     def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore the state as after `step` steps. Names are those of `state`; missing tensors are as at the
-        beginning.
-        """
+        beginning."""
         for name, parameter in self._parameters.items():
             state = self._kind.begin(parameter, step, on_cuda=self._on_cuda)
             for key in self._kind.tensors:
@@ -149,8 +146,7 @@ class AdapterOptimizer:
 
     def result(self) -> dict[str, torch.Tensor]:
         """Return the weights that the user gets, copied to the CPU in fp32: an average if the job wants one or the
-        optimizer makes one, the weights themselves otherwise.
-        """
+        optimizer makes one, the weights themselves otherwise."""
         return {name: tensor.cpu().clone() for name, tensor in self._result().items()}
 
     @torch.no_grad()

@@ -56,8 +56,7 @@ class OptimizerKind:
 
     def copies(self, rank: int) -> float:
         """Return the most numbers that the optimizer remembers for each number of an adapter of this rank. Rows and
-        columns of an r x n matrix are r + n numbers, at most 2/r of the r n numbers of the matrix for each pair.
-        """
+        columns of an r x n matrix are r + n numbers, at most 2/r of the r n numbers of the matrix for each pair."""
         whole = set(self.tensors) - set(self.factored) - set(self.of_vectors)
         return len(whole) + len(self.factored) / 2 * min(2.0, 2.0 / rank)
 
@@ -189,8 +188,7 @@ KINDS: Mapping[Optimizer, OptimizerKind] = {
 
 def optimizer_fingerprint(optimizer: Optimizer) -> dict[str, str]:
     """Return what the optimizer's rounding depends on: the version of its own package, and the revision of our
-    code.
-    """
+    code."""
     kind = KINDS[optimizer]
     found = {} if kind.package is None else {kind.package: version(kind.package)}
     return found if kind.revision == 1 else {**found, "optimizer": f"{optimizer}, revision {kind.revision}"}

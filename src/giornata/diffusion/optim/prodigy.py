@@ -23,7 +23,7 @@ FLAT = frozenset({"s", "p0"})
 """Those that have one dimension, whatever the parameter has."""
 FIRST_D = 1e-6
 NUMBERS = {"d": FIRST_D, "d_max": FIRST_D, "d_numerator": 0.0, "k": 0}
-"""Of each group, with their first values. `k` counts the updates."""
+"""The numbers of each group, with their first values. `k` counts the updates."""
 SETTINGS = (
     *("betas", "beta3", "eps", "weight_decay", "decouple", "use_bias_correction", "safeguard_warmup"),
     *("d0", "d_coef", "growth_rate"),
@@ -32,8 +32,7 @@ SETTINGS = (
 
 class Prodigy(torch.optim.Optimizer):
     """The optimizer Prodigy. `lr` is a factor of the rate that it finds by itself; all groups have the same, or
-    zero.
-    """
+    zero."""
 
     def __init__(
         self,
@@ -83,8 +82,7 @@ class Prodigy(torch.optim.Optimizer):
 
     def _numbers(self) -> tuple[torch.Tensor, ...]:
         """Return the numbers of the first group; all are alike. After a resume they are plain numbers, and go to the
-        device.
-        """
+        device."""
         group, device = self.param_groups[0], self.param_groups[0]["params"][0].device
         for name in NUMBERS:
             if not isinstance(group[name], torch.Tensor):  # filled in on the device: a copy would wait for it

@@ -25,7 +25,7 @@ from giornata.protocol.specs import TrainSpec
 # hundreds.
 
 APART = "_apart"
-"""What a row's name has behind its kind of rate; a slot's rows have names without it."""
+"""The ending of a row's name behind its kind of rate; a slot's rows have names without this ending."""
 
 
 class FlatRows:
@@ -134,8 +134,7 @@ class SlotOptimizer:
 
     def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[ParameterGroup]:
         """Return the groups in the order that they have without rows: checkpoints number them. `names` are those of
-        the adapter's tensors, sorted.
-        """
+        the adapter's tensors, sorted."""
         rates = {name: rate for name, (rate, _, _) in ({} if self._slot is None else self._slot.segments).items()}
         rates |= self._apart.rates
         found = []

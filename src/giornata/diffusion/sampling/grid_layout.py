@@ -36,8 +36,7 @@ class SheetRow:
 
 def cell_side_px(side_px: int) -> int:
     """Return the side at which the sheet shows a picture of `side_px`: small ones at a whole multiple, large ones at
-    MAX_CELL_PX.
-    """
+    MAX_CELL_PX."""
     if side_px >= MIN_CELL_PX:
         return min(side_px, MAX_CELL_PX)
     return side_px * math.ceil(MIN_CELL_PX / side_px)
@@ -45,8 +44,7 @@ def cell_side_px(side_px: int) -> int:
 
 def fitted(picture: Image.Image, cell_px: int) -> Image.Image:
     """Return the picture as a square cell. Pixels of small pictures stay pixels: enlarging never invents a
-    smoothness.
-    """
+    smoothness."""
     enlarged = max(picture.size) <= cell_px
     method = Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS
     return ImageOps.fit(picture.convert("RGB"), (cell_px, cell_px), method)

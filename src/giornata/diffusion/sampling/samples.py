@@ -186,8 +186,7 @@ def by_step_sheet(
     steps: Sequence[tuple[str, Sequence[Image.Image]]], base: BaseModel, spec: TrainSpec, *, cell_px: int
 ) -> Image.Image:
     """Compose all steps beside each other: a row for each prompt, a column for each of `steps` with its words over
-    it. A step without pictures has empty cells.
-    """
+    it. A step without pictures has empty cells."""
     group = Group(heading="After so many steps of training", captions=tuple(words for words, _ in steps))
     pictures = [found or [None] * len(spec.sample_prompts) for _, found in steps]
     rows = [

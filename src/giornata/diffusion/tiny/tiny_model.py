@@ -118,8 +118,7 @@ def tokenizer(words: Sequence[str], *, pad_token: str, whole: bool = False) -> C
 
 def _merges(words: Sequence[str], *, whole: bool) -> list[tuple[str, str]]:
     """Return the merges from left to right within each word: (d, o), (do, g</w>). With `whole`, of what the merges so
-    far leave of it.
-    """
+    far leave of it."""
     merges: dict[tuple[str, str], None] = {}
     for word in words:
         symbols = [*word[:-1], f"{word[-1]}</w>"]
@@ -134,8 +133,7 @@ def _merges(words: Sequence[str], *, whole: bool) -> list[tuple[str, str]]:
 
 def _merged(symbols: list[str], merges: Sequence[tuple[str, str]]) -> list[str]:
     """Apply byte-pair encoding: of all pairs of neighbors, the one whose merge came first is joined, again and
-    again.
-    """
+    again."""
     rank = {pair: number for number, pair in enumerate(merges)}
     while pairs := [pair for pair in pairwise(symbols) if pair in rank]:
         first = min(pairs, key=lambda pair: rank[pair])
@@ -165,8 +163,7 @@ def build_tiny_model(directory: Path, family: Family = SDXL) -> Path:
 
 def tiny_pipeline(second_hidden: int = HIDDEN) -> StableDiffusionXLPipeline:
     """Make the tiny model in memory, fp32 on the CPU. Leaves torch's random state as it was. SDXL's own second text
-    encoder is wider than its first: `second_hidden` is that of the second.
-    """
+    encoder is wider than its first: `second_hidden` is that of the second."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         tokenizers = [tokenizer(WORDS, pad_token=pad) for pad in PAD_TOKENS]
         first = CLIPTextModel(text_config(tokenizers[0], hidden=HIDDEN))
@@ -190,8 +187,7 @@ def tiny_pipeline(second_hidden: int = HIDDEN) -> StableDiffusionXLPipeline:
 
 def tiny_sd15_pipeline() -> StableDiffusionPipeline:
     """Make a tiny model of Stable Diffusion 1.5's architecture, as `tiny_pipeline` does: one text encoder,
-    convolutions around its attention, nothing added to the time.
-    """
+    convolutions around its attention, nothing added to the time."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         words = tokenizer(WORDS, pad_token=PAD_TOKENS[0])
         encoder = CLIPTextModel(text_config(words, hidden=HIDDEN))

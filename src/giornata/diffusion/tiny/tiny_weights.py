@@ -84,8 +84,7 @@ def set_unet_weights(unet: nn.Module) -> None:
 
 def set_vae_weights(vae: nn.Module) -> None:
     """Set the VAE's weights. Encoder: three 2 x 2 averages. Decoder: three smoothed doublings. Latents: R, G, B and
-    brightness.
-    """
+    brightness."""
     draw_weights(vae, "vae")
     with torch.no_grad():
         for part in (vae.encoder, vae.decoder):

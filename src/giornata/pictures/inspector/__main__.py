@@ -31,8 +31,7 @@ REPORT_BYTES = 1 << 20  # what the process may write into any one file, its stde
 
 def take_limits(*, memory_bytes: int) -> None:
     """Limit the memory and the file sizes of this process, and let it leave no core file. Systems without such limits
-    (Windows) are left as they are.
-    """
+    (Windows) are left as they are."""
     if sys.platform == "win32":
         return
     import resource
@@ -62,8 +61,7 @@ def allow_cpu(cpu_s: int) -> None:
 
 def answer(requests: Iterable[str], replies: IO[str], limits: PictureLimits) -> None:
     """Write one reply line for each request line, flushed at once, so that the caller knows which picture is in
-    hand.
-    """
+    hand."""
     for line in requests:
         request = json.loads(line)
         allow_cpu(limits.cpu_s)
@@ -98,8 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _decode_avif_in_one_thread() -> None:
     """Make Pillow decode AVIF in one thread. A thread for each core would eat up the address space: malloc sets some
-    of it aside for every thread.
-    """
+    of it aside for every thread."""
     with suppress(ImportError):  # Pillow before 11.3 reads no AVIF
         from PIL import AvifImagePlugin
 

@@ -24,8 +24,7 @@ SRGB_PRIMARIES = {1, 2, 5, 6, 7}  # H.273, table 2: BT.709, unspecified, and the
 
 def heif_notes(info: dict[Any, Any]) -> list[str]:
     """Return notes on how a HEIF picture with this `info` will be treated, as far as other formats have no such
-    thing.
-    """
+    thing."""
     notes = []
     if info.get("original_orientation") in range(2, 9):
         notes.append("turned as its EXIF orientation says")

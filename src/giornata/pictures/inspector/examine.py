@@ -288,8 +288,7 @@ def what_instead(data: bytes) -> tuple[str, str]:
 
 def webp_size(data: bytes) -> tuple[int, int] | None:
     """Return the width and height that a WebP header declares; None for anything else (RFC 9649, sections
-    2.5-2.7).
-    """
+    2.5-2.7)."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
         return None
     kind = data[12:16]

@@ -92,8 +92,7 @@ class SmallUNet(nn.Module):
 
 def build(channels: int, device: torch.device, *, adapters: str) -> SmallUNet:
     """Build the network on the device. Its base is always the same one; `adapters` names the draw of the adapters,
-    whose parameters are the only ones that learn.
-    """
+    whose parameters are the only ones that learn."""
     with torch.device("meta"):
         model = SmallUNet(channels)
     model.to_empty(device="cpu")

@@ -16,7 +16,7 @@ LEARNING_RATE = 5e-3
 LEAST_STEPS_TO_FALL = 5
 
 Bend = Callable[[int, torch.Tensor], torch.Tensor]
-"""What a test does to the prediction of a step. On a sound device: nothing."""
+"""The function by which a test damages the prediction of a step. On a sound device it does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,7 @@ def train(
     steps: int, device: torch.device, size: CanarySize, *, bend: Bend, told: Callable[[int, float], None]
 ) -> CanaryRun:
     """Train the adapters to answer as other adapters on the same base do. `told` gets each step's number, from 1, and
-    its loss, and may raise to end it.
-    """
+    its loss, and may raise to end it."""
     student = build(size.channels, device, adapters="student")
     optimizer = torch.optim.AdamW([each for each in student.parameters() if each.requires_grad], lr=LEARNING_RATE)
     losses = []

@@ -23,7 +23,7 @@ WORD_BYTES = 8
 ODD = 0x2545F4914F6CDD1D  # neighboring words differ in about half of their bits
 
 Touch = Callable[[torch.Tensor], None]
-"""What a test does to a piece of memory after it was written. On a sound device: nothing."""
+"""The function by which a test damages memory after it was written. On a sound device it does nothing."""
 
 
 def bytes_to_check(device: torch.device) -> int:
@@ -106,8 +106,7 @@ def tflops(
     device: torch.device, side: int, matmul: Matmul, *, now_s: Callable[[], float] = time.perf_counter
 ) -> float:
     """Measure square products for a quarter of a second, in bfloat16 on CUDA: 2·side³ operations each, in 10¹² a
-    second.
-    """
+    second."""
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = (_signs(side, side, name).to(device, kind) for name in "ab")
     matmul(a, b)
@@ -171,8 +170,7 @@ class CanaryWorkload:
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
         """Check the device. Raises Stopped, and WorkloadFailed when the device does not compute what every other one
-        does.
-        """
+        does."""
         spec = CanarySpec.model_validate(start.spec)
         summary = self._arithmetic(reporter) | self._memory(reporter) | self._training(spec.steps, reporter)
         return Outcome(step=spec.steps, summary=summary)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Listening:
     """The state of a listener. `left`: the listener has left. `whole`: the run has ended, and all that it printed was
-    handed over.
-    """
+    handed over."""
 
     left: threading.Event = field(default_factory=threading.Event)
     whole: threading.Event = field(default_factory=threading.Event)
@@ -102,8 +101,7 @@ class RayJobs(Protocol):
 
     def submit(self, job_id: str, command: str) -> str:
         """Begin a run; return the submission's id. When another node begins the same run at the same moment, one of
-        the two gets a ConnectionError.
-        """
+        the two gets a ConnectionError."""
 
     def state(self, submission_id: str) -> RunState: ...
 
@@ -119,7 +117,7 @@ class RayJobs(Protocol):
 
 METADATA = "giornata_job_id"
 STOP_S = 300
-"""How long a run that was told to stop may take for its last checkpoint."""
+"""The seconds that a stopping run may take for its last checkpoint."""
 PATIENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
 """Read by Ray in the run's environment: otherwise SIGKILL follows SIGTERM after three seconds."""
 
@@ -139,8 +137,7 @@ def _answered() -> Iterator[None]:
 
 class Cluster:
     """The real cluster, as the node's environment names it to Ray: RAY_ADDRESS (the dashboard's, http://head:8265),
-    and for a cluster with a token RAY_AUTH_MODE=token.
-    """
+    and for a cluster with a token RAY_AUTH_MODE=token."""
 
     def __init__(self) -> None:
         from ray.job_submission import JobSubmissionClient

@@ -23,7 +23,7 @@ from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, Listening, Ray
 
 POLL_S = 2.0
 AWAY_S = 600.0
-"""How long the cluster may not answer before the attempt gives up."""
+"""The seconds without an answer from the cluster after which the attempt gives up."""
 LAST_WORDS_S = 60.0
 """For what a run printed at its end to arrive: Ray looks once a second, and later where it has much to do."""
 SIGN_S = 60.0
@@ -66,8 +66,7 @@ class PretrainWorkload:
 
     def _begun(self, start: Start, reporter: Reporter) -> tuple[RayJobs, str, bool]:
         """Return the cluster, and the run on it: one that is under way (True), or a new one. A cluster that does not
-        answer is waited for.
-        """
+        answer is waited for."""
         by_s = self._clock_s() + AWAY_S
         while True:
             reporter.phase("looking for Ray")

@@ -30,8 +30,7 @@ another order."""
 
 def lora_layer(base: BaseModel, spec: TrainSpec) -> str:
     """Return LEAN when the lean layer can carry every layer of the adapter, PEFT when none, otherwise BOTH. The base
-    is bare yet.
-    """
+    is bare yet."""
     lean = len(lean_layers(base, spec))
     if not lean:
         return PEFT
@@ -47,8 +46,7 @@ def layer_entries(layer: str, spec: TrainSpec) -> dict[str, str]:
 @contextmanager
 def attach_adapter(base: BaseModel, spec: TrainSpec, start: Start) -> Iterator[tuple[Adapters, JobOptimizer]]:
     """Attach adapter and optimizer to the base as they are before the first step, and remove them afterwards. Raises
-    WorkloadFailed as `add_adapters`, `add_tokens` and `load_init_lora`.
-    """
+    WorkloadFailed as `add_adapters`, `add_tokens` and `load_init_lora`."""
     with add_tokens(base, spec) as tokens, _attached(base, spec) as (put_on, slot):
         if starts_from_file(spec, start):
             load_init_lora(base, spec, start.inputs, put_on)
@@ -59,8 +57,7 @@ def attach_adapter(base: BaseModel, spec: TrainSpec, start: Start) -> Iterator[t
 @contextmanager
 def _attached(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, AdapterSlot | None]]:
     """Attach the adapter, and yield it with its slot in the lean layers: one for every layer that they can carry. The
-    others have peft's layers.
-    """
+    others have peft's layers."""
     lean = lean_layers(base, spec)
     if not lean:
         with add_adapters(base, spec) as adapters:
@@ -82,8 +79,7 @@ def _optimizer(
     put_on: Adapters, adapters: Adapters, spec: TrainSpec, tokens: NewTokens, slot: AdapterSlot | None
 ) -> JobOptimizer:
     """Return the optimizer, over whole rows where that makes no difference; over the adapter's tensors where it
-    would: 8-bit AdamW and Adafactor look at a tensor as a whole.
-    """
+    would: 8-bit AdamW and Adafactor look at a tensor as a whole."""
     if KINDS[spec.optimizer].on_rows:
         in_slot = set() if slot is None else slot.adapters.parameters.keys()
         apart = {name: each for name, each in put_on.parameters.items() if name not in in_slot}
@@ -101,8 +97,7 @@ ROLE = "init_lora"
 
 def starts_from_file(spec: TrainSpec, start: Start) -> bool:
     """Return True when the attempt reads the file. A resume does not: its checkpoint holds the weights that came of
-    the file.
-    """
+    the file."""
     return spec.init_lora is not None and start.resume is None
 
 
@@ -114,8 +109,7 @@ def load_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile]
 
 def check_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile]) -> None:
     """Check the file as `load_init_lora` does, before hours are spent on caching. The base is left as it was; others
-    may be training on it, if the job could share their batch.
-    """
+    may be training on it, if the job could share their batch."""
     if why_not_lean(base, spec):
         with add_adapters(base, spec) as adapters:
             load_init_lora(base, spec, inputs, adapters)

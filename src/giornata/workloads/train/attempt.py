@@ -48,8 +48,7 @@ def _nothing() -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingAttempt:
     """The parts of one attempt that are fixed from its start. `between` is called after each item of the caching
-    phase.
-    """
+    phase."""
 
     start: Start
     spec: TrainSpec
@@ -127,8 +126,7 @@ class TrainingAttempt:
 
     def _tick(self, done: int, total: int) -> None:
         """Report the item and obey the agent between the items of the caching phase: there is nothing to save yet, so
-        every stop is a plain one.
-        """
+        every stop is a plain one."""
         self.between()
         self.reporter.phase("caching", done, total)
         wish = self.reporter.wish()

@@ -189,8 +189,7 @@ class BatchTrainer:
         self, attempt: TrainingAttempt, ready: Prepared, slot: AdapterSlot, threads: ExitStack
     ) -> BatchMember | None:
         """Return the job in its slot, as far as it is; None for one whose steps were done already, which has ended
-        now.
-        """
+        now."""
         if starts_from_file(attempt.spec, attempt.start):
             load_init_lora(self._base, attempt.spec, attempt.start.inputs, slot.adapters)
         optimizer = SlotOptimizer(slot, attempt.spec)
@@ -293,8 +292,7 @@ class BatchTrainer:
 
     def _make(self, one: Pass) -> torch.Tensor:
         """Make the pass by graph, if no job in the batch has said off or has dropouts. Graphs hold for the present
-        jobs, in their places.
-        """
+        jobs, in their places."""
         composed = self._slots.width, tuple(self._members)
         if composed != self._composed:
             self._graphs.forget()
@@ -305,8 +303,7 @@ class BatchTrainer:
 
     def _one_pass(self, rows: dict[BatchMember, MemberBatch]) -> Pass:
         """Return the pass of a micro-batch of all jobs. Embeddings are among its inputs where the text encoders are
-        frozen.
-        """
+        frozen."""
         inputs = self._shown({member.slot.place: each for member, each in rows.items()})
         texts = None
         if next(iter(rows.values())).embedding is None:

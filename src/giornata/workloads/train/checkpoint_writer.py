@@ -142,8 +142,7 @@ class CheckpointWriter:
 
     def changed(self, from_step: int, fingerprint: Fingerprint, *, last_counts: bool = False) -> None:
         """Record that bits depend on this fingerprint from step `from_step` on. With `last_counts` an entry of the
-        same step is forgotten: what was computed under it was thrown away.
-        """
+        same step is forgotten: what was computed under it was thrown away."""
         forgotten = last_counts and bool(self.history) and self.history[-1]["from_step"] == from_step
         kept = self.history[:-1] if forgotten else self.history
         if fingerprint != _last(kept):

@@ -42,8 +42,7 @@ _TENSOR = "pictures"
 
 def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range | None = None) -> str:
     """Hash everything that the pictures depend on: all of the job's, or those with the numbers in `portion`. A base
-    may change under its name: its weights count too, by the hash that was taken when they were loaded.
-    """
+    may change under its name: its weights count too, by the hash that was taken when they were loaded."""
     depends = {
         "base_sha256": base_sha256,
         "class_prompt": spec.class_prompt,
@@ -141,8 +140,7 @@ def _drawn(
     base: BaseModel, spec: TrainSpec, number: int, pack: _Pack, tick: Callable[[int, int], None]
 ) -> torch.Tensor:
     """Draw one picture of the pack, pixels_HWC. `tick` is called before all but the pack's first: after its last the
-    pack is kept before anything else.
-    """
+    pack is kept before anything else."""
     if number > pack.numbers.start:
         tick(number, spec.num_class_images)
     return draw(base, spec, number)

@@ -38,14 +38,13 @@ KERNELS = "compile"
 COMPILER_FAILED = "compiler-failed"
 """The notice that goes into the job's events when auto goes on without kernels."""
 SIZES_IN_BUCKETS = 6
-"""How many sizes the pictures of a job with enable_bucket are taken to have. A guess."""
+"""The assumed number of picture sizes in a job with enable_bucket. A guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
     """The seconds measured on a kind of device: `saved_s` per region and pass (forward and backward), `made_s` per
-    kind of region and size of picture, `found_s` likewise where the kernels are on disk already.
-    """
+    kind of region and size of picture, `found_s` likewise where the kernels are on disk already."""
 
     saved_s: float
     made_s: float
@@ -61,8 +60,7 @@ CUDA has no row, and auto is off there, until this code has been measured on it.
 class CompiledSteps:
     """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and the `kernels`
     to be made. There is one kernel for each kind of region and size of picture, and one more for the first region, to
-    whose input no gradient goes back.
-    """
+    whose input no gradient goes back."""
 
     passes: int
     regions: int
@@ -97,8 +95,7 @@ class CompiledSteps:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiler:
     """The compiler of a node: `version_of` a device's compiler (None: it has none), the cache of kernels, and the
-    table of speeds that auto goes by.
-    """
+    table of speeds that auto goes by."""
 
     version_of: Callable[[torch.device], str | None] = compiler_of
     cache: KernelCache = field(default_factory=KernelCache)
@@ -138,8 +135,7 @@ class Kernels:
     @property
     def entry(self) -> dict[str, str | None]:
         """Return the fingerprint's entry: empty for plain kernels, and None where those took over from compiled
-        ones.
-        """
+        ones."""
         return {KERNELS: self._version} if self._version is not None or self._had else {}
 
     def carry_out(self, steps: Callable[[], None], *, undo: Callable[[], None]) -> None:
@@ -167,8 +163,7 @@ class Kernels:
         self, make: Callable[[Pass], torch.Tensor], gradients: Callable[[], Sequence[torch.Tensor]]
     ) -> Callable[[Pass], torch.Tensor]:
         """Return `make`, whose first pass is made by plain kernels too; itself without kernels, and where the user
-        wants them.
-        """
+        wants them."""
         if self._version is None or self._spec.compile is Compile.ON:
             return make
         plain = partial(plainly, self._base.unet)
@@ -223,8 +218,7 @@ class Kernels:
 
     def _resumed(self, header: Header) -> str | None:
         """Return the compiler's version that the run resumes with, as the checkpoint says. When auto finds no
-        compiler any more, plain kernels go on, as on other hardware: recorded, and never silent.
-        """
+        compiler any more, plain kernels go on, as on other hardware: recorded, and never silent."""
         before: str | None = header.fingerprint.get(KERNELS)
         if before is None or header.step >= self._spec.max_train_steps:
             return before
@@ -262,8 +256,7 @@ def _in_words(work: CompiledSteps, speeds: Speeds, *, at_hand: bool) -> str:
 
 def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kernels, first_step: int) -> None:
     """Go back to before the attempt's first step, which failed before its update, and go on from there without
-    kernels.
-    """
+    kernels."""
     optimizer.forget_gradients()
     without = {name: value for name, value in writer.fingerprint.items() if name != KERNELS}
     writer.changed(first_step, without | kernels.entry, last_counts=True)

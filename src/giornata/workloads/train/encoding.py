@@ -67,8 +67,7 @@ def encode_missing(
     cache_writer: CacheWriter | None,
 ) -> None:
     """Encode those of the portions' captions, and of `views`, that the caches do not hold yet. `look_at_all`: also
-    look for faults of pictures that nothing is encoded of, unless they were encoded before and so are fine.
-    """
+    look for faults of pictures that nothing is encoded of, unless they were encoded before and so are fine."""
     missing = {view for view in views if view not in latents}
     fine = {view.picture_sha256 for view in views if view in latents} if look_at_all else None
     unsaid = [
@@ -139,8 +138,7 @@ def _wanted(
     portion: ShardContents, missing: Collection[CropView], *, skipped: Collection[str] | None
 ) -> Iterator[PictureToEncode]:
     """Yield the portion's pictures with those views that are missing. Pictures without any are looked at nonetheless,
-    save those that are `skipped`; None stands for all of these.
-    """
+    save those that are `skipped`; None stands for all of these."""
     views: dict[str, list[CropView]] = defaultdict(list)
     for view in portion.views:
         if view in missing:
@@ -170,8 +168,7 @@ def _look(latents: LatentCache, wanted: PictureToEncode) -> DecodedPicture:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedInputs:
     """The encoded inputs that the training steps read. `embeddings` is None when the text encoders must run at every
-    step: they learn, or the captions change all the time.
-    """
+    step: they learn, or the captions change all the time."""
 
     draws: SamplingPlan
     latents: LatentCache

@@ -53,9 +53,9 @@ from giornata.workloads.train.sample_set import SampleSet
 # the shards. A small job is one shard.
 
 PORTION_PIXELS = 32 * 2**20
-"""As many as 32 pictures of 1024 x 1024 have: seconds of a fast GPU, a minute of a slow one; 16 MiB to upload."""
+"""The pixels of 32 pictures of 1024 x 1024: seconds of a fast GPU, a minute of a slow one; 16 MiB to upload."""
 PORTION_CAPTIONS = 64
-"""Of SDXL 40 MiB."""
+"""The captions of a portion: 40 MiB for SDXL."""
 
 Picture = tuple[SampleSet, tuple[Sample, ...]]
 """A distinct picture: where it is had from, and the samples that show it."""
@@ -64,8 +64,7 @@ Picture = tuple[SampleSet, tuple[Sample, ...]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardContents:
     """The contents of one shard: pictures, every view of them that the job will ever look at (some have none), and
-    captions.
-    """
+    captions."""
 
     pictures: tuple[Picture, ...] = ()
     views: tuple[CropView, ...] = ()
@@ -81,8 +80,7 @@ def shard_contents(
     pixels: int,
 ) -> tuple[ShardContents, ...]:
     """Divide the job into shards, the pictures in the order of their sample sets. `views` are those of the whole job,
-    of about `view_pixels` each; `pixels` is how many make a portion full.
-    """
+    of about `view_pixels` each; `pixels` is how many make a portion full."""
     of_picture: dict[str, list[CropView]] = defaultdict(list)
     for view in views:
         of_picture[view.picture_sha256].append(view)
@@ -115,15 +113,14 @@ def _distinct(sample_sets: Iterable[SampleSet]) -> list[Picture]:
 
 FORMAT = 1
 WORTH_PIXELS = 16 * 2**20
-"""As many as sixteen pictures of 1024 x 1024 have: a second or two of a fast GPU, and half a minute of a slow one."""
+"""The pixels of sixteen pictures of 1024 x 1024: a second or two of a fast GPU, and half a minute of a slow one."""
 MOST_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardKeys:
     """The keys of a job's shards. `with_captions`: its text encoders are frozen. `rows_of`: how many pictures of a
-    size are encoded together.
-    """
+    size are encoded together."""
 
     base: BaseModel
     crop_policy: CropPolicy
@@ -142,8 +139,7 @@ class ShardKeys:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingCache:
     """The cache from which an attempt gets shards, and in which it leaves them. `worth_pixels`: see the rule above;
-    `portion_pixels`: see `portions`. `save` has the signature of safetensors' own.
-    """
+    `portion_pixels`: see `portions`. `save` has the signature of safetensors' own."""
 
     reporter: Reporter
     directory: Path
@@ -160,8 +156,7 @@ class EncodingCache:
         embeddings: EmbeddingCache | None,
     ) -> "CacheWriter":
         """Fill the caches with the portions' shards that exist; `views` are those that the attempt needs. Returns the
-        writer that takes the shards to be kept.
-        """
+        writer that takes the shards to be kept."""
         cache_writer = CacheWriter(encoding_cache=self, latents=latents, embeddings=embeddings)
         if len(portions) > 1:
             together = [view for portion in portions for view in portion.views]
@@ -245,8 +240,7 @@ class EncodingShard:
 
     def tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the tensors by their names in the file, and what they are. Views that share an entry share its
-        tensors.
-        """
+        tensors."""
         tensors: dict[str, torch.Tensor] = {}
         places: dict[int, int] = {}
         views = []

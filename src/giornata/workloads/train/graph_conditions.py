@@ -1,6 +1,5 @@
 """The conditions for CUDA graphs, decided before the first step; docs/reference/training.md has the table for
-users.
-"""
+users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +26,7 @@ DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """The case to decide: a job before its steps. Its steps take at most `need_bytes` by graph. `budget` is None
-    where memory has no bound.
-    """
+    where memory has no bound."""
 
     spec: TrainSpec
     device: torch.device
@@ -42,8 +40,7 @@ class Case:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A condition for graphs. `why_not` says why passes of a case cannot run as graphs; None when the condition
-    allows them. `quiet`: the user knows that already.
-    """
+    allows them. `quiet`: the user knows that already."""
 
     name: str
     why_not: Callable[[Case], str | None]
@@ -133,8 +130,7 @@ class Capturing:
         budget: MemoryBudget | None,
     ) -> Graphs:
         """Return the graphs of an attempt. The reason why there are none is told, where the user could not know
-        it.
-        """
+        it."""
         recorder = None if spec.cuda_graphs is CudaGraphs.OFF else self.recorder_of(device)
         case = Case(
             spec=spec,
@@ -165,8 +161,7 @@ def off(why: str) -> dict[str, Any]:
 
 def alone_bytes(sizes: MemorySizes, memory_plan: MemoryPlan, rules: Rules = RULES) -> int:
     """Return the most that a job takes by graph when it trains alone: plain passes are made between those by graph,
-    and pictures are drawn.
-    """
+    and pictures are drawn."""
     beside_bytes = max(sizes.activation_bytes(memory_plan), sizes.decoding_bytes)
     return sizes.weights_bytes + sizes.trained_bytes + beside_bytes + sizes.graphs_bytes(memory_plan, rules.most)
 

@@ -74,8 +74,7 @@ class Rules:
     """The rules for recording and checking graphs. `record_at`: the use of a kind of pass at which its graph is
     recorded. `checks`: how many of the first passes by a graph are made plainly too; at least 2, for only another
     batch shows that an input was not copied in. `most`: graphs at a time; a kind of pass that is used twice as often
-    as the rarest takes its place. `worth_steps`: with auto, steps that a job must have left; a guess.
-    """
+    as the rarest takes its place. `worth_steps`: with auto, steps that a job must have left; a guess."""
 
     record_at: int = 2
     checks: int = 3
@@ -251,8 +250,7 @@ def part_of(kind: type[Part], prefix: str, inputs: Tensors) -> Part:
 
 def same_bytes(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
     """Return True when two lists of tensors have equal bytes, NaN and signs of zeros included. Waits for the
-    device.
-    """
+    device."""
     if len(ours) != len(theirs):
         return False
     pairs = zip(ours, theirs, strict=True)

@@ -30,7 +30,7 @@ from giornata.workloads.train.step_metrics import Clock, StepMeter, diverged
 from giornata.workloads.train.steps import encoded
 
 LOOKS = 4
-"""How often each picture is looked at."""
+"""The number of times that each picture is looked at."""
 PURPOSE = "held-out"
 VALIDATION_LOSS = "validation_loss"
 """The metric."""
@@ -134,8 +134,7 @@ class HeldOutEvaluator:
 
     def after(self, step: int, loss: torch.Tensor) -> dict[str, float]:
         """Return the metric of step number `step` (from 1), which has this loss; empty for most steps. The time that
-        it takes is not the step's.
-        """
+        it takes is not the step's."""
         if self.held_out is None or step not in validated_steps(self.held_out.spec):
             return {}
         loss.item()  # what is under way is the step's

@@ -51,8 +51,7 @@ class Unsealed(ValueError):
 class KernelCache:
     """The compiled kernels of a node. `directory` is where torch keeps kernels (TORCHINDUCTOR_CACHE_DIR), None when
     none was chosen: nothing is known of it then. With `secret` kernels are shared with other nodes. `load` and `save`
-    have the signatures of torch.compiler's.
-    """
+    have the signatures of torch.compiler's."""
 
     directory: Path | None = None
     secret: bytes | None = None
@@ -126,8 +125,7 @@ def sealed(content: bytes, key: str, secret: bytes) -> bytes:
 
 def opened(received: bytes, key: str, secret: bytes) -> bytes:
     """Return the content of a sealed file. Raises Unsealed unless it was sealed with this secret for this very
-    entry.
-    """
+    entry."""
     begin = len(SEAL) + MAC_BYTES
     mac, content = received[len(SEAL) : begin], received[begin:]
     if not received.startswith(SEAL) or not hmac.compare_digest(mac, _mac(content, key, secret)):
@@ -143,8 +141,7 @@ def _mac(content: bytes, key: str, secret: bytes) -> bytes:
 
 def kernel_key(base: BaseModel, spec: TrainSpec, memory_plan: MemoryPlan, *, layer: str, compiler: str) -> str:
     """Hash what decides which kernels a job needs. It only says where to look: torch finds each kernel by a hash of
-    what it computes, and what is missing is compiled.
-    """
+    what it computes, and what is missing is compiled."""
     given = spec.model_dump(mode="json")
     depends: Mapping[str, Any] = {
         "compiler": compiler,

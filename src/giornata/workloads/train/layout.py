@@ -62,8 +62,7 @@ def lay_out(
 
 def sizes_in_a_place(base: BaseModel, spec: TrainSpec) -> MemorySizes:
     """Return the sizes of the largest job that may share a batch with this one: of the same shapes, with all of the
-    rank, the optimizer that remembers most, and an average of its weights.
-    """
+    rank, the optimizer that remembers most, and an average of its weights."""
     largest = {
         "rank": rank_ceiling(spec.rank),
         "optimizer": max(OPTIMIZERS, key=lambda each: len(KINDS[each].tensors)),

@@ -47,8 +47,7 @@ _ORDER = (Recompute.OFF, Recompute.SELECTIVE, Recompute.FULL)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """A plan for the device's memory. `rows`: how many pictures go through the model at once, with as many class
-    pictures beside them, if any.
-    """
+    pictures beside them, if any."""
 
     recompute: Recompute
     rows: int
@@ -121,7 +120,7 @@ FRAGMENTED = 0.05
 """Part of a device that an allocator cannot use. A guess that errs on the safe side."""
 OTHERS_MATTER_BYTES = GIB
 GRAPH_BYTES = 64 * 2**20
-"""What a CUDA graph of a pass takes besides tensors, at some 8,000 launches. A guess; not measured by us."""
+"""The bytes of a CUDA graph of a pass besides tensors, at some 8,000 launches. A guess; not measured by us."""
 FP32_BYTES = 4
 
 
@@ -166,8 +165,7 @@ class MemorySizes:
     """The memory that a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient
     checkpointing; `sample_sets` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however
     many pictures go through the model at once, by gradient checkpointing; empty for adapters that are not multiplied
-    out. `decoding_bytes` is what a picture takes that is drawn at the end.
-    """
+    out. `decoding_bytes` is what a picture takes that is drawn at the end."""
 
     weights_bytes: int
     trained_bytes: int
@@ -191,8 +189,7 @@ class MemorySizes:
     def graphs_bytes(self, memory_plan: MemoryPlan, graphs: int) -> int:
         """Return the bytes that CUDA graphs take beside plain passes. These are activations in a pool of their own,
         which all graphs share; copies of gradients, weights and moments while the first passes are checked; the
-        graphs themselves.
-        """
+        graphs themselves."""
         return self.activation_bytes(memory_plan) + 2 * self.trained_bytes + graphs * GRAPH_BYTES
 
     def peak_bytes(self, memory_plan: MemoryPlan) -> int:
@@ -202,8 +199,7 @@ class MemorySizes:
 
 def sizes_of(base: BaseModel, spec: TrainSpec) -> MemorySizes:
     """Return the sizes of a job on this base, by its shapes alone. Nothing is computed, and no adapter need be
-    on it.
-    """
+    on it."""
     mixed = spec.mixed_precision == "bf16"
     precision = ActivationPrecision.of(mixed=mixed, lean=not why_not_lean(base, spec))
     layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
@@ -258,8 +254,7 @@ def _worn(public_name: str, spec: TrainSpec) -> AdapterShape:
 
 def _of_texts(base: BaseModel, spec: TrainSpec, precision: ActivationPrecision) -> tuple[int, int, int]:
     """Return the bytes of text encoders that learn: what autograd keeps of a prompt, numbers that are trained, and
-    what autograd keeps of adapters that are multiplied out. Gradients go through the encoders to new tokens too.
-    """
+    what autograd keeps of adapters that are multiplied out. Gradients go through the encoders to new tokens too."""
     kept = trained = multiplied_out = 0
     chunks = spec.max_token_length // CHUNK
     if spec.train_text_encoder or spec.train_text_encoder_ti:
@@ -296,8 +291,7 @@ def fitted(spec: TrainSpec, sizes: MemorySizes, budget: MemoryBudget | None, lar
 
 def why_not_drawn(sizes: MemorySizes, budget: MemoryBudget | None) -> str | None:
     """Return the reason why the device has no room to draw a picture after the last step; None when it has. A job is
-    never refused for this reason, nor made smaller: its files matter more than pictures of what they do.
-    """
+    never refused for this reason, nor made smaller: its files matter more than pictures of what they do."""
     need_bytes = sizes.weights_bytes + sizes.trained_bytes + sizes.decoding_bytes
     if budget is None or need_bytes <= budget.usable_bytes:
         return None
@@ -332,8 +326,7 @@ def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:
 def _preparing_bytes(base: BaseModel, spec: TrainSpec) -> int:
     """Return the bytes for encoding one picture, or decoding one for class pictures. Pictures that are encoded
     together take at most a sixteenth of the device (giornata.diffusion.encode.latent_batches), which is not reckoned
-    here.
-    """
+    here."""
     if spec.with_prior_preservation and spec.class_dataset is None:
         return _decoding_bytes(base, spec)
     return memory.vae_bytes(base.vae.config.block_out_channels[0], spec.resolution, base.vae.dtype.itemsize)

@@ -109,8 +109,7 @@ class OomRetry:
 
     def _smaller(self) -> MemoryPlan | None:
         """Return the first plan that is expected to leave at most half of the activations; else the smallest,
-        if any.
-        """
+        if any."""
         below = below_on(fallbacks(self._stepper.spec), self.memory_plan)
         sizes = self._layout.sizes
         most_bytes = ENOUGH * sizes.activation_bytes(self.memory_plan)

@@ -135,8 +135,7 @@ def _length_faults(
     classes: SampleSet | None,
 ) -> list[Fault]:
     """Return faults for captions and prompts with more tokens than fit. A shuffled caption has to fit in any
-    order.
-    """
+    order."""
     if spec.truncate_captions:
         return []
     heard = [(where, spoken(spec, prompt)) for where, prompt in prompts]
@@ -148,8 +147,7 @@ def _length_faults(
 
 def header_of(start: Start, spec: TrainSpec, *, data_hash: str, base_sha256: str) -> Header | None:
     """Return the header of the checkpoint that the attempt resumes from, checked before hours are spent on
-    caching.
-    """
+    caching."""
     resume = start.resume
     if resume is None:
         return None

@@ -36,8 +36,7 @@ def from_files(
     inputs: Iterable[InputFile], role: Role, prompt: str | None, *, keep_alpha: bool = False
 ) -> tuple[SampleSet, list[Fault]]:
     """Make samples of the input files of one role. A picture without a caption of its own gets `prompt`; a fault if
-    there is none.
-    """
+    there is none."""
     samples, faults = [], []
     for file in inputs:
         if file.role != role:
@@ -69,8 +68,7 @@ def from_files(
 
 def load_samples(inputs: Iterable[InputFile], spec: TrainSpec) -> tuple[SampleSet, SampleSet | None]:
     """Return instance and class samples as the spec wants them; None when the base model has to draw the class
-    pictures or there is no prior preservation. Raises WorkloadFailed(BAD_DATA) with every fault.
-    """
+    pictures or there is no prior preservation. Raises WorkloadFailed(BAD_DATA) with every fault."""
     files = tuple(inputs)
     instances, faults = from_files(files, "instance", spec.instance_prompt, keep_alpha=spec.masked_loss)
     classes, class_faults = from_files(files, "class", spec.class_prompt)

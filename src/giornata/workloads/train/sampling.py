@@ -65,8 +65,7 @@ def put(album: Album, spec: TrainSpec, step: int, pictures: Sequence[Image.Image
 
 def to_keep(album: Mapping[int, torch.Tensor], spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
     """Return the picture columns for the checkpoint of this step: those before it, because the attempt that resumes
-    there draws the step's own column. Nothing before the first column.
-    """
+    there draws the step's own column. Nothing before the first column."""
     side = min(spec.resolution, MOST_SIDE_PX)
     nothing = torch.zeros((len(spec.sample_prompts), side, side, 3), dtype=torch.uint8)
     kept = [album.get(each, nothing) for each in columns(spec) if each < step]
@@ -116,8 +115,7 @@ class SampleRenderer:
 
     def at_the_end(self, result: Mapping[str, torch.Tensor], *, attend: Callable[[], None]) -> str | None:
         """Draw with `result` and by the base alone; return the file's name, or None without pictures. `attend` is
-        called between denoising steps and raises Stopped when the attempt is to end.
-        """
+        called between denoising steps and raises Stopped when the attempt is to end."""
         if not self.spec.sample_prompts:
             return None
 

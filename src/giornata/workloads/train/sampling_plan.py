@@ -56,15 +56,13 @@ class SamplingPlan:
 
     def micro_batch(self, step: int, micro: int) -> list[Draw]:
         """Return the pictures of a micro-batch: `batch` of each sample set, in turn. All pictures of one set are of
-        one size.
-        """
+        one size."""
         return [draw for number in range(len(self.sample_sets)) for draw in self._batch(number, step, micro)]
 
     def passes(self, step: int, rows: int | None) -> list[list[Draw]]:
         """Return the pictures of a step, whatever micro-batch they are of, `rows` of each sample set at a time (None:
         all); instances come before class pictures. Pictures in buckets pass with those of their own size and set
-        only.
-        """
+        only."""
         drawn = [
             [draw for micro in range(self.micros) for draw in self._batch(number, step, micro)]
             for number in range(len(self.sample_sets))
@@ -84,15 +82,13 @@ class SamplingPlan:
 
     def role_of(self, drawn: Sequence[Draw]) -> Role | None:
         """Return the role of a pass that lacks what the other one holds; None where there is one role only, or
-        both.
-        """
+        both."""
         roles = {draw.role for draw in drawn}
         return roles.pop() if len(roles) < len(self.sample_sets) else None
 
     def views(self, first_step: int, end_step: int) -> dict[CropView, Sample]:
         """Return the views that these steps use, in the order of first use. Stops looking when all possible views are
-        found.
-        """
+        found."""
         possible = sum(
             len(self.crop_policy.views(*picture))
             for picture in {
@@ -117,8 +113,7 @@ class SamplingPlan:
 
     def noise(self, draw: Draw, shape_CHW: Sequence[int]) -> torch.Tensor:
         """Draw noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N.
-        Guttenberg, "Diffusion with offset noise", 2023).
-        """
+        Guttenberg, "Diffusion with offset noise", 2023)."""
         noise_CHW = self.normal("noise", draw, shape_CHW)
         if self.noise_offset != 0.0:
             noise_CHW = noise_CHW + self.noise_offset * self.normal("noise-offset", draw, (shape_CHW[0], 1, 1))
@@ -129,8 +124,7 @@ class SamplingPlan:
     def shown_noise(self, draw: Draw, noise_CHW: torch.Tensor) -> torch.Tensor | None:
         """Return the noise that the UNet is shown instead, noise + gamma · normal; None when it is shown the noise
         itself. From Ning et al., "Input perturbation reduces exposure bias in diffusion models", 2023, arXiv
-        2301.11706.
-        """
+        2301.11706."""
         if self.ip_noise_gamma == 0.0:
             return None
         return noise_CHW + self.ip_noise_gamma * self.normal("input-perturbation", draw, noise_CHW.shape)

@@ -22,8 +22,7 @@ from giornata.workloads.train.memory_budget import adapter_shapes
 class StepGauges:
     """The gauges that are read beside the loss. `waited_s` is how long steps have waited for batches, in all;
     `flops_per_image` and `peak_flops_per_s` give MFU, where the device's rate is known; `vram_peak_bytes` reads the
-    allocator's peak, where there is one, and `by_graph` how many passes CUDA graphs have made in all.
-    """
+    allocator's peak, where there is one, and `by_graph` how many passes CUDA graphs have made in all."""
 
     waited_s: Callable[[], float]
     flops_per_image: int = 0
@@ -35,8 +34,7 @@ class StepGauges:
 
     def read(self, *, steps: int, images_per_s: float) -> dict[str, float]:
         """Return `data_wait_ms` per step, over the last `steps` of them; `mfu` from 0 to 1; `vram_peak_bytes`;
-        `graph_passes` per step.
-        """
+        `graph_passes` per step."""
         waited_s = self.waited_s()
         found = {"data_wait_ms": 1000.0 * (waited_s - self._seen_s) / steps}
         self._seen_s = waited_s
@@ -76,8 +74,7 @@ def gauges_of(
 
 def peak_of(device: torch.device, dtype: torch.dtype) -> float | None:
     """Return the measured rate of a GPU's matrix units; None for a CPU, whose rate depends on what else runs
-    there.
-    """
+    there."""
     return matmul_flops_per_s(device, dtype) if device.type == "cuda" else None
 
 
@@ -85,7 +82,7 @@ Clock = Callable[[], float]
 """Seconds that only ever grow."""
 
 FIRST_COST_S = 1.0
-"""What a checkpoint is taken to cost before the first was measured."""
+"""The assumed cost of a checkpoint before the first was measured."""
 
 NORMS_SCALED = "norms_scaled"
 """The metric of jobs with scale_weight_norms: how many layers the step left too long."""
@@ -96,8 +93,7 @@ LOSSES_EVERY_STEPS = 8
 
 class CheckpointCadence:
     """The times at which checkpoints are due: every so many steps, or by what checkpoints cost and interruptions
-    lose.
-    """
+    lose."""
 
     def __init__(self, spec: TrainSpec, *, mtbi_s: float, max_at_risk_s: float, clock: Clock) -> None:
         self._every, self._clock = spec.checkpointing_steps, clock
@@ -127,8 +123,7 @@ class CheckpointCadence:
 
     def written(self, busy_s: float | None) -> None:
         """Note that the writing of a checkpoint has ended and took this long; None: none has. The next is not begun
-        sooner.
-        """
+        sooner."""
         if busy_s is not None:
             self._busy_s = busy_s
 
@@ -178,8 +173,7 @@ class StepMeter:
         more: Mapping[str, float] | None = None,
     ) -> None:
         """Add step number `step` (from 1), which is under way, with this mean loss, and so many layers `scaled`
-        (scalars on the device). `more` is what else is known of it.
-        """
+        (scalars on the device). `more` is what else is known of it."""
         pending = _Pending(step=step, learning_rate=learning_rate, loss=loss, scaled=scaled, more=more or {})
         self._pending.append(pending)
         if len(self._pending) >= self._limit or self._clock() - self._since_s >= LOSSES_EVERY_S:

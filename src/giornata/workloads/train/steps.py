@@ -114,14 +114,13 @@ class PassFeed:
 
 WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
 BATCH = "batch."
-"""What the names of a batch's tensors begin with, among the inputs of a pass."""
+"""The prefix of a batch's tensors among the inputs of a pass."""
 Embed = Callable[[tuple[str, ...]], Embedding]
 
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None = None) -> AdapterOptimizer:
     """Return the job's optimizer over the adapter and, among its parameters, the new tokens. Parameters of the text
-    encoders have their own learning rate, and so may blocks of the UNet.
-    """
+    encoders have their own learning rate, and so may blocks of the UNet."""
     groups = [
         ParameterGroup(
             learning_rate=rate.learning_rate,
@@ -149,8 +148,7 @@ def encoded(base: BaseModel, spec: TrainSpec, texts: Sequence[str]) -> Embedding
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
     """Carries out the optimizer steps of one job. The weights and moments live in the adapters and in `optimizer`.
-    For `learning` and `dropping` see giornata.diffusion.adapter.lora.Adapters.
-    """
+    For `learning` and `dropping` see giornata.diffusion.adapter.lora.Adapters."""
 
     base: BaseModel
     spec: TrainSpec
@@ -163,14 +161,12 @@ class Stepper:
 
     def step(self, step: int, feed: PassFeed) -> tuple[torch.Tensor, float]:
         """Make optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32
-        scalar, on the device, not waited for) and its learning rate.
-        """
+        scalar, on the device, not waited for) and its learning rate."""
         return self.gradients(step, feed), self.update(step)
 
     def gradients(self, step: int, feed: PassFeed) -> torch.Tensor:
         """Make the first part of a step: add up gradients, and leave weights and moments as they are. Returns the
-        mean loss.
-        """
+        mean loss."""
         losses, shares = [], 0.0
         while shares < WHOLE:
             ready = feed.take()
@@ -189,8 +185,7 @@ class Stepper:
 
     def _texts(self, ready: ReadyPass) -> dict[tuple[str, ...], str]:
         """Return the captions that condition a pass, each with its embedding's name among the inputs. With
-        prior_prediction the base alone is asked before.
-        """
+        prior_prediction the base alone is asked before."""
         if not self.spec.prior_prediction:
             return {ready.captions: "said."}
         prior = (str(self.spec.class_prompt),) * len(ready.captions)
@@ -223,8 +218,7 @@ class Stepper:
 
     def _loss(self, batch: NoisyBatch, ready: ReadyPass, embed: Embed) -> torch.Tensor:
         """Return the loss of a pass. With prior_prediction each picture is looked at once more, under the class
-        prompt.
-        """
+        prompt."""
         texts, prior_BCHW = ready.captions, None
         if self.spec.prior_prediction:
             prior = (str(self.spec.class_prompt),) * len(texts)

@@ -116,8 +116,7 @@ def rows_of(
     spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = (), *, after: int = 0
 ) -> list[Row]:
     """Return the curves' rows for the steps beyond `after`. `losses` are those of all steps of the job so far,
-    `validated` those on held-out pictures.
-    """
+    `validated` those on held-out pictures."""
     found = dict(zip(validated_steps(spec), validated, strict=False))
     rows: list[Row] = []
     for step in range(after + 1, len(losses) + 1):
@@ -139,8 +138,7 @@ def live_curves(
     clock: Clock,
 ) -> Iterator[None]:
     """Within, W&B gets the steps about as they happen, where the job has a key. `losses` and `validated` grow
-    meanwhile. Steps that W&B lacks at the end are sent by `report`, or by the next attempt.
-    """
+    meanwhile. Steps that W&B lacks at the end are sent by `report`, or by the next attempt."""
     if WANDB not in spec.report_to or start.wandb_api_key is None:
         yield
         return

@@ -94,8 +94,7 @@ class TrainWorkload:
 
     def joins(self, start: Start) -> str | None:
         """Return the attempt's key, see giornata.protocol.joint. None also for a wrong spec: its own attempt will say
-        so.
-        """
+        so."""
         try:
             return joint_key(TrainSpec.model_validate(start.spec))
         except ValidationError:
@@ -218,8 +217,7 @@ def dtype_of(spec: TrainSpec) -> torch.dtype:
 
 def parse(start: Start) -> TrainSpec:
     """Parse the spec and check it again: a node may be older or newer than the server. Raises
-    WorkloadFailed(BAD_SPEC).
-    """
+    WorkloadFailed(BAD_SPEC)."""
     try:
         spec = TrainSpec.model_validate(start.spec)
     except ValidationError as error:
