@@ -33,7 +33,7 @@ _BILLED = (
 )
 
 
-class Costs(Queries, money_store.Costs):
+class CostQueries(Queries, money_store.CostQueries):
     def hosts(self, *, from_ms: int, before_ms: int) -> list[Host]:
         found = self._instances(from_ms, before_ms)
         for row in self._nodes(from_ms, before_ms):

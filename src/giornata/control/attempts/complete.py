@@ -19,7 +19,7 @@ from giornata.protocol.work import AttemptEnded, CompleteAttempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Completion:
     """A report, and the attempt that it is of."""
 
     attempt_id: str
@@ -27,7 +27,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _LockedCompletion:
     """A report and the rows that it is about, locked. The attempt lives, and the job may succeed."""
 
     job: JobRow
@@ -41,17 +41,17 @@ def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptE
     Raises Conflict unless this attempt has committed every artifact that it names, and LeaseLost when the attempt
     ended otherwise.
     """
-    (answer,) = complete_each(ctx, [Done(attempt_id=attempt_id, report=report)])
+    (answer,) = complete_each(ctx, [Completion(attempt_id=attempt_id, report=report)])
     if isinstance(answer, GiornataError):
         raise answer
     return answer
 
 
-def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | GiornataError]:
+def complete_each(ctx: Context, done: Sequence[Completion]) -> list[AttemptEnded | GiornataError]:
     """As `complete` for each of them, in one transaction. No two of one attempt."""
     now_ms = ctx.clock.now_ms()
     answers: dict[str, AttemptEnded | GiornataError] = {}
-    held: list[_Held] = []
+    held: list[_LockedCompletion] = []
     with ctx.store.begin() as tx:
         found = locked_each(tx, [each.attempt_id for each in done])
         committed = tx.artifacts.of_jobs([job.id for job, _ in found.values()])
@@ -66,7 +66,7 @@ def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | Gio
                 answers[each.attempt_id] = error
                 continue
             if repeated is None:
-                held.append(_Held(job=job, attempt=attempt, report=each.report))
+                held.append(_LockedCompletion(job=job, attempt=attempt, report=each.report))
             answers[each.attempt_id] = repeated or AttemptEnded(job_state=next_state(job.state, JobEvent.SUCCEED))
         if held:
             _succeed(tx, ctx, held, at_ms=now_ms)
@@ -85,7 +85,7 @@ def _answer(
     return None
 
 
-def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> None:
+def _succeed(tx: Transaction, ctx: Context, held: Sequence[_LockedCompletion], *, at_ms: int) -> None:
     same = {"ended_at_ms": at_ms, "error": None, "phase": "", "fruitless": 0}
     columns = {each.job.id: {"step": _step_of(each), "result": each.report.summary, **same} for each in held}
     tx.jobs.change_each([each.job for each in held], JobEvent.SUCCEED, columns)
@@ -101,12 +101,12 @@ def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int
     judge_successes(tx, ctx, [(each.job, each.attempt) for each in held], at_ms=at_ms)
 
 
-def _step_of(held: _Held) -> int:
+def _step_of(held: _LockedCompletion) -> int:
     """The step that the node reports; never below what is committed."""
     return max(held.report.step, held.job.committed_step)
 
 
-def _succeeded(held: _Held, *, at_ms: int) -> NewEvent:
+def _succeeded(held: _LockedCompletion, *, at_ms: int) -> NewEvent:
     return NewEvent(
         job_id=held.job.id,
         project_id=held.job.project_id,

@@ -17,7 +17,7 @@ from giornata.control.fleets.provider_backoff import is_quiet, keep_quiet
 from giornata.control.ports.fleet import Instance
 from giornata.control.ports.machine_store import Reallocation, Seat
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.domain.health import Health, MachineState, common_cause, cool_down_ends_ms, cooled_down
+from giornata.domain.health import MachineHealth, MachineState, common_cause, cool_down_ends_ms, cooled_down
 
 log = logging.getLogger("giornata.reap")
 
@@ -64,7 +64,7 @@ class _Suspect:
     reason: str
 
 
-def _another_chance(ctx: Context, health: Health) -> bool:
+def _another_chance(ctx: Context, health: MachineHealth) -> bool:
     now_ms, policy = ctx.clock.now_ms(), ctx.policy.health
     ends_ms = cool_down_ends_ms(health, policy=policy)
     if ends_ms is None or now_ms < ends_ms:
@@ -76,7 +76,7 @@ def _another_chance(ctx: Context, health: Health) -> bool:
 
 
 def _by_fleet(
-    ctx: Context, seats: Sequence[Seat], quarantined: Sequence[Health]
+    ctx: Context, seats: Sequence[Seat], quarantined: Sequence[MachineHealth]
 ) -> Mapping[str, Sequence[tuple[Seat, str]]]:
     """Seats with the reason to replace the machine: of a governed fleet, heard of lately, no good for its kinds."""
     found: dict[str, list[tuple[Seat, str]]] = defaultdict(list)

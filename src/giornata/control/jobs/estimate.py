@@ -92,7 +92,7 @@ def _from_experience(job: JobRecord, known: Experience) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class GpuOffer:
     """A GPU on which the job may run, and its price for an hour; None when nobody states one."""
 
     pace: PublishedPace
@@ -119,23 +119,23 @@ def first_estimate(tx: Transaction, ctx: Context, job: JobRecord) -> FirstEstima
     return _ranges(job, job.total_steps, offers, whose, side_px=_side_px(tx, job))
 
 
-def _of_nodes(nodes: Sequence[Place]) -> tuple[list[Offer], str]:
+def _of_nodes(nodes: Sequence[Place]) -> tuple[list[GpuOffer], str]:
     known = [(pace, node.price_micro_usd_per_hour) for node in nodes if (pace := published_pace(node.device))]
     if not known:
         devices = sorted({node.device or "a device without a name" for node in nodes})
         return [], ", ".join(devices[:3])
-    offers = [Offer(pace=pace, price_micro_usd_per_hour=price) for pace, price in known]
+    offers = [GpuOffer(pace=pace, price_micro_usd_per_hour=price) for pace, price in known]
     return offers, f"at the prices of the nodes that are connected ({_names(offers)})"
 
 
-def _without_nodes(tx: Transaction, ctx: Context, job: JobRecord) -> tuple[list[Offer], str]:
+def _without_nodes(tx: Transaction, ctx: Context, job: JobRecord) -> tuple[list[GpuOffer], str]:
     """Any GPU of the table: at the prices of the fleets that give nodes for such jobs, else at published ones."""
     prices = _prices_of_fleets(tx, ctx, job)
     if prices:
-        offers = [Offer(pace=pace, price_micro_usd_per_hour=price) for pace in PUBLISHED_PACES for price in prices]
+        offers = [GpuOffer(pace=pace, price_micro_usd_per_hour=price) for pace in PUBLISHED_PACES for price in prices]
         return offers, f"on any of {_names(offers)}, for no node is connected, at the prices of the fleets"
     offers = [
-        Offer(pace=pace, price_micro_usd_per_hour=pace.price_micro_usd_per_hour)
+        GpuOffer(pace=pace, price_micro_usd_per_hour=pace.price_micro_usd_per_hour)
         for pace in PUBLISHED_PACES
         if pace.price_micro_usd_per_hour is not None
     ]
@@ -149,7 +149,7 @@ def _prices_of_fleets(tx: Transaction, ctx: Context, job: JobRecord) -> Collecti
     return {row.price_micro_usd_per_hour for row in rows if row.name in able and row.price_micro_usd_per_hour}
 
 
-def _names(offers: Sequence[Offer]) -> str:
+def _names(offers: Sequence[GpuOffer]) -> str:
     return ", ".join(dict.fromkeys(offer.pace.gpu for offer in offers))
 
 
@@ -184,7 +184,7 @@ def _mean_area_px(tx: Transaction, job: JobRecord, dataset_id: str | None) -> fl
     return total / sum(item.repeats for item in items)
 
 
-def _ranges(job: JobRecord, steps: int, offers: Sequence[Offer], whose: str, *, side_px: float) -> FirstEstimate:
+def _ranges(job: JobRecord, steps: int, offers: Sequence[GpuOffer], whose: str, *, side_px: float) -> FirstEstimate:
     spec = job.spec
     pictures = spec["train_batch_size"] * spec["gradient_accumulation_steps"]
     pictures *= 2 if spec["with_prior_preservation"] else 1

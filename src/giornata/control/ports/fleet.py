@@ -64,7 +64,7 @@ class Limits:
     nodes_say_their_price: bool = False  # nobody here knows what a node costs: its own word counts
 
 
-class Fleet(Protocol):
+class FleetDriver(Protocol):
     """Nodes of one provider under one scaling policy.
 
     Every method raises FleetUnavailable when the provider cannot be asked just now, and FleetRefused when it will
@@ -109,7 +109,7 @@ class PricesOffers(Protocol):
     def prices(self) -> Mapping[str, int]:
         """Micro-dollars an hour by `Instance.offer`. What is not named here costs what `price` says.
 
-        Raises as the methods of `Fleet` do.
+        Raises as the methods of `FleetDriver` do.
         """
 
 
@@ -120,7 +120,7 @@ class TellsShortage(Protocol):
     def shortage(self) -> str:
         """Why not as many instances run as were asked for, as far as the provider tells; empty when it says nothing.
 
-        Asked only while there are too few or too many. Raises as the methods of `Fleet` do.
+        Asked only while there are too few or too many. Raises as the methods of `FleetDriver` do.
         """
 
 
@@ -147,12 +147,12 @@ class Renews(Protocol):
         """Whether some can be renewed while others work. False: the provider restarts all of them at once."""
 
     def outdated(self) -> Outdated:
-        """What is not as the settings say, of those instances that are to stay. Raises as the methods of `Fleet`."""
+        """What is not as the settings say, of those instances that are to stay. Raises as other methods."""
 
     def renew(self, instance_ids: Collection[str]) -> None:
         """Have these come again as the settings are now; where it is not one by one, all of them. What the provider
         makes from now on is as the settings are now, also when no instance is named.
 
         None of them holds a job. The number stays. What is renewed already, or gone, is left alone: the call may be
-        repeated. Raises as the methods of `Fleet`.
+        repeated. Raises as the methods of `FleetDriver`.
         """

@@ -7,7 +7,7 @@ from giornata.domain.errors import Unauthenticated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class WorkloadIdentity:
     """What a provider's token says of the node that sent it: it runs on this machine, for this fleet.
 
     `expires_at_ms` (epoch ms of the server's clock) is when the token is no longer good.
@@ -21,7 +21,7 @@ class Workload:
 class WorkloadIdentities(Protocol):
     """Reads the tokens that the providers of this installation's fleets give to their workloads."""
 
-    def recognise(self, token: str) -> Workload:
+    def recognise(self, token: str) -> WorkloadIdentity:
         """Whose token this is.
 
         Raises Unauthenticated unless it is genuine, for this installation, good now, and of one of its fleets;
@@ -32,7 +32,7 @@ class WorkloadIdentities(Protocol):
 class NoIdentities:
     """For installations none of whose fleets has a provider that gives tokens."""
 
-    def recognise(self, token: str) -> Workload:
+    def recognise(self, token: str) -> WorkloadIdentity:
         """Raises Unauthenticated."""
         del token
         raise Unauthenticated("no fleet of this installation takes tokens of a provider; send a key: gk_…")

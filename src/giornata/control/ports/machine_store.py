@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from giornata.control.ports.fleet import Instance
 from giornata.control.ports.work_rows import AttemptRow
 from giornata.domain.backoff import Ban
-from giornata.domain.health import Health, MachineState
+from giornata.domain.health import MachineHealth, MachineState
 from giornata.domain.reasons import Reason
 
 MachineKey = tuple[str, str]  # machine id, kind of job
@@ -67,19 +67,19 @@ class Reallocation:
 class Machines(Protocol):
     """How machines fare with jobs of each kind; a machine that never ended a job has no row."""
 
-    def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, Health]:
+    def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, MachineHealth]:
         """Those that there are, as they are just now."""
 
-    def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
+    def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, MachineHealth]:
         """Those that there are, held until the transaction ends. Once in a transaction, after the jobs and nodes.
 
         They are locked in the order of their keys, so that two who want several do not wait for one another.
         """
 
-    def make_sure(self, health: Health) -> None:
+    def make_sure(self, health: MachineHealth) -> None:
         """Insert the row unless the machine has one for the kind."""
 
-    def put(self, health: Health) -> None:
+    def put(self, health: MachineHealth) -> None:
         """Write a row that is locked."""
 
     def engagement(self, machine_id: str, kind: str, *, since_ms: int) -> Engagement: ...
@@ -93,13 +93,13 @@ class Machines(Protocol):
     def of_canary(self, job_id: str) -> Sequence[MachineKey]:
         """The rows that wait for this canary."""
 
-    def in_state(self, state: MachineState, *, limit: int) -> Sequence[Health]:
+    def in_state(self, state: MachineState, *, limit: int) -> Sequence[MachineHealth]:
         """By since when they are in it, longest first."""
 
-    def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[Health]:
+    def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[MachineHealth]:
         """All, by since when they are in their state, latest first; `before` is (since_ms, "machine kind")."""
 
-    def of_machine(self, machine_id: str) -> Sequence[Health]:
+    def of_machine(self, machine_id: str) -> Sequence[MachineHealth]:
         """Its rows, one for each kind."""
 
     def kinds_of(self, machine_id: str) -> frozenset[str]:

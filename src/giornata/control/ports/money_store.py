@@ -99,7 +99,7 @@ class Forecasts(Protocol):
         """Nodes that may take such a job, heard of lately and not leaving."""
 
 
-class Costs(Protocol):
+class CostQueries(Protocol):
     """What happened in a stretch of time, and what it cost."""
 
     def hosts(self, *, from_ms: int, before_ms: int) -> Sequence[Host]:

@@ -12,7 +12,6 @@ from giornata.control.ports.work_rows import (
     Beginning,
     BlobRow,
     CheckpointRow,
-    Demand,
     Earlier,
     InputRow,
     JobRow,
@@ -20,6 +19,7 @@ from giornata.control.ports.work_rows import (
     NodeBeat,
     NodeRow,
     NodeSighting,
+    QueuedDemand,
     Taking,
     Wanted,
 )
@@ -71,7 +71,7 @@ class Jobs(Protocol):
         """`empty-queue`, `no-such-kind`, `no-such-companion`, `banned`, `too-small` or `for-another` (machine),
         when `take` found nothing."""
 
-    def demand(self) -> list[Demand]:
+    def demand(self) -> list[QueuedDemand]:
         """All that is queued, by what it asks of a node: largest groups first, those for anybody before the others.
 
         Cheap however long the queue is: equal jobs are counted from an index; only those that were interrupted, which

@@ -90,7 +90,7 @@ LOSSES_EVERY_S = 0.5
 LOSSES_EVERY_STEPS = 8
 
 
-class CheckpointCadence:
+class CheckpointSchedule:
     """Whether a checkpoint is due: every so many steps, or by what checkpoints cost and interruptions lose."""
 
     def __init__(self, spec: TrainSpec, *, mtbi_s: float, max_at_risk_s: float, clock: Clock) -> None:
