@@ -120,7 +120,7 @@ class TrainedPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class StageDependencies:
     """Where a stage runs. `say` takes lines of progress, `clock_s` is monotonic."""
 
     plan: Plan
@@ -133,7 +133,7 @@ class Surroundings:
 class Stage:
     """Trains one model to the end of its course. Afterwards the model holds the average of its weights."""
 
-    def __init__(self, course: TrainedPart, around: Surroundings) -> None:
+    def __init__(self, course: TrainedPart, around: StageDependencies) -> None:
         self._course, self._around = course, around
         self._parameters = dict(course.model.named_parameters())
         self._optimizer = torch.optim.AdamW(

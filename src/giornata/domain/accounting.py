@@ -30,7 +30,7 @@ class Run:
     stepped_at_ms: int | None = None
 
 
-class Lived(Protocol):
+class AttemptSpan(Protocol):
     """An attempt's row, whoever read it."""
 
     @property
@@ -53,7 +53,7 @@ class Lived(Protocol):
     def committed_step(self) -> int: ...
 
 
-def run_of(attempt: Lived) -> Run:
+def run_of(attempt: AttemptSpan) -> Run:
     """What the accounting needs of a row."""
     reason = None if attempt.reason is None else Reason(attempt.reason)
     return Run(

@@ -31,7 +31,7 @@ from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
 from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
-from giornata.pretrain.feeding.examples import Draws, examples_of
+from giornata.pretrain.feeding.examples import ExampleDraws, examples_of
 from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
@@ -127,7 +127,7 @@ def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, devi
     )
     kind, scheduler = config.model.prediction_type, noise_scheduler(config.model.prediction_type)
     timesteps = scheduler.config.num_train_timesteps
-    draws = Draws(seed=config.seed, timesteps=timesteps, scaling=frozen.scaling, purpose="pretrain/validation")
+    draws = ExampleDraws(seed=config.seed, timesteps=timesteps, scaling=frozen.scaling, purpose="pretrain/validation")
     examples = examples_of(batches, draws, AT_ONCE)
     if not examples:
         return {"validation_rows": 0, "validation_loss": None, "validation_loss_by_level": []}

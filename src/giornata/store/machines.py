@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports import machine_store
 from giornata.control.ports.fleet import Instance
-from giornata.control.ports.machine_store import Engagement, MachineKey, Outcomes, Reallocation, Seat
+from giornata.control.ports.machine_store import Engagement, LastNode, MachineKey, Outcomes, Reallocation
 from giornata.domain.health import Failure, MachineHealth, MachineState
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.machine_ids import AT, own_name, owner_of
@@ -192,12 +192,12 @@ class Machines(Queries, machine_store.Machines):
         state = self._connection.scalar(_STATE_OF_JOB, {"wanted": job_id})
         return state is not None and state not in TERMINAL
 
-    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[Seat]:
+    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[LastNode]:
         found = self._connection.execute(_SEATS, {"machines": sorted(machine_ids), "since": seen_since_ms})
-        latest = {row.machine_id: Seat(**row._mapping) for row in found}
+        latest = {row.machine_id: LastNode(**row._mapping) for row in found}
         return list(latest.values())
 
-    def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
+    def leave(self, seat: LastNode, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
         self._connection.execute(sa.update(nodes).where(nodes.c.id == seat.node_id).values(draining=True))
         listed = {
             "fleet": fleet,

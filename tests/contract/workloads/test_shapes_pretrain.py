@@ -20,7 +20,7 @@ from tools.tiny_shapes.courses import (
     time_ids,
 )
 from tools.tiny_shapes.evaluate import ceiling, load
-from tools.tiny_shapes.stage import Peers, Plan, Ramp, Stage, Surroundings, TrainedPart
+from tools.tiny_shapes.stage import Peers, Plan, Ramp, Stage, StageDependencies, TrainedPart
 from torch import nn
 
 from giornata.diffusion.draws.randomness import normal
@@ -40,9 +40,9 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def around(folder: Path, plan: Plan = SMALL, lines: list[str] | None = None) -> Surroundings:
+def around(folder: Path, plan: Plan = SMALL, lines: list[str] | None = None) -> StageDependencies:
     told = [] if lines is None else lines
-    return Surroundings(plan=plan, peers=Peers(), folder=folder, say=told.append, clock_s=lambda: 0.0)
+    return StageDependencies(plan=plan, peers=Peers(), folder=folder, say=told.append, clock_s=lambda: 0.0)
 
 
 @pytest.fixture(scope="module")

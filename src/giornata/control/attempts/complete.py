@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from giornata.control.attempts.end_attempt import Ending, end_attempts
+from giornata.control.attempts.end_attempt import AttemptEnd, end_attempts
 from giornata.control.attempts.judge_machines import judge_successes
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
@@ -90,7 +90,7 @@ def _succeed(tx: Transaction, ctx: Context, held: Sequence[_LockedCompletion], *
     columns = {each.job.id: {"step": _step_of(each), "result": each.report.summary, **same} for each in held}
     tx.jobs.change_each([each.job for each in held], JobEvent.SUCCEED, columns)
     endings = [
-        Ending(job=each.job, attempt=each.attempt, reason=Reason.SUCCEEDED, alive=True, step=each.report.step)
+        AttemptEnd(job=each.job, attempt=each.attempt, reason=Reason.SUCCEEDED, alive=True, step=each.report.step)
         for each in held
     ]
     end_attempts(tx, endings, at_ms=at_ms, events=[_succeeded(each, at_ms=at_ms) for each in held])

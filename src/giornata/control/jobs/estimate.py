@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from giornata.control.access.permissions import require_user
-from giornata.control.budgets.history import Experience, experience
+from giornata.control.budgets.history import PaceHistory, experience
 from giornata.control.context import Caller, Context
 from giornata.control.jobs.forecast_start import Expectation, expect
 from giornata.control.jobs.prepare_job import prepare_job
 from giornata.control.jobs.submit import turn_of
-from giornata.control.ports.money_store import Place
+from giornata.control.ports.money_store import NodePlaces
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
@@ -80,7 +80,7 @@ def _from_published(first: FirstEstimate) -> dict[str, Any]:
     }
 
 
-def _from_experience(job: JobRecord, known: Experience) -> dict[str, Any]:
+def _from_experience(job: JobRecord, known: PaceHistory) -> dict[str, Any]:
     steps = job.total_steps
     count = "1 finished job" if known.jobs == 1 else f"{known.jobs} finished jobs"
     return {
@@ -119,7 +119,7 @@ def first_estimate(tx: Transaction, ctx: Context, job: JobRecord) -> FirstEstima
     return _ranges(job, job.total_steps, offers, whose, side_px=_side_px(tx, job))
 
 
-def _of_nodes(nodes: Sequence[Place]) -> tuple[list[GpuOffer], str]:
+def _of_nodes(nodes: Sequence[NodePlaces]) -> tuple[list[GpuOffer], str]:
     known = [(pace, node.price_micro_usd_per_hour) for node in nodes if (pace := published_pace(node.device))]
     if not known:
         devices = sorted({node.device or "a device without a name" for node in nodes})

@@ -37,7 +37,7 @@ class Engagement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class LastNode:
     """The node that was last heard of on a machine, and what its provider calls it.
 
     `leaving_at_ms`: since when its instance is to go; `asked`: the provider was asked to replace it.
@@ -120,10 +120,10 @@ class Machines(Protocol):
     def is_live(self, job_id: str) -> bool:
         """Whether the job has not ended."""
 
-    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[Seat]:
+    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[LastNode]:
         """The node last heard of on each of these machines, where one was heard of since then."""
 
-    def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
+    def leave(self, seat: LastNode, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
         """The node gets no more work and is told to leave; note since when its instance is to go."""
 
     def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:

@@ -16,7 +16,15 @@ from giornata.diffusion.base.regional import compiled, plainly
 from giornata.diffusion.draws.determinism import let_cudnn_choose
 from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.examples import Draws, EmptyPrompt, Example, blank, bound_for, examples_of, filled
+from giornata.pretrain.feeding.examples import (
+    EmptyPrompt,
+    Example,
+    ExampleDraws,
+    blank,
+    bound_for,
+    examples_of,
+    filled,
+)
 from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
@@ -152,10 +160,10 @@ class Trainer:
         self._guard = self._new_guard(TrainingProgress())
         self._passes = Passes(self._sharding, self._objective(), channel, routing, self._kernels)
         timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
-        self._held_draws = Draws(
+        self._held_draws = ExampleDraws(
             seed=config.seed, timesteps=timesteps, scaling=run.scaling, purpose="pretrain/validation"
         )
-        self.draws = Draws(
+        self.draws = ExampleDraws(
             seed=config.seed,
             timesteps=timesteps,
             scaling=run.scaling,
