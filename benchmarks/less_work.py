@@ -35,7 +35,7 @@ from benchmarks.rig.pretraining_data import drawn, encoded
 from giornata.protocol.pretraining import Architecture
 
 SIDE_PX = 64
-Curves = dict[int, dict[str, list[Mapping[str, Any]]]]
+LossCurves = dict[int, dict[str, list[Mapping[str, Any]]]]
 """By seed and way."""
 FLOPS_OF = ((Architecture.SHAPES, 64), (Architecture.SD2, 256), (Architecture.SD2, 512))
 
@@ -58,16 +58,16 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def read(results: Path | None) -> Curves:
+def read(results: Path | None) -> LossCurves:
     """What stands there already."""
     lines = [] if results is None or not results.exists() else results.read_text(encoding="utf-8").splitlines()
-    found: Curves = {}
+    found: LossCurves = {}
     for one in map(json.loads, lines):
         found.setdefault(one["seed"], {}).update(one["curves"])
     return found
 
 
-def measure(options: argparse.Namespace, known: Curves, folder: Path) -> Curves:
+def measure(options: argparse.Namespace, known: LossCurves, folder: Path) -> LossCurves:
     """The curves of all seeds, those that are known among them."""
     ways = [PLAIN, *options.ways]
     missing = {seed: [way for way in ways if way not in known.get(seed, {})] for seed in options.seeds}
@@ -75,13 +75,13 @@ def measure(options: argparse.Namespace, known: Curves, folder: Path) -> Curves:
     return {seed: known.get(seed, {}) | trained.get(seed, {}) for seed in options.seeds}
 
 
-def _trained(options: argparse.Namespace, missing: Mapping[int, Sequence[str]], folder: Path) -> Curves:
+def _trained(options: argparse.Namespace, missing: Mapping[int, Sequence[str]], folder: Path) -> LossCurves:
     names = ("samples", "validation_rows", "validation_steps", "resolution")
     work = {"folder": str(folder), "seed": 0} | {name: getattr(options, name) for name in names}
     config = less_work_run.config_of(work | {"way": f"{SMALL_FIRST}:0.5"})  # which has every size
     drawn(config, folder, rows=options.rows, side_px=SIDE_PX)
     encoded(config)
-    found: Curves = {}
+    found: LossCurves = {}
     for seed, ways in missing.items():
         if not ways:
             continue
@@ -110,7 +110,7 @@ def run_in_a_process(work: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return curve
 
 
-def summary(curves: Curves, way: str) -> dict[str, Any]:
+def summary(curves: LossCurves, way: str) -> dict[str, Any]:
     """Over the seeds: median, least and greatest of what `compared` says of each."""
     each = [compared(by_way[PLAIN], by_way[way]) for by_way in curves.values()]
     found: dict[str, Any] = {"cpu_s_per_sample": spread([one["cpu_s_per_sample"] for one in each], 3)}

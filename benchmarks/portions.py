@@ -35,10 +35,10 @@ from giornata.pretrain.data.columns import LATENTS
 from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoding.encode_shards import Done, Work
+from giornata.pretrain.encoding.encode_shards import EncodedPart, EncodingTask
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.feeding.graph import ROWS_OF_A_TASK, grouped, reading
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import sdxl_tiny
@@ -82,11 +82,11 @@ def measured(shards: int, *, with_ray: bool) -> dict[str, float]:
     phases = tuple(replace(phase, samples=manifest.rows - HELD_ROWS) for phase in config.phases)
     config = replace(config, phases=phases, train=replace(config.train, validation_rows=HELD_ROWS))
     rows_of = steps("make the phases", lambda: rows_of_phases(config, manifest))[0]
-    ledger = steps("make a ledger", lambda: Ledger(rows_of))
+    ledger = steps("make a ledger", lambda: UseLedger(rows_of))
     portions = steps("go through all portions", lambda: list(rows_of.portions()))
     half = portions[: len(portions) // 2]
     done = {"finished": [(0, len(half))], "partial": {}, "quarantined": {}}
-    ledger = steps("a ledger from a checkpoint", lambda: Ledger.from_json(done, rows_of))
+    ledger = steps("a ledger from a checkpoint", lambda: UseLedger.from_json(done, rows_of))
     steps("what remains of it", lambda: list(ledger.remaining()))
     few = [(portion.number, row) for portion in portions[-100:] for row in portion.rows]
     steps("record 1,000,000 rows", lambda: ledger.record(few))
@@ -153,10 +153,10 @@ def driver_of_encode(shards: int) -> dict[str, float]:
         Storage.at(config.data.shards).write(MANIFEST, manifest_of(shards))
         encoder = open_encoder(config.model, seed=config.seed, device="cpu")
 
-        def encoding(works: list[Work]) -> Iterator[tuple[Work, dict[str, Done]]]:
+        def encoding(works: list[EncodingTask]) -> Iterator[tuple[EncodingTask, dict[str, EncodedPart]]]:
             for work in works:
                 shard = Shard(name=f"{work.number}", rows=ROWS_PER_SHARD, bytes=1, sha256="")
-                yield work, dict.fromkeys(work.parts, Done(shard=shard, unreadable={"truncated": 1}))
+                yield work, dict.fromkeys(work.parts, EncodedPart(shard=shard, unreadable={"truncated": 1}))
 
         steps = Steps()
         steps("all", lambda: encode(config, encoder, encoding))

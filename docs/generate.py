@@ -89,7 +89,7 @@ def driver_options(driver: str) -> str:
     """What a driver can be told in `[fleets.NAME.options]`."""
     module = importlib.import_module(DRIVERS[driver])
     rows = []
-    for name, field in module.Options.model_fields.items():
+    for name, field in module.OPTIONS.model_fields.items():
         default = "required" if field.is_required() else _default(field.default, field.default_factory)
         rows.append(f"| `{name}` | {default} | {field.description} |")
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])

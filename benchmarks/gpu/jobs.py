@@ -17,7 +17,7 @@ from benchmarks.gpu.settings import Settings
 from benchmarks.rig.figures import spread
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Outcome, Wish
+from giornata.workloads.interface import AgentRequest, Outcome
 from giornata.workloads.train.memory_budget import MemoryPlan, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
 
@@ -32,8 +32,8 @@ class Listener:
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
-    def wish(self) -> Wish:
-        return Wish.GO_ON
+    def wish(self) -> AgentRequest:
+        return AgentRequest.GO_ON
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
 

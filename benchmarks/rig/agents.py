@@ -1,7 +1,7 @@
 """Simulated agents: the calls of real ones, at their pace, over connections of their own, and no work in between.
 
-Open loop: what a node does next is due at a fixed time, whether or not the server keeps up. `Tally.lags_s` says how
-late the generator itself began a call; while that stays small, a latency is the server's.
+Open loop: what a node does next is due at a fixed time, whether or not the server keeps up. `LoadCounts.lags_s` says
+how late the generator itself began a call; while that stays small, a latency is the server's.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Tally:
+class LoadCounts:
     """Latencies by call, what went wrong, and how late calls began."""
 
     latencies_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -45,7 +45,7 @@ class Agents:
     """Drives nodes 1 to len(held) for a while."""
 
     def __init__(self, server: Server, held: list[Held], pace: Pace, *, seed: int = 0) -> None:
-        self.tally = Tally()
+        self.tally = LoadCounts()
         self._server, self._held, self._pace, self._rng = server, held, pace, random.Random(seed)
         self._ends_s = 0.0
 

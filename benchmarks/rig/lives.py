@@ -11,7 +11,7 @@ from benchmarks.rig.backlog import KIND
 from benchmarks.rig.bursts import node_claim, run_clients
 from benchmarks.rig.server import SECRETS_KEY, Server
 from benchmarks.rig.wire import Wire
-from giornata.cli.operate.composition import open_house
+from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
 from giornata.control.attempts.claim import claim_once
 from giornata.control.attempts.complete import complete
@@ -48,7 +48,7 @@ def over_http(server: Server, jobs: int, clients: int) -> Life:
 
 def by_use_cases(data: Path, database: str, jobs: int, clients: int) -> Life:
     """The same verbs called in this process, without HTTP: as the peers are, a library on the database."""
-    with open_house(
+    with open_control_plane(
         Settings(data=data, database=database, secrets_key=SECRETS_KEY), base_url=lambda: "http://localhost"
     ) as house:
         ctx = house.context

@@ -19,7 +19,7 @@ from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
 from giornata.pretrain.encoding.encoder import device_of_an_encoder, open_encoder
 from giornata.pretrain.feeding.feed import Feed, Feeder
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.protocol.pretraining import PretrainConfig
@@ -60,12 +60,12 @@ def encoded(config: PretrainConfig) -> None:
         encode(config, encoder)
 
 
-def read_here(config: PretrainConfig, rows_of: Sequence[RowsOfPhase]) -> Callable[[int, Ledger], Iterator[Feed]]:
+def read_here(config: PretrainConfig, rows_of: Sequence[RowsOfPhase]) -> Callable[[int, UseLedger], Iterator[Feed]]:
     """Feeds of the encoded shards in the order of training, read in the trainer's own process: every run with one
     seed gets the same steps."""
     source = source_manifest(config)
 
-    def feeds(phase: int, ledger: Ledger) -> Iterator[Feed]:
+    def feeds(phase: int, ledger: UseLedger) -> Iterator[Feed]:
         resolution = config.phases[phase].resolution
         names = tuple(shard.name for shard in encoded_manifest(config, resolution, source).shards)
         reader = ReadLatents(latents_storage(config, resolution), names, rows_of[phase], STORED)

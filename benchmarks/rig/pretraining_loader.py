@@ -28,8 +28,8 @@ from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.feeding.feed import Batch
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import Progress
-from giornata.pretrain.training.trainer import Run, Trainer
+from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.training.trainer import Trainer, TrainingRun
 from giornata.protocol.pretraining import PretrainConfig
 
 SIZES = (
@@ -113,7 +113,7 @@ class WholeBatches:
         )
 
 
-def train_with_loader(run: Run, *, workers: int) -> None:
+def train_with_loader(run: TrainingRun, *, workers: int) -> None:
     """All of the first phase: load, encode, step."""
     config, rows = run.config, run.config.train.global_batch_size
     peers = Peers()
@@ -137,7 +137,11 @@ def train_with_loader(run: Run, *, workers: int) -> None:
 
 
 def _step(
-    run: Run, trainer: Trainer, progress: Progress, encoders: WholeBatches, batches: Iterator[Mapping[str, Any]]
+    run: TrainingRun,
+    trainer: Trainer,
+    progress: TrainingProgress,
+    encoders: WholeBatches,
+    batches: Iterator[Mapping[str, Any]],
 ) -> None:
     began_s = time.monotonic()
     loaded = next(batches)

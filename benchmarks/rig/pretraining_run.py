@@ -13,7 +13,7 @@ from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
-from giornata.pretrain.training.trainer import Run
+from giornata.pretrain.training.trainer import TrainingRun
 from giornata.pretrain.worker import FrozenParts, frozen_parts
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -44,11 +44,11 @@ def run_of(
     clock_s: Callable[[], float],
     report: Callable[[Mapping[str, float]], None],
     **own: Any,
-) -> Iterator[Run]:
-    """A run whose storage lies below `folder` as long as the context is open. `own` are other fields of Run, `feeds`
-    among them."""
+) -> Iterator[TrainingRun]:
+    """A run whose storage lies below `folder` as long as the context is open. `own` are other fields of TrainingRun,
+    `feeds` among them."""
     with tempfile.TemporaryDirectory(dir=folder) as room:
-        yield Run(
+        yield TrainingRun(
             config=given.config,
             phases=given.phases,
             storage=Storage.at(Path(room) / "run"),

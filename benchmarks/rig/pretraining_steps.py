@@ -33,7 +33,7 @@ from giornata.pretrain.training.models import (
     peak_flops_per_s,
     widths,
 )
-from giornata.pretrain.training.optimizer import Optimizer, whole
+from giornata.pretrain.training.optimizer import TrainingOptimizer, whole
 from giornata.pretrain.training.parallel import alone, shard_model
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.step import Passes
@@ -71,7 +71,7 @@ def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
         if way["compile"]:
             stack.enter_context(compiled(unet))
         placed = shard_model(unet, train, peers, device)
-        optimizer = Optimizer(placed.parameters(), train, fused=way["fused"])
+        optimizer = TrainingOptimizer(placed.parameters(), train, fused=way["fused"])
         kind = config.model.prediction_type
         objective = Objective(scheduler=noise_scheduler(kind), prediction_type=kind, snr_gamma=config.train.snr_gamma)
         passes = Passes(placed, objective, Channel(peers))

@@ -28,7 +28,7 @@ from giornata.diffusion.tiny.drawings import SUBJECTS, background, draw_picture
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
-from giornata.workloads.interface import Outcome, Wish
+from giornata.workloads.interface import AgentRequest, Outcome
 from giornata.workloads.train.workload import TrainWorkload
 
 PICTURES, CLASS_PICTURES = 8, 64
@@ -42,8 +42,8 @@ class Listener:
     files: dict[str, Path] = field(default_factory=dict)
     last: Path | None = None
 
-    def wish(self) -> Wish:
-        return Wish.GO_ON
+    def wish(self) -> AgentRequest:
+        return AgentRequest.GO_ON
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         """Not told."""

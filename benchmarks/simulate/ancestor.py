@@ -12,7 +12,7 @@ from giornata.domain.reasons import Reason
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import rng
 from giornata.simulate.installation import Counts
-from giornata.simulate.plane import Answer, ClaimRequest, Grant, Nothing, Progress, ServerAway
+from giornata.simulate.plane import ClaimRequest, Grant, HeartbeatAnswer, Nothing, ServerAway, SimulatedProgress
 
 MAX_HEARTBEAT_AGE_MS = 60_000
 FAILURES_PER_WORKER = 5
@@ -36,7 +36,10 @@ class _Row:
 
 @dataclass(slots=True)
 class AncestorPlane:
-    """Answers the calls of `giornata.simulate.plane.ControlPlane`. It has no leases: it believes nodes (D2)."""
+    """Answers the calls of `giornata.simulate.plane.SimulatedControlPlane`.
+
+    It has no leases: it believes nodes (D2).
+    """
 
     agenda: Agenda
     seed: int
@@ -120,16 +123,16 @@ class AncestorPlane:
             model="sdxl",
         )
 
-    def beat(self, beats: Sequence[Progress]) -> list[Answer]:
+    def beat(self, beats: Sequence[SimulatedProgress]) -> list[HeartbeatAnswer]:
         self._present()
         return [self._beat(each.job_id) for each in beats]
 
-    def _beat(self, job_id: str) -> Answer:
+    def _beat(self, job_id: str) -> HeartbeatAnswer:
         row = self._running.get(job_id)
         if row is None:
-            return Answer.LOST  # 400: the job is not running
+            return HeartbeatAnswer.LOST  # 400: the job is not running
         row.last_heartbeat_ms = self.agenda.now_ms()
-        return Answer.GO_ON
+        return HeartbeatAnswer.GO_ON
 
     def commit(self, grant: Grant, step: int) -> bool:
         """An upload: the newest by the clock is what others resume from, whatever its step (D17)."""

@@ -11,13 +11,13 @@ from benchmarks.simulate.ancestor_operator import Autoscaler, Operator
 from benchmarks.simulate.regret import regret_of
 from giornata.simulate import report
 from giornata.simulate import run as simulator
-from giornata.simulate.crowd import Crowd
+from giornata.simulate.crowd import RequestBatches
 from giornata.simulate.node import ModelledNode
-from giornata.simulate.plane import ControlPlane
+from giornata.simulate.plane import SimulatedControlPlane
 from giornata.simulate.scenario import Scenario
-from giornata.simulate.story import JobStory
+from giornata.simulate.story import JobTrace
 from giornata.simulate.trainer import ANCESTOR_TRAINER
-from giornata.simulate.world import World
+from giornata.simulate.world import Simulation
 
 PolicyName = Literal["giornata", "ancestor"]
 
@@ -26,7 +26,7 @@ FIGURES = ("usd_per_job", "worst_job_min", "lost_and_idle_share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRun(simulator.Ran):
+class PolicyRun(simulator.SimulationResult):
     """A run, with the name of its policy. `by_hand` counts the actions of the modelled operator."""
 
     policy: PolicyName
@@ -55,12 +55,12 @@ def played(
 
 
 def _played_by_ancestor(scenario: Scenario, *, seed: int, keep_beats: bool) -> PolicyRun:
-    world = World(scenario, seed=seed, new_node=AncestorNode)
+    world = Simulation(scenario, seed=seed, new_node=AncestorNode)
     world.chronicle.keep_beats = keep_beats
     every = scenario.every if isinstance(scenario.every, int) else DEFAULT_EVERY
     plane = AncestorPlane(world.agenda, seed=seed, steps=scenario.steps, every=every)
-    world.plane = cast(ControlPlane, plane)
-    world.crowd = Crowd(
+    world.plane = cast(SimulatedControlPlane, plane)
+    world.crowd = RequestBatches(
         world.agenda,
         world.plane,
         beat_s=BEAT_S,
@@ -73,7 +73,7 @@ def _played_by_ancestor(scenario: Scenario, *, seed: int, keep_beats: bool) -> P
     for number in range(scenario.jobs):
         job_id = f"job_{number + 1:06d}"
         plane.submit(job_id)
-        world.chronicle.jobs[job_id] = JobStory(id=job_id, project_id="all", steps=scenario.steps)
+        world.chronicle.jobs[job_id] = JobTrace(id=job_id, project_id="all", steps=scenario.steps)
     (fleet,) = world.manual
     Autoscaler(world.agenda, plane, fleet, most=scenario.nodes).begin()
     operator = Operator(world.agenda, plane, fleet, waiting=lambda: world.crowd.waiting)
@@ -81,7 +81,7 @@ def _played_by_ancestor(scenario: Scenario, *, seed: int, keep_beats: bool) -> P
     return _policy_run(simulator.run(world, None), "ancestor", by_hand=operator.by_hand)
 
 
-def _policy_run(ran: simulator.Ran, policy: PolicyName, *, by_hand: int) -> PolicyRun:
+def _policy_run(ran: simulator.SimulationResult, policy: PolicyName, *, by_hand: int) -> PolicyRun:
     known = {field.name: getattr(ran, field.name) for field in dataclasses.fields(ran)}
     return PolicyRun(**known, policy=policy, by_hand=by_hand)
 

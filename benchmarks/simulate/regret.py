@@ -11,8 +11,8 @@ from typing import Any
 
 from giornata.domain.money import MICRO_USD
 from giornata.simulate.draws import by_curve
-from giornata.simulate.provider import Offer
-from giornata.simulate.run import Ran
+from giornata.simulate.provider import SimulatedOffer
+from giornata.simulate.run import SimulationResult
 from giornata.simulate.scenario import Scenario
 
 HOUR_S = 3600.0
@@ -36,7 +36,7 @@ class Regret:
     cost: float
 
 
-def regret_of(ran: Ran) -> Regret:
+def regret_of(ran: SimulationResult) -> Regret:
     """Of a run, against `bound_of` its scenario."""
     bound = bound_of(ran.scenario, seed=ran.seed)
     return Regret(
@@ -65,7 +65,7 @@ def bound_of(scenario: Scenario, *, seed: int) -> Bound:
     )
 
 
-def _best_fleet(offer: Offer, *, nodes: int, seed: int) -> Iterator[tuple[Offer, float, float]]:
+def _best_fleet(offer: SimulatedOffer, *, nodes: int, seed: int) -> Iterator[tuple[SimulatedOffer, float, float]]:
     """(offer, slowness, second of its start) of the fastest machines, the fastest first. Broken ones are none."""
     park = (offer.park.machine(seed, number, of=offer.machines) for number in range(offer.park.machines))
     fastest = sorted(machine.slowness for machine in park if machine.breaks is None)[:nodes]
@@ -73,7 +73,7 @@ def _best_fleet(offer: Offer, *, nodes: int, seed: int) -> Iterator[tuple[Offer,
         yield offer, slowness, by_curve(number / nodes, offer.start_min) * 60
 
 
-def _least_micro_usd_per_hour(offer: Offer) -> float:
+def _least_micro_usd_per_hour(offer: SimulatedOffer) -> float:
     times = 1.0 if offer.spike is None else min(1.0, offer.spike[2])
     return offer.price_micro_usd_per_hour * times
 

@@ -26,7 +26,7 @@ from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.data.example_data import Example, write_example
+from giornata.pretrain.data.example_data import WrittenRows, write_example
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.metrics_log import metrics_of
@@ -102,7 +102,9 @@ def write_config(folder: Path) -> Path:
     return path
 
 
-def _prepared_data(folder: Path, path: Path, config: PretrainConfig, out: Output) -> tuple[Example, dict[str, Any]]:
+def _prepared_data(
+    folder: Path, path: Path, config: PretrainConfig, out: Output
+) -> tuple[WrittenRows, dict[str, Any]]:
     """The example that was drawn, and the report of its ingestion."""
     out.say(f"drawing {ROWS:,} captioned pictures, and {ODDITIES} odd ones among them")
     example = write_example(folder / "source", rows=ROWS, oddities=ODDITIES, side_px=SIDE_PX)

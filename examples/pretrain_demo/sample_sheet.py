@@ -16,7 +16,7 @@ from giornata.diffusion.sampling.grid_layout import Group, SheetRow, compose_she
 from giornata.diffusion.shapes.pictures import draw_shape, grid
 from giornata.pretrain.evaluation.sampling import pipeline_of, sample, unet_at
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import Committed, committed
+from giornata.pretrain.training.committed import CommittedCheckpoint, committed
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import new_unet
 from giornata.protocol.pretraining import PretrainConfig
@@ -31,7 +31,7 @@ class ModelState:
 
     heading: str
     side_px: int
-    checkpoint: Committed | None
+    checkpoint: CommittedCheckpoint | None
 
 
 def draw_samples(path: Path, config: PretrainConfig) -> None:

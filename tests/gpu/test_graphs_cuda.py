@@ -10,7 +10,7 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
-from giornata.workloads.interface import Outcome, Wish
+from giornata.workloads.interface import AgentRequest, Outcome
 from giornata.workloads.train.workload import TrainWorkload
 
 torch = pytest.importorskip("torch")
@@ -39,9 +39,9 @@ class Stopping(RecordingReporter):
 
     asked = 0
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         self.asked += self.phases[-1][0] == "training"
-        return Wish.CHECKPOINT_AND_STOP if self.asked == STOP_AT else Wish.GO_ON
+        return AgentRequest.CHECKPOINT_AND_STOP if self.asked == STOP_AT else AgentRequest.GO_ON
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from giornata.pretrain.feeding.examples import portioner
 from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.training.parallel import alone
 from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 from giornata.pretrain.training.trainer import Trainer
 from giornata.protocol.pretraining import Parallel, Precision
 
@@ -43,7 +43,7 @@ def test_it_learns_what_it_is_shown_again(name: str, tmp_path: Path) -> None:
             stack.enter_context(alone(device))
         peers = Peers()
         trainer = Trainer(replace(run_of(config, tmp_path), device=device), peers, peers.channel(), stack)
-        progress = Progress()
+        progress = TrainingProgress()
         trainer.prepare(progress)
         make = portioner(trainer.draws, 0, 4, device)
         losses = []

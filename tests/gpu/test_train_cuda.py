@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.draws.determinism import fix_determinism
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 from giornata.workloads.train.workload import TrainWorkload
 
 torch = pytest.importorskip("torch")
@@ -44,7 +44,7 @@ def studio(request: pytest.FixtureRequest, tmp_path: Path) -> Studio:
 def test_stopped_and_resumed_in_a_fresh_workload(studio: Studio, stop_at: int) -> None:
     whole = studio.run(workload=TrainWorkload(device="cuda"))
     first = studio.run(
-        RecordingReporter(wishes={stop_at: Wish.CHECKPOINT_AND_STOP}), workload=TrainWorkload(device="cuda")
+        RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}), workload=TrainWorkload(device="cuda")
     )
     second = studio.run(workload=TrainWorkload(device="cuda"), resume=studio.resume_point(first, stop_at))
     assert second.artifacts == whole.artifacts

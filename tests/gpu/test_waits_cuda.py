@@ -10,7 +10,7 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.files.checkpoint import TensorSnapshot
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 from giornata.workloads.train.workload import TrainWorkload
 
 torch = pytest.importorskip("torch")
@@ -35,11 +35,11 @@ class Strict(RecordingReporter):
 
     done = 0
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         if self.phases[-1][0] == "training":
             self.done += 1
             torch.cuda.set_sync_debug_mode("error" if self.done < STEPS - 1 else "default")
-        return Wish.GO_ON
+        return AgentRequest.GO_ON
 
 
 @pytest.mark.parametrize("name", JOBS)

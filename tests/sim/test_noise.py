@@ -5,13 +5,13 @@ import pytest
 from giornata.domain.stragglers import Member, StragglerPolicy, is_slow
 from giornata.simulate.course import hour_factor
 from giornata.simulate.draws import rng
-from giornata.simulate.machines import Machine, Park
+from giornata.simulate.machines import MachinePool, SimulatedMachine
 from giornata.simulate.scenarios import CALIBRATED_PARK
 
 FLEETS = 300
 
 
-def _condemned(park: Park, policy: StragglerPolicy, *, nodes: int) -> tuple[int, int]:
+def _condemned(park: MachinePool, policy: StragglerPolicy, *, nodes: int) -> tuple[int, int]:
     """(sound machines that are called slow, unsound ones) in one hour of each of many fleets; two attempts each."""
     sound = unsound = 0
     for number in range(FLEETS):
@@ -25,13 +25,13 @@ def _condemned(park: Park, policy: StragglerPolicy, *, nodes: int) -> tuple[int,
     return sound, unsound
 
 
-def _member(machine: Machine, hour: int) -> Member:
+def _member(machine: SimulatedMachine, hour: int) -> Member:
     return Member(machine_id=machine.id, step_s=machine.slowness * hour_factor(machine, hour), start_up_s=60.0)
 
 
 @pytest.mark.parametrize("nodes", [5, 8, 20])
-@pytest.mark.parametrize("park", [CALIBRATED_PARK, Park()], ids=["calibrated", "plain"])
-def test_noise_condemns_no_sound_machine(park: Park, nodes: int):
+@pytest.mark.parametrize("park", [CALIBRATED_PARK, MachinePool()], ids=["calibrated", "plain"])
+def test_noise_condemns_no_sound_machine(park: MachinePool, nodes: int):
     sound, unsound = _condemned(park, StragglerPolicy(), nodes=nodes)
     assert sound == 0
     assert unsound > 0

@@ -11,23 +11,23 @@ from benchmarks.simulate.regret import bound_of
 from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.domain.reasons import Reason
 from giornata.simulate.agenda import Agenda
-from giornata.simulate.course import HOUR_MS, Course, hour_factor
+from giornata.simulate.course import HOUR_MS, StepTimeline, hour_factor
 from giornata.simulate.draws import by_curve, exponential_s, rng
-from giornata.simulate.machines import HOUR_NOISE, STEP_NOISE, Machine, Park
+from giornata.simulate.machines import HOUR_NOISE, STEP_NOISE, MachinePool, SimulatedMachine
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import Grant
-from giornata.simulate.provider import Container, ModelledFleet, Offer, Resident
-from giornata.simulate.scenario import Trouble
+from giornata.simulate.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.scenario import PlannedFault
 from giornata.simulate.scenarios import SCENARIOS
-from giornata.simulate.story import JobStory
-from giornata.simulate.tally import IDLE, TRAIN, Account, Tally
+from giornata.simulate.story import JobTrace
+from giornata.simulate.tally import IDLE, TRAIN, BilledTime, InstanceTimer
 from giornata.simulate.trainer import ANCESTOR_TRAINER
 from giornata.simulate.troubles import plan
-from giornata.simulate.work import Work
-from giornata.simulate.world import World
+from giornata.simulate.work import SimulatedAttempt
+from giornata.simulate.world import Simulation
 
 
-class Tenant(Resident):
+class Tenant(SimulatedNode):
     """Notes what is done to it."""
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class Tenant(Resident):
         self.lived_on_s = lives_on_s
 
 
-def _fleet(**offer: object) -> tuple[Agenda, ModelledFleet, Tally]:
-    agenda, tally = Agenda(), Tally()
+def _fleet(**offer: object) -> tuple[Agenda, ModelledFleet, BilledTime]:
+    agenda, tally = Agenda(), BilledTime()
     plain: dict[str, object] = {"mtbi_s": math.inf, "start_min": ((0.0, 1.0), (1.0, 1.0))}
     fleet = ModelledFleet(
-        Offer(**{**plain, **offer}),  # type: ignore[arg-type]
+        SimulatedOffer(**{**plain, **offer}),  # type: ignore[arg-type]
         agenda=agenda,
         seed=0,
         tally=tally,
@@ -121,7 +121,7 @@ def test_what_was_interrupted_is_replaced_and_a_zombie_lives_on():
 
 
 def test_a_reallocated_machine_stays_away_for_its_time_and_no_longer():
-    agenda, fleet, _ = _fleet(park=Park(machines=2, in_order=2), excluded_s=3600.0)
+    agenda, fleet, _ = _fleet(park=MachinePool(machines=2, in_order=2), excluded_s=3600.0)
     fleet.desired(1)
     _until(agenda, 61)
     first = _only(fleet)
@@ -163,8 +163,8 @@ def test_those_that_were_named_go_first():
 
 
 def test_an_attempt_that_brought_nothing_is_lost_with_what_came_before_it():
-    tally = Tally()
-    account = Account(tally, at_ms=0)
+    tally = BilledTime()
+    account = InstanceTimer(tally, at_ms=0)
     account.turn("model", at_ms=1000)
     account.turn(TRAIN, at_ms=3000)
     account.settle(useful_share=0.0, at_ms=10_000)
@@ -181,7 +181,7 @@ def test_an_attempt_that_brought_nothing_is_lost_with_what_came_before_it():
 
 
 def test_machines_are_what_they_are_and_have_a_tail():
-    park = Park(notable={3: {"slowness": 12.0}})
+    park = MachinePool(notable={3: {"slowness": 12.0}})
     assert park.machine(7, 5) == park.machine(7, 5) != park.machine(8, 5)
     assert park.machine(7, 3).slowness == 12.0 and not park.machine(7, 3).sound
     slowness = sorted(park.machine(0, number).slowness for number in range(2000) if number != 3)
@@ -193,17 +193,17 @@ def test_machines_are_what_they_are_and_have_a_tail():
 def test_a_job_takes_what_its_parts_take():
     trainer = ANCESTOR_TRAINER
     assert trainer.whole_job_s(1400) / 60 == pytest.approx(53.7, abs=0.1)
-    machine = Park().machine(0, 1)
+    machine = MachinePool().machine(0, 1)
     assert trainer.fetch_s(machine, resumes=True) > trainer.fetch_s(machine, resumes=False)
 
 
 def test_an_attempt_that_outlives_its_container_is_counted_once():
-    world = World(SCENARIOS["zombies"], seed=0, new_node=ModelledNode)
+    world = Simulation(SCENARIOS["zombies"], seed=0, new_node=ModelledNode)
     (fleet,) = world.manual
     fleet.desired(1)
     (container,) = fleet.present.values()
     machine, start_ms = container.machine, world.agenda.now_ms()
-    world.chronicle.jobs["job_1"] = JobStory(id="job_1", project_id="p", steps=1000)
+    world.chronicle.jobs["job_1"] = JobTrace(id="job_1", project_id="p", steps=1000)
     grant = Grant(
         job_id="job_1",
         machine_id=container.machine.id,
@@ -217,8 +217,8 @@ def test_an_attempt_that_outlives_its_container_is_counted_once():
         max_at_risk_s=60.0,
         model="",
     )
-    course = Course(Machine(id="plain"), start_ms=start_ms, step_ms=1000, steps=1000)
-    work = Work(grant=grant, began_ms=start_ms, renewed_ms=start_ms, step_ms=1000, course=course)
+    course = StepTimeline(SimulatedMachine(id="plain"), start_ms=start_ms, step_ms=1000, steps=1000)
+    work = SimulatedAttempt(grant=grant, began_ms=start_ms, renewed_ms=start_ms, step_ms=1000, course=course)
     for at_s in (100.0, 150.0):
         world.agenda.at(start_ms + round(at_s * 1000), lambda: world.note_ended(work, machine))
     world.agenda.run(until=lambda: world.agenda.elapsed_s() >= 150.0, latest_ms=start_ms + 200_000)
@@ -226,20 +226,20 @@ def test_an_attempt_that_outlives_its_container_is_counted_once():
     assert world.tally.steps == 150
 
 
-def _course(machine: Machine, *, steps: int = 4000, start_ms: int = 1_790_000_123_456) -> Course:
-    return Course(machine, start_ms=start_ms, step_ms=2000.0, steps=steps)
+def _course(machine: SimulatedMachine, *, steps: int = 4000, start_ms: int = 1_790_000_123_456) -> StepTimeline:
+    return StepTimeline(machine, start_ms=start_ms, step_ms=2000.0, steps=steps)
 
 
-NOISY = Machine(id="noisy", seed=3, step_noise=STEP_NOISE, hour_noise=HOUR_NOISE)
+NOISY = SimulatedMachine(id="noisy", seed=3, step_noise=STEP_NOISE, hour_noise=HOUR_NOISE)
 
 
-def _seconds_of(course: Course, first: int, last: int) -> float:
+def _seconds_of(course: StepTimeline, first: int, last: int) -> float:
     """For each step between two."""
     return (course.reaches_ms(last) - course.reaches_ms(first)) / 1000 / (last - first)
 
 
 def test_without_noise_and_heat_every_step_takes_the_same():
-    course = _course(Machine(id="plain"))
+    course = _course(SimulatedMachine(id="plain"))
     assert [course.reaches_ms(step) - course.reaches_ms(0) for step in (1, 1000, 4000)] == [
         2000,
         2_000_000,
@@ -247,8 +247,8 @@ def test_without_noise_and_heat_every_step_takes_the_same():
     ]
 
 
-@pytest.mark.parametrize("machine", [Machine(id="plain"), NOISY], ids=lambda each: each.id)
-def test_a_step_is_done_when_it_is_reached_and_not_before(machine: Machine):
+@pytest.mark.parametrize("machine", [SimulatedMachine(id="plain"), NOISY], ids=lambda each: each.id)
+def test_a_step_is_done_when_it_is_reached_and_not_before(machine: SimulatedMachine):
     course = _course(machine)
     for step in (1, 7, 999, 1000, 1001, 1799, 1800, 1801, 3999, 4000):
         at_ms = course.reaches_ms(step)
@@ -268,13 +268,13 @@ def test_noise_is_a_function_and_no_state():
     late, early = _course(NOISY), _course(NOISY)
     assert late.reaches_ms(3000) == early.reaches_ms(3000)
     assert [hour_factor(NOISY, hour) for hour in (5, 4)] == [hour_factor(NOISY, hour) for hour in (4, 5)][::-1]
-    other = _course(Machine(id="other", seed=3, step_noise=STEP_NOISE, hour_noise=HOUR_NOISE))
-    seed = _course(Machine(id="noisy", seed=4, step_noise=STEP_NOISE, hour_noise=HOUR_NOISE))
+    other = _course(SimulatedMachine(id="other", seed=3, step_noise=STEP_NOISE, hour_noise=HOUR_NOISE))
+    seed = _course(SimulatedMachine(id="noisy", seed=4, step_noise=STEP_NOISE, hour_noise=HOUR_NOISE))
     assert len({each.reaches_ms(3000) for each in (late, other, seed)}) == 3
 
 
 def test_an_hour_that_is_slow_makes_all_of_its_steps_slow():
-    machine = Machine(id="hours", seed=0, hour_noise=0.3)
+    machine = SimulatedMachine(id="hours", seed=0, hour_noise=0.3)
     start_ms = 500_000 * HOUR_MS
     course = _course(machine, start_ms=start_ms)
     for hour in (0, 1):
@@ -286,24 +286,26 @@ def test_an_hour_that_is_slow_makes_all_of_its_steps_slow():
 
 
 def test_heat_throttles_from_step_1000_on():
-    course = _course(Machine(id="hot", hot_by=3.0))
+    course = _course(SimulatedMachine(id="hot", hot_by=3.0))
     assert _seconds_of(course, 0, 1000) == pytest.approx(2.0)
     assert _seconds_of(course, 1000, 1100) == pytest.approx(6.0)
 
 
 def test_a_machine_that_gets_far_too_hot_is_not_sound():
-    assert Machine(id="warm", hot_by=1.2).sound
-    assert not Machine(id="hot", hot_by=2.0).sound
-    park = Park(heats_up=0.3)
+    assert SimulatedMachine(id="warm", hot_by=1.2).sound
+    assert not SimulatedMachine(id="hot", hot_by=2.0).sound
+    park = MachinePool(heats_up=0.3)
     heating = sum(park.machine(0, number).hot_by > 1 for number in range(1000))
     assert heating == pytest.approx(300, rel=0.15)
 
 
 def test_a_bound_is_what_the_fastest_machines_do_from_when_they_come():
     """Two machines that do a step in a second come after one and two minutes, at 0.36 dollars an hour."""
-    offer = Offer(
+    offer = SimulatedOffer(
         price_micro_usd_per_hour=360_000,
-        park=Park(machines=5, spread=0.0, throttled=0.0, notable={2: {"slowness": 0.1, "breaks": Reason.CRASHED}}),
+        park=MachinePool(
+            machines=5, spread=0.0, throttled=0.0, notable={2: {"slowness": 0.1, "breaks": Reason.CRASHED}}
+        ),
         start_min=((0.0, 1.0), (1.0, 3.0)),
     )
     trainer = dataclasses.replace(ANCESTOR_TRAINER, step_s=1.0)
@@ -324,8 +326,8 @@ def test_on_an_evening_a_tenth_leaves_within_minutes_and_nobody_comes_while_noth
     fleet.desired(30)
     place = SimpleNamespace(agenda=agenda, seed=0, fleets={"rented": fleet})
     for trouble in (
-        Trouble(kind="evening", at_s=600.0, for_s=300.0, share=0.1),
-        Trouble(kind="sold-out", at_s=600.0, for_s=3600.0),
+        PlannedFault(kind="evening", at_s=600.0, for_s=300.0, share=0.1),
+        PlannedFault(kind="sold-out", at_s=600.0, for_s=3600.0),
     ):
         plan(place, trouble)  # type: ignore[arg-type]
     _until(agenda, 599)

@@ -31,7 +31,7 @@ from giornata.diffusion.tiny.drawings import (
     shifted,
 )
 from giornata.diffusion.tiny.tiny_model import scheduler
-from tools.tiny_shapes.stage import Course, Peers, Plan, Ramp
+from tools.tiny_shapes.stage import Peers, Plan, Ramp, TrainedPart
 
 L1_WEIGHT, EDGE_WEIGHT, KL_WEIGHT = 0.3, 0.2, 2e-5
 # How often a picture is shown without its caption: as the pipeline does it without a negative prompt (all zeros),
@@ -48,7 +48,7 @@ def tensor_of(drawn: list[Image.Image]) -> torch.Tensor:
     return torch.from_numpy(pixels_BHWC).permute(0, 3, 1, 2).contiguous() / 127.5 - 1
 
 
-def vae_course(vae: AutoencoderKL, plan: Plan, peers: Peers) -> Course:
+def vae_course(vae: AutoencoderKL, plan: Plan, peers: Peers) -> TrainedPart:
     """Half captioned pictures, half compositions, drawn anew at every step."""
 
     def loss(step: int) -> torch.Tensor:
@@ -63,7 +63,7 @@ def vae_course(vae: AutoencoderKL, plan: Plan, peers: Peers) -> Course:
         )
 
     ramp = Ramp(steps=plan.vae_steps, warmup_steps=20, constant_share=0.5)
-    return Course(name="vae", model=vae, loss=loss, learning_rate=plan.vae_lr, ramp=ramp, ema_decay=0.995)
+    return TrainedPart(name="vae", model=vae, loss=loss, learning_rate=plan.vae_lr, ramp=ramp, ema_decay=0.995)
 
 
 def _any_picture(plan: Plan, index: int) -> Image.Image:
@@ -160,7 +160,7 @@ class Words:
         return torch.where(chance_B < ZERO_SHARE, len(self.prompt_KLD) - 1, rows_B)
 
 
-def unet_course(unet: UNet2DConditionModel, latents: Latents, words: Words, plan: Plan, peers: Peers) -> Course:
+def unet_course(unet: UNet2DConditionModel, latents: Latents, words: Words, plan: Plan, peers: Peers) -> TrainedPart:
     """Velocity prediction. Each step's timesteps are spread evenly: one in each of as many equal ranges as there are
     pictures in the batches of all processes."""
     objective = Objective(
@@ -187,7 +187,7 @@ def unet_course(unet: UNet2DConditionModel, latents: Latents, words: Words, plan
         return objective.loss(unet, batch, words.embedding(words.left_out(rows_N[chosen_B], draw("caption", step))))
 
     ramp = Ramp(steps=plan.unet_steps, warmup_steps=100, constant_share=0.3)
-    return Course(name="unet", model=unet, loss=loss, learning_rate=plan.unet_lr, ramp=ramp, ema_decay=0.999)
+    return TrainedPart(name="unet", model=unet, loss=loss, learning_rate=plan.unet_lr, ramp=ramp, ema_decay=0.999)
 
 
 def time_ids(chance_B: torch.Tensor) -> torch.Tensor:

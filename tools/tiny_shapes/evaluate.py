@@ -22,7 +22,7 @@ from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.shapes.pictures import FORMS, SIZE_PX, Shape, draw_shape, grid
 from tools.tiny_shapes.courses import tensor_of
-from tools.tiny_shapes.scoring import Reading, Scorer, Tally, tally
+from tools.tiny_shapes.scoring import Reading, ScoreCounts, Scorer, tally
 
 STEPS, GUIDANCE, AT_ONCE = 25, 4.0, 32
 SEEDS = (0, 1, 2)
@@ -33,11 +33,11 @@ class Scores:
     """One seed's scores."""
 
     seed: int
-    grid: Tally
-    trained: Tally
-    held_out: Tally
-    shuffled: Tally
-    forms: dict[str, Tally]
+    grid: ScoreCounts
+    trained: ScoreCounts
+    held_out: ScoreCounts
+    shuffled: ScoreCounts
+    forms: dict[str, ScoreCounts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class Ceiling:
     """Drawn pictures through the VAE. `psnr_db` is 10 log10(1 / mean squared error), pixels in 0 … 1."""
 
     psnr_db: float
-    grid: Tally
-    forms: dict[str, Tally]
+    grid: ScoreCounts
+    forms: dict[str, ScoreCounts]
 
 
 def load(directory: Path) -> StableDiffusionXLPipeline:
@@ -116,12 +116,12 @@ def ceiling(vae: AutoencoderKL) -> Ceiling:
     )
 
 
-def _of(readings: Sequence[Reading], asked: Sequence[Shape], wanted: Callable[[Shape], bool]) -> Tally:
+def _of(readings: Sequence[Reading], asked: Sequence[Shape], wanted: Callable[[Shape], bool]) -> ScoreCounts:
     chosen = [place for place, shape in enumerate(asked) if wanted(shape)]
     return tally([readings[place] for place in chosen], [asked[place] for place in chosen])
 
 
-def _by_form(readings: Sequence[Reading], asked: Sequence[Shape]) -> dict[str, Tally]:
+def _by_form(readings: Sequence[Reading], asked: Sequence[Shape]) -> dict[str, ScoreCounts]:
     def has(form: str) -> Callable[[Shape], bool]:
         return lambda shape: shape.form == form
 

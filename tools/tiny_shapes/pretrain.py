@@ -28,7 +28,7 @@ from giornata.engine.process_setup import die_with_parent
 from tools.tiny_shapes.card import model_card
 from tools.tiny_shapes.courses import Words, encode_pictures, unet_course, vae_course
 from tools.tiny_shapes.evaluate import SEEDS, evaluate
-from tools.tiny_shapes.stage import Peers, Plan, Stage, Surroundings
+from tools.tiny_shapes.stage import Peers, Plan, Stage, StageDependencies
 
 SCORES = "scores.json"
 CARD = "README.md"
@@ -78,14 +78,14 @@ def _train(rank: int, out: Path, plan: Plan, meeting: Path | None) -> None:
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
     with Peers(rank=rank, count=plan.processes, meeting=meeting) as peers:
-        around = Surroundings(plan=plan, peers=peers, folder=work_folder(out), say=say, clock_s=time.monotonic)
+        around = StageDependencies(plan=plan, peers=peers, folder=work_folder(out), say=say, clock_s=time.monotonic)
         write = _models(around)
     if rank == 0:
         place_model(out, write)
         say(f"{out}: {weights_bytes(out)} bytes of weights")
 
 
-def _models(around: Surroundings) -> Callable[[Path], None]:
+def _models(around: StageDependencies) -> Callable[[Path], None]:
     """Train both models; returns what writes them."""
     plan, peers = around.plan, around.peers
     vae, unet, text = new_vae(), new_unet(), text_parts()

@@ -65,7 +65,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class ScoreCounts:
     """Shares of `count` pictures that show what was asked for, and the mean IoU with the forms asked for."""
 
     count: int
@@ -105,20 +105,20 @@ class Scorer:
             own_colours=frozenset(name for name, view in best.items() if view.parts and _fits(outline, view)),
         )
 
-    def tally(self, pictures: Iterable[Image.Image], asked: Iterable[Shape]) -> Tally:
+    def tally(self, pictures: Iterable[Image.Image], asked: Iterable[Shape]) -> ScoreCounts:
         """Score pictures against what was asked for, in the same order. A subject's name is a form; its colour is
         its own. What a shape leaves open counts as right. Raises ValueError for no pictures, and for another number
         of pictures than of shapes."""
         return tally([self.read(picture) for picture in pictures], list(asked))
 
 
-def tally(readings: Sequence[Reading], asked: Sequence[Shape]) -> Tally:
+def tally(readings: Sequence[Reading], asked: Sequence[Shape]) -> ScoreCounts:
     """As Scorer.tally, of pictures that were read already."""
     rows = np.array([_row(reading, shape) for reading, shape in zip(readings, asked, strict=True)], dtype=np.float64)
     if not len(rows):
         raise ValueError("there are no pictures to score")
     form, colour, background = (rows[:, column] for column in range(3))
-    return Tally(
+    return ScoreCounts(
         count=len(rows),
         form=float(form.mean()),
         colour=float(colour.mean()),

@@ -108,7 +108,7 @@ class Peers(AbstractContextManager["Peers"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class TrainedPart:
     """What one stage trains and for how long. `loss(step)` is this process's part of the batch of that step."""
 
     name: str
@@ -120,7 +120,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class StageDependencies:
     """Where a stage runs. `say` takes lines of progress, `clock_s` is monotonic."""
 
     plan: Plan
@@ -133,7 +133,7 @@ class Surroundings:
 class Stage:
     """Trains one model to the end of its course. Afterwards the model holds the average of its weights."""
 
-    def __init__(self, course: Course, around: Surroundings) -> None:
+    def __init__(self, course: TrainedPart, around: StageDependencies) -> None:
         self._course, self._around = course, around
         self._parameters = dict(course.model.named_parameters())
         self._optimizer = torch.optim.AdamW(

@@ -30,7 +30,7 @@ class BandwidthProbe:
         """Return the best of a few tries; one that is fast enough suffices. None when no try came to an end."""
         path = self._directory / "probe-down"
 
-        def fetch(meter: "_Meter") -> None:
+        def fetch(meter: "_BandwidthMeter") -> None:
             # By the last bytes that came, not by the end: syncing the file to disk is not the link's time.
             self._storage.download(what, path, progress=meter.moved)
 
@@ -40,7 +40,7 @@ class BandwidthProbe:
         """Measure as for downloads. An upload ends when the storage answers."""
         path = self._directory / "probe-up"
 
-        def send(meter: "_Meter") -> None:
+        def send(meter: "_BandwidthMeter") -> None:
             path.write_bytes(probe_bytes(where.size_bytes))
             ticket = UploadTicket(sha256=where.sha256, exists=False, upload_id="probe", put=where.request)
             meter.start()
@@ -50,10 +50,12 @@ class BandwidthProbe:
 
         return self._best(send, path, size_bytes=where.size_bytes, wanted=wanted)
 
-    def _best(self, move: "Callable[[_Meter], None]", path: Path, *, size_bytes: int, wanted: float) -> float | None:
+    def _best(
+        self, move: "Callable[[_BandwidthMeter], None]", path: Path, *, size_bytes: int, wanted: float
+    ) -> float | None:
         best: float | None = None
         for _ in range(TRIES):
-            meter = _Meter(self._now_s, longest_s=probe_timeout_s(size_bytes, wanted))
+            meter = _BandwidthMeter(self._now_s, longest_s=probe_timeout_s(size_bytes, wanted))
             try:
                 move(meter)
             except _Enough:
@@ -69,7 +71,7 @@ class BandwidthProbe:
         return best
 
 
-class _Meter:
+class _BandwidthMeter:
     """Counts bytes and seconds since `start`."""
 
     def __init__(self, now_s: Monotonic, *, longest_s: float) -> None:

@@ -19,7 +19,7 @@ from giornata.agent.uploader import AttemptUploader
 from giornata.agent.work_dir import JobDir
 from giornata.domain.errors import GiornataError
 from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice, Phase, Progress, Start
+from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice, PhaseMessage, Progress, Start
 from giornata.protocol.work import Heartbeat, Lease
 
 STOP_UPLOADS_S = 5.0
@@ -119,7 +119,7 @@ class ControlPlane:
         """Return the reason why the lease is lost, or None."""
         return self._held.why_lost()
 
-    def phase(self, message: Phase) -> None:
+    def phase(self, message: PhaseMessage) -> None:
         """Beat soon when the phase is new."""
         if message.name != self._phase:
             self._phase = message.name

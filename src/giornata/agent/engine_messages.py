@@ -23,9 +23,9 @@ from giornata.protocol.pipe import (
     FromEngine,
     Log,
     Notice,
-    Phase,
+    PhaseMessage,
     Progress,
-    Stopped,
+    StoppedMessage,
 )
 
 
@@ -59,7 +59,7 @@ class EngineMessageHandler:
         if outcome is not None:
             return stopping if isinstance(stopping, Abandoned) else outcome
         match message:
-            case Phase():
+            case PhaseMessage():
                 self._phase(message)
             case Progress():
                 self._progress(message)
@@ -81,11 +81,11 @@ class EngineMessageHandler:
                 return Finished(step=message.step, summary=message.summary)
             case Failed():
                 return _failure(message)
-            case Stopped():
+            case StoppedMessage():
                 return stopping or Released(reason=Reason.RELEASED, message="the engine stopped unasked")
         return None
 
-    def _phase(self, message: Phase) -> None:
+    def _phase(self, message: PhaseMessage) -> None:
         self.watchdog.moved()
         self.progress.phase = message.name
         self.platform.phase(message)

@@ -28,7 +28,7 @@ from giornata.protocol.pipe import (
     Seats,
     Shutdown,
     Start,
-    Stopped,
+    StoppedMessage,
     ToEngine,
 )
 
@@ -221,7 +221,9 @@ class EngineProcess:
                 self._hello.put(message)
             case _:
                 self._pass_on(
-                    message.attempt, EngineMessage(message=message), over=isinstance(message, Done | Failed | Stopped)
+                    message.attempt,
+                    EngineMessage(message=message),
+                    over=isinstance(message, Done | Failed | StoppedMessage),
                 )
 
     def _pass_on(self, attempt: str, event: Event, *, over: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 from giornata.agent.commands import Leaving, ServerCommands
 from giornata.agent.events import AttemptOutcome, Event
 from giornata.client.retry import Monotonic
-from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice, Phase, Progress, Start
+from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice, PhaseMessage, Progress, Start
 from giornata.protocol.work import Heartbeat
 
 LONGEST_PHASE = 64
@@ -87,7 +87,7 @@ class Platform(Protocol):
     def why_lost(self) -> str | None:
         """Return the reason why nothing more may be written for this attempt; None while writing is allowed."""
 
-    def phase(self, message: Phase) -> None:
+    def phase(self, message: PhaseMessage) -> None:
         """Tell what the engine is busy with."""
 
     def step(self, message: Progress) -> None:

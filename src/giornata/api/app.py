@@ -27,7 +27,7 @@ from giornata.control.attempts.claim import claim_each
 from giornata.control.attempts.complete import complete_each
 from giornata.control.attempts.heartbeat import heartbeat_each
 from giornata.control.context import Context
-from giornata.control.jobs.submit import Submission, submit_each
+from giornata.control.jobs.submit import JobRequest, submit_each
 from giornata.control.loops import LoopStatus
 from giornata.control.monitoring import StorageCheck, read_gauges
 
@@ -110,7 +110,7 @@ def create_app(
     return app
 
 
-def _idempotency(asked: Submission) -> Hashable:
+def _idempotency(asked: JobRequest) -> Hashable:
     """Return the key of requests that are not answered together: the second finds what the first has made."""
     key = asked.idempotency_key
     return id(asked) if key is None else (asked.caller.project_id, key)

@@ -46,7 +46,7 @@ class Page(Protocol):
     def items(self) -> Sequence[Item]: ...
 
 
-class Ending:
+class JobEndWatcher:
     """Watches a job's events for the one that ends it. `read_events` takes (after, limit)."""
 
     def __init__(self, read_events: Callable[[int, int], EventPage]) -> None:
@@ -78,7 +78,7 @@ class Stream:
         self,
         *,
         read_page: Callable[[int, int], Page],
-        ending: Ending,
+        ending: JobEndWatcher,
         require_standing: Callable[[], None],
         after: int,
         settings: ApiSettings,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 
 from giornata.api.callers import Ctx, ReadLists, Settings, User, Wake
-from giornata.api.event_stream import MEDIA_TYPE, Ending, LastEventId, Page, Stream, wants_stream
+from giornata.api.event_stream import MEDIA_TYPE, JobEndWatcher, LastEventId, Page, Stream, wants_stream
 from giornata.api.lists import After, AfterStep, JobId, Limit
 from giornata.api.openapi import USER_ITEM, refusals
 from giornata.control.access.authenticate import require_standing
@@ -55,7 +55,7 @@ async def list_events(
     seat = request.app.state.streams.taken(caller.key_id)
     stream = Stream(
         read_page=read,
-        ending=Ending(read),
+        ending=JobEndWatcher(read),
         require_standing=partial(require_standing, ctx, caller),
         after=start,
         settings=settings,
@@ -83,7 +83,7 @@ async def list_logs(
     read = _reader(job_outputs.read_logs, ctx, caller, job_id)
     if not wants_stream(request):
         return await lists.page(read, after, limit)
-    ending = Ending(_reader(job_outputs.read_events, ctx, caller, job_id))
+    ending = JobEndWatcher(_reader(job_outputs.read_events, ctx, caller, job_id))
     start = after if last_event_id is None else last_event_id
     seat = request.app.state.streams.taken(caller.key_id)
     stream = Stream(

@@ -53,7 +53,7 @@ async def create_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Submit a job. The spec is checked whole before anything is stored."""
-    asked = submit.Submission(caller=caller, request=body, idempotency_key=idempotency_key)
+    asked = submit.JobRequest(caller=caller, request=body, idempotency_key=idempotency_key)
     answer: submit.Submitted = await request.app.state.submissions.ask(asked)
     job, created = answer
     wakeup.notify()

@@ -179,7 +179,7 @@ def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: Json[Commit
 @attempts.post("/complete", responses=ATTEMPT)
 async def complete_attempt(request: Request, attempt_id: Attempt, body: Json[CompleteAttempt]) -> AttemptEnded:
     """Complete the job of this attempt. May be repeated."""
-    done = complete.Done(attempt_id=attempt_id, report=body)
+    done = complete.Completion(attempt_id=attempt_id, report=body)
     ended: AttemptEnded = await request.app.state.completions.ask(done)
     return ended
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from giornata.pictures.inspection import Inspection, PictureLimits, inspect
+from giornata.pictures.inspection import PictureInspection, PictureLimits, inspect
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, in lower case
 _TIME_DIGITS = 10
@@ -52,6 +52,6 @@ class SandboxedPictures:
 
     limits: PictureLimits
 
-    def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
+    def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[PictureInspection]:
         """One inspection for each (name, path), in order."""
         return inspect(files, limits=self.limits)

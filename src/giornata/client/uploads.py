@@ -71,7 +71,7 @@ def upload(
 ) -> tuple[UploadedFile, ...]:
     """Bring the server to have all of these; equal bytes travel once. Raises what the server or storage says."""
     distinct = {file.sha256: file for file in files}
-    meter = _Meter(sum(file.size_bytes for file in distinct.values()), progress)
+    meter = _UploadMeter(sum(file.size_bytes for file in distinct.values()), progress)
     sent: set[str] = set()
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="upload") as pool:
         for batch in _batches(list(distinct.values()), TICKETS_PER_REQUEST):
@@ -92,7 +92,7 @@ def upload(
     )
 
 
-class _Meter:
+class _UploadMeter:
     """Adds up how far several threads are, each with its file."""
 
     def __init__(self, total_bytes: int, progress: Progress | None) -> None:
@@ -114,7 +114,7 @@ def _tickets(connection: Connection, files: Sequence[LocalFile]) -> tuple[Upload
     return connection.call("POST", "/v1/uploads", UploadReply, body=UploadRequest(files=wanted)).items
 
 
-def _send(connection: Connection, file: LocalFile, ticket: UploadTicket, meter: _Meter) -> None:
+def _send(connection: Connection, file: LocalFile, ticket: UploadTicket, meter: _UploadMeter) -> None:
     route = f"/v1/uploads/{ticket.upload_id}"
 
     def renew(numbers: list[int]) -> list[SignedPart]:

@@ -7,8 +7,8 @@ from giornata.control.durations import Durations
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
-from giornata.control.ports.fleet import Fleet
-from giornata.control.ports.identities import NoIdentities, Workload, WorkloadIdentities
+from giornata.control.ports.fleet import FleetDriver
+from giornata.control.ports.identities import NoIdentities, WorkloadIdentities, WorkloadIdentity
 from giornata.control.ports.pictures import Pictures
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
@@ -26,7 +26,7 @@ class GovernedFleet:
 
     name: str
     driver: str
-    fleet: Fleet
+    fleet: FleetDriver
     kinds: tuple[str, ...] = ("train",)
     vram_bytes: int | None = None  # of a node that is still to come, when the operator says it
     places: int = 1
@@ -72,7 +72,7 @@ class Caller:
     project_id: str
     scope: Scope
     key_id: str
-    workload: Workload | None = None
+    workload: WorkloadIdentity | None = None
     fleet: str | None = None
     max_price_micro_usd_per_hour: int | None = None
 

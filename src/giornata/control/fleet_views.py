@@ -9,7 +9,7 @@ from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
-from giornata.domain.fleet_plan import FleetLimits, FleetView, ScalingPolicy, limited
+from giornata.domain.fleet_plan import FleetView, ScalingLimits, ScalingPolicy, limited
 from giornata.domain.fleet_share import Bidder, share_demand
 from giornata.domain.money import MS_PER_HOUR
 from giornata.domain.replacement import may_reallocate
@@ -33,7 +33,7 @@ def offer_of(governed: GovernedFleet) -> Offer:
 
 def scaling_of(governed: GovernedFleet, row: FleetRow) -> ScalingPolicy:
     """Return the policy of the settings, with an operator's later limits in their place."""
-    limits = FleetLimits(**row.limits)
+    limits = ScalingLimits(**row.limits)
     return limited(governed.scaling, limits, paused=row.paused_at_ms is not None)
 
 

@@ -30,7 +30,7 @@ class Run:
     stepped_at_ms: int | None = None
 
 
-class Lived(Protocol):
+class AttemptSpan(Protocol):
     """The row of an attempt, from any query."""
 
     @property
@@ -53,7 +53,7 @@ class Lived(Protocol):
     def committed_step(self) -> int: ...
 
 
-def run_of(attempt: Lived) -> Run:
+def run_of(attempt: AttemptSpan) -> Run:
     """Build the Run of an attempt's row."""
     reason = None if attempt.reason is None else Reason(attempt.reason)
     return Run(

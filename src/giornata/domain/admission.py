@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from giornata.domain.health import MS_PER_HOUR, Health, HealthPolicy, MachineState, cool_down_ends_ms
+from giornata.domain.health import MS_PER_HOUR, HealthPolicy, MachineHealth, MachineState, cool_down_ends_ms
 
 
 class Answer(StrEnum):
@@ -29,7 +29,7 @@ class Admission:
 YES = Admission(answer=Answer.YES)
 
 
-def unlimited(health: Health | None, *, policy: HealthPolicy) -> bool:
+def unlimited(health: MachineHealth | None, *, policy: HealthPolicy) -> bool:
     """Return True when the machine may begin what it likes, so that nothing needs to be counted."""
     if health is None:
         return not policy.new_on_probation
@@ -37,7 +37,7 @@ def unlimited(health: Health | None, *, policy: HealthPolicy) -> bool:
 
 
 def admit(
-    health: Health,
+    health: MachineHealth,
     *,
     live: int,
     at_stake_ms: Collection[int],

@@ -34,7 +34,7 @@ class Ban:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class BackoffNode:
     """A connected node. `quarantines`: kinds for which its machine is quarantined → when that ends, None if never."""
 
     machine_id: str
@@ -76,7 +76,7 @@ def pause_s(fruitless: int, *, policy: BackoffPolicy) -> float:
 def outlook(
     demand: Demand,
     bans: Collection[Ban],
-    hosts: Sequence[Host],
+    hosts: Sequence[BackoffNode],
     *,
     fruitless: int,
     arrival_s: float | None,
@@ -107,11 +107,11 @@ def outlook(
     return None
 
 
-def _takes(demand: Demand, host: Host) -> bool:
+def _takes(demand: Demand, host: BackoffNode) -> bool:
     return could_take(demand, host.offer, machine_id=host.machine_id)
 
 
-def _go_back(kind: str, bans: Collection[Ban], able: Sequence[Host], *, wait_s: float, now_ms: int) -> Outlook:
+def _go_back(kind: str, bans: Collection[Ban], able: Sequence[BackoffNode], *, wait_s: float, now_ms: int) -> Outlook:
     """Return the outlook of a job that goes back to the machine that failed the job longest ago.
 
     A quarantined machine gets no job until its quarantine ends.

@@ -58,7 +58,7 @@ PARTS = ("startup", "useful", "lost", "at_risk", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class BilledAttempt:
     """An attempt on the instance: the intervals that it is billed for, which do not overlap, and what they came to.
 
     `preparation_ms` is the part of its useful time that counts as start-up. Of a stay that only partly lies within
@@ -115,13 +115,13 @@ class Split:
         return sum(getattr(self, f"{part}_micro_usd") for part in PARTS)
 
 
-def split(bill: Bill, stays: Sequence[Stay]) -> Split:
+def split(bill: Bill, stays: Sequence[BilledAttempt]) -> Split:
     """Deal the bill out. While several attempts are alive the time is theirs in equal shares."""
     ready_ms = _ready_ms(bill, stays)
     return add(_split_one(billed, ready_ms, stays) for billed in bill.billed)
 
 
-def _split_one(billed: Billed, ready_ms: int | None, stays: Sequence[Stay]) -> Split:
+def _split_one(billed: Billed, ready_ms: int | None, stays: Sequence[BilledAttempt]) -> Split:
     """The part at one price."""
     whole = billed.interval
     whole_ms = max(0, whole.to_ms - whole.from_ms)
@@ -158,7 +158,7 @@ def _half_up(value: Fraction) -> int:
     return int((value + Fraction(1, 2)) // 1)
 
 
-def _ready_ms(bill: Bill, stays: Sequence[Stay]) -> int | None:
+def _ready_ms(bill: Bill, stays: Sequence[BilledAttempt]) -> int | None:
     """The first sign that it works; None when there was none."""
     begins = [interval.from_ms for stay in stays for interval in stay.intervals]
     if bill.ready_at_ms is not None:
@@ -166,7 +166,7 @@ def _ready_ms(bill: Bill, stays: Sequence[Stay]) -> int | None:
     return min(begins, default=None)
 
 
-def _shares(whole: Interval, stays: Sequence[Stay]) -> list[Fraction]:
+def _shares(whole: Interval, stays: Sequence[BilledAttempt]) -> list[Fraction]:
     """Milliseconds within the whole that each stay has, shared where they overlap."""
     lives = [[_within(whole, interval) for interval in stay.intervals] for stay in stays]
     changes = sorted({at for life in lives for part in life for at in (part.from_ms, part.to_ms)})
@@ -187,7 +187,7 @@ def _within(whole: Interval, part: Interval) -> Interval:
     return Interval(from_ms=from_ms, to_ms=max(from_ms, min(whole.to_ms, part.to_ms)))
 
 
-def _weights(stays: Sequence[Stay], shares: Sequence[Fraction]) -> list[Fraction]:
+def _weights(stays: Sequence[BilledAttempt], shares: Sequence[Fraction]) -> list[Fraction]:
     """Preparation, useful, lost, at risk. A stay of which nothing is known brought nothing."""
     weights = [Fraction(0), Fraction(0), Fraction(0), Fraction(0)]
     for stay, share in zip(stays, shares, strict=True):

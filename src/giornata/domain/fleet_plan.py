@@ -97,7 +97,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetLimits:
+class ScalingLimits:
     """Limits that replace those of the settings. None: the settings hold."""
 
     min_nodes: int | None = None
@@ -109,7 +109,7 @@ class FleetLimits:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def limited(policy: ScalingPolicy, limits: FleetLimits, *, paused: bool) -> ScalingPolicy:
+def limited(policy: ScalingPolicy, limits: ScalingLimits, *, paused: bool) -> ScalingPolicy:
     """The policy with the operator's limits. A limit that is set holds at every hour, whatever the windows say."""
     windows = tuple(
         replace(

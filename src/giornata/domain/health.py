@@ -70,7 +70,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class MachineHealth:
     """The record of a machine with jobs of a kind. `strikes` are those of `scored_at_ms`: see `strikes_at`."""
 
     machine_id: str
@@ -96,11 +96,11 @@ class Health:
         return spotless and self.proven and self.successes_in_a_row >= RELIABLE_AFTER
 
 
-def newcomer(machine_id: str, kind: str, *, policy: HealthPolicy, at_ms: int) -> Health:
+def newcomer(machine_id: str, kind: str, *, policy: HealthPolicy, at_ms: int) -> MachineHealth:
     """A machine of which nothing is known."""
     state = MachineState.PROBATION if policy.new_on_probation else MachineState.OK
     reason = "it is new" if policy.new_on_probation else ""
-    return Health(
+    return MachineHealth(
         machine_id=machine_id,
         kind=kind,
         since_ms=at_ms,
@@ -118,12 +118,12 @@ def weight_of(reason: Reason, *, policy: HealthPolicy) -> float:
     return policy.suspicion if reason is Reason.CRASHED else 0.0
 
 
-def strikes_at(health: Health, *, policy: HealthPolicy, at_ms: int) -> float:
+def strikes_at(health: MachineHealth, *, policy: HealthPolicy, at_ms: int) -> float:
     """The remaining strikes: half after each half-life. A clock that was set back adds none."""
     return health.strikes * _decay(at_ms - health.scored_at_ms, policy=policy)
 
 
-def failed(health: Health, failure: Failure, *, policy: HealthPolicy) -> Health:
+def failed(health: MachineHealth, failure: Failure, *, policy: HealthPolicy) -> MachineHealth:
     """After one more failure of a weight above 0. A report that is counted already changes nothing.
 
     Attempts that lived beside one another and end alike are one event: a disk is full once, however many jobs it
@@ -145,7 +145,7 @@ def failed(health: Health, failure: Failure, *, policy: HealthPolicy) -> Health:
     return _worse(now, policy=policy, at_ms=failure.at_ms)
 
 
-def succeeded(health: Health, *, policy: HealthPolicy, at_ms: int, canary: bool = False) -> Health:
+def succeeded(health: MachineHealth, *, policy: HealthPolicy, at_ms: int, canary: bool = False) -> MachineHealth:
     """After a job that it did to the end. A canary ends its probation, but wipes nothing off."""
     scored = _scored(health, policy=policy, at_ms=at_ms)
     strikes = scored.strikes if canary else _rounded(scored.strikes / 2)
@@ -165,7 +165,9 @@ def succeeded(health: Health, *, policy: HealthPolicy, at_ms: int, canary: bool 
     return now
 
 
-def taken_back(health: Health, is_void: Callable[[Failure], bool], *, policy: HealthPolicy, at_ms: int) -> Health:
+def taken_back(
+    health: MachineHealth, is_void: Callable[[Failure], bool], *, policy: HealthPolicy, at_ms: int
+) -> MachineHealth:
     """Return the record without failures that were not the machine's own; the others give its state."""
     void = [each for each in health.failures if is_void(each)]
     if not void:
@@ -180,7 +182,9 @@ def taken_back(health: Health, is_void: Callable[[Failure], bool], *, policy: He
     return _better(now, policy=policy, at_ms=at_ms)
 
 
-def confirmed(health: Health, attempt_ids: Collection[str], *, policy: HealthPolicy, at_ms: int) -> Health:
+def confirmed(
+    health: MachineHealth, attempt_ids: Collection[str], *, policy: HealthPolicy, at_ms: int
+) -> MachineHealth:
     """A suspicion turns out to be right: another machine did what crashed here, so the crash weighs as a fault."""
     more, failures = 0.0, []
     for each in health.failures:
@@ -193,21 +197,21 @@ def confirmed(health: Health, attempt_ids: Collection[str], *, policy: HealthPol
     return _worse(now, policy=policy, at_ms=at_ms)
 
 
-def shut_out(health: Health, *, reason: str, at_ms: int) -> Health:
+def shut_out(health: MachineHealth, *, reason: str, at_ms: int) -> MachineHealth:
     """Quarantined by an operator, until an operator lets it go."""
     more = int(health.state is not MachineState.QUARANTINED)
     moved = _moved(health, MachineState.QUARANTINED, reason, at_ms=at_ms)
     return replace(moved, by_hand=True, quarantined_times=health.quarantined_times + more)
 
 
-def let_go(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
+def let_go(health: MachineHealth, *, policy: HealthPolicy, at_ms: int) -> MachineHealth:
     """Cleared by an operator: nothing is held against it any more."""
     clean = replace(health, strikes=0.0, scored_at_ms=at_ms, failures=(), quarantines=0, by_hand=False)
     clean = replace(clean, quota=policy.quota_per_hour, canary_job_id=None)
     return _moved(clean, MachineState.OK, "", at_ms=at_ms)
 
 
-def cool_down_ends_ms(health: Health, *, policy: HealthPolicy) -> int | None:
+def cool_down_ends_ms(health: MachineHealth, *, policy: HealthPolicy) -> int | None:
     """Return the automatic end of the machine's quarantine; the time doubles with each in a row.
 
     None: the quarantine never ends by itself, or the machine is in no quarantine.
@@ -218,7 +222,7 @@ def cool_down_ends_ms(health: Health, *, policy: HealthPolicy) -> int | None:
     return health.since_ms + round(min(doubled_s, policy.longest_cool_down_s) * 1000)
 
 
-def cooled_down(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
+def cooled_down(health: MachineHealth, *, policy: HealthPolicy, at_ms: int) -> MachineHealth:
     """Return the record on probation, without strikes and with little credit, after its quarantine; else as it is."""
     ends_ms = cool_down_ends_ms(health, policy=policy)
     if ends_ms is None or at_ms < ends_ms:
@@ -257,7 +261,7 @@ def common_cause(*, failing: Collection[str], fine: Collection[str], jobs: int, 
     return jobs > 1 and len(sick) >= policy.common_cause_machines and len(sick) > len(set(fine) - sick)
 
 
-def _verdict(health: Health, *, policy: HealthPolicy, at_ms: int) -> tuple[MachineState, str]:
+def _verdict(health: MachineHealth, *, policy: HealthPolicy, at_ms: int) -> tuple[MachineState, str]:
     counted = [each for each in health.failures if each.weight]
     if any(each.canary for each in counted):
         return MachineState.QUARANTINED, "its canary failed"
@@ -281,7 +285,7 @@ def _why(failures: Iterable[Failure]) -> str:
     return ", ".join(f"{reasons.count(each)} × {each}" for each in dict.fromkeys(reasons)) or "from earlier"
 
 
-def _worse(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
+def _worse(health: MachineHealth, *, policy: HealthPolicy, at_ms: int) -> MachineHealth:
     state, reason = _verdict(health, policy=policy, at_ms=at_ms)
     if health.by_hand or _SEVERITY[state] < _SEVERITY[health.state]:
         return health
@@ -292,7 +296,7 @@ def _worse(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
     return replace(moved, quarantines=health.quarantines + more, quarantined_times=health.quarantined_times + more)
 
 
-def _better(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
+def _better(health: MachineHealth, *, policy: HealthPolicy, at_ms: int) -> MachineHealth:
     state, reason = _verdict(health, policy=policy, at_ms=at_ms)
     fewer = int(health.state is MachineState.QUARANTINED and not health.by_hand)
     quarantines = max(0, health.quarantines - fewer)
@@ -303,11 +307,11 @@ def _better(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
     return replace(_moved(health, state, reason, at_ms=at_ms), quarantines=quarantines)
 
 
-def _moved(health: Health, state: MachineState, reason: str, *, at_ms: int) -> Health:
+def _moved(health: MachineHealth, state: MachineState, reason: str, *, at_ms: int) -> MachineHealth:
     return replace(health, state=state, reason=reason, since_ms=at_ms)
 
 
-def _scored(health: Health, *, policy: HealthPolicy, at_ms: int, more: float = 0.0) -> Health:
+def _scored(health: MachineHealth, *, policy: HealthPolicy, at_ms: int, more: float = 0.0) -> MachineHealth:
     strikes = _rounded(strikes_at(health, policy=policy, at_ms=at_ms) + more)
     return replace(health, strikes=strikes, scored_at_ms=at_ms)
 

@@ -13,11 +13,11 @@ from giornata.protocol.pipe import (
     FromEngine,
     Log,
     Notice,
-    Phase,
+    PhaseMessage,
     Progress,
     Start,
 )
-from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Stopped
 
 # The agent answers as soon as its download is done; after this long the thing is made again instead.
 CACHE_ANSWER_S = 900.0
@@ -53,7 +53,7 @@ class Assignment:
         self._channel = channel
         self._cache_answer_s = cache_answer_s
         self._changed = threading.Condition()
-        self._wish = Wish.GO_ON
+        self._wish = AgentRequest.GO_ON
         self._answers: dict[str, Path | None] = {}
         self.last_checkpoint_step: int | None = None
 
@@ -62,14 +62,14 @@ class Assignment:
     def ask_checkpoint(self) -> None:
         """Ask for a checkpoint. An earlier wish to stop stands."""
         with self._changed:
-            if self._wish is Wish.GO_ON:
-                self._wish = Wish.CHECKPOINT
+            if self._wish is AgentRequest.GO_ON:
+                self._wish = AgentRequest.CHECKPOINT
 
     def ask_stop(self, *, checkpoint: bool) -> None:
         """Ask the attempt to stop. An order to stop without a checkpoint is final."""
         with self._changed:
-            if self._wish is not Wish.STOP:
-                self._wish = Wish.CHECKPOINT_AND_STOP if checkpoint else Wish.STOP
+            if self._wish is not AgentRequest.STOP:
+                self._wish = AgentRequest.CHECKPOINT_AND_STOP if checkpoint else AgentRequest.STOP
             self._changed.notify_all()
 
     def answer_cache(self, key: str, path: Path | None) -> None:
@@ -80,17 +80,17 @@ class Assignment:
 
     # ---- the Reporter; called by the workload ----
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         """Return the agent's present request. CHECKPOINT is given out once per request."""
         with self._changed:
             wish = self._wish
-            if wish is Wish.CHECKPOINT:
-                self._wish = Wish.GO_ON
+            if wish is AgentRequest.CHECKPOINT:
+                self._wish = AgentRequest.GO_ON
             return wish
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         """Tell what the workload is busy with."""
-        self._channel.send(Phase(attempt=self.start.attempt, name=name, done=done, total=total))
+        self._channel.send(PhaseMessage(attempt=self.start.attempt, name=name, done=done, total=total))
 
     def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
         """Tell of a step. Metrics that are not finite have no JSON and are left out."""
@@ -123,7 +123,7 @@ class Assignment:
             return None
 
     def _stopping(self) -> bool:
-        return self._wish in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}
+        return self._wish in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}
 
     def cache_put(self, key: str, path: Path) -> None:
         """Offer a file to later jobs of the project."""

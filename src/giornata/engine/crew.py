@@ -16,8 +16,8 @@ Free = tuple[int, tuple[str, ...]]
 NOBODY: Free = (0, ())
 
 
-class EngineCrew:
-    """The engine's implementation of `giornata.workloads.interface.Crew`. `take` gives the next attempt that fits, if
+class EngineBatchSession:
+    """The engine's implementation of `giornata.workloads.interface.BatchSession`. `take` gives the next attempt that fits, if
     one waits; `report` tells the agent of an end and says whether the process may go on; `say` tells the agent how
     many more could join."""
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.engine.assignment import Assignment, MessageWriter
-from giornata.engine.crew import End, EngineCrew, Free, WaitingAttempts
+from giornata.engine.crew import End, EngineBatchSession, Free, WaitingAttempts
 from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
 from giornata.protocol.pipe import (
@@ -27,10 +27,10 @@ from giornata.protocol.pipe import (
     Shutdown,
     Start,
     Stop,
+    StoppedMessage,
     ToEngine,
     WriteCheckpoint,
 )
-from giornata.protocol.pipe import Stopped as StoppedMessage
 from giornata.workloads.interface import JointWorkload, Outcome, Stopped, Workload
 
 ALIVE_EVERY_S = 1.0
@@ -178,7 +178,7 @@ class Engine:
         def say(free: Free) -> None:
             self._channel.send(Seats(key=key[0], free=free[0], attempts=free[1]))
 
-        crew = EngineCrew(first, take=lambda: self.waiting.take(fits), report=self._report, say=say)
+        crew = EngineBatchSession(first, take=lambda: self.waiting.take(fits), report=self._report, say=say)
         try:
             workload.run_many(crew)
         except Exception as error:  # noqa: BLE001 - the supervisor, as above

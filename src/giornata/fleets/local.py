@@ -33,7 +33,7 @@ Command = Callable[[int], Sequence[str]]
 """The command line of the node in slot N. Which instance it is stands in its environment."""
 
 
-class Options(FleetOptions):
+class LocalOptions(FleetOptions):
     """Options of a fleet on this machine."""
 
     price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="Price of one node in US dollars per hour.")
@@ -47,9 +47,12 @@ class Options(FleetOptions):
     grace_s: float = Field(35.0, ge=0, description="Seconds for the last checkpoint before a node is killed.")
 
 
+OPTIONS = LocalOptions
+
+
 @dataclass(slots=True, kw_only=True)
 class LocalFleet:
-    """See `giornata.control.ports.fleet.Fleet`. Thread-safe.
+    """See `giornata.control.ports.fleet.FleetDriver`. Thread-safe.
 
     A thread of its own looks after the processes, unless it is not `watched`: then whoever has it calls `tend`.
     """
@@ -214,7 +217,7 @@ class LocalFleet:
             )
 
 
-def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> LocalFleet:
+def open_fleet(name: str, options: LocalOptions, dependencies: FleetDependencies) -> LocalFleet:
     """Nodes of this machine, with the keys and settings of the server that they are beside."""
 
     def command(slot: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Open the drivers that the settings name.
 
-A driver is a module with `Options` and `open_fleet`. Only drivers in use are loaded.
+A driver is a module with `OPTIONS` and `open_fleet`. Only drivers in use are loaded.
 """
 
 import importlib
@@ -12,8 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from giornata.control.ports.fleet import Fleet, Instance
-from giornata.control.ports.identities import NoIdentities, Workload, WorkloadIdentities
+from giornata.control.ports.fleet import FleetDriver, Instance
+from giornata.control.ports.identities import NoIdentities, WorkloadIdentities, WorkloadIdentity
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, install_hint
 
 FLEET = "GIORNATA_FLEET"
@@ -106,9 +106,9 @@ class FleetDependencies:
 class Driver(Protocol):
     """The module of a driver."""
 
-    Options: type[FleetOptions]
+    OPTIONS: type[FleetOptions]
 
-    def open_fleet(self, name: str, options: Any, dependencies: FleetDependencies) -> Fleet:
+    def open_fleet(self, name: str, options: Any, dependencies: FleetDependencies) -> FleetDriver:
         """A fleet by this name. Asks the provider nothing yet. Raises InvalidInput with every fault."""
 
 
@@ -129,7 +129,7 @@ def open_driver(driver: str, *, where: str) -> Driver:
 def read_options(module: Driver, options: Mapping[str, Any], *, where: str) -> FleetOptions:
     """The options, checked whole. Raises InvalidInput with every fault."""
     try:
-        return module.Options.model_validate(dict(options))
+        return module.OPTIONS.model_validate(dict(options))
     except ValidationError as error:
         raise InvalidInput(
             Fault(where=".".join([where, *map(str, fault["loc"])]), message=fault["msg"]) for fault in error.errors()
@@ -151,7 +151,7 @@ class AnyIdentities:
 
     each: Sequence[WorkloadIdentities]
 
-    def recognise(self, token: str) -> Workload:
+    def recognise(self, token: str) -> WorkloadIdentity:
         """See WorkloadIdentities. Unavailable counts for more than a refusal: the one who is away might know it."""
         away: Unavailable | None = None
         for identities in self.each:

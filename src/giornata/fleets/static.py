@@ -14,7 +14,7 @@ from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import FleetDependencies, FleetOptions
 
 
-class Options(FleetOptions):
+class StaticOptions(FleetOptions):
     """Options of a fleet whose machines join by themselves."""
 
     price_usd_per_hour: float | None = Field(
@@ -25,12 +25,15 @@ class Options(FleetOptions):
     )
 
 
+OPTIONS = StaticOptions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticFleet:
-    """A fleet of machines that joined by themselves; see `giornata.control.ports.fleet.Fleet`."""
+    """A fleet of machines that joined by themselves; see `giornata.control.ports.fleet.FleetDriver`."""
 
     name: str
-    options: Options
+    options: StaticOptions
     dependencies: FleetDependencies
 
     @property
@@ -77,6 +80,6 @@ class StaticFleet:
             raise InstanceGone(f"no node of {self.name} that was heard of lately is {instance_id}")
 
 
-def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> StaticFleet:
+def open_fleet(name: str, options: StaticOptions, dependencies: FleetDependencies) -> StaticFleet:
     """A fleet of those that join it."""
     return StaticFleet(name=name, options=options, dependencies=dependencies)

@@ -34,7 +34,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedKey:
     """A key that has no equal here and would change the result."""
 
     key: str
@@ -48,7 +48,7 @@ class Reading:
 
     tool: str
     taken: tuple[Taken, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedKey, ...] = ()
     left_out: tuple[str, ...] = ()
     directory: Path | None = None
     class_directory: Path | None = None
@@ -74,7 +74,7 @@ class Account:
     given: Mapping[str, Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     taken: dict[str, Taken] = field(default_factory=dict)
-    refused: dict[str, Refused] = field(default_factory=dict)
+    refused: dict[str, RefusedKey] = field(default_factory=dict)
     left_out: dict[str, None] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
 
@@ -114,7 +114,7 @@ class Account:
     def refuse(self, key: str, why: str) -> None:
         """Say that the key has no equal here."""
         self.seen.add(key)
-        self.refused[key] = Refused(key=key, value=self.given.get(key, self.defaults.get(key)), why=why)
+        self.refused[key] = RefusedKey(key=key, value=self.given.get(key, self.defaults.get(key)), why=why)
 
     def without_equal(self, key: str, why: str) -> None:
         """Refuse the key where it is switched on; where it is off, it has no meaning here."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from giornata.domain.datasets import picture_notes
 from giornata.domain.errors import Fault
 from giornata.pictures.folder import CAPTION_ENDING, PictureFile, read_folder
-from giornata.pictures.inspection import DEFAULT_LIMITS, Inspection, PictureLimits, inspect
+from giornata.pictures.inspection import DEFAULT_LIMITS, PictureInspection, PictureLimits, inspect
 from giornata.pictures.masks import fold_masks
 
 
@@ -16,7 +16,7 @@ class CheckedFolder:
     """A folder's pictures, the findings about each (in the same order), and all faults."""
 
     items: tuple[PictureFile, ...]
-    inspections: tuple[Inspection, ...]
+    inspections: tuple[PictureInspection, ...]
     faults: tuple[Fault, ...]
     notes: tuple[str, ...]
 

@@ -59,7 +59,7 @@ DEFAULT_LIMITS = PictureLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class PictureInspection:
     """The findings about one picture. A picture without faults can be trained on.
 
     Width and height are in pixels, as a viewer shows the picture; None when its header could not be read.
@@ -79,8 +79,8 @@ def inspect(
     limits: PictureLimits = DEFAULT_LIMITS,
     python: str = sys.executable,
     timeout_s_each: float = 20,
-) -> list[Inspection]:
-    """Inspect every (name, path), and return one Inspection each, in the same order.
+) -> list[PictureInspection]:
+    """Inspect every (name, path), and return one PictureInspection each, in the same order.
 
     A picture that kills the process, or keeps it busy for more than `timeout_s_each` seconds, gets a fault and
     costs the others nothing. Raises Unavailable when the process cannot even be started.
@@ -111,7 +111,7 @@ class _Inspector:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def look(self, name: str, path: Path) -> Inspection:
+    def look(self, name: str, path: Path) -> PictureInspection:
         """Return the process's reply on a picture, or a fault that says what the picture did to the process."""
         is_fresh = self._process is None
         try:
@@ -123,7 +123,7 @@ class _Inspector:
                 # It may have died of an earlier picture, or been killed for want of memory: a fresh one tells.
                 return self.look(name, path)
             fault = Fault(where=name, message=str(lost), hint=LEAVE_OUT)
-            return Inspection(name=name, format=None, width=None, height=None, faults=(fault,), notes=())
+            return PictureInspection(name=name, format=None, width=None, height=None, faults=(fault,), notes=())
 
     def _end(self) -> None:
         if self._process is not None:
@@ -174,7 +174,7 @@ class _Process:
         self._stderr.seek(max(0, size_bytes - STDERR_TAIL_BYTES))
         return self._stderr.read().decode("utf-8", "replace").strip() or "it said nothing"
 
-    def ask(self, name: str, path: Path, timeout_s: float) -> Inspection:
+    def ask(self, name: str, path: Path, timeout_s: float) -> PictureInspection:
         """Return the process's reply on one picture. Raises _Lost when there is none."""
         try:
             self._stdin.write(json.dumps({"name": name, "path": str(path.absolute())}) + "\n")
@@ -228,12 +228,12 @@ def _read_lines(stdout: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
     lines.put(None)
 
 
-def _parse(name: str, line: str) -> Inspection:
+def _parse(name: str, line: str) -> PictureInspection:
     """Parse a reply, believed only as far as its types go: the process has read a stranger's bytes."""
     reply: dict[str, Any] = json.loads(line)
     if reply["name"] != name:
         raise ValueError(f"an answer about {reply['name']!r}")
-    return Inspection(
+    return PictureInspection(
         name=name,
         format=None if reply["format"] is None else str(reply["format"]),
         width=None if reply["width"] is None else int(reply["width"]),

@@ -21,7 +21,7 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoder import gpus_of_an_encoder
 from giornata.pretrain.evaluations import keep, kept, newest_kept, numbers_of
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import Committed, committed
+from giornata.pretrain.training.committed import CommittedCheckpoint, committed
 from giornata.protocol.pretraining import BESIDE, CheckpointCadence, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -38,11 +38,11 @@ class Task(Protocol):
     def cancel(self) -> None: ...
 
 
-Begin = Callable[[Committed, bool], Task]
+Begin = Callable[[CommittedCheckpoint, bool], Task]
 """(checkpoint, whether all is trained) to the task that evaluates it."""
 
 
-def due(config: PretrainConfig, checkpoint: Committed, before: tuple[int, int]) -> bool:
+def due(config: PretrainConfig, checkpoint: CommittedCheckpoint, before: tuple[int, int]) -> bool:
     """Return True when the checkpoint is to be evaluated.
 
     Due are every `evaluate.checkpoints`-th checkpoint by number of steps, and each that completes a phase. With
@@ -71,7 +71,7 @@ class Evaluations:
         self._config, self._run, self._begin, self._tell, self._clock_s = config, run, begin, tell, clock_s
         self._seen: tuple[int, int] | None = None
         self._news, self._all_trained = False, False
-        self._under_way: tuple[Committed, Task, float] | None = None
+        self._under_way: tuple[CommittedCheckpoint, Task, float] | None = None
 
     def news(self) -> None:
         """Note that there is another checkpoint, which may be due."""
@@ -104,7 +104,7 @@ class Evaluations:
         if under_way is not None:
             under_way[1].cancel()
 
-    def _take(self, checkpoint: Committed, task: Task, began_s: float) -> None:
+    def _take(self, checkpoint: CommittedCheckpoint, task: Task, began_s: float) -> None:
         timeout_s = self._config.evaluate.timeout_s
         try:
             numbers = task.result()
@@ -119,10 +119,10 @@ class Evaluations:
             self._under_way = None
             self._failed(checkpoint.name, error)
 
-    def _chosen(self) -> Committed | None:
+    def _chosen(self) -> CommittedCheckpoint | None:
         """The newest that is due and was not evaluated. What else is due is told and left out."""
         seen = self._seen or newest_kept(self._run)
-        before, wanted = seen, list[Committed]()
+        before, wanted = seen, list[CommittedCheckpoint]()
         for each in sorted(committed(self._run, warn=False), key=lambda each: (each.step, each.phase)):
             if (each.step, each.phase) > seen:
                 if due(self._config, each, before) and not kept(self._run, each.name):
@@ -137,14 +137,14 @@ class Evaluations:
         words = words_of(error) if isinstance(error, ray.exceptions.RayError) else str(error)
         self._tell({"event": "evaluation", "checkpoint": name, "failed": words or type(error).__name__})
 
-    def _say(self, checkpoint: Committed, **told: Any) -> None:
+    def _say(self, checkpoint: CommittedCheckpoint, **told: Any) -> None:
         self._tell({"event": "evaluation", "checkpoint": checkpoint.name, "step": checkpoint.step, **told})
 
 
 class RayTask:
     """A task in a process of its own, on the Ray that is there."""
 
-    def __init__(self, config: PretrainConfig, checkpoint: Committed, all_trained: bool) -> None:
+    def __init__(self, config: PretrainConfig, checkpoint: CommittedCheckpoint, all_trained: bool) -> None:
         gpu = spare_gpu(config, there=ray.cluster_resources().get("GPU", 0.0), all_trained=all_trained)
         # It changes its priority, which cannot be taken back: no other task gets this process.
         task = ray.remote(max_calls=1, max_retries=0)(_evaluate_at_low_priority)

@@ -23,10 +23,10 @@ import torch
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.data.manifest import MANIFEST, Manifest, json_bytes
 from giornata.pretrain.encoding.encode_shards import (
-    Done,
+    EncodedPart,
     EncodeShards,
+    EncodingTask,
     ShardEncoder,
-    Work,
     done_before,
     threads_of_one,
 )
@@ -49,13 +49,13 @@ from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.training.costs import CostRecord, TrainingAttempt
+from giornata.pretrain.training.costs import CostRecord, TrainerStart
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
 """Threads that read the notes of earlier commands: each note is a request to the storage."""
 Progress = Callable[[Mapping[str, int]], None]
-Encoding = Callable[[list[Work]], Iterable[tuple[Work, dict[str, Done]]]]
+Encoding = Callable[[list[EncodingTask]], Iterable[tuple[EncodingTask, dict[str, EncodedPart]]]]
 
 
 class PartFolder:
@@ -66,7 +66,7 @@ class PartFolder:
         self.part, self.storage = part, latents_storage(config, part)
         self._about = about(config, part, source, encoder)
         self._config, self._source = config, source
-        self.done: dict[int, Done] = {}
+        self.done: dict[int, EncodedPart] = {}
         self._unreadable: Counter[str] = Counter()
         self._claim()
 
@@ -94,7 +94,7 @@ class PartFolder:
                 if each is not None:
                     self.add(number, each)
 
-    def add(self, number: int, done: Done) -> None:
+    def add(self, number: int, done: EncodedPart) -> None:
         """Add a whole shard. The cost does not grow with the number of shards."""
         self.done[number] = done
         self._unreadable.update(done.unreadable)
@@ -150,7 +150,7 @@ def encode(
         folder.look()
     count = len(source.shards)
     missing = [tuple(part for part in parts if number not in folders[part].done) for number in range(count)]
-    works = [Work(number=number, parts=each) for number, each in enumerate(missing) if each]
+    works = [EncodingTask(number=number, parts=each) for number, each in enumerate(missing) if each]
     rows = source.rows - sum(source.shards[work.number].rows for work in works)
     _refuse_unreadable(folders.values())
     fence()
@@ -182,7 +182,7 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
 
     from giornata.pretrain.feeding.graph import actor_options
 
-    def encoding(works: list[Work]) -> Iterator[tuple[Work, dict[str, Done]]]:
+    def encoding(works: list[EncodingTask]) -> Iterator[tuple[EncodingTask, dict[str, EncodedPart]]]:
         if not works:
             return
         source_rows = ray.data.from_items([asdict(work) for work in works], override_num_blocks=len(works))
@@ -194,7 +194,7 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
             **actor_options(config),
         )
         for row in dataset.iter_rows():
-            work = Work(number=row["number"], parts=tuple(row["parts"]))
+            work = EncodingTask(number=row["number"], parts=tuple(row["parts"]))
             made = {part: done_before(latents_storage(config, part), work.number) for part in work.parts}
             if lost := [part for part, each in made.items() if each is None]:
                 raise GiornataError(f"shard {work.number} was encoded, and is not there in {', '.join(lost)}")
@@ -240,7 +240,7 @@ def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotoni
     now_ms = time.time_ns() // 1_000_000
     account = CostRecord(
         run=run_storage(config),
-        attempt=TrainingAttempt(name=f"encode-{now_ms:013d}-{uuid.uuid4().hex}", began_s=clock_s(), began_ms=now_ms),
+        attempt=TrainerStart(name=f"encode-{now_ms:013d}-{uuid.uuid4().hex}", began_s=clock_s(), began_ms=now_ms),
     )
     per_s = config.usd_per_s(0, config.encode.encoders)
 

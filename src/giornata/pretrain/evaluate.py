@@ -31,18 +31,18 @@ from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
 from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
-from giornata.pretrain.feeding.examples import Draws, examples_of
+from giornata.pretrain.feeding.examples import ExampleDraws, examples_of
 from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import Committed, committed
+from giornata.pretrain.training.committed import CommittedCheckpoint, committed
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -99,7 +99,7 @@ def evaluate(
     return report
 
 
-def checkpoint_of(config: PretrainConfig, name: str | None) -> Committed:
+def checkpoint_of(config: PretrainConfig, name: str | None) -> CommittedCheckpoint:
     """The checkpoint of this name, or the newest. Raises InvalidInput with the names that exist."""
     found = list(committed(run_storage(config)))
     for each in found:
@@ -110,7 +110,7 @@ def checkpoint_of(config: PretrainConfig, name: str | None) -> Committed:
     raise InvalidInput([Fault(where=where, message=f"has no checkpoint {name or ''}".strip(), hint=hint)])
 
 
-def phase_of(config: PretrainConfig, progress: Progress) -> int:
+def phase_of(config: PretrainConfig, progress: TrainingProgress) -> int:
     """The last phase in which these weights were trained."""
     complete_and_no_more = progress.step_in_phase == 0 and progress.phase > 0
     return min(progress.phase - complete_and_no_more, len(config.phases) - 1)
@@ -127,7 +127,7 @@ def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, devi
     )
     kind, scheduler = config.model.prediction_type, noise_scheduler(config.model.prediction_type)
     timesteps = scheduler.config.num_train_timesteps
-    draws = Draws(seed=config.seed, timesteps=timesteps, scaling=frozen.scaling, purpose="pretrain/validation")
+    draws = ExampleDraws(seed=config.seed, timesteps=timesteps, scaling=frozen.scaling, purpose="pretrain/validation")
     examples = examples_of(batches, draws, AT_ONCE)
     if not examples:
         return {"validation_rows": 0, "validation_loss": None, "validation_loss_by_level": []}
@@ -141,7 +141,7 @@ def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, devi
     }
 
 
-def _sheet(config: PretrainConfig, pipeline: Any, phase: int, progress: Progress, out: Path) -> Path:
+def _sheet(config: PretrainConfig, pipeline: Any, phase: int, progress: TrainingProgress, out: Path) -> Path:
     side_px, prompts = config.phases[phase].resolution, config.train.validation_prompts
     by_seed = [sample(pipeline, prompts, side_px=side_px, seed=seed) for seed in SEEDS]
     rows = [

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.committed import Committed, name_of
+from giornata.pretrain.training.committed import CommittedCheckpoint, name_of
 
 FOLDER = "evaluations"
 NUMBERS = ("validation_loss", "clip_score", "clip_score_of_real", "cmmd", "fid")
 SHEET = "samples_png"
 
 
-def keep(run: Storage, checkpoint: Committed, report: Mapping[str, Any]) -> None:
+def keep(run: Storage, checkpoint: CommittedCheckpoint, report: Mapping[str, Any]) -> None:
     """Keep a report, with the sheet that it names. Raises OSError."""
     told = {name: each for name, each in report.items() if name != SHEET}
     sheet = Path(report[SHEET]) if SHEET in report else None

@@ -30,7 +30,7 @@ CLOCK_UNCERTAINTY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class FenceClock:
     """The clock of the fence. Tests give their own."""
 
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -38,13 +38,13 @@ class Clock:
 
 
 @dataclass(slots=True, kw_only=True)
-class Held:
+class OwnedStorage:
     """A storage that this command owns until another command takes the storage over."""
 
     storage: Storage
     record: dict[str, Any]
     tag: str
-    clock: Clock = field(default_factory=Clock)
+    clock: FenceClock = field(default_factory=FenceClock)
 
     @property
     def token(self) -> str:
@@ -70,10 +70,10 @@ def check(storage: Storage, token: str) -> None:
         raise InvalidInput([_fault(storage, record, "was taken over by", "this command ends and writes no more")])
 
 
-def claim(storage: Storage, command: str, clock: Clock | None = None) -> Held:
+def claim(storage: Storage, command: str, clock: FenceClock | None = None) -> OwnedStorage:
     """Become the owner. Waits for at most DEAD_S where it has to see whether the owner of before is alive. Raises
     InvalidInput, which says who holds the storage, when it is."""
-    clock = clock or Clock()
+    clock = clock or FenceClock()
     process = psutil.Process()
     record = {
         "token": uuid.uuid4().hex,
@@ -94,7 +94,7 @@ def claim(storage: Storage, command: str, clock: Clock | None = None) -> Held:
             record["renewed_ms"] = clock.now_ms()
             written = write_if(storage, OWNER, _bytes(record), tag)
             if written is not None:
-                return Held(storage=storage, record=record, tag=written, clock=clock)
+                return OwnedStorage(storage=storage, record=record, tag=written, clock=clock)
         elif other["machine"] == record["machine"] or tag != (seen or tag):
             hint = f"wait until it has ended, or end it; one that was killed is taken over after {DEAD_S:.0f} s"
             raise InvalidInput([_fault(storage, other, "is held by", hint)])
@@ -105,8 +105,8 @@ def claim(storage: Storage, command: str, clock: Clock | None = None) -> Held:
 
 @contextmanager
 def holding(
-    storage: Storage, command: str, *, lost: Callable[[], None] = lambda: None, clock: Clock | None = None
-) -> Iterator[Held]:
+    storage: Storage, command: str, *, lost: Callable[[], None] = lambda: None, clock: FenceClock | None = None
+) -> Iterator[OwnedStorage]:
     """Own the storage within. `lost` is called once, in another thread, when another command takes over."""
     held, done = claim(storage, command, clock), threading.Event()
 

@@ -27,7 +27,7 @@ from giornata.pretrain.crashes import is_final, lost_others, words_of
 from giornata.pretrain.progress_actor import RESIZE
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
-from giornata.pretrain.training.progress import Outcome
+from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import PretrainConfig, Workers
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ GIVEN_UP = "given up: "
 """How trainers end that would crash as they did before. What follows are the words."""
 BACKENDS = {True: "nccl", False: "gloo"}
 BEGIN_ANEW: Mapping[str, str] = {
-    Outcome.PREEMPTED: "a node of the run is taken away",
+    TrainingOutcome.PREEMPTED: "a node of the run is taken away",
     RESIZE: "the number of trainers changes",
 }
 """How trainers end well before all is trained. An error would count as one of the `max_failures` crashes."""

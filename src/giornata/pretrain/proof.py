@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
-from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.training.costs import spent_usd
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 from giornata.protocol.pretraining import PretrainConfig
 
 MEMORY = "1GB"
@@ -159,7 +159,7 @@ def proof_of(config: PretrainConfig) -> Proof:
     """Count the uses of a run from its storage."""
     source, run = source_manifest(config), run_storage(config)
     phases, progress = rows_of_phases(config, source), progress_of(run)
-    ledgers = [Ledger.from_json(each, rows_of) for each, rows_of in zip(progress.ledgers, phases, strict=False)]
+    ledgers = [UseLedger.from_json(each, rows_of) for each, rows_of in zip(progress.ledgers, phases, strict=False)]
     planned = sum(rows_of.samples for rows_of in phases)
     kept_out = sum(ledger.quarantined for ledger in ledgers)
     traced = config.tracking.trace_rows
@@ -181,10 +181,10 @@ def proof_of(config: PretrainConfig) -> Proof:
     )
 
 
-def _by_ledgers(ledgers: Iterable[Ledger]) -> Counted:
+def _by_ledgers(ledgers: Iterable[UseLedger]) -> Counted:
     return Counted(once=sum(ledger.done - ledger.quarantined for ledger in ledgers), more=0, undone=0, attempts=0)
 
 
-def _by_traces(run: Storage, phases: Sequence[RowsOfPhase], progress: Progress) -> Counted:
+def _by_traces(run: Storage, phases: Sequence[RowsOfPhase], progress: TrainingProgress) -> Counted:
     with tempfile.TemporaryDirectory(prefix="giornata-proof-") as folder:
         return count_uses(Path(run.path()) / FOLDER, phases, until_step=progress.step, folder=Path(folder))

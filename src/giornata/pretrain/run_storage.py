@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from giornata.pretrain.data.storage import Storage, absolute
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 from giornata.protocol.pretraining import PretrainConfig
 
 
@@ -37,13 +37,13 @@ def run_storage(config: PretrainConfig) -> Storage:
     return Storage.at(config.storage) / config.name
 
 
-def progress_of(run: Storage) -> Progress:
+def progress_of(run: Storage) -> TrainingProgress:
     """The progress of the newest checkpoint; a new one without a checkpoint."""
     checkpoint = newest(run)
-    return Progress() if checkpoint is None else checkpoint.progress(run)
+    return TrainingProgress() if checkpoint is None else checkpoint.progress(run)
 
 
-def ledger_of(progress: Progress, phase: int, rows_of: RowsOfPhase) -> Ledger:
+def ledger_of(progress: TrainingProgress, phase: int, rows_of: RowsOfPhase) -> UseLedger:
     """The ledger of a phase; a new one where no checkpoint has it."""
     ledgers = progress.ledgers
-    return Ledger.from_json(ledgers[phase], rows_of) if phase < len(ledgers) else Ledger(rows_of)
+    return UseLedger.from_json(ledgers[phase], rows_of) if phase < len(ledgers) else UseLedger(rows_of)

@@ -31,12 +31,12 @@ from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePicture
 from giornata.pretrain.encoding.encoder import device_of_an_encoder, gpus_of_an_encoder
 from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.training.loop import Run, train
+from giornata.pretrain.training.loop import TrainingRun, train
 from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Peers
@@ -55,13 +55,13 @@ Measurements = dict[str, tuple[float, int]]
 """By the name of a phase: images/s, and pictures at once on a device, or bytes of an encoded row."""
 
 
-def synthetic_feeds(config: PretrainConfig, *, rank: int, world: int) -> Callable[[int, Ledger], Iterator[Feed]]:
+def synthetic_feeds(config: PretrainConfig, *, rank: int, world: int) -> Callable[[int, UseLedger], Iterator[Feed]]:
     """Feeds of zeros that never wait, in batches of the size that a real stream has."""
     batch = config.train.global_batch_size
     mine = share(batch, rank=rank, world=world)
     before = sum(share(batch, rank=other, world=world) for other in range(rank))
 
-    def feeds(phase: int, _: Ledger) -> Iterator[Feed]:
+    def feeds(phase: int, _: UseLedger) -> Iterator[Feed]:
         settings = config.phases[phase]
         at_once = settings.train_batch_size or mine
         for first in range(before, settings.samples, batch):
@@ -150,7 +150,7 @@ def measure_loop(
         if len(rows) == WARM_UP_STEPS + steps:
             raise Enough
 
-    run = Run(
+    run = TrainingRun(
         config=one,
         phases=(RowsOfPhase(seed=0, phase=0, samples=samples, shard_rows=(samples,)),),
         storage=Storage.at(scratch / "run"),

@@ -25,20 +25,20 @@ from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage
 from giornata.pretrain.encoding.encoder import Encoder, Text, open_encoder
 from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
 from giornata.pretrain.feeding.validation_rows import validation_batches
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.proof import FOLDER, Trace
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.checkpoints import choose
-from giornata.pretrain.training.costs import TrainingAttempt
+from giornata.pretrain.training.costs import TrainerStart
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import Outcome
-from giornata.pretrain.training.trainer import Run
+from giornata.pretrain.training.progress import TrainingOutcome
+from giornata.pretrain.training.trainer import TrainingRun
 from giornata.protocol.pretraining import Mode, Parallel, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -98,11 +98,11 @@ def work(values: Mapping[str, Any]) -> str:
     owner = values["owner"]
     fence = partial(check_owner, run.storage, owner) if owner else run.fence
     outcome = train(replace(run, attempt=attempt, fence=fence))
-    asked: str = channel.gather_objects(notices.leave)[0] if outcome is Outcome.PREEMPTED else ""
+    asked: str = channel.gather_objects(notices.leave)[0] if outcome is TrainingOutcome.PREEMPTED else ""
     return asked or str(outcome)
 
 
-def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:
+def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, notices: Notices) -> TrainingRun:
     device, source = ray.train.torch.get_device(), source_manifest(config)
     phases, storage = rows_of_phases(config, source), run_storage(config)
     start, frozen = choose(storage, channel), frozen_parts(config, source, device)
@@ -121,7 +121,7 @@ def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, not
             encoder = open_encoder(config.model, seed=config.seed, device=device)
         return validation_batches(config, phase, phases[phase], source, encoder, rank=peers.rank, world=peers.world)
 
-    return Run(
+    return TrainingRun(
         config=config,
         phases=phases,
         storage=storage,
@@ -143,10 +143,10 @@ def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, not
     )
 
 
-def _attempt(storage: Storage, command_ms: int) -> TrainingAttempt:
+def _attempt(storage: Storage, command_ms: int) -> TrainerStart:
     process_ms = round(psutil.Process().create_time() * 1000)
     now_ms = time.time_ns() // 1_000_000
-    return TrainingAttempt.begun(
+    return TrainerStart.begun(
         storage, command_ms=command_ms, process_ms=process_ms, now_ms=now_ms, now_s=time.monotonic
     )
 
@@ -162,14 +162,14 @@ def _node_size(config: PretrainConfig, channel: Channel) -> int | None:
 
 def feeds(
     config: PretrainConfig, encoder: Encoder | None, *, rank: int, world: int
-) -> Callable[[int, Ledger], Iterator[Feed]]:
+) -> Callable[[int, UseLedger], Iterator[Feed]]:
     """This trainer's stream of each phase, a step's share at a time. A stream is read once: what is then still
     missing is brought by the next start of the trainers."""
     asked: set[int] = set()
     rows = share(config.train.global_batch_size, rank=rank, world=world)
     here = encoder if config.encode.mode is Mode.COLOCATED else None
 
-    def of_phase(phase: int, _: Ledger) -> Iterator[Feed]:
+    def of_phase(phase: int, _: UseLedger) -> Iterator[Feed]:
         if phase in asked:
             return
         asked.add(phase)

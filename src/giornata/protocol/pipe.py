@@ -109,7 +109,7 @@ class Hello(Reply):
     versions: dict[str, str] = Field(default_factory=dict)
 
 
-class Phase(Reply):
+class PhaseMessage(Reply):
     """The engine's current phase, before and after the steps: loading, caching, training, exporting, sampling …"""
 
     type: Literal["phase"] = "phase"
@@ -216,7 +216,7 @@ class Failed(Reply):
     together: tuple[str, ...] = ()
 
 
-class Stopped(Reply):
+class StoppedMessage(Reply):
     """Answer to `stop`; `step` is that of the last checkpoint announced, if any."""
 
     type: Literal["stopped"] = "stopped"
@@ -259,7 +259,7 @@ class Alive(Reply):
 
 FromEngine = Annotated[
     Hello
-    | Phase
+    | PhaseMessage
     | Progress
     | CheckpointWritten
     | ArtifactWritten
@@ -269,7 +269,7 @@ FromEngine = Annotated[
     | Notice
     | Done
     | Failed
-    | Stopped
+    | StoppedMessage
     | Held
     | Seats
     | Alive,

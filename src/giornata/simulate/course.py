@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 
 from giornata.simulate.draws import rng
-from giornata.simulate.machines import Machine
+from giornata.simulate.machines import SimulatedMachine
 
 HOUR_MS = 3_600_000
 BLOCK_STEPS = 256
@@ -22,20 +22,20 @@ def around_one(draw_of: object, *, seed: int, purpose: str, sigma: float) -> flo
 
 
 @functools.lru_cache(maxsize=65_536)
-def hour_factor(machine: Machine, hour: int) -> float:
+def hour_factor(machine: SimulatedMachine, hour: int) -> float:
     """Return the factor by which the steps of this hour (since the epoch) take longer on this machine."""
     return around_one(f"{machine.id} {hour}", seed=machine.seed, purpose="hour", sigma=machine.hour_noise)
 
 
 @functools.lru_cache(maxsize=16_384)
-def _usual_steps(machine: Machine, blocks: int) -> tuple[float, ...]:
+def _usual_steps(machine: SimulatedMachine, blocks: int) -> tuple[float, ...]:
     """Return, for each n, the worth of the first n steps of an attempt in usual steps, with heat and noise."""
     factors = (each for block in range(blocks) for each in _block(machine, block))
     hot = (machine.hot_by if step >= machine.hot_from_step else 1.0 for step in range(blocks * BLOCK_STEPS))
     return tuple(itertools.accumulate((a * b for a, b in zip(factors, hot, strict=True)), initial=0.0))
 
 
-def _block(machine: Machine, block: int) -> list[float]:
+def _block(machine: SimulatedMachine, block: int) -> list[float]:
     """The noise of so many steps: one generator for all of them costs less than one for each."""
     sigma = machine.step_noise
     if not sigma:
@@ -44,10 +44,10 @@ def _block(machine: Machine, block: int) -> list[float]:
     return [math.exp(draw.gauss(-sigma * sigma / 2, sigma)) for _ in range(BLOCK_STEPS)]
 
 
-class Course:
+class StepTimeline:
     """The steps of one attempt against the clock. `step_ms` is what a step takes before noise and heat."""
 
-    def __init__(self, machine: Machine, *, start_ms: int, step_ms: float, steps: int) -> None:
+    def __init__(self, machine: SimulatedMachine, *, start_ms: int, step_ms: float, steps: int) -> None:
         self._machine, self._start_ms, self._step_ms, self._steps = machine, start_ms, step_ms, steps
         self._worth = _usual_steps(machine, math.ceil(steps / BLOCK_STEPS))
 

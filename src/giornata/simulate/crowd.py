@@ -8,22 +8,30 @@ from typing import Protocol
 
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import rng
-from giornata.simulate.plane import Answer, ClaimRequest, ControlPlane, Grant, Nothing, Progress, ServerAway
-from giornata.simulate.work import Work
+from giornata.simulate.plane import (
+    ClaimRequest,
+    Grant,
+    HeartbeatAnswer,
+    Nothing,
+    ServerAway,
+    SimulatedControlPlane,
+    SimulatedProgress,
+)
+from giornata.simulate.work import SimulatedAttempt
 
 LATE = 10  # after everything else of the instant
 MOST_AT_ONCE = 500
 MOST_BACKOFF_S = 60.0  # of claims, as the agent has it
 
 
-class CrowdNode(Protocol):
+class BatchedNode(Protocol):
     """The calls that the crowd makes to a node."""
 
     id: str
     number: int
     alive: bool
     reachable: bool
-    work: Work | None
+    work: SimulatedAttempt | None
     request: int
 
     def asked(self) -> ClaimRequest:
@@ -35,17 +43,17 @@ class CrowdNode(Protocol):
     def refused(self, nothing: Nothing) -> None:
         """Learn that no work is there."""
 
-    def progress(self) -> Progress:
+    def progress(self) -> SimulatedProgress:
         """Return what it reports in a heartbeat."""
 
-    def heard(self, answer: Answer) -> None:
+    def heard(self, answer: HeartbeatAnswer) -> None:
         """Obey the answer to a heartbeat."""
 
     def unheard(self) -> None:
         """Learn that a heartbeat had no answer."""
 
 
-class Crowd:
+class RequestBatches:
     """Beats by phase, claims by instant.
 
     `phases` is over how many moments of a beat's period the nodes are spread: 1 makes all of them beat together,
@@ -56,20 +64,20 @@ class Crowd:
     def __init__(
         self,
         agenda: Agenda,
-        plane: ControlPlane,
+        plane: SimulatedControlPlane,
         *,
         beat_s: float,
         poll_s: float,
         phases: int,
         seed: int,
-        note_beat: Callable[[CrowdNode], None],
+        note_beat: Callable[[BatchedNode], None],
     ) -> None:
         self._agenda, self._plane, self._seed = agenda, plane, seed
         self._beat_ms, self._poll_s, self._phases = round(beat_s * 1000), poll_s, phases
         self._note_beat = note_beat
-        self._beating: list[dict[int, CrowdNode]] = [{} for _ in range(phases)]
-        self._asking: dict[int, CrowdNode] = {}
-        self._waiting: dict[int, CrowdNode] = {}
+        self._beating: list[dict[int, BatchedNode]] = [{} for _ in range(phases)]
+        self._asking: dict[int, BatchedNode] = {}
+        self._waiting: dict[int, BatchedNode] = {}
         self._flush_due = self._poll_due = False
         self._backoff: dict[int, Iterator[float]] = {}
         self.requests: Counter[int] = Counter()  # by second
@@ -79,11 +87,11 @@ class Crowd:
 
     # ---- beats ----
 
-    def keep_beating(self, node: CrowdNode) -> None:
+    def keep_beating(self, node: BatchedNode) -> None:
         """Let the node send heartbeats from now on."""
         self._beating[node.number % self._phases][node.number] = node
 
-    def hush(self, node: CrowdNode) -> None:
+    def hush(self, node: BatchedNode) -> None:
         """Stop the node's heartbeats: it has no attempt."""
         self._beating[node.number % self._phases].pop(node.number, None)
 
@@ -96,7 +104,7 @@ class Crowd:
 
         return beat
 
-    def _beat(self, nodes: list[CrowdNode]) -> None:
+    def _beat(self, nodes: list[BatchedNode]) -> None:
         silent = [node for node in nodes if not node.reachable]
         nodes = [node for node in nodes if node.reachable and node.work is not None]
         self.count(len(nodes))
@@ -113,12 +121,12 @@ class Crowd:
 
     # ---- claims ----
 
-    def ask(self, node: CrowdNode) -> None:
+    def ask(self, node: BatchedNode) -> None:
         """Claim work for the node at the end of this instant."""
         self._asking[node.number] = node
         self._flush_soon()
 
-    def forget(self, node: CrowdNode) -> None:
+    def forget(self, node: BatchedNode) -> None:
         """Remove a node that no longer exists."""
         self.hush(node)
         for each in (self._asking, self._waiting, self._backoff):
@@ -152,7 +160,7 @@ class Crowd:
         for batch in _batches([node for node in asking if node.alive and node.work is None]):
             self._claim(batch)
 
-    def _claim(self, nodes: list[CrowdNode]) -> None:
+    def _claim(self, nodes: list[BatchedNode]) -> None:
         self.count(len(nodes))
         try:
             answers = self._plane.claim([node.asked() for node in nodes])
@@ -172,7 +180,7 @@ class Crowd:
             else:
                 node.granted(answer)
 
-    def _ask_later(self, node: CrowdNode) -> None:
+    def _ask_later(self, node: BatchedNode) -> None:
         delays = self._backoff.setdefault(node.number, _delays_s(rng(self._seed, "backoff", node.id)))
         self._agenda.after(next(delays), lambda: self.ask(node) if node.alive and node.work is None else None)
 
@@ -194,7 +202,7 @@ def _delays_s(draw: random.Random) -> Iterator[float]:
         bound_s = min(MOST_BACKOFF_S, bound_s * 2)
 
 
-def _batches(nodes: list[CrowdNode]) -> Iterator[list[CrowdNode]]:
+def _batches(nodes: list[BatchedNode]) -> Iterator[list[BatchedNode]]:
     rest = iter(nodes)
     while batch := list(itertools.islice(rest, MOST_AT_ONCE)):
         yield batch

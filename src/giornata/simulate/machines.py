@@ -20,7 +20,7 @@ HOUR_NOISE = 0.05  # assumed: within the published 8 %, of which it takes a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class SimulatedMachine:
     """Hardware. `slowness` multiplies the time of a step; a machine with `breaks` ends every attempt with it.
 
     `step_noise` and `hour_noise` are the sigmas of log-normal factors for each step and each hour, drawn by `seed`.
@@ -48,7 +48,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Park:
+class MachinePool:
     """The distribution of the machines of a provider.
 
     Slowness: never below `fastest`, above it a log-normal whose median machine is 1, with `spread` as the sigma of
@@ -70,14 +70,14 @@ class Park:
     hour_noise: float = HOUR_NOISE
     notable: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
 
-    def machine(self, seed: int, number: int, *, of: str = "machine") -> Machine:
+    def machine(self, seed: int, number: int, *, of: str = "machine") -> SimulatedMachine:
         """The same one each time. `of`: whose it is."""
         draw = rng(seed, of, number)
         slowness = self.fastest + (1.0 - self.fastest) * math.exp(draw.gauss(0.0, self.spread))
         if draw.random() < self.throttled:
             slowness *= draw.uniform(1.0, self.throttled_by)
         heat = rng(seed, "heat", f"{of} {number}")
-        machine = Machine(
+        machine = SimulatedMachine(
             id=f"{of}-{number:05d}",
             seed=seed,
             slowness=slowness,

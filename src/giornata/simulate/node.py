@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable
 
 from giornata.domain.attempt import checkpoint_interval_s
-from giornata.simulate.course import Course
-from giornata.simulate.plane import Answer, ClaimRequest, Grant, Nothing, Progress, ServerAway
-from giornata.simulate.provider import Container, Resident
+from giornata.simulate.course import StepTimeline
+from giornata.simulate.plane import ClaimRequest, Grant, HeartbeatAnswer, Nothing, ServerAway, SimulatedProgress
+from giornata.simulate.provider import Container, SimulatedNode
 from giornata.simulate.tally import IDLE, TRAIN
-from giornata.simulate.work import Work
-from giornata.simulate.world import World
+from giornata.simulate.work import SimulatedAttempt
+from giornata.simulate.world import Simulation
 
 RETRY_S = 5.0
 ENGINE_FAILS_S = 20.0  # three tries to start an engine that ends at once; 23 s from start to start were seen
@@ -17,19 +17,19 @@ RESTART_S = 10.0  # a kubelet's first pause; it doubles there, and here it does 
 TRIAL_S = 20.0  # of a small training, its model loaded: a guess
 
 
-class ModelledNode(Resident):
+class ModelledNode(SimulatedNode):
     """One process in a container. `reachable` is false while its network is gone."""
 
     checks_s = 4.0  # from its start to the first claim
 
-    def __init__(self, world: World, container: Container, number: int) -> None:
+    def __init__(self, world: Simulation, container: Container, number: int) -> None:
         self.world, self.container, self.machine = world, container, container.machine
         self.id = f"node_{number:08d}"
         self.number = number
         self.alive = self.reachable = True
         self.zombie = False
         self.warm: str = ""  # the model that its engine holds
-        self.work: Work | None = None
+        self.work: SimulatedAttempt | None = None
         self.request = 0
         self.polite = True  # stops by its own clock when it cannot renew
 
@@ -115,7 +115,7 @@ class ModelledNode(Resident):
         trainer = world.trainer
         # What was before belongs to no attempt.
         self._settle(None)
-        self.work = work = Work(
+        self.work = work = SimulatedAttempt(
             grant=grant,
             began_ms=now_ms,
             renewed_ms=now_ms,
@@ -138,23 +138,23 @@ class ModelledNode(Resident):
         fetch_s = trainer.fetch_s(self.machine, resumes=grant.start_step > 0)
         self._while(work, fetch_s, lambda: self._load(work, trainer.model_s if cold else 0.0))
 
-    def _load(self, work: Work, model_s: float) -> None:
+    def _load(self, work: SimulatedAttempt, model_s: float) -> None:
         self._turn("model")
         self._while(work, model_s, lambda: self._cache(work))
 
-    def _cache(self, work: Work) -> None:
+    def _cache(self, work: SimulatedAttempt) -> None:
         self.warm = work.grant.model
         self._turn("caching")
         self._while(work, self.world.trainer.caching_s, lambda: self._train(work))
 
     # ---- steps and checkpoints ----
 
-    def _train(self, work: Work) -> None:
+    def _train(self, work: SimulatedAttempt) -> None:
         self._turn(TRAIN)
         # What checkpoints hold the steps up for is spread over the steps.
         every = self._every(work)
         work.step_ms += self.world.trainer.checkpoint_s * 1000 / every
-        work.course = Course(
+        work.course = StepTimeline(
             self.machine,
             start_ms=self.world.agenda.now_ms(),
             step_ms=work.step_ms,
@@ -163,7 +163,7 @@ class ModelledNode(Resident):
         self._plan_checkpoint(work)
         self.world.agenda.at(work.reaches_ms(work.grant.total_steps), lambda: self._if_at(work, self._finish))
 
-    def _every(self, work: Work) -> int:
+    def _every(self, work: SimulatedAttempt) -> int:
         """Steps between checkpoints, by the spec or by what they cost and interruptions lose."""
         if work.grant.every is not None:
             return work.grant.every
@@ -176,20 +176,20 @@ class ModelledNode(Resident):
         interval_s = max(interval_s, self.world.trainer.upload_s(self.machine))
         return max(1, math.ceil(interval_s * 1000 / work.step_ms))
 
-    def _plan_checkpoint(self, work: Work) -> None:
+    def _plan_checkpoint(self, work: SimulatedAttempt) -> None:
         every, step = self._every(work), work.step_at(self.world.agenda.now_ms())
         following = (step // every + 1) * every if work.grant.every is not None else step + every
         if following < work.grant.total_steps:
             self.world.agenda.at(work.reaches_ms(following), lambda: self._if_at(work, self._snapshot))
 
-    def _snapshot(self, work: Work) -> None:
+    def _snapshot(self, work: SimulatedAttempt) -> None:
         if work.stopped_at is not None:
             return
         step = work.step_at(self.world.agenda.now_ms())
         self._while(work, self.world.trainer.upload_s(self.machine), lambda: self._commit(work, step))
         self._plan_checkpoint(work)
 
-    def _commit(self, work: Work, step: int, then: str = "") -> None:
+    def _commit(self, work: SimulatedAttempt, step: int, then: str = "") -> None:
         kept = self._call(lambda: self.world.plane.commit(work.grant, step))
         if kept is None:
             self._while(work, RETRY_S, lambda: self._commit(work, step, then))
@@ -204,12 +204,12 @@ class ModelledNode(Resident):
 
     # ---- ends ----
 
-    def _finish(self, work: Work) -> None:
+    def _finish(self, work: SimulatedAttempt) -> None:
         if work.stopped_at is None:
             self._turn("finish")
             self._while(work, self.world.trainer.finish_s(self.machine), lambda: self._complete(work))
 
-    def _complete(self, work: Work) -> None:
+    def _complete(self, work: SimulatedAttempt) -> None:
         def complete() -> bool:
             accepted = self.world.plane.complete(work.grant)
             self.world.note_end_of_training(work, polite=self.polite)
@@ -217,24 +217,26 @@ class ModelledNode(Resident):
 
         self._report(work, complete, self._completed)
 
-    def _completed(self, work: Work) -> None:
+    def _completed(self, work: SimulatedAttempt) -> None:
         work.committed = work.grant.total_steps
         self.world.note_success(work)
         self._end(work)
 
-    def _break(self, work: Work) -> None:
+    def _break(self, work: SimulatedAttempt) -> None:
         reason = self.machine.breaks
         if reason is None:
             raise ValueError(f"{self.machine.id} does not break")
         step = work.grant.start_step
         self._report(work, lambda: self.world.plane.fail(work.grant, reason, step), self._end)
 
-    def _give_back(self, work: Work, *, leaves: bool) -> None:
+    def _give_back(self, work: SimulatedAttempt, *, leaves: bool) -> None:
         step = work.stopped_at or work.grant.start_step
         after = self._end_and_leave if leaves else self._end
         self._report(work, lambda: self.world.plane.release(work.grant, step), after)
 
-    def _report(self, work: Work, call: Callable[[], bool], then: Callable[[Work], None]) -> None:
+    def _report(
+        self, work: SimulatedAttempt, call: Callable[[], bool], then: Callable[[SimulatedAttempt], None]
+    ) -> None:
         """Say it until there is an answer, for as long as the lease is thought to hold."""
         answered = self._call(call)
         if answered is None:
@@ -252,39 +254,39 @@ class ModelledNode(Resident):
         except ServerAway:
             return None
 
-    def _end(self, work: Work) -> None:
+    def _end(self, work: SimulatedAttempt) -> None:
         self._close(work)
         self._ask()
 
-    def _end_and_leave(self, work: Work) -> None:
+    def _end_and_leave(self, work: SimulatedAttempt) -> None:
         self._close(work)
         self.leave()
 
-    def _lose(self, work: Work) -> None:
+    def _lose(self, work: SimulatedAttempt) -> None:
         """The lease is lost: drop everything."""
         if self.work is work:
             self.world.note_lost()
             self._end(work)
 
-    def _close(self, work: Work) -> None:
+    def _close(self, work: SimulatedAttempt) -> None:
         self._book(work)
         self.work = None
         self.world.crowd.hush(self)
 
-    def _book(self, work: Work) -> None:
+    def _book(self, work: SimulatedAttempt) -> None:
         """The attempt's time, by what was kept of its steps."""
         share = self.world.note_ended(work, self.machine)
         self._settle(share)
 
     # ---- beats ----
 
-    def progress(self) -> Progress:
+    def progress(self) -> SimulatedProgress:
         """Return the content of the node's next heartbeat. Raises ValueError without an attempt."""
         work, now_ms = self.work, self.world.agenda.now_ms()
         if work is None:
             raise ValueError(f"{self.id} is at nothing")
         training = work.course is not None
-        return Progress(
+        return SimulatedProgress(
             attempt_id=work.grant.attempt_id,
             job_id=work.grant.job_id,
             step=work.step_at(now_ms),
@@ -300,19 +302,19 @@ class ModelledNode(Resident):
         if now_ms - work.renewed_ms >= work.grant.lease_s * 1000:
             self._lose(work)
 
-    def heard(self, answer: Answer) -> None:
+    def heard(self, answer: HeartbeatAnswer) -> None:
         """Obey the server's answer to a heartbeat."""
         work = self.work
         if work is None:
             return
-        if answer is Answer.LOST:
+        if answer is HeartbeatAnswer.LOST:
             self._lose(work)
             return
         work.renewed_ms = self.world.agenda.now_ms()
-        if answer is not Answer.GO_ON and work.stopped_at is None:
-            self._obey(work, leaves=answer is Answer.LEAVE)
+        if answer is not HeartbeatAnswer.GO_ON and work.stopped_at is None:
+            self._obey(work, leaves=answer is HeartbeatAnswer.LEAVE)
 
-    def _obey(self, work: Work, *, leaves: bool) -> None:
+    def _obey(self, work: SimulatedAttempt, *, leaves: bool) -> None:
         """Stop at the current step, commit its checkpoint if there is a new one, and give the job back."""
         step = work.step_at(self.world.agenda.now_ms())
         if step >= work.grant.total_steps:
@@ -337,9 +339,9 @@ class ModelledNode(Resident):
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         self.world.agenda.after(seconds, lambda: act() if self.alive else None)
 
-    def _while(self, work: Work, seconds: float, act: Callable[[], None]) -> None:
+    def _while(self, work: SimulatedAttempt, seconds: float, act: Callable[[], None]) -> None:
         self.world.agenda.after(seconds, lambda: self._if_at(work, lambda _: act()))
 
-    def _if_at(self, work: Work, act: Callable[[Work], None]) -> None:
+    def _if_at(self, work: SimulatedAttempt, act: Callable[[SimulatedAttempt], None]) -> None:
         if self.alive and self.work is work:
             act(work)

@@ -42,7 +42,7 @@ class ServerAway(Exception):
     """The server does not answer."""
 
 
-class Answer(Enum):
+class HeartbeatAnswer(Enum):
     """The server's answer to a heartbeat."""
 
     GO_ON = auto()
@@ -92,7 +92,7 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SimulatedProgress:
     """The content of a node's heartbeat for its attempt."""
 
     attempt_id: str
@@ -102,10 +102,14 @@ class Progress:
     held: tuple[str, ...]
 
 
-ANSWERS = {Order.CONTINUE: Answer.GO_ON, Order.RELEASE: Answer.RELEASE, Order.DRAIN: Answer.LEAVE}
+ANSWERS = {
+    Order.CONTINUE: HeartbeatAnswer.GO_ON,
+    Order.RELEASE: HeartbeatAnswer.RELEASE,
+    Order.DRAIN: HeartbeatAnswer.LEAVE,
+}
 
 
-class ControlPlane:
+class SimulatedControlPlane:
     """Answers modelled nodes by `giornata.control`. `away` stops the server and its loops.
 
     Every call raises ServerAway while the server is away. An end that returns False means a lost lease.
@@ -140,11 +144,11 @@ class ControlPlane:
         replies = claim_each(self._ctx, asked)
         return [_answer(reply, each.machine_id) for reply, each in zip(replies, requests, strict=True)]
 
-    def beat(self, beats: Sequence[Progress]) -> list[Answer]:
+    def beat(self, beats: Sequence[SimulatedProgress]) -> list[HeartbeatAnswer]:
         self._present()
         self.calls["beats"] += len(beats)
         replies = heartbeat_each(self._ctx, [Beat(attempt_id=each.attempt_id, said=_said(each)) for each in beats])
-        return [Answer.LOST if isinstance(each, LeaseLost) else ANSWERS[each.order] for each in replies]
+        return [HeartbeatAnswer.LOST if isinstance(each, LeaseLost) else ANSWERS[each.order] for each in replies]
 
     def commit(self, grant: Grant, step: int) -> bool:
         self._present()
@@ -248,6 +252,6 @@ def _grant(lease: Lease, machine_id: str) -> Grant:
     )
 
 
-def _said(progress: Progress) -> Heartbeat:
+def _said(progress: SimulatedProgress) -> Heartbeat:
     # No metrics: nothing that decides anything reads them.
     return Heartbeat(step=progress.step, phase=progress.phase, held_models=progress.held)

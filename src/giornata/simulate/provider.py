@@ -16,12 +16,12 @@ from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.domain.money import MS_PER_HOUR
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import PUBLISHED_START_MIN, by_curve, exponential_s, rng
-from giornata.simulate.machines import Machine, Park
-from giornata.simulate.tally import Account, Tally
+from giornata.simulate.machines import MachinePool, SimulatedMachine
+from giornata.simulate.tally import BilledTime, InstanceTimer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class SimulatedOffer:
     """The nodes that the provider offers, and the provider's behavior.
 
     `mtbi_s` is the mean time until a running instance is interrupted; of these the share `zombies` runs on unseen.
@@ -31,7 +31,7 @@ class Offer:
     name: str = "rented"
     price_micro_usd_per_hour: int = 324_000
     machines: str = "machine"  # what they are called
-    park: Park = field(default_factory=Park)
+    park: MachinePool = field(default_factory=MachinePool)
     most_nodes: int = 1000
     start_min: tuple[tuple[float, float], ...] = PUBLISHED_START_MIN
     mtbi_s: float = 60 * 3600.0
@@ -48,19 +48,19 @@ class Container:
     """One instance: on a machine, from its allocation to its end."""
 
     id: str
-    machine: Machine
+    machine: SimulatedMachine
     running_since_ms: int | None = None
     ended_at_ms: int | None = None
-    account: Account | None = None
+    account: InstanceTimer | None = None
     restarts: int = 0
-    node: "Resident | None" = None
+    node: "SimulatedNode | None" = None
 
     @property
     def state(self) -> InstanceState:
         return InstanceState.STARTING if self.running_since_ms is None else InstanceState.RUNNING
 
 
-class Resident:
+class SimulatedNode:
     """The process in a container, as far as the provider can act on the process."""
 
     def begin(self) -> None:
@@ -72,13 +72,15 @@ class Resident:
         raise NotImplementedError
 
 
-Settle = Callable[[Container], Resident]
+Settle = Callable[[Container], SimulatedNode]
 
 
 class ModelledFleet:
-    """A simulated provider that implements `giornata.control.ports.fleet.Fleet`."""
+    """A simulated provider that implements `giornata.control.ports.fleet.FleetDriver`."""
 
-    def __init__(self, offer: Offer, *, agenda: Agenda, seed: int, tally: Tally, settle: Settle) -> None:
+    def __init__(
+        self, offer: SimulatedOffer, *, agenda: Agenda, seed: int, tally: BilledTime, settle: Settle
+    ) -> None:
         self.offer, self._agenda, self._seed, self._tally, self._settle = offer, agenda, seed, tally, settle
         self._numbers, self._choices = itertools.count(1), itertools.count(1)
         self.present: dict[str, Container] = {}
@@ -234,12 +236,12 @@ class ModelledFleet:
         share = rng(self._seed, "start", container.id).random()
         self._agenda.after(by_curve(share, self.offer.start_min) * 60.0, lambda: self._run(container))
 
-    def _machine(self) -> Machine | None:
+    def _machine(self) -> SimulatedMachine | None:
         """Choose a machine that is neither in use nor excluded: the park's first in their order, then any."""
         now_ms, park = self._agenda.now_ms(), self.offer.park
         used = {each.machine.id for each in self.present.values()}
 
-        def free(number: int) -> Machine | None:
+        def free(number: int) -> SimulatedMachine | None:
             machine = park.machine(self._seed, number, of=self.offer.machines)
             kept = self._excluded_until_ms.get(machine.id, 0) > now_ms
             return None if kept or machine.id in used else machine
@@ -257,7 +259,7 @@ class ModelledFleet:
         if container.id not in self.present:
             return
         container.running_since_ms = self._agenda.now_ms()
-        container.account = Account(self._tally, at_ms=container.running_since_ms)
+        container.account = InstanceTimer(self._tally, at_ms=container.running_since_ms)
         container.node = self._settle(container)
         container.node.begin()
         draw = rng(self._seed, "interruption", container.id)

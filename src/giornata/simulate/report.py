@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from giornata.domain.money import MICRO_USD
 from giornata.domain.reasons import Reason
 from giornata.simulate.invariants import findings, peak_requests
-from giornata.simulate.run import Ran
+from giornata.simulate.run import SimulationResult
 from giornata.store.schema import attempts
 
 
-def summary(ran: Ran) -> dict[str, Any]:
+def summary(ran: SimulationResult) -> dict[str, Any]:
     """The object that `--json` prints. Equal runs give equal objects."""
     world, tally = ran.world, ran.world.tally
     stories = list(world.chronicle.jobs.values())
@@ -51,7 +51,7 @@ def summary(ran: Ran) -> dict[str, Any]:
     }
 
 
-def _seconds(ran: Ran) -> dict[str, Any]:
+def _seconds(ran: SimulationResult) -> dict[str, Any]:
     tally = ran.world.tally
     around = {f"{name}_s": round(spent_ms / 1000) for name, spent_ms in tally.around_ms.items()}
     return {
@@ -65,7 +65,7 @@ def _seconds(ran: Ran) -> dict[str, Any]:
     }
 
 
-def _money(ran: Ran, succeeded: int) -> dict[str, Any]:
+def _money(ran: SimulationResult, succeeded: int) -> dict[str, Any]:
     tally = ran.world.tally
     usd = tally.billed_micro_usd / MICRO_USD
     price = ran.scenario.offers[0].price_micro_usd_per_hour / MICRO_USD
@@ -79,7 +79,7 @@ def _money(ran: Ran, succeeded: int) -> dict[str, Any]:
     }
 
 
-def _minutes(ran: Ran) -> dict[str, Any]:
+def _minutes(ran: SimulationResult) -> dict[str, Any]:
     minutes = [m for story in ran.world.chronicle.jobs.values() if (m := story.minutes) is not None] or [0.0]
     return {
         "worst_job_min": round(max(minutes), 2),
@@ -89,7 +89,7 @@ def _minutes(ran: Ran) -> dict[str, Any]:
     }
 
 
-def _attempts_per_job(ran: Ran) -> dict[str, float]:
+def _attempts_per_job(ran: SimulationResult) -> dict[str, float]:
     """Shares of jobs by how many attempts they took."""
     stories = ran.world.chronicle.jobs.values()
     counts = Counter(min(3, len(story.attempts)) for story in stories)
@@ -97,7 +97,7 @@ def _attempts_per_job(ran: Ran) -> dict[str, float]:
     return {name: round(counts[number] / max(1, len(stories)), 4) for number, name in names.items()}
 
 
-def _projects(ran: Ran) -> dict[str, dict[str, float]]:
+def _projects(ran: SimulationResult) -> dict[str, dict[str, float]]:
     """Return the hours until half of each project's jobs were done; a fair queue serves small projects early."""
     start_ms = ran.world.agenda.start_ms
     ends: dict[str, list[int]] = {}
@@ -114,7 +114,7 @@ def _projects(ran: Ran) -> dict[str, dict[str, float]]:
     }
 
 
-def _moved(ran: Ran) -> int:
+def _moved(ran: SimulationResult) -> int:
     """Attempts that were told to give their job back because they were slow, or stood still."""
     if ran.installation is None:
         return 0

@@ -6,27 +6,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from giornata.control.context import GovernedFleet
-from giornata.simulate.crowd import Crowd
+from giornata.simulate.crowd import RequestBatches
 from giornata.simulate.installation import Installation, counts_of, installed
 from giornata.simulate.node import ModelledNode
-from giornata.simulate.plane import VRAM_BYTES, ControlPlane
+from giornata.simulate.plane import VRAM_BYTES, SimulatedControlPlane
 from giornata.simulate.provider import ModelledFleet
 from giornata.simulate.scenario import Scenario
-from giornata.simulate.story import JobStory
+from giornata.simulate.story import JobTrace
 from giornata.simulate.troubles import plan
-from giornata.simulate.world import World
+from giornata.simulate.world import Simulation
 
 WIND_DOWN_S = 2 * 3600.0
 POLL_S = 30.0  # between the claims of a node, while there is no work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class SimulationResult:
     """The results of a run, for the report. A run against another control plane has no installation."""
 
     scenario: Scenario
     seed: int
-    world: World
+    world: Simulation
     installation: Installation | None
     makespan_s: float
     wall_s: float
@@ -34,15 +34,15 @@ class Ran:
 
 
 @contextmanager
-def played(scenario: Scenario, *, seed: int = 0, keep_beats: bool = False) -> Iterator[Ran]:
+def played(scenario: Scenario, *, seed: int = 0, keep_beats: bool = False) -> Iterator[SimulationResult]:
     """Play a scenario to its end. The installation can be looked at until the context ends."""
-    world = World(scenario, seed=seed, new_node=ModelledNode)
+    world = Simulation(scenario, seed=seed, new_node=ModelledNode)
     world.chronicle.keep_beats = keep_beats
     with _installed(world) as installation:
         yield run(world, installation)
 
 
-def run(world: World, installation: Installation | None) -> Ran:
+def run(world: Simulation, installation: Installation | None) -> SimulationResult:
     """Let the events of a world happen until its jobs are done, and the last instance is gone."""
     scenario, began_s, cpu_s = world.scenario, time.monotonic(), time.process_time()
     for trouble in scenario.troubles:
@@ -55,7 +55,7 @@ def run(world: World, installation: Installation | None) -> Ran:
         fleet.stop_all()
     ends = [story.done_ms for story in world.chronicle.jobs.values() if story.done_ms is not None]
     makespan_s = (max(ends, default=world.agenda.now_ms()) - world.agenda.start_ms) / 1000
-    return Ran(
+    return SimulationResult(
         scenario=scenario,
         seed=world.seed,
         world=world,
@@ -67,18 +67,18 @@ def run(world: World, installation: Installation | None) -> Ran:
 
 
 @contextmanager
-def _installed(world: World) -> Iterator[Installation]:
+def _installed(world: Simulation) -> Iterator[Installation]:
     scenario = world.scenario
     scaling = {name: _governed(fleet, scenario) for name, fleet in world.fleets.items()}
     with installed(world.agenda, policy=scenario.policy, fleets=scaling, projects=scenario.projects) as installation:
-        plane = ControlPlane(
+        plane = SimulatedControlPlane(
             installation.ctx,
             world.agenda,
             slowest_loop_s=scenario.slowest_loop_s,
             after_work=lambda: world.crowd.wake(),  # noqa: PLW0108 - the crowd comes after the plane
         )
         world.plane = plane
-        world.crowd = Crowd(
+        world.crowd = RequestBatches(
             world.agenda,
             plane,
             beat_s=scenario.beat_s,
@@ -98,7 +98,7 @@ def _governed(fleet: ModelledFleet, scenario: Scenario) -> GovernedFleet:
     )
 
 
-def _submit(world: World, installation: Installation, plane: ControlPlane) -> None:
+def _submit(world: Simulation, installation: Installation, plane: SimulatedControlPlane) -> None:
     scenario = world.scenario
     weights = scenario.weights or (1,) * scenario.projects
     spec = {"max_train_steps": scenario.steps, "checkpointing_steps": scenario.every, **scenario.spec}
@@ -109,10 +109,10 @@ def _submit(world: World, installation: Installation, plane: ControlPlane) -> No
         for number in range(count):
             job_id = installation.submit(project, spec, name=f"{project} job {number + 1}")
             plane.project_of[job_id] = project
-            world.chronicle.jobs[job_id] = JobStory(id=job_id, project_id=project, steps=scenario.steps)
+            world.chronicle.jobs[job_id] = JobTrace(id=job_id, project_id=project, steps=scenario.steps)
 
 
-def _wind_down(world: World) -> None:
+def _wind_down(world: Simulation) -> None:
     """Run until no instance is billed any more: leftover instances cost money too."""
     latest_ms = world.agenda.now_ms() + round(WIND_DOWN_S * 1000)
     if any(fleet.present for fleet in world.manual):

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 from giornata.control.policy import Policy
 from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.simulate.provider import Offer
-from giornata.simulate.trainer import Trainer
+from giornata.simulate.provider import SimulatedOffer
+from giornata.simulate.trainer import SimulatedTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class PlannedFault:
     """Something that happens once, `at_s` after the beginning.
 
     `server-away`, `provider-away`: for `for_s`. `region-lost`: a `share` of all instances is gone at once. `evening`:
@@ -38,9 +38,9 @@ class Goals:
 class Scenario:
     """Everything that a run depends on but its seed.
 
-    `every` is the spec's checkpointing_steps; `phases` see `Crowd`. `slowest_loop_s`: the server's quick loops and
-    those of fleets are run no more often than this, and the others that look at every node four times more seldom,
-    because each turn costs as much here as it does there, and many hours are played.
+    `every` is the spec's checkpointing_steps; `phases` see `RequestBatches`. `slowest_loop_s`: the server's quick
+    loops and those of fleets are run no more often than this, and the others that look at every node four times more
+    seldom, because each turn costs as much here as it does there, and many hours are played.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Scenario:
     jobs: int
     nodes: int
     steps: int
-    trainer: Trainer
-    offers: tuple[Offer, ...] = (Offer(),)
+    trainer: SimulatedTrainer
+    offers: tuple[SimulatedOffer, ...] = (SimulatedOffer(),)
     every: int | Literal["auto"] = "auto"
     projects: int = 1
     weights: tuple[int, ...] = ()  # how many of the jobs each project submits, one to another; empty: alike
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[PlannedFault, ...] = ()
     policy: Policy = field(default_factory=Policy)
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
     phases: int = 1

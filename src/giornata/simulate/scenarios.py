@@ -7,16 +7,16 @@ from types import MappingProxyType
 from giornata.control.policy import Policy
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.reasons import Reason
-from giornata.simulate.machines import Park
-from giornata.simulate.provider import Offer
-from giornata.simulate.scenario import Goals, Scenario, Trouble
+from giornata.simulate.machines import MachinePool
+from giornata.simulate.provider import SimulatedOffer
+from giornata.simulate.scenario import Goals, PlannedFault, Scenario
 from giornata.simulate.trainer import ANCESTOR_TRAINER, OUR_TRAINER
 
 # Calibrated on what was published of the ancestor's 1000 jobs: see benchmarks/simulate/calibration.py.
-CALIBRATED_PARK = Park(
+CALIBRATED_PARK = MachinePool(
     fastest=0.827, spread=1.028, throttled=0.0875, throttled_by=1.556, notable={17: {"slowness": 14.2}}
 )
-CALIBRATED = Offer(park=CALIBRATED_PARK, mtbi_s=11.21 * 3600.0)
+CALIBRATED = SimulatedOffer(park=CALIBRATED_PARK, mtbi_s=11.21 * 3600.0)
 HOUR_S = 3600.0
 # Assumed: a vendor says that nodes may leave at any time (docs.salad.com, priority pricing), not how many at once.
 EVENING_S = 600.0
@@ -32,7 +32,7 @@ def _scenario(**fields: object) -> Scenario:
         "nodes": 40,
         "steps": 600,
         "trainer": OUR_TRAINER,
-        "offers": (Offer(park=Park()),),
+        "offers": (SimulatedOffer(park=MachinePool()),),
         "phases": 6,
         "latest_h": 24 * 7.0,
     }
@@ -72,20 +72,22 @@ _ALL = (
     _scenario(
         name="black-hole",
         about="one machine fails every job within seconds",
-        offers=(Offer(park=Park(notable={0: {"breaks": Reason.NODE_DRIVER, "slowness": 1.0}})),),
+        offers=(SimulatedOffer(park=MachinePool(notable={0: {"breaks": Reason.NODE_DRIVER, "slowness": 1.0}})),),
         goals=Goals(most_attempts_on_broken=3),
     ),
     _scenario(
         name="stragglers",
         about="one machine in ten is 12 times as slow as the others",
         offers=(
-            Offer(park=Park(notable={number: {"slowness": 12.0} for number in range(0, 400, 10)}, in_order=400)),
+            SimulatedOffer(
+                park=MachinePool(notable={number: {"slowness": 12.0} for number in range(0, 400, 10)}, in_order=400)
+            ),
         ),
     ),
     _scenario(
         name="churn",
         about="every node is interrupted after 20 minutes on average",
-        offers=(Offer(mtbi_s=1200.0, park=Park(machines=4000)),),
+        offers=(SimulatedOffer(mtbi_s=1200.0, park=MachinePool(machines=4000)),),
         steps=1400,
         goals=Goals(lost_and_idle=0.08),
         policy=Policy(max_fruitless=30),
@@ -97,8 +99,8 @@ _ALL = (
         phases=30,
         slowest_loop_s=1.0,
         troubles=(
-            Trouble(kind="server-away", at_s=HOUR_S, for_s=HOUR_S),
-            Trouble(kind="provider-away", at_s=2.5 * HOUR_S, for_s=HOUR_S),
+            PlannedFault(kind="server-away", at_s=HOUR_S, for_s=HOUR_S),
+            PlannedFault(kind="provider-away", at_s=2.5 * HOUR_S, for_s=HOUR_S),
         ),
         steps=1400,
         goals=Goals(peak_requests_per_node_s=0.5),
@@ -108,7 +110,7 @@ _ALL = (
         about="one node, one job, and the machine is banned for it",
         jobs=1,
         nodes=1,
-        offers=(Offer(park=Park(notable={0: {"breaks": Reason.CRASHED}})),),
+        offers=(SimulatedOffer(park=MachinePool(notable={0: {"breaks": Reason.CRASHED}})),),
         slowest_loop_s=1.0,
     ),
     _scenario(
@@ -120,7 +122,7 @@ _ALL = (
         projects=4,
         weights=(90, 5, 3, 2),
         every=300,
-        offers=(Offer(park=Park(machines=8000), most_nodes=2000),),
+        offers=(SimulatedOffer(park=MachinePool(machines=8000), most_nodes=2000),),
         policy=Policy(lease_s=900.0),
         phases=1,
         slowest_loop_s=60.0,
@@ -130,22 +132,22 @@ _ALL = (
         name="price-spike",
         about="for three hours the provider asks four times the price; a dearer one does not change his",
         offers=(
-            Offer(name="spot", price_micro_usd_per_hour=180_000, spike=(0.5 * HOUR_S, 3.5 * HOUR_S, 4.0)),
-            Offer(name="steady", machines="steady", price_micro_usd_per_hour=324_000),
+            SimulatedOffer(name="spot", price_micro_usd_per_hour=180_000, spike=(0.5 * HOUR_S, 3.5 * HOUR_S, 4.0)),
+            SimulatedOffer(name="steady", machines="steady", price_micro_usd_per_hour=324_000),
         ),
     ),
     _scenario(
         name="zombies",
         about="interrupted nodes run on unseen, and come back to say so",
-        offers=(Offer(mtbi_s=2 * HOUR_S, zombies=1.0, zombie_s=1800.0, park=Park(machines=4000)),),
+        offers=(SimulatedOffer(mtbi_s=2 * HOUR_S, zombies=1.0, zombie_s=1800.0, park=MachinePool(machines=4000)),),
     ),
     _scenario(
         name="evenings",
         about="twice a tenth of a residential fleet leaves within minutes, once while no other machine is to be had",
         troubles=(
-            Trouble(kind="evening", at_s=0.75 * HOUR_S, for_s=EVENING_S, share=0.1),
-            Trouble(kind="sold-out", at_s=0.75 * HOUR_S, for_s=HOUR_S),
-            Trouble(kind="evening", at_s=3 * HOUR_S, for_s=EVENING_S, share=0.1),
+            PlannedFault(kind="evening", at_s=0.75 * HOUR_S, for_s=EVENING_S, share=0.1),
+            PlannedFault(kind="sold-out", at_s=0.75 * HOUR_S, for_s=HOUR_S),
+            PlannedFault(kind="evening", at_s=3 * HOUR_S, for_s=EVENING_S, share=0.1),
         ),
         steps=1400,
         notes=("how many leave, and how quickly, is assumed; that hosts go when they like is published",),
@@ -153,20 +155,28 @@ _ALL = (
     _scenario(
         name="heat",
         about="one machine in ten throttles to a third of its speed from step 1,000 of a job on",
-        offers=(Offer(park=Park(notable={number: {"hot_by": 3.0} for number in range(1, 400, 10)}, in_order=400)),),
+        offers=(
+            SimulatedOffer(
+                park=MachinePool(notable={number: {"hot_by": 3.0} for number in range(1, 400, 10)}, in_order=400)
+            ),
+        ),
         steps=2400,
         notes=("three times is the median's outlier of 1.5 doubled: far enough to be worth a move",),
     ),
     _scenario(
         name="crash-loop",
         about="on one machine in ten a node's process ends again and again before it asks for work",
-        offers=(Offer(park=Park(notable={number: {"starts": False} for number in range(2, 400, 10)}, in_order=400)),),
+        offers=(
+            SimulatedOffer(
+                park=MachinePool(notable={number: {"starts": False} for number in range(2, 400, 10)}, in_order=400)
+            ),
+        ),
         slowest_loop_s=3.0,
     ),
     _scenario(
         name="region-loss",
         about="half of the fleet is gone at once",
-        troubles=(Trouble(kind="region-lost", at_s=1.5 * HOUR_S),),
+        troubles=(PlannedFault(kind="region-lost", at_s=1.5 * HOUR_S),),
         steps=1400,
     ),
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class JobStory:
+class JobTrace:
     """One job. Instants are milliseconds; `best_step` is the highest step that was kept."""
 
     id: str
@@ -27,7 +27,7 @@ class JobStory:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class QueueSample:
     """The whole, at one moment."""
 
     at_s: float
@@ -49,11 +49,11 @@ class BeatSeen:
 
 
 @dataclass(slots=True)
-class Chronicle:
+class SimulationTrace:
     """All of it. Beats are kept only when somebody wants to draw them."""
 
-    jobs: dict[str, JobStory] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    jobs: dict[str, JobTrace] = field(default_factory=dict)
+    samples: list[QueueSample] = field(default_factory=list)
     beats: list[BeatSeen] = field(default_factory=list)
     keep_beats: bool = False
     stale_writes_accepted: int = 0

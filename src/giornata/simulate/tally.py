@@ -9,7 +9,7 @@ TRAIN, IDLE = "train", "idle"
 
 
 @dataclass(slots=True)
-class MachineTally:
+class MachineTime:
     """The billed time and the useful steps of one machine."""
 
     billed_ms: float = 0.0
@@ -17,7 +17,7 @@ class MachineTally:
 
 
 @dataclass(slots=True)
-class Tally:
+class BilledTime:
     """Milliseconds by what they were for. `billed_ms` is the provider's own count, the rest is the nodes'."""
 
     billed_ms: float = 0.0
@@ -29,7 +29,7 @@ class Tally:
     steps: float = 0.0  # computed, useful or not
     useful_steps: float = 0.0
     attempt_ms: float = 0.0  # within attempts, billed or not
-    machines: dict[str, MachineTally] = field(default_factory=lambda: defaultdict(MachineTally))
+    machines: dict[str, MachineTime] = field(default_factory=lambda: defaultdict(MachineTime))
 
     @property
     def startup_ms(self) -> float:
@@ -42,10 +42,10 @@ class Tally:
         return self.billed_ms - self.useful_ms - self.lost_ms - self.idle_ms - self.startup_ms
 
 
-class Account:
+class InstanceTimer:
     """The time of one instance from when it is billed to when it is not."""
 
-    def __init__(self, tally: Tally, *, at_ms: int) -> None:
+    def __init__(self, tally: BilledTime, *, at_ms: int) -> None:
         self._tally, self._since_ms, self._doing = tally, at_ms, IDLE
         self._open: dict[str, float] = defaultdict(float)
         self._closed = False

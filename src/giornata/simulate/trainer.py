@@ -3,11 +3,11 @@
 import dataclasses
 from dataclasses import dataclass
 
-from giornata.simulate.machines import Machine
+from giornata.simulate.machines import SimulatedMachine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class SimulatedTrainer:
     """A program that trains, by its times.
 
     `model_s` is paid before every job unless the engine `stays_warm`, and then once for each process. Caching is
@@ -29,16 +29,16 @@ class Trainer:
         """The seconds of a whole job on a machine of slowness 1 without interruptions and transfers."""
         return self.model_s + self.caching_s + steps * self.step_s + self.export_s
 
-    def fetch_s(self, machine: Machine, *, resumes: bool) -> float:
+    def fetch_s(self, machine: SimulatedMachine, *, resumes: bool) -> float:
         """Return the seconds to fetch the pictures, and a checkpoint on resume."""
         size_bytes = self.pictures_bytes + (self.checkpoint_bytes if resumes else 0)
         return transfer_s(size_bytes, machine.down_mbps)
 
-    def upload_s(self, machine: Machine) -> float:
+    def upload_s(self, machine: SimulatedMachine) -> float:
         """Return the seconds to upload one checkpoint, beside the steps."""
         return transfer_s(self.checkpoint_bytes, machine.up_mbps)
 
-    def finish_s(self, machine: Machine) -> float:
+    def finish_s(self, machine: SimulatedMachine) -> float:
         """Return the seconds from the last step to the result in storage."""
         return self.export_s + transfer_s(self.result_bytes, machine.up_mbps)
 
@@ -50,7 +50,7 @@ def transfer_s(size_bytes: int, mbps: float) -> float:
 
 # The ancestor's worker: a script for each job, which loads the model anew and encodes every picture at every step.
 # Seconds are calibrated (docs/benchmark-log.md), not measured: see benchmarks/simulate/calibration.py.
-ANCESTOR_TRAINER = Trainer(
+ANCESTOR_TRAINER = SimulatedTrainer(
     name="ancestor's script",
     step_s=2.257,
     model_s=60.0,

@@ -4,11 +4,11 @@ import math
 from functools import partial
 
 from giornata.simulate.draws import rng
-from giornata.simulate.scenario import Trouble
-from giornata.simulate.world import World
+from giornata.simulate.scenario import PlannedFault
+from giornata.simulate.world import Simulation
 
 
-def plan(world: World, trouble: Trouble) -> None:
+def plan(world: Simulation, trouble: PlannedFault) -> None:
     """Put down on the agenda what will go wrong, and when it is over."""
     begin_ms = world.agenda.start_ms + round(trouble.at_s * 1000)
     end_ms = begin_ms + round(trouble.for_s * 1000)
@@ -26,7 +26,7 @@ def plan(world: World, trouble: Trouble) -> None:
                 world.agenda.at(at_ms, partial(_set_away, world, trouble, away=away))
 
 
-def _set_away(world: World, trouble: Trouble, *, away: bool) -> None:
+def _set_away(world: Simulation, trouble: PlannedFault, *, away: bool) -> None:
     if trouble.kind == "server-away":
         world.plane.away = away
         return
@@ -34,14 +34,14 @@ def _set_away(world: World, trouble: Trouble, *, away: bool) -> None:
         fleet.away = away
 
 
-def _lose_region(world: World, share: float) -> None:
+def _lose_region(world: Simulation, share: float) -> None:
     for fleet in world.fleets.values():
         for container in list(fleet.present.values()):
             if rng(world.seed, "region", container.machine.id).random() < share:
                 fleet.interrupt(container, zombie=False)
 
 
-def _come_home(world: World, trouble: Trouble) -> None:
+def _come_home(world: Simulation, trouble: PlannedFault) -> None:
     """Owners come home within minutes, and take their machines back."""
     for fleet in world.fleets.values():
         by_machine = {

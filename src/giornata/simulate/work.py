@@ -3,19 +3,19 @@
 import math
 from dataclasses import dataclass
 
-from giornata.simulate.course import Course
+from giornata.simulate.course import StepTimeline
 from giornata.simulate.plane import Grant
 
 
 @dataclass(slots=True)
-class Work:
+class SimulatedAttempt:
     """One attempt on this node. `step_ms`: of a step before noise. `course`: None before the first step."""
 
     grant: Grant
     began_ms: int
     renewed_ms: int
     step_ms: float
-    course: Course | None = None
+    course: StepTimeline | None = None
     committed: int = 0
     stopped_at: int | None = None  # it obeys an order, and computes no further than this
     mtbi_s: float = math.inf

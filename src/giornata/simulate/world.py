@@ -4,39 +4,39 @@ import itertools
 from collections.abc import Callable
 
 from giornata.simulate.agenda import Agenda
-from giornata.simulate.crowd import Crowd, CrowdNode
+from giornata.simulate.crowd import BatchedNode, RequestBatches
 from giornata.simulate.installation import Counts
-from giornata.simulate.machines import Machine
-from giornata.simulate.plane import ControlPlane, Grant
-from giornata.simulate.provider import Container, ModelledFleet, Offer, Resident
+from giornata.simulate.machines import SimulatedMachine
+from giornata.simulate.plane import Grant, SimulatedControlPlane
+from giornata.simulate.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
 from giornata.simulate.scenario import Scenario
-from giornata.simulate.story import BeatSeen, Chronicle, Sample
-from giornata.simulate.tally import Tally
-from giornata.simulate.work import Work
+from giornata.simulate.story import BeatSeen, QueueSample, SimulationTrace
+from giornata.simulate.tally import BilledTime
+from giornata.simulate.work import SimulatedAttempt
 
 SAMPLE_S = 60.0
 
-NewNode = Callable[["World", Container, int], Resident]
+NewNode = Callable[["Simulation", Container, int], SimulatedNode]
 
 
-class World:
+class Simulation:
     """The state of a run: clock, fleets, control plane and books. `new_node` makes the node of a container."""
 
     def __init__(self, scenario: Scenario, *, seed: int, new_node: NewNode) -> None:
         self.scenario, self.seed, self._new_node = scenario, seed, new_node
         self.trainer = scenario.trainer
         self.agenda = Agenda()
-        self.tally, self.chronicle = Tally(), Chronicle()
+        self.tally, self.chronicle = BilledTime(), SimulationTrace()
         self._numbers = itertools.count(1)
         self._fleet_by_container: dict[str, ModelledFleet] = {}
         self.fleets = {offer.name: self._fleet(offer) for offer in scenario.offers}
-        self.plane: ControlPlane
-        self.crowd: Crowd
+        self.plane: SimulatedControlPlane
+        self.crowd: RequestBatches
         self.counts: Callable[[], Counts]
         self.done_at_s: float | None = None
 
-    def _fleet(self, offer: Offer) -> ModelledFleet:
-        def settle(container: Container) -> Resident:
+    def _fleet(self, offer: SimulatedOffer) -> ModelledFleet:
+        def settle(container: Container) -> SimulatedNode:
             self._fleet_by_container[container.id] = fleet
             return self._new_node(self, container, next(self._numbers))
 
@@ -54,7 +54,7 @@ class World:
 
     # ---- what nodes tell the chronicle ----
 
-    def note_began(self, work: Work, machine: Machine) -> None:
+    def note_began(self, work: SimulatedAttempt, machine: SimulatedMachine) -> None:
         """Record that an attempt began on a machine."""
         self.chronicle.attempts_on_broken += machine.breaks is not None and not work.grant.is_trial
         if work.grant.is_trial:
@@ -69,12 +69,12 @@ class World:
         story = self.chronicle.jobs[grant.job_id]
         self.chronicle.stale_writes_accepted += grant.attempt < len(story.attempts)
 
-    def note_end_of_training(self, work: Work, *, polite: bool) -> None:
+    def note_end_of_training(self, work: SimulatedAttempt, *, polite: bool) -> None:
         """A node had a job's result, and was answered."""
         if not work.grant.is_trial:
             self.chronicle.jobs[work.grant.job_id].trained_to_the_end += polite
 
-    def note_success(self, work: Work) -> None:
+    def note_success(self, work: SimulatedAttempt) -> None:
         """Record that the server accepted a completion."""
         if work.grant.is_trial:
             return
@@ -86,7 +86,7 @@ class World:
         """A node found its lease lost, or gave it up for lost."""
         self.chronicle.lost_leases += 1
 
-    def note_ended(self, work: Work, machine: Machine) -> float | None:
+    def note_ended(self, work: SimulatedAttempt, machine: SimulatedMachine) -> float | None:
         """An attempt's time is over on this node; the share of its steps' time that was of use. None: a trial."""
         now_ms = self.agenda.now_ms()
         lived_ms = now_ms - (work.began_ms if work.booked_ms is None else work.booked_ms)
@@ -106,7 +106,7 @@ class World:
         self.tally.machines[machine.id].useful_steps += kept
         return kept / done if done else 0.0
 
-    def note_beat(self, node: CrowdNode) -> None:
+    def note_beat(self, node: BatchedNode) -> None:
         """Record a heartbeat for the plot of a job's life."""
         if self.chronicle.keep_beats and node.work is not None:
             said = node.progress()
@@ -122,7 +122,7 @@ class World:
         running = sum(fleet.running for fleet in self.manual)
         present = sum(len(fleet.present) for fleet in self.manual)
         self.chronicle.samples.append(
-            Sample(self.agenda.elapsed_s(), counts.queued, counts.at_work, running, present - running)
+            QueueSample(self.agenda.elapsed_s(), counts.queued, counts.at_work, running, present - running)
         )
         if counts.queued + counts.at_work == 0 and self.done_at_s is None:
             self.done_at_s = self.agenda.elapsed_s()

@@ -136,7 +136,7 @@ class StoragePlatform:
     def why_lost(self) -> None:
         """Return None: there is no lease that could be lost."""
 
-    def phase(self, message: pipe.Phase) -> None:
+    def phase(self, message: pipe.PhaseMessage) -> None:
         """Show what the engine is busy with."""
         self.deps.listener.phase(message.name, message.done, message.total)
 

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import money_store
-from giornata.control.ports.money_store import Parked
+from giornata.control.ports.money_store import PausedJob
 from giornata.domain.budget import Payer, ProjectLimits, Spent
 from giornata.domain.job import JobEvent, JobState, next_state
 from giornata.protocol.specs import CANARY_KIND
@@ -123,14 +123,14 @@ class Pausing(Queries, money_store.Pausing):
     def projects_waiting(self) -> list[str]:
         return list(self._connection.scalars(_WAITING))
 
-    def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> list[Parked]:
+    def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> list[PausedJob]:
         # One that lapsed may come back: its job is looked at when it does.
         may_return = sa.exists().where(attempts.c.job_id == jobs.c.id, attempts.c.ended_at_ms.is_(None))
         users = jobs.c.kind != CANARY_KIND
         these = sa.select(jobs.c.id).where(QUEUED, jobs.c.project_id == project_id, users, ~may_return)
         return self._move(these, JobState.QUEUED, JobEvent.PAUSE, payer, limit=limit)
 
-    def resume_paused(self, project_id: str, *, limit: int) -> list[Parked]:
+    def resume_paused(self, project_id: str, *, limit: int) -> list[PausedJob]:
         these = sa.select(jobs.c.id).where(PAUSED, jobs.c.project_id == project_id, _FOR_PROJECT)
         return self._move(these, JobState.PAUSED, JobEvent.RESUME, None, limit=limit)
 
@@ -162,8 +162,8 @@ class Pausing(Queries, money_store.Pausing):
 
     def _move(
         self, these: sa.Select[Any], source: JobState, event: JobEvent, paused_by: Payer | None, *, limit: int
-    ) -> list[Parked]:
         # Rows that another transaction holds are left for the next turn: nothing waits here.
+    ) -> list[PausedJob]:
         chosen = these.order_by(jobs.c.id).limit(limit).with_for_update(skip_locked=True)
         statement = (
             sa.update(jobs)
@@ -177,7 +177,7 @@ class Pausing(Queries, money_store.Pausing):
             .returning(jobs.c.id, jobs.c.committed_step)
         )
         return [
-            Parked(job_id=row.id, committed_step=row.committed_step) for row in self._connection.execute(statement)
+            PausedJob(job_id=row.id, committed_step=row.committed_step) for row in self._connection.execute(statement)
         ]
 
 

@@ -215,7 +215,7 @@ def _together(branches: Sequence[sa.Select[Any]]) -> sa.Subquery:
     return sa.union_all(*(sa.select(cte) for cte in ctes)).subquery("heads")
 
 
-class Plan:
+class ClaimPlan:
     """Reads and locks the heads of the queue for all claims, once for those that want the same.
 
     Each list is as long as there are claims, so that the others cannot empty it for the last one; only bans can.

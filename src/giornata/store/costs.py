@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import money_store
-from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
+from giornata.control.ports.money_store import BilledHost, StayRecord, WorkRecord
 from giornata.domain.accounting import run_of
 from giornata.domain.costs import Billed, Interval
 from giornata.store.ledger import BESIDE, OTHER, shares
@@ -33,8 +33,8 @@ _BILLED = (
 )
 
 
-class Costs(Queries, money_store.Costs):
-    def hosts(self, *, from_ms: int, before_ms: int) -> list[Host]:
+class CostQueries(Queries, money_store.CostQueries):
+    def hosts(self, *, from_ms: int, before_ms: int) -> list[BilledHost]:
         found = self._instances(from_ms, before_ms)
         for row in self._nodes(from_ms, before_ms):
             known = found.get(_key_of_node(row))
@@ -87,7 +87,7 @@ class Costs(Queries, money_store.Costs):
             found[attempt_id] = replace(found[attempt_id], amount_micro_usd=amount)
         return list(found.values())
 
-    def _instances(self, from_ms: int, before_ms: int) -> dict[str, Host]:
+    def _instances(self, from_ms: int, before_ms: int) -> dict[str, BilledHost]:
         """Return the instances that were billed in the time, by key."""
         rows: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for row in self._connection.execute(_BILLED, {"since": from_ms, "before": before_ms}):
@@ -101,9 +101,9 @@ class Costs(Queries, money_store.Costs):
         return self._connection.execute(query).all()
 
 
-def _instance(fleet: str, instance_id: str, rows: Sequence[Any]) -> Host:
+def _instance(fleet: str, instance_id: str, rows: Sequence[Any]) -> BilledHost:
     billed = tuple(_billed(row.from_ms, _until_ms(row), row.price_micro_usd_per_hour) for row in rows)
-    return Host(key=f"{fleet}/{instance_id}", fleet=fleet, billed=billed, ready_at_ms=None)
+    return BilledHost(key=f"{fleet}/{instance_id}", fleet=fleet, billed=billed, ready_at_ms=None)
 
 
 def _until_ms(row: Any) -> int:
@@ -117,16 +117,16 @@ def _until_ms(row: Any) -> int:
     return int(max(row.last_listed_at_ms, row.seen_at_ms or 0, asked_ms))
 
 
-def _node(row: Any) -> Host:
+def _node(row: Any) -> BilledHost:
     billed = _billed(row.first_seen_at_ms, row.last_seen_at_ms, row.price_micro_usd_per_hour)
-    return Host(key=row.id, fleet=row.fleet, billed=(billed,), ready_at_ms=row.first_seen_at_ms)
+    return BilledHost(key=row.id, fleet=row.fleet, billed=(billed,), ready_at_ms=row.first_seen_at_ms)
 
 
 def _billed(from_ms: int, to_ms: int, price: int) -> Billed:
     return Billed(interval=Interval(from_ms=from_ms, to_ms=max(from_ms, to_ms)), price_micro_usd_per_hour=price)
 
 
-def _joined(host: Host, row: Any) -> Host:
+def _joined(host: BilledHost, row: Any) -> BilledHost:
     """Return the instance with a node on it. The node says what it costs, where the provider does not."""
     ready = [at for at in (host.ready_at_ms, row.first_seen_at_ms) if at is not None]
     price = row.price_micro_usd_per_hour

@@ -7,14 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import work_store
-from giornata.control.ports.work_rows import Demand, JobRow, Taking, Wanted
+from giornata.control.ports.work_rows import JobRow, QueuedDemand, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
 from giornata.store import schema
 from giornata.store.claiming import (
     QUEUED,
+    ClaimPlan,
     ClaimQueryKey,
-    Plan,
     claim_query,
     eligible,
     first_of_queue,
@@ -74,7 +74,7 @@ class Jobs(Queries, work_store.Jobs):
     def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
         if len(claims) == 1:
             return [self.take(claims[0], at_ms=at_ms)]
-        plan = Plan(self._connection, self._dialect_name, claims)
+        plan = ClaimPlan(self._connection, self._dialect_name, claims)
         taken: dict[str, JobRow] = {}  # by attempt
         chosen: list[tuple[Taking, str]] = []
         for claim in claims:
@@ -112,7 +112,7 @@ class Jobs(Queries, work_store.Jobs):
     def why_nothing(self, wanted: Wanted) -> str:
         return why_nothing(self._connection, wanted)
 
-    def demand(self) -> list[Demand]:
+    def demand(self) -> list[QueuedDemand]:
         return read_demand(self._connection)
 
     def get(self, job_id: str) -> JobRow | None:

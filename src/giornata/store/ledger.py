@@ -1,7 +1,7 @@
 """Read and write what attempts cost. The ledger has one row for each interval in which an attempt is alive.
 
 The rows do not refer to each other, so that a heartbeat of one attempt never waits for another attempt. What an
-attempt pays of its node's price is computed when it is read: all of it alone, a share beside other attempts (`Bill`).
+attempt pays of its node's price is computed when it is read: all of it alone, a share beside others (`AttemptBill`).
 
 Attempts that lived on one node at one time are found by their node and their times; no row says so. The index
 `ix_attempts_node` leads to the attempts of a node that live or ended after a given instant.
@@ -103,7 +103,7 @@ def _extend(dialect_name: str) -> sa.Update:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class AttemptBill:
     """An attempt's intervals in order, and what its node costs an hour."""
 
     intervals: tuple[Interval, ...]
@@ -119,7 +119,7 @@ class Bill:
         *before, last = self.intervals
         return (*before, Interval(from_ms=last.from_ms, to_ms=FOREVER_MS)) if self.runs else self.intervals
 
-    def amount_micro_usd(self, beside: Sequence["Bill"], *, until_ms: int = FOREVER_MS) -> int:
+    def amount_micro_usd(self, beside: Sequence["AttemptBill"], *, until_ms: int = FOREVER_MS) -> int:
         """Return the attempt's share, in micro-dollars, of what is billed before `until_ms`."""
         lives = [bill.life for bill in beside]
         return sum(
@@ -132,7 +132,7 @@ class Bill:
             if interval.from_ms < until_ms
         )
 
-    def spent(self, beside: Sequence["Bill"], *, from_ms: int) -> Spent:
+    def spent(self, beside: Sequence["AttemptBill"], *, from_ms: int) -> Spent:
         """Return the attempt's share, in all and from this instant on."""
         whole = self.amount_micro_usd(beside)
         before = self.amount_micro_usd(beside, until_ms=from_ms)
@@ -160,7 +160,7 @@ def shares_from(connection: sa.Connection, pairs: Iterable[tuple[str, str]], *, 
 
 def _bills_beside(
     connection: sa.Connection, pairs: Iterable[tuple[str, str]]
-) -> Iterable[tuple[str, Bill, list[Bill]]]:
+) -> Iterable[tuple[str, AttemptBill, list[AttemptBill]]]:
     """Return each attempt with its bill and the bills of the attempts beside it."""
     beside: dict[str, list[str]] = defaultdict(list)
     for attempt_id, other_id in pairs:
@@ -171,7 +171,7 @@ def _bills_beside(
     return [(of, bills[of], [bills[each] for each in them]) for of, them in beside.items()]
 
 
-def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, Bill]:
+def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, AttemptBill]:
     runs = attempts.c.ended_at_ms.is_(None) & ~attempts.c.lapsed
     query = (
         sa.select(*ledger.c, runs.label("runs"))
@@ -185,7 +185,9 @@ def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str
     return dict(starmap(_bill, rows.items()))
 
 
-def _bill(attempt_id: str, rows: Sequence[Any]) -> tuple[str, Bill]:
+def _bill(attempt_id: str, rows: Sequence[Any]) -> tuple[str, AttemptBill]:
     intervals = tuple(Interval(from_ms=row.from_ms, to_ms=row.to_ms) for row in rows)
     last = rows[-1]
-    return attempt_id, Bill(intervals=intervals, price_per_hour=last.price_micro_usd_per_hour, runs=bool(last.runs))
+    return attempt_id, AttemptBill(
+        intervals=intervals, price_per_hour=last.price_micro_usd_per_hour, runs=bool(last.runs)
+    )

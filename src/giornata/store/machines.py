@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from giornata.control.ports import machine_store
 from giornata.control.ports.fleet import Instance
-from giornata.control.ports.machine_store import Engagement, MachineKey, Outcomes, Reallocation, Seat
-from giornata.domain.health import Failure, Health, MachineState
+from giornata.control.ports.machine_store import Engagement, LastNode, MachineKey, Outcomes, Reallocation
+from giornata.domain.health import Failure, MachineHealth, MachineState
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.machine_ids import AT, own_name, owner_of
 from giornata.domain.reasons import BLAME, Blame, Reason
@@ -84,23 +84,23 @@ _REALLOCATIONS = (
 
 
 class Machines(Queries, machine_store.Machines):
-    def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, Health]:
+    def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, MachineHealth]:
         values = {"machines": sorted(set(machine_ids)), "kinds": sorted(set(kinds))}
         found = self._connection.execute(_some(self._dialect_name), values)
         return _by_key(found)
 
-    def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
+    def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, MachineHealth]:
         if not keys:
             return {}
         rows = [{"machine_id": machine_id, "kind": kind} for machine_id, kind in keys]
         return _by_key(self._connection.execute(_lock(self._dialect_name), {ROWS: rows}))
 
-    def make_sure(self, health: Health) -> None:
+    def make_sure(self, health: MachineHealth) -> None:
         self._connection.execute(
             insert_for(self._dialect_name, machines).values(_values(health)).on_conflict_do_nothing()
         )
 
-    def put(self, health: Health) -> None:
+    def put(self, health: MachineHealth) -> None:
         mine = (machines.c.machine_id == health.machine_id) & (machines.c.kind == health.kind)
         self._connection.execute(sa.update(machines).where(mine).values(_values(health)))
 
@@ -137,11 +137,11 @@ class Machines(Queries, machine_store.Machines):
         found = self._connection.execute(_OF_CANARY, {"wanted": job_id})
         return [(row.machine_id, row.kind) for row in found]
 
-    def in_state(self, state: MachineState, *, limit: int) -> Sequence[Health]:
+    def in_state(self, state: MachineState, *, limit: int) -> Sequence[MachineHealth]:
         found = self._connection.execute(_IN_STATE, {"in_state": state, "most": limit})
         return [_health(row) for row in found]
 
-    def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[Health]:
+    def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[MachineHealth]:
         name = machines.c.machine_id + " " + machines.c.kind
         query = sa.select(machines)
         if state is not None:
@@ -151,7 +151,7 @@ class Machines(Queries, machine_store.Machines):
         query = query.order_by(machines.c.since_ms.desc(), name.desc()).limit(limit)
         return [_health(row) for row in self._connection.execute(query)]
 
-    def of_machine(self, machine_id: str) -> Sequence[Health]:
+    def of_machine(self, machine_id: str) -> Sequence[MachineHealth]:
         query = sa.select(machines).where(machines.c.machine_id == machine_id).order_by(machines.c.kind)
         return [_health(row) for row in self._connection.execute(query)]
 
@@ -192,12 +192,12 @@ class Machines(Queries, machine_store.Machines):
         state = self._connection.scalar(_STATE_OF_JOB, {"wanted": job_id})
         return state is not None and state not in TERMINAL
 
-    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[Seat]:
+    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[LastNode]:
         found = self._connection.execute(_SEATS, {"machines": sorted(machine_ids), "since": seen_since_ms})
-        latest = {row.machine_id: Seat(**row._mapping) for row in found}
+        latest = {row.machine_id: LastNode(**row._mapping) for row in found}
         return list(latest.values())
 
-    def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
+    def leave(self, seat: LastNode, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
         self._connection.execute(sa.update(nodes).where(nodes.c.id == seat.node_id).values(draining=True))
         listed = {
             "fleet": fleet,
@@ -225,23 +225,23 @@ class Machines(Queries, machine_store.Machines):
         self._connection.execute(sa.insert(reallocations).values(**asdict(reallocation)))
 
 
-def _by_key(rows: Any) -> dict[MachineKey, Health]:
+def _by_key(rows: Any) -> dict[MachineKey, MachineHealth]:
     found = [_health(row) for row in rows]
     return {(each.machine_id, each.kind): each for each in found}
 
 
-def _values(health: Health) -> dict[str, Any]:
+def _values(health: MachineHealth) -> dict[str, Any]:
     values = asdict(health)
     values["recent_failures"] = values.pop("failures")
     return values
 
 
-def _health(row: Any) -> Health:
+def _health(row: Any) -> MachineHealth:
     values = dict(zip(_FIELDS, row, strict=True))
     failures = [{**each, "reason": Reason(each["reason"])} for each in values["failures"]]
     values["failures"] = tuple(Failure(**each) for each in failures)
     values["state"] = MachineState(values["state"])
-    return Health(**values)
+    return MachineHealth(**values)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from giornata.control.ports import machine_store, money_store
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.machine_store import PaceRow, Takers
-from giornata.control.ports.money_store import Ahead, AtWork, Place
+from giornata.control.ports.money_store import NodePlaces, QueueAhead, RunningJob
 from giornata.control.ports.records import FinishedRecord
 from giornata.domain.health import MachineState
 from giornata.domain.machine_ids import AT, own_id
@@ -125,7 +125,7 @@ class Forecasts(Queries, money_store.Forecasts):
             found[row.shape_key].append(FinishedRecord(**values))
         return found
 
-    def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> list[Ahead]:
+    def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> list[QueueAhead]:
         left = jobs.c.total_steps - jobs.c.committed_step
         query = (
             sa.select(
@@ -138,11 +138,11 @@ class Forecasts(Queries, money_store.Forecasts):
             .group_by(jobs.c.shape_key)
         )
         return [
-            Ahead(shape_key=row.shape_key, jobs=row.jobs, steps=row.steps if row.counted == row.jobs else None)
+            QueueAhead(shape_key=row.shape_key, jobs=row.jobs, steps=row.steps if row.counted == row.jobs else None)
             for row in self._connection.execute(query)
         ]
 
-    def places(self, *, kind: str, project_id: str, min_vram_bytes: int, seen_since_ms: int) -> list[Place]:
+    def places(self, *, kind: str, project_id: str, min_vram_bytes: int, seen_since_ms: int) -> list[NodePlaces]:
         about = (nodes.c.places, nodes.c.device, nodes.c.price_micro_usd_per_hour)
         query = sa.select(nodes.c.id, nodes.c.kinds, *about).where(
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
@@ -155,7 +155,7 @@ class Forecasts(Queries, money_store.Forecasts):
         able = [row for row in self._connection.execute(query) if kind in row.kinds]
         works = self._works()
         return [
-            Place(
+            NodePlaces(
                 places=max(row.places, len(works[row.id])),
                 at_work=tuple(works[row.id]),
                 device=row.device,
@@ -164,21 +164,21 @@ class Forecasts(Queries, money_store.Forecasts):
             for row in able
         ]
 
-    def _works(self) -> dict[str, list[AtWork]]:
+    def _works(self) -> dict[str, list[RunningJob]]:
         query = (
             sa.select(attempts.c.node_id, jobs.c.shape_key, jobs.c.total_steps)
             .add_columns(*(attempts.c[name] for name in ("first_step_at_ms", "start_step", "last_step")))
             .join(jobs, jobs.c.id == attempts.c.job_id)
             .where(attempts.c.ended_at_ms.is_(None), attempts.c.lapsed.is_(sa.false()))
         )
-        found: dict[str, list[AtWork]] = defaultdict(list)
+        found: dict[str, list[RunningJob]] = defaultdict(list)
         for row in self._connection.execute(query):
             found[row.node_id].append(_at_work(row))
         return found
 
 
-def _at_work(row: Any) -> AtWork:
-    return AtWork(
+def _at_work(row: Any) -> RunningJob:
+    return RunningJob(
         shape_key=row.shape_key,
         total_steps=row.total_steps,
         first_step_at_ms=row.first_step_at_ms,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_rows import Demand, Wanted
+from giornata.control.ports.work_rows import QueuedDemand, Wanted
 from giornata.domain.routing import ENDLESS_BYTES
 from giornata.store.claiming import (
     FOR_ANYONE,
@@ -116,7 +116,7 @@ def _may_be_for(key: ClaimQueryKey) -> sa.BindParameter[str] | None:
 
 
 class _Asked(NamedTuple):
-    """The fields of `Demand` that make jobs alike, in its order."""
+    """The fields of `QueuedDemand` that make jobs alike, in its order."""
 
     kind: str
     min_vram_bytes: int
@@ -125,7 +125,7 @@ class _Asked(NamedTuple):
     only_machine_id: str | None = None
 
 
-def read_demand(connection: sa.Connection) -> list[Demand]:
+def read_demand(connection: sa.Connection) -> list[QueuedDemand]:
     """Return the queued jobs by their needs; see `giornata.control.ports.work_store.Jobs`."""
     counts: Counter[_Asked] = Counter()
     for row in connection.execute(COUNTED):
@@ -136,7 +136,7 @@ def read_demand(connection: sa.Connection) -> list[Demand]:
         counts[_Asked(asked.kind, asked.min_vram_bytes, asked.project_id)] -= 1
         counts[asked] += 1
     counts.update(_each_with_bans(connection.execute(PINNED_AND_BANS)))
-    found = [Demand(**asked._asdict(), count=count) for asked, count in counts.items() if count > 0]
+    found = [QueuedDemand(**asked._asdict(), count=count) for asked, count in counts.items() if count > 0]
     return sorted(found, key=lambda each: (each.only_machine_id is not None, -each.count, each.kind, each.project_id))
 
 

@@ -10,7 +10,7 @@ from giornata.control.ports import store
 from giornata.store.attempts import Attempts
 from giornata.store.bans import Bans
 from giornata.store.budgets import Pausing, Spending
-from giornata.store.costs import Costs
+from giornata.store.costs import CostQueries
 from giornata.store.datasets import Datasets, Inputs
 from giornata.store.fleets import Fleets
 from giornata.store.garbage import Garbage
@@ -66,5 +66,5 @@ class Transaction(store.Transaction):
     gauges = _group(GaugeQueries)
     spending = _group(Spending)
     pausing = _group(Pausing)
-    costs = _group(Costs)
+    costs = _group(CostQueries)
     forecasts = _group(Forecasts)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from giornata.protocol.pipe import Start
 
 
-class Wish(Enum):
+class AgentRequest(Enum):
     """The agent's request to a running attempt; workloads ask for it between steps."""
 
     GO_ON = "go_on"
@@ -36,7 +36,7 @@ class Outcome:
 class Reporter(Protocol):
     """The engine's side of one attempt. Every path handed over is complete on disk."""
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         """Return the agent's present request. CHECKPOINT is given out once per request."""
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
@@ -67,7 +67,7 @@ class Workload(Protocol):
         """Return the keys of the models that are warm."""
 
 
-class Crew(Protocol):
+class BatchSession(Protocol):
     """The attempts that a workload carries out at the same time, as the engine hands them over."""
 
     def next(self) -> tuple[Start, Reporter] | None:
@@ -90,5 +90,5 @@ class JointWorkload(Workload, Protocol):
     def joins(self, start: Start) -> str | None:
         """Return the attempt's key: attempts of equal keys may run together; None for one that has to run alone."""
 
-    def run_many(self, crew: Crew) -> None:
+    def run_many(self, crew: BatchSession) -> None:
         """Carry out attempts until the crew has no more and all have ended. An exception ends all that are left."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.contract.fleets.under_test import WORK
 
 from giornata.control.ports.fleet import InstanceState
-from giornata.fleets.local import Options, open_fleet
+from giornata.fleets.local import LocalOptions, open_fleet
 from giornata.fleets.local_slot import HEALTHY_AFTER_S, MAX_BACKOFF_S
 from giornata.fleets.opening import FleetDependencies
 
@@ -47,7 +47,7 @@ class LocalUnderTest:
             now_ms=lambda: time.time_ns() // 1_000_000,
             work=WORK,
         )
-        self.fleet = open_fleet("local", Options(gpus=0, grace_s=5.0), dependencies)
+        self.fleet = open_fleet("local", LocalOptions(gpus=0, grace_s=5.0), dependencies)
         self.command = self.fleet.command
         self.fleet.command = lambda _slot: [sys.executable, "-S", "-E", "-c", self._program]
         self.fleet.monotonic_s = lambda: self._now_s

@@ -11,7 +11,7 @@ from tests.fixtures.skypilot_fake import REGIONS, FakeSky, ResourcesUnavailableE
 
 from giornata.fleets.opening import FleetDependencies, NodeWork
 from giornata.fleets.skypilot.driver import SkyPilotFleet, fleet_on
-from giornata.fleets.skypilot.task import Options
+from giornata.fleets.skypilot.task import SkyPilotOptions
 
 IMAGE = "registry.example/giornata-node:1"
 
@@ -39,7 +39,7 @@ class SkyPilotUnderTest:
             now_ms=lambda: next(self._clock),
             work=work,
         )
-        return fleet_on(self.sky, "gpu", Options.model_validate(options), dependencies)
+        return fleet_on(self.sky, "gpu", SkyPilotOptions.model_validate(options), dependencies)
 
     def told(self) -> dict[str, dict[str, str]]:
         return {name: tasks[-1]["envs"] | tasks[-1]["secrets"] for name, tasks in self.sky.tasks.items()}

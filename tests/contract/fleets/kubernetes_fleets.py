@@ -10,7 +10,7 @@ from tests.fixtures.kubernetes_real import VARIABLE, real_cluster
 from tests.fixtures.kubernetes_under_test import KubernetesUnderTest, dependencies, strict_cluster
 
 from giornata.fleets.kubernetes.driver import fleet_on
-from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.options import KubernetesOptions
 
 CLUSTERS = {"strict": strict_cluster}
 if VARIABLE in os.environ:  # otherwise there is nothing that it could run on
@@ -50,5 +50,5 @@ def workload(it: KubernetesUnderTest, plural: str = "deployments") -> dict:
 
 def another(it: KubernetesUnderTest, tmp_path: Path, **options):
     """The fleet after a restart of the server with other options."""
-    given = Options.model_validate({"image": "registry.example/giornata-node:1"} | options)
+    given = KubernetesOptions.model_validate({"image": "registry.example/giornata-node:1"} | options)
     return fleet_on(it.fleet.calls.client, it.api.namespace, "gpu", given, dependencies(tmp_path))

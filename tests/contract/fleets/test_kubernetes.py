@@ -22,7 +22,7 @@ from tests.fixtures.kubernetes_under_test import (
 from giornata.control.ports.fleet import InstanceState
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.fleets.kubernetes.driver import fleet_on
-from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.options import KubernetesOptions
 
 
 def test_a_disruption_budget_makes_renewing_wait_and_nothing_else(opened, tmp_path):
@@ -72,7 +72,7 @@ def test_an_operators_own_deletion_cost_is_left_alone(opened):
 
 @pytest.mark.parametrize("verb", ["delete_pod", "evict_pod", "annotate_pod"])
 def test_a_pod_that_took_over_a_name_is_not_touched(opened, verb):
-    from giornata.fleets.kubernetes.errors import Conflict, Missing
+    from giornata.fleets.kubernetes.errors import Missing, ObjectConflict
 
     with opened(workload_kind="StatefulSet") as it:
         (old_id,) = raised(it, 1)
@@ -82,7 +82,7 @@ def test_a_pod_that_took_over_a_name_is_not_touched(opened, verb):
         (new,) = it.fleet.list()
         assert (new.name, new.id == old_id) == (old.metadata.name, False)
         call = getattr(it.fleet.calls, verb)
-        with pytest.raises((Missing, Conflict)):
+        with pytest.raises((Missing, ObjectConflict)):
             call(old, {DELETION_COST: "-1000"}) if verb == "annotate_pod" else call(old)
         assert it.fleet.list() == [new]
 
@@ -117,7 +117,7 @@ def test_a_workload_of_the_operator_is_scaled_and_not_changed(opened, tmp_path):
 
 def test_without_an_image_the_operator_makes_the_workload(opened, tmp_path):
     with opened() as it:
-        bare = fleet_on(it.fleet.calls.client, it.api.namespace, "gpu", Options(), dependencies(tmp_path))
+        bare = fleet_on(it.fleet.calls.client, it.api.namespace, "gpu", KubernetesOptions(), dependencies(tmp_path))
         bare.desired(0)
         with pytest.raises(FleetUnavailable, match="giornata-gpu does not exist"):
             bare.desired(1)
@@ -167,7 +167,7 @@ def test_a_token_that_is_not_known_is_refused(opened, tmp_path):
         client = client_of(
             it.fleet.calls.client.configuration.host, "nobody", ca=it.fleet.calls.client.configuration.ssl_ca_cert
         )
-        stranger = fleet_on(client, it.api.namespace, "gpu", Options(image="it"), dependencies(tmp_path))
+        stranger = fleet_on(client, it.api.namespace, "gpu", KubernetesOptions(image="it"), dependencies(tmp_path))
         with pytest.raises(FleetRefused, match="401: Unauthorized"):
             stranger.list()
 
@@ -341,6 +341,6 @@ def test_what_the_driver_makes_may_run_in_a_restricted_namespace(tmp_path):
 
 def test_a_server_that_does_not_speak_tls_is_unavailable(strict, tmp_path):
     url = strict.fleet.calls.client.configuration.host.replace("http:", "https:")
-    fleet = fleet_on(client_of(url, SERVER), NAMESPACE, "gpu", Options(image="it"), dependencies(tmp_path))
+    fleet = fleet_on(client_of(url, SERVER), NAMESPACE, "gpu", KubernetesOptions(image="it"), dependencies(tmp_path))
     with pytest.raises(FleetUnavailable):
         fleet.list()

@@ -11,7 +11,7 @@ from giornata.control.fleets.read_fleets import list_fleets
 from giornata.control.ports.fleet import Outdated
 from giornata.domain.errors import FleetRefused
 from giornata.fleets.kubernetes.driver import fleet_on
-from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.options import KubernetesOptions
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
@@ -99,7 +99,7 @@ def test_pods_that_are_there_keep_the_template_of_a_fleet_whose_number_stays(str
 
 def test_a_namespace_that_is_not_there_is_refused_and_named(strict, tmp_path):
     url = strict.fleet.calls.client.configuration.host
-    fleet = fleet_on(client_of(url, SERVER), "giornta", "gpu", Options(image="it"), dependencies(tmp_path))
+    fleet = fleet_on(client_of(url, SERVER), "giornta", "gpu", KubernetesOptions(image="it"), dependencies(tmp_path))
     assert fleet.list() == []
     with pytest.raises(
         FleetRefused, match=r'namespaces "giornta" not found; create the namespace giornta, or correct'

@@ -22,7 +22,7 @@ from giornata.control.ports.fleet import InstanceState, Outdated
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InvalidInput
 from giornata.fleets.skypilot.clouds import REFUSED
 from giornata.fleets.skypilot.driver import open_fleet
-from giornata.fleets.skypilot.task import NodeFacts, Options, task_of
+from giornata.fleets.skypilot.task import NodeFacts, SkyPilotOptions, task_of
 
 STANDS_FOR = {
     "Task": skypilot_fake.Task,
@@ -75,7 +75,9 @@ def test_what_is_written_of_the_package_is_true_of_it():
 def test_the_package_takes_our_task():
     import sky
 
-    options = Options(infra=("aws/us-east-1", "runpod"), image="registry.example/node:1", cpus="4+", memory="24+")
+    options = SkyPilotOptions(
+        infra=("aws/us-east-1", "runpod"), image="registry.example/node:1", cpus="4+", memory="24+"
+    )
     task = sky.Task.from_yaml_config(
         task_of("giornata-gpu-1", options, options.infra, NodeFacts(fleet="gpu", url="https://x", key="k"))
     )
@@ -228,7 +230,7 @@ def test_errors_say_whether_to_ask_again(trouble, expected):
 
 
 def test_the_key_of_nodes_is_a_secret_and_the_second_job_on_a_machine_ends_at_once():
-    task = task_of("giornata-gpu-1", Options(), (), NodeFacts(fleet="gpu", url="https://x", key="the-key"))
+    task = task_of("giornata-gpu-1", SkyPilotOptions(), (), NodeFacts(fleet="gpu", url="https://x", key="the-key"))
     assert "the-key" not in json.dumps(task | {"secrets": None})
     assert task["secrets"] == {"GIORNATA_NODE_KEY": "the-key"}
     assert task["run"].startswith("exec flock --nonblock")
@@ -239,7 +241,7 @@ def test_the_key_of_nodes_is_a_secret_and_the_second_job_on_a_machine_ends_at_on
 @pytest.mark.skipif(INSTALLED, reason="SkyPilot is installed")
 def test_without_the_package_the_extra_is_named():
     with pytest.raises(InvalidInput, match=r"in a clone.*\.\[server,skypilot\]"):
-        open_fleet("gpu", Options(), None)
+        open_fleet("gpu", SkyPilotOptions(), None)
 
 
 def test_clusters_of_before_that_name_no_task_are_left_alone():

@@ -8,7 +8,7 @@ from tests.fixtures.skypilot_fake import PUBLISHED, FakeSky
 
 from giornata.domain.errors import FleetRefused, InvalidInput
 from giornata.fleets.skypilot.clouds import FEATURES, faults_of_clouds
-from giornata.fleets.skypilot.task import Options
+from giornata.fleets.skypilot.task import SkyPilotOptions
 
 PACKAGE = "https://wheels.example/giornata-0.1.0-py3-none-any.whl"
 NO_SPOT = ("lambda", "kubernetes", "paperspace", "cudo", "fluidstack", "do", "seeweb", "shadeform", "slurm", "yotta")
@@ -77,7 +77,7 @@ def test_the_package_says_of_each_cloud_what_is_written_of_it(monkeypatch, tmp_p
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     import sky
 
-    options = Options(image=IMAGE)
+    options = SkyPilotOptions(image=IMAGE)
     options_of = {option: feature for feature, (option, _, _) in FEATURES.items()}
     for cloud, lacking in PUBLISHED["lacks"].items():
         for either in (sky, FakeSky()):

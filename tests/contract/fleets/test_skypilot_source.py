@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.contract.fleets.driver_skypilot import IMAGE, SkyPilotUnderTest
 
 from giornata.domain.errors import InvalidInput
-from giornata.fleets.skypilot.task import Options, setup_of
+from giornata.fleets.skypilot.task import SkyPilotOptions, setup_of
 
 PACKAGE = "https://wheels.example/giornata-0.1.0-py3-none-any.whl#sha256=" + "0" * 64
 METADATA = """Metadata-Version: 2.1
@@ -54,7 +54,7 @@ def test_one_source_is_enough_and_two_are_refused():
 )
 def test_what_is_no_https_url_of_our_wheel_is_refused(package):
     with pytest.raises(ValidationError, match="package"):
-        Options(package=package)
+        SkyPilotOptions(package=package)
 
 
 def test_the_setup_installs_the_wheel_at_the_url_and_asks_no_index_for_our_name(tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from giornata.control.ports.fleet import Fleet
+from giornata.control.ports.fleet import FleetDriver
 from giornata.fleets.opening import NodeWork
 
 WORK = NodeWork(kinds=("pretrain", "x-count"), places=3, workloads={"x-count": "python count.py --to '9 9'"})
@@ -18,7 +18,7 @@ WORK = NodeWork(kinds=("pretrain", "x-count"), places=3, workloads={"x-count": "
 class FleetUnderTest(Protocol):
     """A fleet that has no nodes at first, and whose nodes are for WORK."""
 
-    fleet: Fleet
+    fleet: FleetDriver
     name: str  # of the fleet's table
     reallocation_moves: bool  # a reallocated instance comes back on another machine
     chooses_who_leaves: bool  # of several, exactly those named in `leaving` go

@@ -43,7 +43,7 @@ Player = Callable[[House, Sequence[Step]], Town]
 
 
 @dataclass(slots=True)
-class Tally:
+class SoakCounts:
     """What was done so far. `repeats` are deliveries besides the operations; `deaths` those of the server."""
 
     operations: int = 0
@@ -91,7 +91,7 @@ def main() -> int:
 def soak(ways: dict[str, Episode], *, ops: int, first_seed: int) -> int:
     """Play episodes until that many operations are done, always in the way that is behind."""
     began_s = said_s = time.monotonic()
-    tally, seed = Tally(by_way=Counter(dict.fromkeys(ways, 0))), first_seed
+    tally, seed = SoakCounts(by_way=Counter(dict.fromkeys(ways, 0))), first_seed
     while tally.operations < ops:
         way = min(ways, key=tally.by_way.__getitem__)
         try:
@@ -109,7 +109,7 @@ def soak(ways: dict[str, Episode], *, ops: int, first_seed: int) -> int:
     return 1 if tally.violations else 0
 
 
-def conclude(tally: Tally, *, seed: int, next_seed: int, wall_s: float) -> None:
+def conclude(tally: SoakCounts, *, seed: int, next_seed: int, wall_s: float) -> None:
     """The last line."""
     rate_per_s = round(tally.operations / wall_s, 1)
     said = {"soak": "model", "seed": seed, "next_seed": next_seed, "wall_s": round(wall_s, 1), "per_s": rate_per_s}

@@ -18,7 +18,7 @@ from giornata.pretrain.evaluations import FOLDER
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.progress import Outcome
+from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import Evaluate, PretrainConfig
 
 
@@ -32,7 +32,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> PretrainConfig:
     write_shards(tmp_path / "shards", shards=2, rows=8, sizes=((16, 16),))
     encode(config, open_encoder(config.model, seed=config.seed, device="cpu"))
     run = replace(run_of(config, tmp_path), storage=run_storage(config))
-    assert train(run) is Outcome.FINISHED
+    assert train(run) is TrainingOutcome.FINISHED
     return config
 
 

@@ -18,7 +18,7 @@ from tests.fixtures.pretrain_feeds import run_of, tiny_config
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.conditional import read_tagged, write_if
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.fence import BEAT_S, DEAD_S, OWNER, Clock, check, claim, holding
+from giornata.pretrain.fence import BEAT_S, DEAD_S, OWNER, FenceClock, check, claim, holding
 from giornata.pretrain.training.committed import committed
 from giornata.pretrain.training.loop import train
 
@@ -44,8 +44,8 @@ class Times:
     def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.waited_s, self._meanwhile = 0.0, meanwhile
 
-    def clock(self) -> Clock:
-        return Clock(now_ms=lambda: BEGAN_MS + round(self.waited_s * 1000), wait=self.wait)
+    def clock(self) -> FenceClock:
+        return FenceClock(now_ms=lambda: BEGAN_MS + round(self.waited_s * 1000), wait=self.wait)
 
     def wait(self, seconds: float) -> None:
         self.waited_s += seconds
@@ -104,7 +104,7 @@ def test_one_of_another_machine_is_refused_when_it_was_renewed_meanwhile(tmp_pat
 @pytest.mark.parametrize("skew_s", [0, 7200, -3600])
 def test_one_of_another_machine_that_is_not_renewed_is_taken_over(tmp_path: Path, skew_s: int) -> None:
     storage, times = Storage.at(tmp_path), Times()
-    former = claim(storage, "run", Clock(now_ms=lambda: BEGAN_MS + 1000 * skew_s))
+    former = claim(storage, "run", FenceClock(now_ms=lambda: BEGAN_MS + 1000 * skew_s))
     on_another_machine(storage)
     later = claim(storage, "run", times.clock())
     assert times.waited_s == pytest.approx(0 if skew_s < -DEAD_S else DEAD_S + 1)
@@ -132,7 +132,7 @@ def test_one_that_was_killed_is_taken_over_at_once(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HELD_BY_ANOTHER, str(tmp_path)], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"held\n"
-        now = Clock(now_ms=lambda: time.time_ns() // 1_000_000, wait=pytest.fail)
+        now = FenceClock(now_ms=lambda: time.time_ns() // 1_000_000, wait=pytest.fail)
         with pytest.raises(InvalidInput, match=f"process {owner.pid} on"):
             claim(Storage.at(tmp_path), "run", now)
         owner.send_signal(signal.SIGKILL)

@@ -16,7 +16,7 @@ from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.training.committed import FOLDER, newest
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.progress import Outcome
+from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import Parallel, Precision
 
 pytestmark = pytest.mark.timeout(900)
@@ -42,7 +42,7 @@ def train_one(
         feeds=pinned_feeds(config, rank=rank, world=world, change=change),
         preempted=lambda: next(asked) == stop_before,
     )
-    assert train(run) is (Outcome.FINISHED if stop_before is None else Outcome.PREEMPTED)
+    assert train(run) is (TrainingOutcome.FINISHED if stop_before is None else TrainingOutcome.PREEMPTED)
 
 
 def _work(rank: int, top: Path) -> None:

@@ -9,7 +9,7 @@ from tests.fixtures.pretrain_feeds import rows_of, uses_of
 from torch import distributed, multiprocessing, set_num_threads
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import Parallel
@@ -59,7 +59,7 @@ def test_every_row_once(runs: Path, kind: str) -> None:
     found = newest(run)
     assert found is not None
     for ledger, phase in zip(found.progress(run).ledgers, rows_of(config_of(runs, Parallel.DDP)), strict=True):
-        assert len(list(uses_of(Ledger.from_json(ledger, phase)))) == phase.samples
+        assert len(list(uses_of(UseLedger.from_json(ledger, phase)))) == phase.samples
 
 
 def test_replicas_are_written_once(runs: Path) -> None:

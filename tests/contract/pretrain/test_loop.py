@@ -14,11 +14,11 @@ from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_co
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.feed import Feed
-from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
+from giornata.pretrain.feeding.ledger import TrainedTwice, UseLedger
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, committed, newest
 from giornata.pretrain.training.loop import RowsMissing, TooManyUnreadable, train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.progress import Outcome
+from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.pretrain.training.trainer import TooManyBadSteps
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -31,7 +31,7 @@ def dying(config: PretrainConfig, *, phase: int, feed: int) -> Any:
     """Feeds that end the process instead of giving the feed of that number in that phase."""
     sound = pinned_feeds(config)
 
-    def feeds(place: int, ledger: Ledger) -> Iterator[Feed]:
+    def feeds(place: int, ledger: UseLedger) -> Iterator[Feed]:
         for number, each in enumerate(sound(place, ledger)):
             if (place, number) == (phase, feed):
                 raise Killed
@@ -52,14 +52,14 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def go_on(config: PretrainConfig, folder: Path, **given: Any) -> Outcome:
+def go_on(config: PretrainConfig, folder: Path, **given: Any) -> TrainingOutcome:
     return train(run_of(config, folder, start=newest(Storage.at(folder)), **given))
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    assert train(run_of(tiny_config(folder), folder)) is Outcome.FINISHED
+    assert train(run_of(tiny_config(folder), folder)) is TrainingOutcome.FINISHED
     return folder
 
 
@@ -70,7 +70,7 @@ def test_every_row_is_trained_once_and_the_loss_falls(uninterrupted: Path) -> No
     progress = found.progress(run)
     assert (progress.phase, progress.samples, progress.step) == (2, 40, 6)
     for ledger, phase in zip(progress.ledgers, rows_of(config), strict=True):
-        uses = Counter(uses_of(Ledger.from_json(ledger, phase)))
+        uses = Counter(uses_of(UseLedger.from_json(ledger, phase)))
         assert uses.total() == phase.samples
         assert set(uses.values()) == {1}
     rows = list(metrics_of(run))
@@ -91,7 +91,7 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path, uninterrupted: Pa
     if phase == 1:
         assert start is not None
         assert start.phase == 1
-    assert go_on(config, tmp_path) is Outcome.FINISHED
+    assert go_on(config, tmp_path) is TrainingOutcome.FINISHED
     assert same(weights(tmp_path), weights(uninterrupted))
     losses = [[row["loss"] for row in metrics_of(Storage.at(each))] for each in (tmp_path, uninterrupted)]
     assert losses[0] == losses[1]
@@ -111,7 +111,7 @@ def test_killed_between_files_and_commit(
     with caplog.at_level(logging.WARNING):
         assert newest(run) == before
     assert "was not finished" in caplog.text
-    assert go_on(config, tmp_path) is Outcome.FINISHED
+    assert go_on(config, tmp_path) is TrainingOutcome.FINISHED
     assert same(weights(tmp_path), weights(uninterrupted))
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, uninterrupted: Path
         with pytest.raises(CheckpointDamaged, match=last.name):
             go_on(config, tmp_path)
     assert newest(run) == before
-    assert go_on(config, tmp_path) is Outcome.FINISHED
+    assert go_on(config, tmp_path) is TrainingOutcome.FINISHED
     assert same(weights(tmp_path), weights(uninterrupted))
 
 
@@ -140,11 +140,11 @@ def test_a_notice_of_preemption_loses_nothing(tmp_path: Path, uninterrupted: Pat
         asked["times"] += 1
         return asked["times"] == 2
 
-    assert train(run_of(config, tmp_path, preempted=preempted)) is Outcome.PREEMPTED
+    assert train(run_of(config, tmp_path, preempted=preempted)) is TrainingOutcome.PREEMPTED
     found = newest(Storage.at(tmp_path))
     assert found is not None
     assert found.step == 1  # between two of those that are due
-    assert go_on(config, tmp_path) is Outcome.FINISHED
+    assert go_on(config, tmp_path) is TrainingOutcome.FINISHED
     assert same(weights(tmp_path), weights(uninterrupted))
 
 
@@ -159,10 +159,10 @@ def test_a_step_is_saved_once(tmp_path: Path) -> None:
     def commits() -> dict[str, int]:
         return {str(path): path.stat().st_ino for path in (tmp_path / FOLDER).rglob(COMMIT)}
 
-    assert train(run_of(config, tmp_path, preempted=preempted)) is Outcome.PREEMPTED
+    assert train(run_of(config, tmp_path, preempted=preempted)) is TrainingOutcome.PREEMPTED
     before = commits()
     assert len(before) == 1
-    assert go_on(config, tmp_path, preempted=preempted) is Outcome.PREEMPTED
+    assert go_on(config, tmp_path, preempted=preempted) is TrainingOutcome.PREEMPTED
     assert commits() == before
 
 
@@ -174,7 +174,7 @@ def test_going_on_with_another_configuration_or_data_is_refused(tmp_path: Path) 
         train(run_of(tiny_config(tmp_path, samples=(16,), global_batch_size=4), tmp_path, start=start))
     # The pace and what comes later may change.
     longer = tiny_config(tmp_path, samples=(16, 8), checkpoint_steps=1)
-    assert train(run_of(longer, tmp_path, start=start)) is Outcome.FINISHED
+    assert train(run_of(longer, tmp_path, start=start)) is TrainingOutcome.FINISHED
 
 
 def test_rows_that_come_twice_or_never_end_the_run(tmp_path: Path) -> None:
@@ -192,16 +192,18 @@ def test_rows_that_come_twice_or_never_end_the_run(tmp_path: Path) -> None:
         return Feed(batches=(), unreadable=(), wait_s=0.0) if number else feed
 
     sound = pinned_feeds(config, change=lost)
-    assert train(run_of(config, tmp_path / "again", feeds=sound)) is Outcome.FINISHED  # asked again for the rest
+    assert (
+        train(run_of(config, tmp_path / "again", feeds=sound)) is TrainingOutcome.FINISHED
+    )  # asked again for the rest
     asked = Counter[int]()
 
-    def never(phase: int, ledger: Ledger) -> Iterator[Feed]:
+    def never(phase: int, ledger: UseLedger) -> Iterator[Feed]:
         asked[phase] += 1
         return sound(phase, ledger) if asked[phase] == 1 else iter(())
 
     with pytest.raises(RowsMissing, match="8 rows of phase 0"):
         train(run_of(config, tmp_path / "never", feeds=never))
-    assert go_on(config, tmp_path / "never") is Outcome.FINISHED  # what was fed is not trained again
+    assert go_on(config, tmp_path / "never") is TrainingOutcome.FINISHED  # what was fed is not trained again
     assert [row["samples"] for row in metrics_of(Storage.at(tmp_path / "never"))] == [8, 16]
     assert any(each.step == 1 for each in committed(Storage.at(tmp_path / "never")))
 
@@ -210,13 +212,16 @@ def test_rows_that_cannot_be_read_are_recorded_and_bounded(tmp_path: Path) -> No
     config = tiny_config(tmp_path, samples=(40,))
     first = next(iter(rows_of(config)[0].portions()))
     few = [(first.number, row) for row in list(first.rows)[:3]]
-    assert train(run_of(config, tmp_path / "few", feeds=pinned_feeds(config, unreadable=few))) is Outcome.FINISHED
+    assert (
+        train(run_of(config, tmp_path / "few", feeds=pinned_feeds(config, unreadable=few)))
+        is TrainingOutcome.FINISHED
+    )
     run = Storage.at(tmp_path / "few")
     found = newest(run)
     assert found is not None
     progress = found.progress(run)
     assert progress.samples == 37
-    assert Ledger.from_json(progress.ledgers[0], rows_of(config)[0]).quarantined == 3
+    assert UseLedger.from_json(progress.ledgers[0], rows_of(config)[0]).quarantined == 3
     many = [(portion.number, row) for portion in rows_of(config)[0].portions() for row in portion.rows][:17]
     with pytest.raises(TooManyUnreadable, match=r"data\.max_quarantined_share"):
         train(run_of(config, tmp_path / "many", feeds=pinned_feeds(config, unreadable=many)))
@@ -235,13 +240,13 @@ def test_a_step_that_is_no_number_is_left_out_and_its_rows_are_not_trained_again
     def spoil(feed: Feed, number: int) -> Feed:
         return broken(feed) if number == 1 else feed
 
-    assert train(run_of(config, tmp_path, feeds=pinned_feeds(config, change=spoil))) is Outcome.FINISHED
+    assert train(run_of(config, tmp_path, feeds=pinned_feeds(config, change=spoil))) is TrainingOutcome.FINISHED
     run = Storage.at(tmp_path)
     found = newest(run)
     assert found is not None
     progress = found.progress(run)
     assert (progress.skipped_steps, progress.skipped_rows, progress.samples) == (1, 8, 28)
-    assert Ledger.from_json(progress.ledgers[0], rows_of(config)[0]).quarantined == 8
+    assert UseLedger.from_json(progress.ledgers[0], rows_of(config)[0]).quarantined == 8
     assert all(bool(tensor.isfinite().all()) for tensor in weights(tmp_path).values())
     with pytest.raises(TooManyBadSteps, match="3 steps in a row"):
         always = pinned_feeds(config, change=lambda feed, _: broken(feed))
@@ -262,8 +267,8 @@ def test_the_average_begins_late(tmp_path: Path) -> None:
 def test_validation_is_of_the_averages_and_changes_nothing(tmp_path: Path, uninterrupted: Path) -> None:
     config = tiny_config(tmp_path, validation_steps=3)
     reported: list[dict[str, float]] = []
-    held = next(iter(pinned_feeds(config)(0, Ledger(rows_of(config)[0])))).batches
+    held = next(iter(pinned_feeds(config)(0, UseLedger(rows_of(config)[0])))).batches
     given = {"held": lambda _: held, "report": lambda row: reported.append(dict(row))}
-    assert train(run_of(config, tmp_path, **given)) is Outcome.FINISHED
+    assert train(run_of(config, tmp_path, **given)) is TrainingOutcome.FINISHED
     assert [row["step"] for row in reported if "validation_loss" in row] == [3, 6]
     assert same(weights(tmp_path), weights(uninterrupted))

@@ -9,12 +9,12 @@ from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_co
 from torch import distributed, multiprocessing
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.progress import Outcome
+from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 WORLD = 2
@@ -38,7 +38,7 @@ def train_one(
     config, asked = config_of(folder, parallel), iter(range(1000))
     if rank:
         config = replace(config, phases=tuple(replace(each, train_batch_size=3) for each in config.phases))
-    held = next(iter(pinned_feeds(config)(0, Ledger(rows_of(config)[0])))).batches[0]
+    held = next(iter(pinned_feeds(config)(0, UseLedger(rows_of(config)[0])))).batches[0]
     run = run_of(
         config,
         folder,
@@ -49,7 +49,7 @@ def train_one(
         node_size=node_size,
     )
     outcome = train(run)
-    assert (outcome is Outcome.PREEMPTED) == (stop_before is not None)
+    assert (outcome is TrainingOutcome.PREEMPTED) == (stop_before is not None)
 
 
 def _in_group(rank: int, meeting: str, plan: tuple[tuple[str, Parallel, int | None, int | None], ...]) -> None:
@@ -113,7 +113,7 @@ def test_every_row_once_whatever_the_number_of_trainers(runs: Path) -> None:
     progress = found.progress(run)
     assert progress.phase == 2
     for ledger, phase in zip(progress.ledgers, rows_of(config_of(runs, Parallel.DDP)), strict=True):
-        assert len(list(uses_of(Ledger.from_json(ledger, phase)))) == phase.samples
+        assert len(list(uses_of(UseLedger.from_json(ledger, phase)))) == phase.samples
 
 
 def test_shards_are_written_by_both(runs: Path) -> None:

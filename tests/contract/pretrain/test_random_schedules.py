@@ -17,10 +17,10 @@ from tests.fixtures.pretrain_trainers import die, run_trainers
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.feed import Feed
-from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, newest
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.progress import Outcome
+from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 pytestmark = pytest.mark.timeout(900)
@@ -127,7 +127,7 @@ def train_one(rank: int, folder: Path, start: Start) -> None:
             outcome = train(replace(run, storage=storage))
         except CheckpointDamaged:
             outcome = None
-    assert outcome in {None, Outcome.FINISHED, Outcome.PREEMPTED}
+    assert outcome in {None, TrainingOutcome.FINISHED, TrainingOutcome.PREEMPTED}
     if rank == 0:
         (folder / f"outcome-{start.number}").write_text(DAMAGED if outcome is None else str(outcome))
 
@@ -174,7 +174,7 @@ def test_every_row_of_every_epoch_is_trained_once_but_those_in_quarantine(tmp_pa
         outcome, step = begin(tmp_path, start)
         starts.append((start, step))
         outcomes[outcome] += 1
-    assert outcome == Outcome.FINISHED, [asdict(start) for start, _ in starts]
+    assert outcome == TrainingOutcome.FINISHED, [asdict(start) for start, _ in starts]
     assert outcomes["killed"] >= 3
     assert any(step for _, step in starts)
     kept = kept_of(tmp_path, starts)
@@ -198,4 +198,4 @@ def test_every_row_of_every_epoch_is_trained_once_but_those_in_quarantine(tmp_pa
             if n in portions and row in portions[n].rows
         ]
         assert trained == Counter(every - set(bad))
-        assert Counter(uses_of(Ledger.from_json(ledgers[phase], rows))) == trained
+        assert Counter(uses_of(UseLedger.from_json(ledgers[phase], rows))) == trained

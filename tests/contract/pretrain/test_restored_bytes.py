@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, load_tensors
+from giornata.pretrain.training.checkpoints import Checkpointer, Snapshot, load_tensors
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 
 WORLD, NODES, ROWS = 4, 2, 1 << 14
 COPIES = {"sharded": 1 / NODES, "replicated": 1.0, "resized": 1.0}
@@ -58,8 +58,8 @@ def _save_and_restore(rank: int, top: Path) -> None:
     peers = Peers()
     channel = peers.channel()
     for kind in COPIES:
-        checkpoints = Checkpoints(Storage.at(top / kind), top / "scratch", peers, limit=1)
-        checkpoints.begin(Snapshot(tensors=tensors_of(kind, 1.0), progress=Progress(step=1), ledger=None))
+        checkpoints = Checkpointer(Storage.at(top / kind), top / "scratch", peers, limit=1)
+        checkpoints.begin(Snapshot(tensors=tensors_of(kind, 1.0), progress=TrainingProgress(step=1), ledger=None))
         checkpoints.wait()
         checkpoints.close()
         found = newest(Storage.at(top / kind))

@@ -10,13 +10,13 @@ from tests.fixtures.pretrain_feeds import pinned_feeds, run_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.feed import Feed
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.run_storage import progress_of
 from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.costs import FOLDER, TrainingAttempt, spent_usd
+from giornata.pretrain.training.costs import FOLDER, TrainerStart, spent_usd
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.progress import Outcome
+from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import PretrainConfig
 
 STARTUP_S, STEP_S = 1000.0, 100.0
@@ -43,12 +43,12 @@ def config_of(folder: Path) -> PretrainConfig:
     return replace(config, workers=replace(config.workers, trainer_usd_per_h=3600.0))
 
 
-def attempt(folder: Path, name: str, *, dies_at: int | None = None) -> Outcome:
+def attempt(folder: Path, name: str, *, dies_at: int | None = None) -> TrainingOutcome:
     """One that took 1000 s to begin, and dies before its `dies_at`th step, if it does."""
     config, clock = config_of(folder), Clock()
     clock.now_s = STARTUP_S
 
-    def feeds(phase: int, ledger: Ledger) -> Iterator[Feed]:
+    def feeds(phase: int, ledger: UseLedger) -> Iterator[Feed]:
         for number, each in enumerate(pinned_feeds(config)(phase, ledger)):
             if number == dies_at:
                 raise Killed
@@ -58,7 +58,7 @@ def attempt(folder: Path, name: str, *, dies_at: int | None = None) -> Outcome:
         clock.now_s += STEP_S
 
     given: dict[str, Any] = {"feeds": feeds, "traced": traced, "clock_s": clock}
-    begun = TrainingAttempt(name=name, began_s=0.0)
+    begun = TrainerStart(name=name, began_s=0.0)
     return train(run_of(config, folder, start=newest(Storage.at(folder)), attempt=begun, **given))
 
 
@@ -69,7 +69,7 @@ def test_starts_and_undone_steps_are_counted(tmp_path: Path) -> None:
         attempt(tmp_path, "first", dies_at=3)
     assert spent_usd(run, progress_of(run)) == pytest.approx(STARTUP_S + 3 * STEP_S)
     assert progress_of(run).spent_usd == pytest.approx(STARTUP_S + 2 * STEP_S), "of the checkpoint, and too little"
-    assert attempt(tmp_path, "second") is Outcome.FINISHED
+    assert attempt(tmp_path, "second") is TrainingOutcome.FINISHED
     assert spent_usd(run, progress_of(run)) == pytest.approx(2 * STARTUP_S + (STEPS + 1) * STEP_S)
     told = [row["spent_usd"] for row in metrics_of(run)]
     assert told == pytest.approx([1100, 1200, *(2300 + STEP_S * (1 + step) for step in range(4))])

@@ -11,10 +11,10 @@ from tests.fixtures.pretrain_feeds import DIGESTS, batch, run_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.training.averages import EMA, Averages
-from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot
+from giornata.pretrain.training.checkpoints import Checkpointer, Snapshot
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import Progress, begun_phases, origin_of
+from giornata.pretrain.training.progress import TrainingProgress, begun_phases, origin_of
 from giornata.pretrain.training.trainer import LEAST_STEPS, WEIGHT, TooManyBadSteps, Trainer
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -25,7 +25,9 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def trainer_of(config: PretrainConfig, folder: Path, stack: ExitStack, **given: Any) -> tuple[Trainer, Progress]:
+def trainer_of(
+    config: PretrainConfig, folder: Path, stack: ExitStack, **given: Any
+) -> tuple[Trainer, TrainingProgress]:
     """Ready for the first phase, from the newest checkpoint if there is one."""
     peers = Peers()
     run = run_of(config, folder, start=newest(Storage.at(folder)), **given)
@@ -35,15 +37,15 @@ def trainer_of(config: PretrainConfig, folder: Path, stack: ExitStack, **given: 
     return found, progress
 
 
-def step(trainer: Trainer, progress: Progress) -> tuple[bool, dict[str, float]]:
+def step(trainer: Trainer, progress: TrainingProgress) -> tuple[bool, dict[str, float]]:
     """On the eight rows of that step."""
     rows = [(0, 0, 0, 8 * progress.step + row) for row in range(8)]
     return trainer.step(progress, [trainer.draws.example(batch(rows, 16), 0)], 8)
 
 
-def save(config: PretrainConfig, folder: Path, trainer: Trainer, progress: Progress) -> None:
+def save(config: PretrainConfig, folder: Path, trainer: Trainer, progress: TrainingProgress) -> None:
     progress.origin = origin_of(config, begun_phases(progress), DIGESTS)
-    checkpoints = Checkpoints(Storage.at(folder), folder / "scratch", Peers(), limit=2)
+    checkpoints = Checkpointer(Storage.at(folder), folder / "scratch", Peers(), limit=2)
     checkpoints.begin(Snapshot(tensors=trainer.tensors(), progress=progress, ledger=None))
     checkpoints.wait()
     checkpoints.close()

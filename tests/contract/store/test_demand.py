@@ -4,19 +4,19 @@ from tests.fixtures.work import Workshop
 
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import fail
-from giornata.control.ports.work_rows import Demand
+from giornata.control.ports.work_rows import QueuedDemand
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import FailAttempt
 
 
-def demand(shop: Workshop) -> list[Demand]:
+def demand(shop: Workshop) -> list[QueuedDemand]:
     with shop.store.read() as tx:
         return tx.jobs.demand()
 
 
-def asked(count: int = 1, **fields: object) -> Demand:
+def asked(count: int = 1, **fields: object) -> QueuedDemand:
     alike: dict[str, object] = {"kind": "train", "min_vram_bytes": 0, "project_id": "default", **fields}
-    return Demand(count=count, **alike)  # type: ignore[arg-type]
+    return QueuedDemand(count=count, **alike)  # type: ignore[arg-type]
 
 
 def test_an_empty_queue_asks_for_nothing(shop: Workshop) -> None:

@@ -13,7 +13,7 @@ from giornata.control.attempts.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import fail
-from giornata.domain.health import Health, HealthPolicy, MachineState
+from giornata.domain.health import HealthPolicy, MachineHealth, MachineState
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, FailAttempt, Heartbeat, Lease
 from giornata.store import schema
@@ -36,7 +36,7 @@ def proven(shop: Workshop, *numbers: int) -> None:
         done(shop, shop.lease(number))
 
 
-def health(shop: Workshop, number: int = 1, kind: str = "train") -> Health:
+def health(shop: Workshop, number: int = 1, kind: str = "train") -> MachineHealth:
     with shop.store.read() as tx:
         return tx.machines.get_each([f"machine-{number}"], [kind])[f"machine-{number}", kind]
 

@@ -6,11 +6,11 @@ import pytest
 from tests.contract.store.test_claims_together import database_kind, told, twins  # noqa: F401 - fixtures
 from tests.fixtures.work import Workshop
 
-from giornata.control.attempts.complete import Done, complete_each
+from giornata.control.attempts.complete import Completion, complete_each
 from giornata.control.attempts.reported_ends import fail
 from giornata.control.context import Caller
 from giornata.control.jobs.read_jobs import get_job
-from giornata.control.jobs.submit import Submission, submit_each
+from giornata.control.jobs.submit import JobRequest, submit_each
 from giornata.control.projects.set_budget import set_project_budget
 from giornata.domain.errors import Conflict, GiornataError, InvalidInput, LeaseLost, OverBudget
 from giornata.domain.reasons import Reason
@@ -24,9 +24,9 @@ ANN = Caller(project_id="ann", scope=Scope.MEMBER, key_id="key_ann")
 BOB = Caller(project_id="bob", scope=Scope.MEMBER, key_id="key_bob")
 
 
-def asked(caller: Caller, *, key: str | None = None, **job: object) -> Submission:
+def asked(caller: Caller, *, key: str | None = None, **job: object) -> JobRequest:
     request = SubmitJob.model_validate({"kind": "x-own", "spec": {}, **job})
-    return Submission(caller=caller, request=request, idempotency_key=key)
+    return JobRequest(caller=caller, request=request, idempotency_key=key)
 
 
 def plain(answers: Sequence[object]) -> list[object]:
@@ -90,10 +90,10 @@ def test_completes_together_come_out_as_one_by_one(twins: list[Workshop]) -> Non
     answers = []
     for shop, at_once in zip(twins, (True, False), strict=True):
         leases = seven_leases(shop)
-        done = [Done(attempt_id=each.attempt_id, report=CompleteAttempt(step=7)) for each in leases]
-        done[1] = Done(attempt_id=done[1].attempt_id, report=CompleteAttempt(step=7, artifacts=("model",)))
-        done[2] = Done(attempt_id=done[2].attempt_id, report=CompleteAttempt(step=7, artifacts=("model",)))
-        done.append(Done(attempt_id="att_none", report=CompleteAttempt(step=1)))
+        done = [Completion(attempt_id=each.attempt_id, report=CompleteAttempt(step=7)) for each in leases]
+        done[1] = Completion(attempt_id=done[1].attempt_id, report=CompleteAttempt(step=7, artifacts=("model",)))
+        done[2] = Completion(attempt_id=done[2].attempt_id, report=CompleteAttempt(step=7, artifacts=("model",)))
+        done.append(Completion(attempt_id="att_none", report=CompleteAttempt(step=1)))
         parts = [done] if at_once else [[each] for each in done]
         answers.append([answer for part in parts for answer in complete_each(shop.ctx, part)])
         answers[-1] += complete_each(shop.ctx, [done[0]])

@@ -20,7 +20,7 @@ from tools.tiny_shapes.courses import (
     time_ids,
 )
 from tools.tiny_shapes.evaluate import ceiling, load
-from tools.tiny_shapes.stage import Course, Peers, Plan, Ramp, Stage, Surroundings
+from tools.tiny_shapes.stage import Peers, Plan, Ramp, Stage, StageDependencies, TrainedPart
 from torch import nn
 
 from giornata.diffusion.draws.randomness import normal
@@ -40,9 +40,9 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def around(folder: Path, plan: Plan = SMALL, lines: list[str] | None = None) -> Surroundings:
+def around(folder: Path, plan: Plan = SMALL, lines: list[str] | None = None) -> StageDependencies:
     told = [] if lines is None else lines
-    return Surroundings(plan=plan, peers=Peers(), folder=folder, say=told.append, clock_s=lambda: 0.0)
+    return StageDependencies(plan=plan, peers=Peers(), folder=folder, say=told.append, clock_s=lambda: 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def a_stage(folder: Path, *, plan: Plan = SMALL, lines: list[str] | None = None)
         return (line(points)[:, 0] - points.sum(dim=1)).square().mean()
 
     ramp = Ramp(steps=STEPS, warmup_steps=5, constant_share=0.5)
-    course = Course(name="line", model=line, loss=loss, learning_rate=0.1, ramp=ramp, ema_decay=0.9)
+    course = TrainedPart(name="line", model=line, loss=loss, learning_rate=0.1, ramp=ramp, ema_decay=0.9)
     return Stage(course, around(folder, plan, lines)), line
 
 

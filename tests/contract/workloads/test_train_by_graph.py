@@ -11,7 +11,7 @@ from tests.fixtures.train_hall import Hall
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.base.models import BaseModel, load_base
-from giornata.workloads.interface import Outcome, Wish
+from giornata.workloads.interface import AgentRequest, Outcome
 from giornata.workloads.train.graph_conditions import CAPTURING, GRAPHS_OFF, Capturing
 from giornata.workloads.train.workload import TrainWorkload
 
@@ -69,7 +69,7 @@ def test_a_job_goes_on_with_graphs_and_without_as_if_nothing_had_been(
     whole = studio.run(workload=by(CAPTURING))
     kinds = [capturing(RerunRecorder()), CAPTURING]
     before, after = kinds if graphs_first else reversed(kinds)
-    first = studio.run(RecordingReporter(wishes={4: Wish.CHECKPOINT_AND_STOP}), workload=by(before))
+    first = studio.run(RecordingReporter(wishes={4: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(before))
     second = studio.run(workload=by(after), resume=studio.resume_point(first, 4))
     assert second.artifacts == whole.artifacts
     assert second.checkpoint_bytes[STEPS] == whole.checkpoint_bytes[STEPS]

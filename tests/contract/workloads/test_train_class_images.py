@@ -12,7 +12,7 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.train import class_images
 from giornata.workloads.train.sample_set import SampleSet
 
@@ -110,8 +110,8 @@ def test_the_pack_is_the_same_bytes_every_time(studio: Studio, first: RecordingR
 
 def test_drawing_can_be_stopped_between_pictures(studio: Studio) -> None:
     class StopsAfterOne(RecordingReporter):
-        def wish(self) -> Wish:
-            return Wish.STOP if self.phases[-1] == ("caching", 1, 2) else Wish.GO_ON
+        def wish(self) -> AgentRequest:
+            return AgentRequest.STOP if self.phases[-1] == ("caching", 1, 2) else AgentRequest.GO_ON
 
     reporter = StopsAfterOne()
     studio.run(reporter)
@@ -153,7 +153,7 @@ def test_many_pictures_are_kept_while_they_are_drawn(base: BaseModel, tiny_folde
 
 def test_other_class_pictures_on_resume_are_noticed(studio: Studio, tiny_folder: Path) -> None:
     """Another node's pack may have won the race for the key: the job goes on, and says so."""
-    first = studio.run(RecordingReporter(wishes={1: Wish.CHECKPOINT_AND_STOP}))
+    first = studio.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}))
     [key] = first.puts
     other = studio.root / "other.safetensors"
     class_images.write_pack(other, key, torch.zeros(2, 64, 64, 3, dtype=torch.uint8) + 90)

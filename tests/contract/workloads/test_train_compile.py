@@ -18,7 +18,7 @@ from tests.fixtures.kernels import needs_compiler
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.base.regional import compiler_of
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, Compiler, Speeds
 from giornata.workloads.train.kernel_cache import KernelCache
 from giornata.workloads.train.workload import TrainWorkload
@@ -113,7 +113,9 @@ def test_what_auto_chose_at_the_start_holds_for_every_later_attempt(
     studio: Studio, whole: RecordingReporter, plain: RecordingReporter, at_first: Any, later: Any, compiled: bool
 ) -> None:
     auto = studio.spec | {"compile": "auto"}
-    first = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT_AND_STOP}), workload=by(at_first), spec=auto)
+    first = studio.run(
+        RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(at_first), spec=auto
+    )
     second = studio.run(workload=by(later), spec=auto, resume=studio.resume_point(first, 2))
     assert not second.notices
     assert same(weights(second), weights(whole if compiled else plain))

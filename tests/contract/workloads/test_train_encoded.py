@@ -9,7 +9,7 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 
 from giornata.diffusion.base.models import load_base
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 from giornata.workloads.train.encoding import CachedInputs, cache_inputs
 from giornata.workloads.train.encoding_cache import EncodingCache
 from giornata.workloads.train.sample_set import load_samples
@@ -29,7 +29,7 @@ def test_a_job_whose_encodings_lie_on_the_disk_ends_with_the_same_weights(studio
     whole = studio.run()
     on_disk = studio.spec | {"latent_memory_bytes": 0}
     first = studio.run(
-        RecordingReporter(wishes={2: Wish.CHECKPOINT_AND_STOP}),
+        RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}),
         workload=TrainWorkload(device="cpu", pack_worth_pixels=0),
         spec=on_disk,
     )

@@ -18,7 +18,7 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 from giornata.workloads.train.workload import TrainWorkload
 
 
@@ -69,7 +69,7 @@ def every_step(studio: Studio) -> dict[str, Any]:
 
 @pytest.fixture
 def point(studio: Studio) -> ResumePoint:
-    reporter = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT_AND_STOP}))
+    reporter = studio.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}))
     return studio.resume_point(reporter, 2)
 
 

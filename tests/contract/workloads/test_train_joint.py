@@ -19,7 +19,7 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Outcome, Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 from giornata.workloads.train.tracking import TrackerContext, report
 
 KOHYA = "lora-kohya.safetensors"
@@ -118,7 +118,7 @@ def test_what_happens_to_one_changes_no_bit_of_the_others(hall: Hall) -> None:
     names = ["a", "b", "c", "e", "d", "f", "g", "h"]
     changes = dict.fromkeys(names, steps)
     huge = hall.studio("f", **steps)
-    stopped = huge.run(RecordingReporter(wishes={1: Wish.CHECKPOINT_AND_STOP}))
+    stopped = huge.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}))
     healthy_resume = huge.resume_point(stopped, 1)
     path = hall.root / "huge.safetensors"
     with safe_open(healthy_resume.path, framework="pt") as opened:
@@ -140,7 +140,7 @@ def test_what_happens_to_one_changes_no_bit_of_the_others(hall: Hall) -> None:
 
     quiet, whole = hall.together(names, places=8, changes=changes, spoil=resumed(healthy_resume.path))
     assert all(isinstance(end, Outcome) for end in quiet.ends.values())
-    reporters = {"d": RecordingReporter(wishes={2: Wish.STOP}), "e": Clumsy()}
+    reporters = {"d": RecordingReporter(wishes={2: AgentRequest.STOP}), "e": Clumsy()}
     table, after = hall.together(names, places=8, changes=changes, reporters=reporters, spoil=resumed(path))
     for name in ("a", "b", "c", "g"):
         assert isinstance(table.ends[name], Outcome)
@@ -176,14 +176,14 @@ def test_a_job_joins_late_and_leaves_early(hall: Hall) -> None:
 
 def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(hall: Hall) -> None:
     """c accumulates over two micro-batches, so its steps are half as frequent as the others'."""
-    stop = {"c": RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP})}
+    stop = {"c": RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP})}
     fields = {"max_train_steps": 8, "report_to": ("tensorboard",)}
     changes = dict.fromkeys(JOBS, fields)
     table, together = hall.together(["a", "c"], reporters=stop, changes=changes)
     assert isinstance(table.ends["c"], Stopped)
     studio = hall.studio("c", **fields)
     alone = studio.run(
-        RecordingReporter(wishes={6: Wish.CHECKPOINT_AND_STOP}), resume=studio.resume_point(together["c"], 3)
+        RecordingReporter(wishes={6: AgentRequest.CHECKPOINT_AND_STOP}), resume=studio.resume_point(together["c"], 3)
     )
     assert sorted(alone.metrics) == [4, 5, 6]
     ((name, data),) = alone.notices

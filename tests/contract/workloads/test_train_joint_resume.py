@@ -8,9 +8,9 @@ from tests.fixtures.train_hall import JOBS, Hall, Table
 from tests.fixtures.train_studio import RecordingReporter
 
 from giornata.protocol.pipe import ResumePoint, Start
-from giornata.workloads.interface import Outcome, Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 
-STOP = Wish.CHECKPOINT_AND_STOP
+STOP = AgentRequest.CHECKPOINT_AND_STOP
 STEPS: dict[str, dict[str, Any]] = {name: {"max_train_steps": 4} for name in JOBS}
 STEPS["a"] |= {"network_dropout": 0.2, "rank_dropout": 0.3, "module_dropout": 0.2, "optimizer": "lion"}
 STEPS["d"] |= {"scale_weight_norms": 0.05, "block_learning_rates": {"mid_block": 1e-4}}

@@ -74,7 +74,7 @@ PROMPTS = {"new tokens": "a <s0><s1> shape"}
 
 
 @dataclass
-class Crew:
+class QueuedSession:
     """Several jobs at once. Ends that are errors are raised."""
 
     waiting: deque[tuple[Start, RecordingReporter]]
@@ -187,7 +187,9 @@ def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbour(
 ) -> None:
     starts = {subject: school.studio(subject).start() for subject in (HEART, CRESCENT)}
     heard = {subject: RecordingReporter() for subject in starts}
-    crew = Crew(deque((start.model_copy(update={"job": name}), heard[name]) for name, start in starts.items()))
+    crew = QueuedSession(
+        deque((start.model_copy(update={"job": name}), heard[name]) for name, start in starts.items())
+    )
     TrainWorkload(device="cpu", places=2, clock=lambda: 0.0).run_many(crew)
     heart, neighbour = (school.marks(HEART, heard[subject]) for subject in starts)
     assert heart.subject >= 0.75

@@ -16,7 +16,7 @@ from giornata.diffusion.files import checkpoint as checkpoints
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.train.memory_budget import CONTEXT_BYTES, MemoryBudget, MemoryPlan, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
 
@@ -87,7 +87,7 @@ def test_it_holds_for_all_later_attempts_to_the_same_bytes(studio: Studio) -> No
     """Fewer pictures at a time change bits, and the next node keeps to it though it has memory enough."""
     whole = studio.run(workload=workload(1))
     assert whole.notices[0][1]["to"].endswith("2 at a time")
-    first = studio.run(RecordingReporter(wishes={4: Wish.CHECKPOINT_AND_STOP}), workload=workload(1))
+    first = studio.run(RecordingReporter(wishes={4: AgentRequest.CHECKPOINT_AND_STOP}), workload=workload(1))
     for step in (2, 4):
         second = studio.run(resume=studio.resume_point(first, step))
         assert not second.notices
@@ -161,7 +161,7 @@ def room_for(spec: dict[str, Any], memory_plan: MemoryPlan) -> MemoryBudget:
 
 def test_a_job_that_does_not_fit_is_made_smaller_before_its_first_step(studio: Studio) -> None:
     pieces = MemoryPlan(recompute=Recompute.FULL, rows=2)
-    reporter = RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP})
+    reporter = RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP})
     spec = studio.spec | {"resolution": 128, "train_batch_size": 4, "gradient_accumulation_steps": 1}
     budget = room_for(spec, pieces)
     whole = studio.run(spec=spec, workload=workload(budget=budget))
@@ -186,7 +186,7 @@ def test_a_job_that_can_never_fit_is_refused_before_anything_is_encoded(studio: 
 def test_what_is_trained_already_needs_no_room(studio: Studio) -> None:
     """Pictures do, and go without."""
     reporter, spec = RecordingReporter(), studio.spec | {"sample_prompts": ["a sks toy"]}
-    made = studio.run(RecordingReporter(wishes={6: Wish.CHECKPOINT_AND_STOP}), spec=spec)
+    made = studio.run(RecordingReporter(wishes={6: AgentRequest.CHECKPOINT_AND_STOP}), spec=spec)
     try:
         start = studio.start(resume=studio.resume_point(made, 6), spec=spec)
         workload(budget=MemoryBudget(total_bytes=1)).run(start, reporter)

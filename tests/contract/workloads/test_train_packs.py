@@ -14,7 +14,7 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.encode.latents import CropPolicy
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.train import encoding_cache as packs
 from giornata.workloads.train.encoding import CachedInputs, cache_inputs
 from giornata.workloads.train.sample_set import load_samples
@@ -72,7 +72,7 @@ def test_pictures_in_a_pack_are_not_even_decoded(studio: Studio, first: Recordin
 
 
 def test_the_next_attempt_pays_nothing(studio: Studio, first: RecordingReporter) -> None:
-    stopped = studio.run(RecordingReporter(wishes={1: Wish.CHECKPOINT_AND_STOP}), workload=keen())
+    stopped = studio.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}), workload=keen())
     assert stopped.puts == first.puts
     counted = Counted()
     resumed = studio.run(
@@ -85,7 +85,7 @@ def test_the_next_attempt_pays_nothing(studio: Studio, first: RecordingReporter)
 
 
 def test_an_attempt_that_resumes_without_one_leaves_no_half_of_it(studio: Studio, first: RecordingReporter) -> None:
-    stopped = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT_AND_STOP}))
+    stopped = studio.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}))
     counted = Counted()
     resumed = studio.run(workload=keen(load=counted.load), resume=studio.resume_point(stopped, 2))
     assert 0 < counted.pictures <= 2  # what the last step needs

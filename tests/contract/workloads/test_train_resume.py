@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from giornata.diffusion.files.formats import FILE_NAMES
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 
 STOPS = [
     ("everything", (1, 3, 11)),  # in the warm-up, and in the middle of an epoch
@@ -94,7 +94,7 @@ def test_stopped_and_resumed_elsewhere(studios: Any, job: str, stops: Sequence[i
     reporter, step = None, 0
     for stop_at in stops:
         resume = None if reporter is None else studio.resume_point(reporter, step)
-        reporter = studio.run(RecordingReporter(wishes={stop_at: Wish.CHECKPOINT_AND_STOP}), resume=resume)
+        reporter = studio.run(RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}), resume=resume)
         assert reporter.lines[-1] == f"stopped at {stop_at}"
         assert not reporter.artifacts
         assert sorted(reporter.metrics) == list(range(step + 1, stop_at + 1))
@@ -185,8 +185,10 @@ def test_every_field_is_in_a_job_or_elsewhere() -> None:
 def test_when_checkpoints_are_written_changes_nothing(studios: Any) -> None:
     """Not even the checkpoints: their bytes are a function of the step."""
     studio, whole = studios("bf16")
-    one = studio.run(RecordingReporter(wishes={3: Wish.CHECKPOINT, 4: Wish.CHECKPOINT, 9: Wish.CHECKPOINT}))
-    other = studio.run(RecordingReporter(wishes={9: Wish.CHECKPOINT}))
+    one = studio.run(
+        RecordingReporter(wishes={3: AgentRequest.CHECKPOINT, 4: AgentRequest.CHECKPOINT, 9: AgentRequest.CHECKPOINT})
+    )
+    other = studio.run(RecordingReporter(wishes={9: AgentRequest.CHECKPOINT}))
     assert one.artifacts == other.artifacts == whole
     assert set(one.checkpoint_bytes) == {3, 4, 9, 12}
     assert set(other.checkpoint_bytes) == {9, 12}
@@ -196,7 +198,7 @@ def test_when_checkpoints_are_written_changes_nothing(studios: Any) -> None:
 
 def test_resumed_after_the_last_step_only_exports(studios: Any) -> None:
     studio, whole = studios("everything")
-    first = studio.run(RecordingReporter(wishes={12: Wish.CHECKPOINT_AND_STOP}))
+    first = studio.run(RecordingReporter(wishes={12: AgentRequest.CHECKPOINT_AND_STOP}))
     assert not first.artifacts
     second = studio.run(resume=studio.resume_point(first, 12))
     assert second.artifacts == whole

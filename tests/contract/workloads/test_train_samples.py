@@ -26,7 +26,7 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.train.workload import TrainWorkload
 
 PROMPTS = ("a photo of a sks toy", "a toy")
@@ -55,11 +55,11 @@ class Watching(TrainWorkload):
 class At(RecordingReporter):
     """Wishes something while pictures are drawn, when this many are done."""
 
-    def __init__(self, done: int, wish: Wish) -> None:
+    def __init__(self, done: int, wish: AgentRequest) -> None:
         super().__init__()
         self.done, self.wished = done, wish
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         name, done, _ = self.phases[-1]
         return self.wished if (name, done) == ("sampling", self.done) else super().wish()
 
@@ -186,9 +186,11 @@ def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) ->
         assert not np.array_equal(np.asarray(one.base), np.asarray(one.lora))
 
 
-@pytest.mark.parametrize("wish", [Wish.STOP, Wish.CHECKPOINT_AND_STOP])
+@pytest.mark.parametrize("wish", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
 @pytest.mark.parametrize("done", [0, 3])
-def test_a_stop_among_the_pictures_leaves_no_seam(tiny_folder: Path, tmp_path: Path, wish: Wish, done: int) -> None:
+def test_a_stop_among_the_pictures_leaves_no_seam(
+    tiny_folder: Path, tmp_path: Path, wish: AgentRequest, done: int
+) -> None:
     studio = studio_of(tiny_folder, tmp_path)
     whole = studio.run()
     first = studio.run(At(done, wish))
@@ -206,7 +208,7 @@ class Breaking(RecordingReporter):
         super().__init__()
         self.error = error
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         if self.phases[-1][:2] == ("sampling", 2):
             raise self.error
         return super().wish()
@@ -260,7 +262,7 @@ def test_each_denoising_step_is_a_sign_of_life(tiny_folder: Path, tmp_path: Path
 
 
 def test_nobody_is_stopped_by_a_plain_checkpoint_wish(tiny_folder: Path, tmp_path: Path) -> None:
-    reporter = At(1, Wish.CHECKPOINT)
+    reporter = At(1, AgentRequest.CHECKPOINT)
     try:
         studio_of(tiny_folder, tmp_path).run(reporter)
     except Stopped:
@@ -317,7 +319,7 @@ def test_stopped_and_resumed_with_pictures_in_between(
 ) -> None:
     """Every picture is drawn by one attempt or the other, and has the same bytes."""
     studio, whole = undisturbed
-    first = studio.run(RecordingReporter(wishes={stop_at: Wish.CHECKPOINT_AND_STOP}))
+    first = studio.run(RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}))
     assert first.lines[-1] == f"stopped at {stop_at}"
     last = studio.run(resume=studio.resume_point(first, stop_at))
     assert first.artifacts | last.artifacts == whole.artifacts
@@ -325,9 +327,11 @@ def test_stopped_and_resumed_with_pictures_in_between(
 
 
 @pytest.mark.parametrize(
-    ("wish", "line"), [(Wish.STOP, "stopped at None"), (Wish.CHECKPOINT_AND_STOP, "stopped at 2")]
+    ("wish", "line"), [(AgentRequest.STOP, "stopped at None"), (AgentRequest.CHECKPOINT_AND_STOP, "stopped at 2")]
 )
-def test_a_stop_while_pictures_are_drawn_in_between(tiny_folder: Path, tmp_path: Path, wish: Wish, line: str) -> None:
+def test_a_stop_while_pictures_are_drawn_in_between(
+    tiny_folder: Path, tmp_path: Path, wish: AgentRequest, line: str
+) -> None:
     studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
     whole = studio.run()
     first = studio.run(At(1, wish))
@@ -340,7 +344,7 @@ def test_a_stop_while_pictures_are_drawn_in_between(tiny_folder: Path, tmp_path:
 class Once(At):
     """The same, only once; and keeps of which steps it was told of checkpoints."""
 
-    def __init__(self, done: int, wish: Wish) -> None:
+    def __init__(self, done: int, wish: AgentRequest) -> None:
         super().__init__(done, wish)
         self.told: list[int] = []
 
@@ -348,7 +352,7 @@ class Once(At):
         super().checkpoint(step, path, cost_s)
         self.told.append(step)
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         wish = super().wish()
         if wish is self.wished:
             self.done = -1
@@ -363,7 +367,7 @@ def test_a_checkpoint_wished_for_while_pictures_are_drawn_is_of_the_weights(
     fields = {**EVERY_TWO, "use_ema": True, "ema_decay": 0.5, "checkpointing_steps": every}
     studio = studio_of(tiny_folder, tmp_path, **fields)
     whole = studio.run()
-    reporter = Once(1, Wish.CHECKPOINT)
+    reporter = Once(1, AgentRequest.CHECKPOINT)
     studio.run(reporter)
     assert reporter.artifacts == whole.artifacts
     assert reporter.told == told
@@ -384,7 +388,7 @@ def test_out_of_memory_in_between_costs_one_sheet(tiny_folder: Path, tmp_path: P
 class BreakingOnce(Breaking):
     """In the middle of the first sheet."""
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         if self.phases[-1][:2] == ("sampling", 1) and SHEETS[0] not in self.artifacts and not self.notices:
             raise self.error
         return RecordingReporter.wish(self)
@@ -395,7 +399,7 @@ def test_all_steps_stand_beside_each_other_whoever_drew_them(
 ) -> None:
     """The base model's pictures, those of each step's own sheet, and those of the end."""
     studio, whole = undisturbed
-    first = studio.run(RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP}))
+    first = studio.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
     last = studio.run(resume=studio.resume_point(first, 3))
     assert SHEETS[0] not in last.artifacts
     assert last.artifacts[BY_STEP] == whole.artifacts[BY_STEP]
@@ -416,7 +420,7 @@ def test_a_checkpoint_of_a_version_that_kept_no_pictures_goes_on(
 ) -> None:
     """The columns before it stay empty."""
     studio, whole = undisturbed
-    first = studio.run(RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP}))
+    first = studio.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
     old = tmp_path / "old.safetensors"
     old.write_bytes(first.checkpoint_bytes[3])
     with safe_open(old, framework="pt") as opened:

@@ -12,7 +12,7 @@ from giornata.diffusion.files.formats import FILE_NAMES
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 
 NEARLY_STILL = {"learning_rate": 1e-12, "max_train_steps": 1, "adam_weight_decay": 0.0}
 
@@ -52,7 +52,7 @@ def test_a_resume_needs_the_file_no_more_but_its_name_has_to_stay(studio: Studio
     spec = studio.spec | {"init_lora": file.sha256}
     inputs = (*studio.inputs, file)
     whole = studio.run(spec=spec, inputs=inputs)
-    stopped = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT_AND_STOP}), spec=spec, inputs=inputs)
+    stopped = studio.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}), spec=spec, inputs=inputs)
     point = studio.resume_point(stopped, 2)
     assert studio.run(spec=spec, resume=point).artifacts == whole.artifacts
     with pytest.raises(WorkloadFailed, match="init_lora differ"):

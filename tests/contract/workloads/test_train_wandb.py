@@ -19,7 +19,7 @@ from tests.fixtures.wandb_server import WandbServer, wandb_server
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.tracking.wandb_run import FILE_NAME, RETRY_S, Row, TrackerFailed, WandbRun, WandbStream, deliver, upload
-from giornata.workloads.interface import Outcome, Wish
+from giornata.workloads.interface import AgentRequest, Outcome
 from giornata.workloads.train.tracking import TrackerContext, wandb_run
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -69,11 +69,11 @@ def run_of(**fields: Any) -> WandbRun:
 class Waiting(RecordingReporter):
     """Holds the job up after step `at` until something is so."""
 
-    def __init__(self, so: Callable[[], bool], *, at: int, wishes: dict[int, Wish]) -> None:
+    def __init__(self, so: Callable[[], bool], *, at: int, wishes: dict[int, AgentRequest]) -> None:
         super().__init__(wishes=wishes)
         self._so, self._at = so, at
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         until_s = time.monotonic() + PATIENCE_S
         while self._at in self.metrics and not self._so():
             assert time.monotonic() < until_s
@@ -84,7 +84,7 @@ class Waiting(RecordingReporter):
 class Watching(Waiting):
     """Holds the job up after a step until the server knows of the step before."""
 
-    def __init__(self, server: WandbServer, *, job: str, at: int, wishes: dict[int, Wish]) -> None:
+    def __init__(self, server: WandbServer, *, job: str, at: int, wishes: dict[int, AgentRequest]) -> None:
         super().__init__(lambda: at - 1 in steps_at(server, job), at=at, wishes=wishes)
 
 
@@ -98,7 +98,7 @@ def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_fold
     spec = spec_for(tiny_folder, report_to=["wandb"], wandb_project="toys", wandb_run_name="a toy", rank=1)
     studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 2))
     whole = studio.run()
-    first = studio.run(RecordingReporter(wishes={5: Wish.CHECKPOINT, 7: Wish.STOP}))
+    first = studio.run(RecordingReporter(wishes={5: AgentRequest.CHECKPOINT, 7: AgentRequest.STOP}))
     assert sorted(first.metrics) == list(range(1, 8))
     second = studio.run(resume=studio.resume_point(first, 5))  # steps 6 and 7 once more
     assert not second.notices
@@ -207,7 +207,9 @@ def test_a_server_that_refuses_the_key_is_told_of_and_the_job_goes_on(
 ) -> None:
     spec = spec_for(tiny_folder, report_to=["wandb"], rank=1, max_train_steps=3)
     studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
-    reporter = Waiting(lambda: bool(reporter.notices), at=2, wishes={1: Wish.CHECKPOINT, 2: Wish.STOP})
+    reporter = Waiting(
+        lambda: bool(reporter.notices), at=2, wishes={1: AgentRequest.CHECKPOINT, 2: AgentRequest.STOP}
+    )
     with wandb_server(refuses=True) as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         studio.run(reporter, wandb_api_key=SecretStr(KEY))

@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 from giornata.workloads.train.workload import TrainWorkload
 
 
@@ -41,7 +41,7 @@ def test_the_last_step_is_always_saved(studio: Studio) -> None:
 
 
 def test_a_plain_stop_writes_nothing_more(studio: Studio) -> None:
-    reporter = studio.run(RecordingReporter(wishes={2: Wish.STOP}))
+    reporter = studio.run(RecordingReporter(wishes={2: AgentRequest.STOP}))
     assert reporter.lines == ["stopped at None"]
     assert not reporter.checkpoints
     assert not reporter.artifacts
@@ -50,19 +50,19 @@ def test_a_plain_stop_writes_nothing_more(studio: Studio) -> None:
 class StopsOnceSaved(RecordingReporter):
     """Wants a checkpoint after step 1, and stops the job when it hears of it: it is written while steps go on."""
 
-    def wish(self) -> Wish:
-        return Wish.STOP if self.checkpoints else super().wish()
+    def wish(self) -> AgentRequest:
+        return AgentRequest.STOP if self.checkpoints else super().wish()
 
 
 def test_a_plain_stop_says_which_checkpoint_was_announced(studio: Studio) -> None:
-    reporter = StopsOnceSaved(wishes={1: Wish.CHECKPOINT})
+    reporter = StopsOnceSaved(wishes={1: AgentRequest.CHECKPOINT})
     studio.run(reporter, spec=studio.spec | {"max_train_steps": 500, "checkpointing_steps": 500})
     assert reporter.lines == ["stopped at 1"]
     assert not reporter.artifacts
 
 
-@pytest.mark.parametrize("wish", [Wish.STOP, Wish.CHECKPOINT_AND_STOP])
-def test_a_stop_is_obeyed_while_caching(studio: Studio, wish: Wish) -> None:
+@pytest.mark.parametrize("wish", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
+def test_a_stop_is_obeyed_while_caching(studio: Studio, wish: AgentRequest) -> None:
     reporter = studio.run(RecordingReporter(wish_while_caching=wish))
     assert reporter.lines == ["stopped at None"]
     assert reporter.phases[-1][0] == "caching"
@@ -70,12 +70,12 @@ def test_a_stop_is_obeyed_while_caching(studio: Studio, wish: Wish) -> None:
 
 
 def test_a_checkpoint_cannot_be_had_while_caching(studio: Studio) -> None:
-    reporter = studio.run(RecordingReporter(wish_while_caching=Wish.CHECKPOINT))
+    reporter = studio.run(RecordingReporter(wish_while_caching=AgentRequest.CHECKPOINT))
     assert "nothing new to save" in reporter.lines[0]
     assert sorted(reporter.checkpoints) == [4]
 
 
 def test_a_wish_for_a_checkpoint_is_granted_and_the_work_goes_on(studio: Studio) -> None:
-    reporter = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT}))
+    reporter = studio.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT}))
     assert sorted(reporter.checkpoints) == [2, 4]
     assert reporter.artifacts

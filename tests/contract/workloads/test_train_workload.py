@@ -20,7 +20,7 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec, model_key
-from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.train.workload import TrainWorkload
 
 
@@ -95,7 +95,7 @@ def test_a_job_on_a_warm_base_equals_the_same_job_on_a_fresh_one(studio: Studio)
         "gradient_checkpointing": True,
     }
     studio.run(workload=workload, spec=studio.spec | other)
-    stopped = studio.run(RecordingReporter(wishes={2: Wish.STOP}), workload=workload)
+    stopped = studio.run(RecordingReporter(wishes={2: AgentRequest.STOP}), workload=workload)
     assert stopped.lines
     refused(studio, Reason.BAD_DATA, workload=workload, inputs=())
     warm = studio.run(workload=workload)
@@ -222,7 +222,7 @@ def test_a_loss_that_is_not_a_number_ends_the_job(studio: Studio) -> None:
 
 @pytest.fixture
 def point(studio: Studio) -> ResumePoint:
-    reporter = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT_AND_STOP}))
+    reporter = studio.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}))
     return studio.resume_point(reporter, 2)
 
 
@@ -282,7 +282,7 @@ def test_a_resume_under_another_fingerprint_is_never_silent(studio: Studio, poin
 
 def test_a_stop_after_a_resume_names_the_step_resumed_from(studio: Studio, point: ResumePoint) -> None:
     with pytest.raises(Stopped) as stopped:
-        reporter = RecordingReporter(wish_while_caching=Wish.STOP)
+        reporter = RecordingReporter(wish_while_caching=AgentRequest.STOP)
         TrainWorkload(device="cpu").run(studio.start(resume=point), reporter)
     assert stopped.value.step == 2
 

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from tests.system.faults.ground import Ground
 
 from giornata.agent.work_dir import WorkDir
-from giornata.cli.operate.composition import open_house
+from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
 from giornata.control.storage.collect import collect
 from giornata.store import schema
@@ -17,7 +17,7 @@ REFERRERS = (schema.dataset_items, schema.checkpoints, schema.artifacts, schema.
 def left_in_storage(data: Path, ground: Ground) -> list[str]:
     """Leases, uploads and bytes that are still there once the garbage was collected. No server may be running."""
     settings = Settings(data=data, garbage_after_s=0, **ground.settings())
-    with open_house(settings, base_url=lambda: "http://127.0.0.1") as house:
+    with open_control_plane(settings, base_url=lambda: "http://127.0.0.1") as house:
         collect(house.context)
         again = collect(house.context)
         left = [f"garbage after collecting: {again}"] if again else []

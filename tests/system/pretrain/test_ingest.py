@@ -15,7 +15,7 @@ from tests.fixtures.pretrain_sources import write_example
 from giornata.diffusion.encode.decoding import decode
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.example_data import Example
+from giornata.pretrain.data.example_data import WrittenRows
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.sources import Kind
 from giornata.pretrain.data.storage import Storage
@@ -42,18 +42,20 @@ def quarantined(out: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
+def example(tmp_path_factory: pytest.TempPathFactory) -> WrittenRows:
     return write_example(tmp_path_factory.mktemp("example"), rows=50)
 
 
 @pytest.fixture(scope="module")
-def done(ray: ModuleType, example: Example, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def done(
+    ray: ModuleType, example: WrittenRows, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("out") / "shards"
     report, _ = ingested(example.folder, out)
     return out, report
 
 
-def test_what_is_good_is_kept_once_and_as_it_was(example: Example, done: tuple[Path, dict[str, Any]]) -> None:
+def test_what_is_good_is_kept_once_and_as_it_was(example: WrittenRows, done: tuple[Path, dict[str, Any]]) -> None:
     out, report = done
     manifest = Manifest.from_bytes((out / MANIFEST).read_bytes(), where="")
     rows = shard_rows(out, manifest)
@@ -67,7 +69,7 @@ def test_what_is_good_is_kept_once_and_as_it_was(example: Example, done: tuple[P
     assert report["rows"] == len(example.rows)
 
 
-def test_the_quarantine_is_exactly_what_is_bad(example: Example, done: tuple[Path, dict[str, Any]]) -> None:
+def test_the_quarantine_is_exactly_what_is_bad(example: WrittenRows, done: tuple[Path, dict[str, Any]]) -> None:
     out, report = done
     expected = [(row.source, row.place, str(row.refusal)) for row in example.rows if row.refusal]
     found = quarantined(out)
@@ -90,7 +92,7 @@ def test_shards_are_full_but_for_the_last_and_are_what_the_manifest_says(done: t
 
 
 def test_the_same_again_is_nothing_to_do_and_anything_else_is_refused(
-    example: Example, done: tuple[Path, dict[str, Any]], tmp_path: Path
+    example: WrittenRows, done: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     out, report = done
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
@@ -109,7 +111,7 @@ def test_the_same_again_is_nothing_to_do_and_anything_else_is_refused(
 
 
 def test_an_interrupted_ingest_may_begin_again_and_gives_the_same(
-    example: Example, done: tuple[Path, dict[str, Any]], tmp_path: Path
+    example: WrittenRows, done: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     def stop(what: str, number: int, _total: int | None) -> None:
         if (what, number) == ("written", 2):
@@ -137,7 +139,9 @@ SMALL = Ingest(rows_per_shard=4, max_quarantined_share=0.4, shuffle_bytes=1)
 """Every file of the example, or row group of one, is a stretch."""
 
 
-def test_a_large_source_is_written_in_stretches_and_goes_on_where_it_was(example: Example, tmp_path: Path) -> None:
+def test_a_large_source_is_written_in_stretches_and_goes_on_where_it_was(
+    example: WrittenRows, tmp_path: Path
+) -> None:
     def stop(what: str, number: int, _total: int | None) -> None:
         if (what, number) == ("written", 6):
             raise KeyboardInterrupt
@@ -164,7 +168,7 @@ def test_a_large_source_is_written_in_stretches_and_goes_on_where_it_was(example
     assert trees[0] == trees[1]
 
 
-def test_too_many_bad_rows_are_all_counted_and_then_refused(example: Example, tmp_path: Path) -> None:
+def test_too_many_bad_rows_are_all_counted_and_then_refused(example: WrittenRows, tmp_path: Path) -> None:
     few = Ingest(rows_per_shard=16, max_quarantined_share=0.1)
     with pytest.raises(InvalidInput, match="max_quarantined_share") as refused:
         ingested(example.folder, tmp_path / "out", few)
@@ -175,7 +179,7 @@ def test_too_many_bad_rows_are_all_counted_and_then_refused(example: Example, tm
 
 
 def test_after_a_refusal_nothing_is_examined_again(
-    example: Example, done: tuple[Path, dict[str, Any]], tmp_path: Path
+    example: WrittenRows, done: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     few = Ingest(rows_per_shard=16, max_quarantined_share=0.1)
     with pytest.raises(InvalidInput):

@@ -21,7 +21,7 @@ from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.feeding.feed import Batch, Feeder
 from giornata.pretrain.feeding.graph import fed
-from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import Intervals, Portion, RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
@@ -128,7 +128,7 @@ def test_all_modes_feed_the_same_latents_and_text(modes: dict[Mode, Fed], mode: 
 def test_a_restart_asks_for_what_remains(
     modes: dict[Mode, Fed], encoded: PretrainConfig, encoder: Encoder, mode: Mode
 ) -> None:
-    ledger = Ledger(rows_of(encoded))
+    ledger = UseLedger(rows_of(encoded))
     before = modes[mode].batches[:5]
     ledger.record([use for batch in before for use in batch.uses])
     rest = feed_all(encoded, mode, list(ledger.remaining()), encoder)

@@ -49,7 +49,7 @@ class Gone(Exception):
     """The attempt is over for this node: by its own clock, by its fate, or because the soak ends."""
 
 
-class Tally:
+class SimulatorCounts:
     """Of all nodes. Counters of Python are good enough under the interpreter's lock, but for these."""
 
     def __init__(self) -> None:
@@ -69,7 +69,9 @@ class Tally:
 class Sim:
     """One machine; when its process vanishes, another takes its place."""
 
-    def __init__(self, number: int, url: str, key: str, tally: Tally, calm: threading.Event, seed: int) -> None:
+    def __init__(
+        self, number: int, url: str, key: str, tally: SimulatorCounts, calm: threading.Event, seed: int
+    ) -> None:
         self._machine, self._number, self._tally, self._calm = f"sim-{number}", number, tally, calm
         self._rng = random.Random(f"{seed} {number}")
         self._http = httpx.Client(base_url=url, timeout=15.0)
@@ -251,7 +253,7 @@ def _named(content: bytes) -> dict[str, Any]:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    tally, stopping, calm = Tally(), threading.Event(), threading.Event()
+    tally, stopping, calm = SimulatorCounts(), threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGUSR1, lambda *_: calm.set())
     urls = given["urls"]

@@ -15,7 +15,7 @@ from tests.system.soak.town import Town
 from tests.system.soak.training import WEIGHTS
 from tests.system.soak.users import Book, counted
 
-from giornata.cli.operate.composition import open_house
+from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
 from giornata.control.context import Context
 from giornata.control.storage.collect import collect
@@ -67,7 +67,7 @@ def findings(town: Town, book: Book, reference: Mapping[str, str]) -> tuple[list
         garbage_after_s=0,
     )
     found = [f"{server.name} answered 500" for server in town.servers if _failed(server.log)]
-    with open_house(settings, base_url=lambda: "http://127.0.0.1") as house:
+    with open_control_plane(settings, base_url=lambda: "http://127.0.0.1") as house:
         collect(house.context)
         again = collect(house.context)
         found += [f"garbage after collecting: {again}"] if again else []

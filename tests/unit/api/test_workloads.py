@@ -11,11 +11,11 @@ from tests.fixtures.served import Served, serving
 
 from giornata.client.node import NodeClient
 from giornata.domain.errors import Forbidden, Unauthenticated, Unavailable
-from giornata.fleets.salad import Options, open_identities
+from giornata.fleets.salad import SaladOptions, open_identities
 from giornata.protocol.node_checks import NodeChecks
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo
 
-OPTIONS = Options(
+OPTIONS = SaladOptions(
     organization="acme",
     project="loras",
     image="i",

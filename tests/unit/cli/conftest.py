@@ -13,7 +13,7 @@ from giornata.cli.main import app
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class CommandResult:
     """What a command printed, and how it ended."""
 
     status: int
@@ -33,15 +33,15 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def run(served: Served, tmp_path: Path) -> Callable[..., Ran]:
+def run(served: Served, tmp_path: Path) -> Callable[..., CommandResult]:
     """Run a command as the project's admin."""
 
-    def call(*arguments: str, key: str | None = None, typed: str | None = None) -> Ran:
+    def call(*arguments: str, key: str | None = None, typed: str | None = None) -> CommandResult:
         environment = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "HF_HUB_OFFLINE": "1"}
         before = ["--url", served.url, "--api-key", key or served.keys.admin, "--data", str(tmp_path / "data")]
         done = CliRunner().invoke(app, [*before, *arguments], input=typed, env=environment)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
-        return Ran(status=done.exit_code, output=done.stdout, errors=done.stderr)
+        return CommandResult(status=done.exit_code, output=done.stdout, errors=done.stderr)
 
     return call

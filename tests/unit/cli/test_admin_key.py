@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.cli.operate.composition import open_house
+from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import connect
 from giornata.control.access.authenticate import authenticate
@@ -17,7 +17,7 @@ SECOND = "gk_00000002_" + "b" * 43
 
 
 def house(data: Path, **more: object):
-    return open_house(Settings(data=data, **more), base_url=lambda: "http://localhost")
+    return open_control_plane(Settings(data=data, **more), base_url=lambda: "http://localhost")
 
 
 def refused(context, secret: str) -> bool:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from giornata.api.server import listen
 from giornata.cli.main import app
-from giornata.cli.operate.composition import open_house
+from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import load_settings
 from giornata.cli.settings.hints import note_local
 from giornata.cli.ui.output import Output
@@ -61,7 +61,10 @@ def test_a_port_in_use_a_locked_database_and_a_database_that_is_down_say_what_to
     store = open_store(url)
     settings = load_settings(data=tmp_path / "data")
     try:
-        with pytest.raises(Unavailable, match=str(os.getpid())) as locked, open_house(settings, base_url=lambda: ""):
+        with (
+            pytest.raises(Unavailable, match=str(os.getpid())) as locked,
+            open_control_plane(settings, base_url=lambda: ""),
+        ):
             pass
     finally:
         store.close()
@@ -69,7 +72,7 @@ def test_a_port_in_use_a_locked_database_and_a_database_that_is_down_say_what_to
     away = load_settings(data=tmp_path / "data", database="postgresql://me:secret@127.0.0.1:1/giornata")
     with (
         pytest.raises(Unavailable, match=r"PostgreSQL at 127.0.0.1:1/giornata") as down,
-        open_house(away, base_url=lambda: ""),
+        open_control_plane(away, base_url=lambda: ""),
     ):
         pass
     assert "Start PostgreSQL" in down.value.hint

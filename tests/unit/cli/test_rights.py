@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet
 from tests.fixtures.second_user import NOBODY, needs_root, open_place, open_to_others, seen_by_nobody
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.cli.operate.composition import SECRETS_KEY_FILE, open_house
+from giornata.cli.operate.composition import SECRETS_KEY_FILE, open_control_plane
 from giornata.cli.settings import Settings
 from giornata.cli.settings.private_files import BLOBS, DATA, NODE, private_folder
 from giornata.cli.system import RandomNames, SystemClock
@@ -31,7 +31,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def opened(data: Path, **more: object) -> bytes:
     """Open a house there as the server does; its signing key."""
-    with open_house(Settings(data=data, **more), base_url=lambda: "http://localhost") as house:
+    with open_control_plane(Settings(data=data, **more), base_url=lambda: "http://localhost") as house:
         list(house.context.blobs.list(""))
         house.context.blobs.write("a/b/c", [b"secret bytes"])
         return signing_key(house.context)
@@ -207,7 +207,7 @@ def test_without_the_sealing_key_nothing_starts_and_a_new_signing_key_is_the_way
     with pytest.raises(Unavailable, match="sealed with another key than the secrets_key") as refused:
         opened(data)
     assert "--new-signing-key" in str(refused.value)
-    with open_house(Settings(data=data), base_url=lambda: "http://localhost", new_signing_key=True) as house:
+    with open_control_plane(Settings(data=data), base_url=lambda: "http://localhost", new_signing_key=True) as house:
         renewed = signing_key(house.context)
     assert renewed != key
     assert opened(data) == renewed
@@ -227,7 +227,7 @@ def test_a_sealed_secret_of_a_project_is_no_signing_key(tmp_path: Path) -> None:
 
 def test_postgresql_without_a_sealing_key_is_refused(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path / "data", database="postgresql://nowhere.invalid/giornata")
-    with pytest.raises(InvalidInput) as refused, open_house(settings, base_url=lambda: "http://localhost"):
+    with pytest.raises(InvalidInput) as refused, open_control_plane(settings, base_url=lambda: "http://localhost"):
         pass
     (fault,) = refused.value.faults
     assert fault.where == "secrets_key"

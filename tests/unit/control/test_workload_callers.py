@@ -8,7 +8,7 @@ from tests.fixtures.world import START_MS, ManualClock
 from giornata.control.access.authenticate import authenticate, remembered
 from giornata.control.access.permissions import require_same_workload
 from giornata.control.context import Context
-from giornata.control.ports.identities import Workload
+from giornata.control.ports.identities import WorkloadIdentity
 from giornata.domain.errors import Forbidden, Unauthenticated
 from giornata.protocol.admin import Scope
 
@@ -21,11 +21,11 @@ class Identities:
     def __init__(self, clock: ManualClock, life_ms: int) -> None:
         self.asked, self._clock, self._until_ms = 0, clock, clock.now_ms() + life_ms
 
-    def recognise(self, token: str) -> Workload:
+    def recognise(self, token: str) -> WorkloadIdentity:
         self.asked += 1
         if token != TOKEN or self._clock.now_ms() >= self._until_ms:
             raise Unauthenticated("no")
-        return Workload(fleet="night", machine_id="m", expires_at_ms=self._until_ms)
+        return WorkloadIdentity(fleet="night", machine_id="m", expires_at_ms=self._until_ms)
 
 
 def world(life_ms: int = 300_000) -> tuple[Context, Identities, ManualClock]:

@@ -18,11 +18,11 @@ from tests.fixtures.kubernetes_schemas import rule_faults, schema_faults
 from giornata.api.health import health_routes
 from giornata.cli.settings import Settings
 from giornata.cli.settings.settings import OLD_NAMES
-from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.options import KubernetesOptions
 from giornata.fleets.kubernetes.workload import workload_of
 from giornata.fleets.opening import NodeWork
 from giornata.fleets.skypilot.task import NodeFacts, task_of
-from giornata.fleets.skypilot.task import Options as SkyOptions
+from giornata.fleets.skypilot.task import SkyPilotOptions as SkyOptions
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -103,7 +103,7 @@ def test_every_variable_that_is_set_is_a_setting():
     texts = {
         str(file.relative_to(ROOT)): file.read_text() for file in [*DOCKERFILES, *MANIFESTS, DEPLOY / "compose.yaml"]
     }
-    options = Options(image="it", cache_claim="models")
+    options = KubernetesOptions(image="it", cache_claim="models")
     texts["kubernetes driver"] = str(workload_of("gpu", "it", options, told, 1))
     texts["skypilot driver"] = str(
         task_of("it", SkyOptions(), (), NodeFacts(fleet="gpu", url="https://it", key="it"))
@@ -144,7 +144,7 @@ def test_probes_ask_what_the_server_answers():
 
 
 def test_nobody_runs_as_root_and_everybody_is_the_same_user():
-    user = Options.model_fields["run_as"].default
+    user = KubernetesOptions.model_fields["run_as"].default
     for file in DOCKERFILES:
         users = re.findall(r"^USER (\S+)$", file.read_text(), re.MULTILINE)
         assert users == [f"{user}:{user}"], file.name
@@ -163,7 +163,7 @@ def test_whoever_stops_a_node_waits_longer_than_it_needs():
     for name in ("node-gpu", "node-cpu"):
         assert seconds(services[name]["stop_grace_period"]) > float(services[name]["environment"]["GIORNATA_GRACE_S"])
     for grace_s in (1, 30, 600):
-        made = workload_of("gpu", "it", Options(image="it", grace_s=grace_s), told, 1)
+        made = workload_of("gpu", "it", KubernetesOptions(image="it", grace_s=grace_s), told, 1)
         pod = made["spec"]["template"]["spec"]
         env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
         assert env["GIORNATA_GRACE_S"] == str(grace_s)
@@ -171,7 +171,7 @@ def test_whoever_stops_a_node_waits_longer_than_it_needs():
 
 
 def test_the_shipped_nodes_are_those_that_the_driver_makes():
-    options = Options(image="registry.example/giornata-node:latest", priority_class="giornata-node")
+    options = KubernetesOptions(image="registry.example/giornata-node:latest", priority_class="giornata-node")
     made = workload_of("gpu", "giornata-gpu", options, told, 0)
     made["metadata"] |= {"namespace": "giornata"}
     for described in (made["metadata"], made["spec"]["template"]["metadata"]):
@@ -181,7 +181,7 @@ def test_the_shipped_nodes_are_those_that_the_driver_makes():
 
 
 def test_names_that_belong_together_are_the_same():
-    options, (container,) = Options(), server_pod()["containers"]
+    options, (container,) = KubernetesOptions(), server_pod()["containers"]
     secrets = {each["metadata"]["name"]: each for each in of_kind("Secret")}
     assert options.node_key_field in secrets[options.node_key_secret]["stringData"]
     assert {each["secretRef"]["name"] for each in container["envFrom"]} <= set(secrets)
@@ -204,7 +204,7 @@ def test_the_shipped_settings_of_the_fleet_are_options_of_the_driver():
     (settings,) = of_kind("ConfigMap")
     table = tomllib.loads(settings["data"]["giornata.toml"])["fleets"]["gpu"]
     assert table["driver"] == "kubernetes"
-    assert Options.model_validate(table["options"]).priority_class == "giornata-node"
+    assert KubernetesOptions.model_validate(table["options"]).priority_class == "giornata-node"
 
 
 def needed(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> set[str]:

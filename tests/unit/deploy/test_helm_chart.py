@@ -12,7 +12,7 @@ from tests.fixtures.kubernetes_schemas import rule_faults, schema_faults
 from giornata.api.settings import ApiSettings
 from giornata.cli.settings import Settings, admin_key_of
 from giornata.cli.settings.settings import OLD_NAMES
-from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.options import KubernetesOptions
 
 helm = pytest.importorskip("helm_python", reason="Helm has a wheel for Linux on x86-64 only")
 
@@ -172,7 +172,7 @@ def test_the_fleets_of_the_settings_are_options_of_the_driver() -> None:
         return tomllib.loads(of_kind(values, "ConfigMap")["data"]["giornata.toml"])["fleets"]["gpu"]
 
     table = fleet(CLUSTER)
-    options = Options.model_validate(table["options"])
+    options = KubernetesOptions.model_validate(table["options"])
     assert table["driver"] == "kubernetes"
     assert options.priority_class == of_kind(CLUSTER, "PriorityClass")["metadata"]["name"]
     assert options.server_url == "http://atelier-server.painting.svc"

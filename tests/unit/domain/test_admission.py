@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from giornata.domain.admission import Answer, admit, unlimited
-from giornata.domain.health import Health, HealthPolicy, MachineState, newcomer
+from giornata.domain.health import HealthPolicy, MachineHealth, MachineState, newcomer
 
 POLICY = HealthPolicy()
 NOW_MS = 1_790_000_000_000
@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 NEW = newcomer("machine-1", "train", policy=POLICY, at_ms=NOW_MS)
 
 
-def ask(health: Health, *, live: int = 0, at_stake_ms: tuple[int, ...] = (), canary: bool = False) -> Answer:
+def ask(health: MachineHealth, *, live: int = 0, at_stake_ms: tuple[int, ...] = (), canary: bool = False) -> Answer:
     asked = admit(health, live=live, at_stake_ms=at_stake_ms, offers_canary=canary, policy=POLICY, at_ms=NOW_MS)
     return asked.answer
 

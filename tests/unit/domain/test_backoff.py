@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.domain.attempt import CLOCKS_AGREE_MS
-from giornata.domain.backoff import BackoffPolicy, Ban, Host, Obstacle, Outlook, outlook, pause_s
+from giornata.domain.backoff import BackoffNode, BackoffPolicy, Ban, Obstacle, Outlook, outlook, pause_s
 from giornata.domain.capacity import Demand, Offer
 from giornata.domain.reasons import BAN, Reason
 
@@ -21,9 +21,9 @@ def ago(seconds: float) -> int:
     return NOW - round(seconds * 1000)
 
 
-def host(name: str, *, until_ms: int | str | None = "", **offer) -> Host:
+def host(name: str, *, until_ms: int | str | None = "", **offer) -> BackoffNode:
     quarantines = {} if until_ms == "" else {"train": until_ms}
-    return Host(machine_id=name, offer=replace(OFFER, **offer), quarantines=quarantines)
+    return BackoffNode(machine_id=name, offer=replace(OFFER, **offer), quarantines=quarantines)
 
 
 def ban(name: str, seconds_ago: float = 5.0, reason: Reason = Reason.CRASHED) -> Ban:
@@ -58,7 +58,7 @@ def test_another_machine_that_may_take_it_has_it_wait_for_that_one():
         host("b", until_ms=None),
     ],
 )
-def test_a_machine_that_cannot_take_it_is_no_other(other: Host):
+def test_a_machine_that_cannot_take_it_is_no_other(other: BackoffNode):
     found = seen([ban("a")], [host("a"), other], demand=replace(TRAIN, min_vram_bytes=16))
     assert found is not None
     assert (found.obstacle, found.machine_id) == (Obstacle.BANNED, "a")

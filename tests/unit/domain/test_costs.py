@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.domain.accounting import Seconds
-from giornata.domain.costs import PARTS, Bill, Billed, Interval, Split, Stay, add, apportion, split
+from giornata.domain.costs import PARTS, Bill, Billed, BilledAttempt, Interval, Split, add, apportion, split
 from giornata.domain.money import MS_PER_HOUR, cost_micro_usd
 
 PRICE = 360_000  # 100 micro-dollars a second
@@ -30,9 +30,9 @@ def billed_at(from_s: float, to_s: float, *, price: int = PRICE) -> Billed:
 
 def stay(
     from_s: float, to_s: float, *, useful: int = 1, lost: int = 0, at_risk: int = 0, preparation: int = 0
-) -> Stay:
+) -> BilledAttempt:
     seconds = Seconds(useful_ms=useful, lost_ms=lost, at_risk_ms=at_risk)
-    return Stay(intervals=(interval(from_s, to_s),), seconds=seconds, preparation_ms=preparation)
+    return BilledAttempt(intervals=(interval(from_s, to_s),), seconds=seconds, preparation_ms=preparation)
 
 
 def in_seconds(found: Split) -> dict[str, float]:
@@ -64,7 +64,7 @@ def in_seconds(found: Split) -> dict[str, float]:
         (bill(0, 40, ready_s=0), [stay(0, 40, useful=0, lost=1, preparation=1)], {"lost": 40}),
     ],
 )
-def test_what_the_seconds_were_good_for(billed: Bill, stays: list[Stay], expected: dict[str, float]) -> None:
+def test_what_the_seconds_were_good_for(billed: Bill, stays: list[BilledAttempt], expected: dict[str, float]) -> None:
     found = split(billed, stays)
     assert in_seconds(found) == expected
     assert found.billed_micro_usd == round(found.billed_ms / 10)
@@ -89,7 +89,7 @@ LIFE = st.lists(st.integers(0, 4_000_000), min_size=2, max_size=6, unique=True).
 SECONDS = st.tuples(st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 10**7)).map(
     lambda three: Seconds(useful_ms=three[0], lost_ms=three[1], at_risk_ms=three[2])
 )
-STAY = st.builds(Stay, intervals=LIFE, seconds=SECONDS, preparation_ms=st.integers(0, 10**7))
+STAY = st.builds(BilledAttempt, intervals=LIFE, seconds=SECONDS, preparation_ms=st.integers(0, 10**7))
 PRICES = st.lists(st.integers(0, 10**9), min_size=3, max_size=3)
 BILL = st.builds(
     lambda life, prices, ready_at_ms: Bill(
@@ -105,7 +105,7 @@ BILL = st.builds(
 
 
 @given(billed=BILL, stays=st.lists(STAY, max_size=4))
-def test_the_parts_add_up_to_the_bill(billed: Bill, stays: list[Stay]) -> None:
+def test_the_parts_add_up_to_the_bill(billed: Bill, stays: list[BilledAttempt]) -> None:
     found = split(billed, stays)
     assert found.billed_ms == sum(one.interval.to_ms - one.interval.from_ms for one in billed.billed)
     assert found.billed_micro_usd == sum(
@@ -118,7 +118,7 @@ def test_the_parts_add_up_to_the_bill(billed: Bill, stays: list[Stay]) -> None:
 
 
 @given(billed=BILL, stays=st.lists(STAY, max_size=4))
-def test_each_part_costs_its_time_at_the_price(billed: Bill, stays: list[Stay]) -> None:
+def test_each_part_costs_its_time_at_the_price(billed: Bill, stays: list[BilledAttempt]) -> None:
     for one in billed.billed:
         found = split(Bill(billed=(one,), ready_at_ms=billed.ready_at_ms), stays)
         for part in PARTS:
@@ -127,7 +127,7 @@ def test_each_part_costs_its_time_at_the_price(billed: Bill, stays: list[Stay]) 
 
 
 @given(billed=BILL, stays=st.lists(STAY, max_size=4))
-def test_work_is_the_time_in_which_anything_lives(billed: Bill, stays: list[Stay]) -> None:
+def test_work_is_the_time_in_which_anything_lives(billed: Bill, stays: list[BilledAttempt]) -> None:
     lives = [part for one in stays for part in one.intervals]
     for one in billed.billed:
         whole, alive_ms = one.interval, 0

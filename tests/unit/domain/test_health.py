@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from giornata.domain.health import (
     RELIABLE_AFTER,
     Failure,
-    Health,
     HealthPolicy,
+    MachineHealth,
     MachineState,
     common_cause,
     confirmed,
@@ -35,7 +35,7 @@ HOUR_MS = 60 * MINUTE_MS
 OK, PROBATION, QUARANTINED = MachineState.OK, MachineState.PROBATION, MachineState.QUARANTINED
 
 
-def proven(**changes: object) -> Health:
+def proven(**changes: object) -> MachineHealth:
     """A machine that has done its share."""
     health = newcomer("machine-1", "train", policy=POLICY, at_ms=START_MS)
     for _ in range(RELIABLE_AFTER):
@@ -59,7 +59,7 @@ def failure(
     return Failure(**values)  # type: ignore[arg-type]
 
 
-def after(health: Health, *failures: Failure) -> Health:
+def after(health: MachineHealth, *failures: Failure) -> MachineHealth:
     for each in failures:
         health = failed(health, each, policy=POLICY)
     return health

@@ -63,7 +63,7 @@ class Queue:
 
 
 @dataclass
-class Tally:
+class ServedCounts:
     """What each of two projects was handed out since both wait."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -87,7 +87,7 @@ HAND_OUT = st.tuples(st.sampled_from([None, 0, 1, 2]), st.sampled_from([1, 3, 20
 @example([("a", 0, 40), ("b", 1, 40), (None, 32), ("b", 0, 40), (0, 14), *[(0, 3)] * 2, ("a", 0, 1)])
 def test_of_two_projects_that_wait_none_is_far_ahead(story: list[tuple[str | int | None, int, int] | tuple]) -> None:
     """By a window at the begin of the time in which both wait, and by one at its end."""
-    queue, tally = Queue(), Tally()
+    queue, tally = Queue(), ServedCounts()
     for step in story:
         if len(step) == 3:
             waits, before = step[0] in {whose for whose, _, _ in queue.waiting.values()}, queue.turns(step[0]).own
@@ -102,7 +102,7 @@ def test_of_two_projects_that_wait_none_is_far_ahead(story: list[tuple[str | int
 
 @given(st.lists(SUBMIT | st.tuples(st.none(), st.sampled_from([1, 3, 20])), max_size=60))
 def test_without_held_models_two_that_wait_take_turns(story: list[tuple]) -> None:
-    queue, tally = Queue(), Tally()
+    queue, tally = Queue(), ServedCounts()
     for step in story:
         if len(step) == 3:
             queue.submit(step[0], step[1], step[2])

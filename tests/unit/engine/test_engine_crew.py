@@ -11,11 +11,21 @@ from pipe_driver import PATIENCE_S, PipeDriver
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.engine.engine import EXIT_DEVICE_BROKEN
-from giornata.protocol.pipe import Done, Failed, Log, Progress, ResumePoint, Seats, Shutdown, Start, Stop
-from giornata.protocol.pipe import Stopped as StoppedMessage
-from giornata.workloads.interface import Crew, Outcome, Reporter, Stopped, Wish
+from giornata.protocol.pipe import (
+    Done,
+    Failed,
+    Log,
+    Progress,
+    ResumePoint,
+    Seats,
+    Shutdown,
+    Start,
+    Stop,
+    StoppedMessage,
+)
+from giornata.workloads.interface import AgentRequest, BatchSession, Outcome, Reporter, Stopped
 
-Body = Callable[[Crew], None]
+Body = Callable[[BatchSession], None]
 
 
 class Together:
@@ -35,7 +45,7 @@ class Together:
     def joins(self, start: Start) -> str | None:
         return None if start.directory.name == "x" else start.directory.name
 
-    def run_many(self, crew: Crew) -> None:
+    def run_many(self, crew: BatchSession) -> None:
         self.body(crew)
 
 
@@ -48,7 +58,7 @@ def engine(workload: Together) -> Iterator[PipeDriver]:
         driver.close()
 
 
-def wait_for_next(crew: Crew) -> tuple[Start, Reporter]:
+def wait_for_next(crew: BatchSession) -> tuple[Start, Reporter]:
     while (found := crew.next()) is None:
         pass
     return found
@@ -59,13 +69,13 @@ def done(step: int = 1) -> Outcome:
 
 
 def test_attempts_join_and_leave_and_each_is_addressed_by_its_id(tmp_path: Path) -> None:
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         one, hears_one = wait_for_next(crew)
         hears_one.progress(1, 9, {})
         two, hears_two = wait_for_next(crew)
         hears_two.progress(1, 9, {})
-        while hears_two.wish() is not Wish.CHECKPOINT_AND_STOP:
-            assert hears_one.wish() is Wish.GO_ON
+        while hears_two.wish() is not AgentRequest.CHECKPOINT_AND_STOP:
+            assert hears_one.wish() is AgentRequest.GO_ON
         hears_two.checkpoint(5, tmp_path / "c", 0.0)
         crew.ended(two, Stopped())
         crew.ended(one, done(9))
@@ -85,7 +95,7 @@ def test_nobody_jumps_the_queue(tmp_path: Path) -> None:
     """Behind one that does not fit, one that would has to wait; they come when the first group is done."""
     everybody_is_there = threading.Event()
 
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         start, _ = wait_for_next(crew)
         everybody_is_there.wait(PATIENCE_S)
         assert crew.next() is None
@@ -104,7 +114,7 @@ def test_nobody_jumps_the_queue(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         one, _ = wait_for_next(crew)
         two, _ = wait_for_next(crew)
         crew.ended(one, WorkloadFailed(Reason.BAD_DATA, "a bad picture"))
@@ -119,7 +129,7 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
 
 
 def test_what_breaks_the_batch_ends_all_that_are_in_it_and_names_them(tmp_path: Path) -> None:
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         over, _ = wait_for_next(crew)
         wait_for_next(crew)
         wait_for_next(crew)
@@ -137,7 +147,7 @@ def test_what_breaks_the_batch_ends_all_that_are_in_it_and_names_them(tmp_path: 
 
 
 def test_an_attempt_without_an_end_is_a_crash_and_not_lost(tmp_path: Path) -> None:
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         wait_for_next(crew)
 
     with engine(Together(body)) as driver:
@@ -148,7 +158,7 @@ def test_an_attempt_without_an_end_is_a_crash_and_not_lost(tmp_path: Path) -> No
 
 
 def test_with_one_place_everybody_runs_alone(tmp_path: Path) -> None:
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         raise AssertionError
 
     workload = Together(body, places=1)
@@ -160,7 +170,7 @@ def test_with_one_place_everybody_runs_alone(tmp_path: Path) -> None:
 def test_the_agent_is_told_how_many_more_could_come_and_who_is_there(tmp_path: Path) -> None:
     go_on = threading.Event()
 
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         one, _ = wait_for_next(crew)
         crew.offer(3)
         two, _ = wait_for_next(crew)
@@ -183,7 +193,7 @@ def test_the_agent_is_told_how_many_more_could_come_and_who_is_there(tmp_path: P
 
 
 def test_nobody_is_invited_to_a_batch_that_has_failed(tmp_path: Path) -> None:
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         wait_for_next(crew)
         crew.offer(3)
         raise WorkloadFailed(Reason.NODE_VRAM, "out of memory")
@@ -198,7 +208,7 @@ def test_nobody_is_invited_to_a_batch_that_has_failed(tmp_path: Path) -> None:
 def test_an_attempt_without_a_key_runs_alone_whatever_the_workload_could_do(tmp_path: Path) -> None:
     """It may have been in an engine that died, with others: whose fault that was shows when it is alone."""
 
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         raise AssertionError
 
     workload = Together(body)
@@ -210,7 +220,7 @@ def test_an_attempt_without_a_key_runs_alone_whatever_the_workload_could_do(tmp_
 def test_attempts_of_other_keys_do_not_meet(tmp_path: Path) -> None:
     everybody_is_there = threading.Event()
 
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         start, _ = wait_for_next(crew)
         everybody_is_there.wait(PATIENCE_S)
         assert crew.next() is None
@@ -228,7 +238,7 @@ def test_attempts_of_other_keys_do_not_meet(tmp_path: Path) -> None:
 def test_who_stands_in_line_is_stopped_at_once(tmp_path: Path) -> None:
     go_on = threading.Event()
 
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         start, _ = wait_for_next(crew)
         go_on.wait(PATIENCE_S)
         crew.ended(start, done())
@@ -253,7 +263,7 @@ def test_what_went_wrong_in_one_is_not_for_the_others_to_read(
 ) -> None:
     """Standard error goes into the logs of all that are in the engine; a trace may quote what is one project's."""
 
-    def body(crew: Crew) -> None:
+    def body(crew: BatchSession) -> None:
         one, _ = wait_for_next(crew)
         two, _ = wait_for_next(crew)
         crew.ended(one, RuntimeError("my private picture"))

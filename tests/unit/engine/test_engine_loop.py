@@ -27,10 +27,10 @@ from giornata.protocol.pipe import (
     Shutdown,
     Start,
     Stop,
+    StoppedMessage,
     WriteCheckpoint,
 )
-from giornata.protocol.pipe import Stopped as StoppedMessage
-from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
 
 
 class Scripted:
@@ -75,18 +75,20 @@ def test_a_job_runs_to_its_end_and_the_next_one_follows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "wish"), [(True, Wish.CHECKPOINT_AND_STOP), (False, Wish.STOP)], ids=["with", "without"]
+    ("checkpoint", "wish"),
+    [(True, AgentRequest.CHECKPOINT_AND_STOP), (False, AgentRequest.STOP)],
+    ids=["with", "without"],
 )
-def test_stop_is_obeyed_between_steps(tmp_path: Path, checkpoint: bool, wish: Wish) -> None:
-    wishes: list[Wish] = []
+def test_stop_is_obeyed_between_steps(tmp_path: Path, checkpoint: bool, wish: AgentRequest) -> None:
+    wishes: list[AgentRequest] = []
     stepping = threading.Event()
 
     def body(start: Start, reporter: Reporter) -> Outcome:
         stepping.set()
-        while (now := reporter.wish()) is Wish.GO_ON:
+        while (now := reporter.wish()) is AgentRequest.GO_ON:
             pass
         wishes.append(now)
-        if now is Wish.CHECKPOINT_AND_STOP:
+        if now is AgentRequest.CHECKPOINT_AND_STOP:
             reporter.checkpoint(7, tmp_path / "c", 0.1)
         raise Stopped
 
@@ -123,10 +125,10 @@ def test_a_checkpoint_on_request_is_written_once(tmp_path: Path) -> None:
 
     def body(start: Start, reporter: Reporter) -> Outcome:
         asked.set()
-        while reporter.wish() is not Wish.CHECKPOINT:
+        while reporter.wish() is not AgentRequest.CHECKPOINT:
             pass
         reporter.checkpoint(3, tmp_path / "c", 0.0)
-        assert reporter.wish() is Wish.GO_ON
+        assert reporter.wish() is AgentRequest.GO_ON
         go.wait(PATIENCE_S)
         return done(4)
 

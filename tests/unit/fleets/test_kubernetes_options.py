@@ -3,7 +3,7 @@
 import pytest
 
 from giornata.domain.errors import InvalidInput
-from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.options import KubernetesOptions
 from giornata.fleets.opening import open_driver, read_options
 
 EXISTS = {"key": "gpu", "operator": "Exists"}
@@ -51,5 +51,5 @@ TAKEN = [
 
 @pytest.mark.parametrize("options", TAKEN, ids=str)
 def test_what_the_cluster_takes_is_taken_as_it_was_given(options):
-    given = Options.model_validate(options).model_dump(include=set(options), mode="json")
+    given = KubernetesOptions.model_validate(options).model_dump(include=set(options), mode="json")
     assert given == options

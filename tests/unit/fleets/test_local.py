@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
-from giornata.fleets.local import LocalFleet, Options, open_fleet
+from giornata.fleets.local import LocalFleet, LocalOptions, open_fleet
 from giornata.fleets.local_slot import how_it_ended
 from giornata.fleets.opening import FleetDependencies
 
@@ -216,7 +216,7 @@ def test_what_the_servers_own_variables_say_of_nodes_is_not_for_a_fleet(tmp_path
         environment=of_server,
         now_ms=lambda: 0,
     )
-    environment = open_fleet("here", Options(gpus=0), dependencies).environment
+    environment = open_fleet("here", LocalOptions(gpus=0), dependencies).environment
     assert "GIORNATA_WORKLOADS" not in environment, "its nodes would take jobs that the table does not name"
     assert (environment["GIORNATA_KINDS"], environment["HF_HOME"]) == ('["train"]', "/models")
 

@@ -23,7 +23,7 @@ from tests.fixtures.salad_rented import SOME, Rented
 
 from giornata.cli.settings import Settings
 from giornata.cli.settings.settings import OLD_NAMES
-from giornata.fleets.salad import Options
+from giornata.fleets.salad import SaladOptions
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy" / "salad"
@@ -158,7 +158,7 @@ def test_the_group_definition_is_what_the_driver_makes_of_the_options():
     rented.fleet(**(dict.fromkeys(SOME) | options)).desired(1)
     made = next(body for body in rented.cloud.bodies if body and "container" in body)
     assert group | {"replicas": 1, "autostart_policy": True} == made
-    assert set(options) <= set(Options.model_fields)
+    assert set(options) <= set(SaladOptions.model_fields)
 
 
 def test_every_variable_of_the_group_definition_is_a_setting():
@@ -183,5 +183,5 @@ def test_the_fake_refuses_what_the_provider_would():
 
 def test_options_say_their_bounds_in_the_guide():
     guide = (ROOT / "docs" / "how-to" / "providers" / "salad.md").read_text()
-    missing = [name for name in Options.model_fields if f"`{name}`" not in guide]
+    missing = [name for name in SaladOptions.model_fields if f"`{name}`" not in guide]
     assert missing == []

@@ -11,7 +11,7 @@ from tests.fixtures.salad_rented import Rented
 
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
 from giornata.fleets.opening import open_driver, read_options
-from giornata.fleets.salad import Options
+from giornata.fleets.salad import SaladOptions
 from giornata.fleets.salad.client import PATIENCE_S, RateLimiter, RetryPauses, SaladClient, rate_limiter_of
 
 
@@ -250,7 +250,7 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(rented):
 
 def test_a_fleet_is_opened_without_asking_anybody():
     driver = open_driver("salad", where="fleets.loras")
-    assert driver.Options is Options
+    assert driver.OPTIONS is SaladOptions
 
 
 def test_prices_come_as_letters_and_leave_as_micro_dollars():

@@ -18,7 +18,7 @@ from tests.fixtures.world import START_MS, ManualClock
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import Unauthenticated, Unavailable
 from giornata.fleets.opening import identities_of
-from giornata.fleets.salad import Options, open_identities
+from giornata.fleets.salad import SaladOptions, open_identities
 
 SOME: dict[str, Any] = {"organization": "acme", "project": "loras", "image": "i", "gpu_classes": ["g"]}
 
@@ -30,15 +30,15 @@ class Fleet:
     identities: WorkloadIdentities | None
 
 
-class World:
+class IdentitySetup:
     """A server that takes tokens of the group `loras` for its fleet `night`, and a container in that group."""
 
     def __init__(self, **options: Any) -> None:
         self.clock, self.keys = ManualClock(START_MS), SaladKeys()
         self.workload = SaladWorkload(keys=self.keys, now_s=START_MS / 1000)
         fleets = {
-            "night": Options(**SOME, group="loras", organization_id=ORGANIZATION_ID, **options),
-            "keyed": Options(**SOME, group="other"),
+            "night": SaladOptions(**SOME, group="loras", organization_id=ORGANIZATION_ID, **options),
+            "keyed": SaladOptions(**SOME, group="other"),
         }
         self.identities = open_identities(
             fleets, now_ms=self.clock.now_ms, transport=httpx.MockTransport(self.keys.answer)
@@ -53,7 +53,7 @@ class World:
 
 
 def test_a_token_says_machine_fleet_and_how_long():
-    world = World()
+    world = IdentitySetup()
     found = world.identities.recognise(world.workload.token())
     assert (found.fleet, found.machine_id) == ("night", world.workload.machine_id)
     assert found.expires_at_ms == (START_MS // 1000 + 300) * 1000, "tokens say whole seconds"
@@ -78,7 +78,7 @@ def test_a_token_says_machine_fleet_and_how_long():
     ids=str,
 )
 def test_d101_what_is_not_for_this_installation_or_not_now_is_refused(changed):
-    world = World()
+    world = IdentitySetup()
     assert world.refuses(world.workload.token(**changed))
     assert not world.refuses(world.workload.token())
 
@@ -87,12 +87,12 @@ def test_d101_what_is_not_for_this_installation_or_not_now_is_refused(changed):
     "changed", [{"exp": START_MS // 1000 - 9}, {"nbf": START_MS // 1000 + 9}, {"iat": None, "nbf": None}]
 )
 def test_clocks_may_differ_a_little(changed):
-    world = World()
+    world = IdentitySetup()
     assert not world.refuses(world.workload.token(**changed))
 
 
 def test_d101_a_group_of_the_same_name_elsewhere_is_another_group_once_its_id_is_known():
-    strict = World(group_id="5ed00433-ff49-5244-a49a-94e2a7b2bd3b")
+    strict = IdentitySetup(group_id="5ed00433-ff49-5244-a49a-94e2a7b2bd3b")
     assert strict.refuses(strict.workload.token(salad_workload_id="00000000-0000-0000-0000-000000000000"))
     strict.workload.group_id = "5ed00433-ff49-5244-a49a-94e2a7b2bd3b"
     assert not strict.refuses(strict.workload.token())
@@ -100,26 +100,26 @@ def test_d101_a_group_of_the_same_name_elsewhere_is_another_group_once_its_id_is
 
 @pytest.mark.parametrize("group", ["loras-group-2", "loras-group-20"])
 def test_nodes_in_further_groups_of_the_fleet_are_its_own(group):
-    world = World()
+    world = IdentitySetup()
     found = world.identities.recognise(world.workload.token(salad_workload_name=group))
     assert (found.fleet, found.machine_id) == ("night", world.workload.machine_id)
 
 
 @pytest.mark.parametrize("group", ["loras-group-1", "loras-group-21", "loras-2", "other-loras-group-2", ["loras"], 2])
 def test_d101_a_group_of_another_name_is_not_the_fleets(group):
-    world = World()
+    world = IdentitySetup()
     assert world.refuses(world.workload.token(salad_workload_name=group))
 
 
 def test_d101_an_issuer_that_is_asked_for_has_to_be_there():
-    strict = World(issuer="https://salad.example")
+    strict = IdentitySetup(issuer="https://salad.example")
     assert strict.refuses(strict.workload.token())
     assert strict.refuses(strict.workload.token(iss="https://else.example"))
     assert not strict.refuses(strict.workload.token(iss="https://salad.example"))
 
 
 def test_a_token_signed_by_somebody_else_is_refused():
-    world = World()
+    world = IdentitySetup()
     claims = world.workload.claims()
     forged = jwt.encode(claims, signing_key("forger"), algorithm="RS256", headers={"kid": "key-2"})
     assert world.refuses(forged)
@@ -128,7 +128,7 @@ def test_a_token_signed_by_somebody_else_is_refused():
 
 
 def test_the_public_key_signs_nothing():
-    world = World()
+    world = IdentitySetup()
     # By hand: the library refuses to sign with what is plainly a public key.
     secret = signing_key("key-2").public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     parts = [{"alg": "HS256", "typ": "JWT", "kid": "key-2"}, world.workload.claims()]
@@ -138,11 +138,11 @@ def test_the_public_key_signs_nothing():
 
 
 def test_a_key_set_with_a_secret_in_it_makes_no_secret_of_it():
-    world = World()
+    world = IdentitySetup()
     secret = {"kty": "oct", "kid": "key-9", "k": base64.urlsafe_b64encode(b"s" * 32).decode().rstrip("=")}
     rows = {"keys": [secret, {"kty": "odd", "kid": "x"}, {"kid": "y"}, public_jwk("key-2")]}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=rows))
-    fleets = {"night": Options(**SOME, group="loras", organization_id=ORGANIZATION_ID)}
+    fleets = {"night": SaladOptions(**SOME, group="loras", organization_id=ORGANIZATION_ID)}
     identities = open_identities(fleets, now_ms=world.clock.now_ms, transport=transport)
     forged = jwt.encode(world.workload.claims(), b"s" * 32, algorithm="HS256", headers={"kid": "key-9"})
     with pytest.raises(Unauthenticated):
@@ -152,20 +152,20 @@ def test_a_key_set_with_a_secret_in_it_makes_no_secret_of_it():
 
 @pytest.mark.parametrize("token", ["", "a.b.c", "gk_00000000_x", "e30.e30.e30", "....", "é.é.é"])
 def test_what_is_no_token_is_refused_without_asking_anybody(token):
-    world = World()
+    world = IdentitySetup()
     assert world.refuses(token)
     assert world.keys.fetched == 0
 
 
 def test_d100_keys_are_fetched_once_for_many_tokens():
-    world = World()
+    world = IdentitySetup()
     for kid in ("key-1", "key-2") * 20:
         world.identities.recognise(world.workload.token(kid=kid))
     assert world.keys.fetched == 1
 
 
 def test_keys_that_were_replaced_are_found():
-    world = World()
+    world = IdentitySetup()
     world.identities.recognise(world.workload.token())
     world.keys.rotate("key-3")
     world.clock.advance_s(61)
@@ -178,7 +178,7 @@ def test_keys_that_were_replaced_are_found():
 
 
 def test_unknown_keys_make_one_request_a_minute_at_most():
-    world = World()
+    world = IdentitySetup()
     world.identities.recognise(world.workload.token())
     world.clock.advance_s(61)
     for number in range(50):
@@ -192,7 +192,7 @@ def test_unknown_keys_make_one_request_a_minute_at_most():
 
 
 def test_keys_are_fetched_again_every_hour_and_old_ones_do_while_they_cannot_be_had():
-    world = World()
+    world = IdentitySetup()
     world.identities.recognise(world.workload.token())
     world.clock.advance_s(3601)
     world.workload.now_s += 3601
@@ -206,7 +206,7 @@ def test_keys_are_fetched_again_every_hour_and_old_ones_do_while_they_cannot_be_
 
 @pytest.mark.parametrize("trouble", [{"away": True}, {"status": 500}, {"kids": []}])
 def test_without_any_keys_it_is_unavailable_and_not_refused(trouble):
-    world = World()
+    world = IdentitySetup()
     token = world.workload.token()
     for name, value in trouble.items():
         setattr(world.keys, name, value)
@@ -215,15 +215,15 @@ def test_without_any_keys_it_is_unavailable_and_not_refused(trouble):
 
 
 def test_d102_a_token_is_never_good_for_longer_than_it_says_nor_for_ever():
-    world = World()
+    world = IdentitySetup()
     found = world.identities.recognise(world.workload.token(exp=START_MS // 1000 + 10**9))
     assert found.expires_at_ms == START_MS + 3_600_000
 
 
 def test_a_server_takes_the_tokens_of_all_its_fleets_that_have_any():
-    world = World()
+    world = IdentitySetup()
     other = open_identities(
-        {"day": Options(**SOME, group="daylight", organization_id=ORGANIZATION_ID)},
+        {"day": SaladOptions(**SOME, group="daylight", organization_id=ORGANIZATION_ID)},
         now_ms=world.clock.now_ms,
         transport=httpx.MockTransport(world.keys.answer),
     )
@@ -237,7 +237,7 @@ def test_a_server_takes_the_tokens_of_all_its_fleets_that_have_any():
 
 
 def test_a_provider_that_is_away_may_know_the_token():
-    away, known = World(), World()
+    away, known = IdentitySetup(), IdentitySetup()
     away.keys.away = True
     both = identities_of([Fleet(away.identities), Fleet(known.identities)])
     assert both.recognise(known.workload.token()).fleet == "night"
@@ -253,10 +253,10 @@ def test_an_opened_fleet_recognises_its_nodes_when_it_knows_its_organisation():
 
 
 def test_groups_of_one_name_in_two_organisations_are_two_fleets():
-    world, elsewhere = World(), "11111111-2222-3333-4444-555555555555"
+    world, elsewhere = IdentitySetup(), "11111111-2222-3333-4444-555555555555"
     fleets = {
-        "ours": Options(**SOME, group="loras", organization_id=ORGANIZATION_ID),
-        "theirs": Options(**SOME, group="loras", organization_id=elsewhere),
+        "ours": SaladOptions(**SOME, group="loras", organization_id=ORGANIZATION_ID),
+        "theirs": SaladOptions(**SOME, group="loras", organization_id=elsewhere),
     }
     transport = httpx.MockTransport(world.keys.answer)
     identities = open_identities(fleets, now_ms=world.clock.now_ms, transport=transport)

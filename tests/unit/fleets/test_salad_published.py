@@ -16,7 +16,7 @@ from tests.fixtures.salad_rented import SOME
 
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.fleets.opening import FleetDependencies
-from giornata.fleets.salad import Options, open_fleet
+from giornata.fleets.salad import SaladOptions, open_fleet
 from giornata.fleets.salad.client import RateLimiter, RetryPauses
 from giornata.fleets.salad.driver import SaladFleet
 
@@ -43,7 +43,7 @@ def fleet_on(mock: PublishedMock) -> SaladFleet:
     )
     fleet = open_fleet(
         "loras",
-        Options(**(SOME | {"country_codes": ["no"], "command": ["giornata", "node"]})),
+        SaladOptions(**(SOME | {"country_codes": ["no"], "command": ["giornata", "node"]})),
         dependencies,
         transport=httpx.MockTransport(mock.answer),
         pauses=RetryPauses(sleep=lambda _: None, wall_s=lambda: 0.0, chance=lambda: 0.0),

@@ -15,7 +15,7 @@ import pytest
 
 from giornata.diffusion.tiny.drawings import draw_subject
 from giornata.domain.errors import Unavailable
-from giornata.pictures.inspection import Inspection, PictureLimits, inspect
+from giornata.pictures.inspection import PictureInspection, PictureLimits, inspect
 
 STAND_IN = """\
 #!{python}
@@ -53,8 +53,8 @@ def stand_in(tmp_path: Path, log: Path) -> str:
     return str(path)
 
 
-def fine(name: str) -> Inspection:
-    return Inspection(name=name, format="PNG", width=64, height=65, faults=(), notes=("n",))
+def fine(name: str) -> PictureInspection:
+    return PictureInspection(name=name, format="PNG", width=64, height=65, faults=(), notes=("n",))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_real_process_looks_at_real_pictures(tmp_path: Path) -> None:
     odd.write_bytes(good.read_bytes())
     (tmp_path / "bad.jpg").write_bytes(b"")
     found = inspect([("good", good), ("bad.jpg", tmp_path / "bad.jpg"), (odd.name, odd), ("gone", tmp_path / "gone")])
-    assert found[0] == Inspection(name="good", format="PNG", width=64, height=64, faults=(), notes=())
+    assert found[0] == PictureInspection(name="good", format="PNG", width=64, height=64, faults=(), notes=())
     assert found[2].faults == () and found[2].name == odd.name
     assert [str(fault) for one in found for fault in one.faults] == [
         "bad.jpg: is empty (0 bytes) (copy or download it again)",

@@ -17,7 +17,7 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.evaluations import FOLDER, evaluated, keep, samples_of
 from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
 from giornata.pretrain.run import not_measured
-from giornata.pretrain.training.committed import Committed, commit, name_of
+from giornata.pretrain.training.committed import CommittedCheckpoint, commit, name_of
 from giornata.protocol.pretraining import CheckpointCadence, Evaluate, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -28,8 +28,8 @@ def config_of(folder: Path, **evaluate: Any) -> PretrainConfig:
     return replace(config, evaluate=Evaluate(**{"checkpoints": 2, **evaluate}))
 
 
-def checkpoint(run: Storage, step: int, phase: int = 0) -> Committed:
-    made = Committed(name=name_of(step, phase), step=step, phase=phase, files={})
+def checkpoint(run: Storage, step: int, phase: int = 0) -> CommittedCheckpoint:
+    made = CommittedCheckpoint(name=name_of(step, phase), step=step, phase=phase, files={})
     commit(run, made)
     return made
 
@@ -37,7 +37,7 @@ def checkpoint(run: Storage, step: int, phase: int = 0) -> Committed:
 class Played:
     """The task of one checkpoint. Without numbers it is at work."""
 
-    def __init__(self, run: Storage, checkpoint: Committed, all_trained: bool) -> None:
+    def __init__(self, run: Storage, checkpoint: CommittedCheckpoint, all_trained: bool) -> None:
         self.run, self.checkpoint, self.all_trained = run, checkpoint, all_trained
         self.ends: dict[str, float] | Exception | None = None
         self.cancelled = False
@@ -62,7 +62,7 @@ class House:
             config_of(folder, **evaluate), self.run, self._begin, self.told.append, clock_s=lambda: self.now_s
         )
 
-    def _begin(self, checkpoint: Committed, all_trained: bool) -> Played:
+    def _begin(self, checkpoint: CommittedCheckpoint, all_trained: bool) -> Played:
         self.tasks.append(Played(self.run, checkpoint, all_trained))
         return self.tasks[-1]
 
@@ -83,7 +83,7 @@ class House:
 def test_every_so_manieth_and_the_end_of_each_phase(
     tmp_path: Path, step: int, phase: int, before: int, wanted: bool
 ) -> None:
-    made = Committed(name="", step=step, phase=phase, files={})
+    made = CommittedCheckpoint(name="", step=step, phase=phase, files={})
     assert due(config_of(tmp_path), made, (0, before)) is wanted
     assert not due(config_of(tmp_path, checkpoints=0), made, (0, before))
 
@@ -94,7 +94,7 @@ def test_checkpoints_by_time_are_due_once_in_as_many_steps(
 ) -> None:
     config = config_of(tmp_path)
     config = replace(config, train=replace(config.train, checkpoint_cadence=CheckpointCadence.YOUNG_DALY))
-    assert due(config, Committed(name="", step=step, phase=0, files={}), (before, 0)) is wanted
+    assert due(config, CommittedCheckpoint(name="", step=step, phase=0, files={}), (before, 0)) is wanted
 
 
 def test_the_newest_comes_first_and_what_is_behind_is_left_out(tmp_path: Path) -> None:

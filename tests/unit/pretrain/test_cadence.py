@@ -13,7 +13,7 @@ from giornata.pretrain.training.cadence import GUESSED_INTERRUPTION_S, LEAST_S, 
 from giornata.pretrain.training.cadence import interval_s as young_daly_s
 from giornata.pretrain.training.committed import committed, newest
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.progress import Outcome, Progress, config_digest
+from giornata.pretrain.training.progress import TrainingOutcome, TrainingProgress, config_digest
 from giornata.protocol.pretraining import CheckpointCadence, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -35,14 +35,14 @@ def test_interval_is_the_root_of_twice_cost_times_interval_within_its_bounds(
 
 
 def test_interruptions_are_those_configured_or_those_observed() -> None:
-    seen = Progress(trained_s=6 * 3600.0, interruptions=4)
+    seen = TrainingProgress(trained_s=6 * 3600.0, interruptions=4)
     assert interruption_s(100.0, seen) == 100.0
     assert interruption_s(None, seen) == 2 * 3600.0
-    assert interruption_s(None, Progress()) == GUESSED_INTERRUPTION_S
+    assert interruption_s(None, TrainingProgress()) == GUESSED_INTERRUPTION_S
 
 
 def test_cadence_by_time_uses_the_measured_cost_of_a_save(tmp_path: Path) -> None:
-    now_s, progress = [0.0], Progress()
+    now_s, progress = [0.0], TrainingProgress()
     config = interrupted(tiny_config(tmp_path, **TIMED), 7200.0)
     cadence = Cadence(config=config, clock_s=lambda: now_s[0])
     cadence.begin(progress)
@@ -64,8 +64,8 @@ def test_cadence_by_time_uses_the_measured_cost_of_a_save(tmp_path: Path) -> Non
 def test_cadence_by_time_never_exceeds_checkpoint_steps(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, **{**TIMED, "checkpoint_steps": 5})
     cadence = Cadence(config=config, clock_s=lambda: 0.0)
-    cadence.begin(Progress(step=7))
-    assert next(step for step in range(7, 14) if cadence.due(Progress(step=step))) == 11
+    cadence.begin(TrainingProgress(step=7))
+    assert next(step for step in range(7, 14) if cadence.due(TrainingProgress(step=step))) == 11
 
 
 def clock(lap_s: float) -> Iterator[float]:
@@ -79,19 +79,19 @@ def test_loop_saves_by_time_and_by_steps_only_where_asked(tmp_path: Path) -> Non
     """Each look at the clock takes ten seconds, so that a minute has passed after one or two steps."""
     config, seconds = interrupted(tiny_config(tmp_path, samples=(80,), **TIMED), 10.0), clock(10.0)
     config = replace(config, train=replace(config.train, checkpoints_total_limit=99))
-    assert train(run_of(config, tmp_path, clock_s=lambda: next(seconds))) is Outcome.FINISHED
+    assert train(run_of(config, tmp_path, clock_s=lambda: next(seconds))) is TrainingOutcome.FINISHED
     saved = sorted(each.step for each in committed(Storage.at(tmp_path)))
     assert len(saved) > 3
     assert saved[-1] == 10
     plain = replace(config, storage=str(tmp_path / "plain"), train=replace(config.train, checkpoint_cadence="steps"))
-    assert train(run_of(plain, tmp_path / "plain")) is Outcome.FINISHED
+    assert train(run_of(plain, tmp_path / "plain")) is TrainingOutcome.FINISHED
     assert [each.step for each in committed(Storage.at(tmp_path / "plain"))] == [10]
 
 
 def test_starts_after_a_loss_are_counted_and_those_after_a_wish_are_not(tmp_path: Path) -> None:
     config, run = tiny_config(tmp_path, samples=(80,), checkpoint_steps=50), Storage.at(tmp_path)
 
-    def stopped() -> Progress:
+    def stopped() -> TrainingProgress:
         asked = iter(range(100))
         train(run_of(config, tmp_path, start=newest(run), preempted=lambda: next(asked) == 1))
         found = newest(run)
@@ -120,12 +120,12 @@ def test_an_interval_of_nothing_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_runs_that_corrected_their_encoders_are_read() -> None:
-    values = Progress(step=4, samples=32).to_json()
+    values = TrainingProgress(step=4, samples=32).to_json()
     older = {name: each for name, each in values.items() if name not in {"trained_s", "interruptions", "left"}}
     older |= {"encoders": 3, "encoders_seen": [{"encoders": 2}], "encoder_changes": [{"step": 2}]}
-    assert Progress.from_json(older, where="a checkpoint") == Progress(step=4, samples=32)
+    assert TrainingProgress.from_json(older, where="a checkpoint") == TrainingProgress(step=4, samples=32)
     del older["ledgers"]
     with pytest.raises(InvalidInput, match="only 1 is known"):
-        Progress.from_json(older, where="a checkpoint")
+        TrainingProgress.from_json(older, where="a checkpoint")
     with pytest.raises(InvalidInput, match="only 1 is known"):
-        Progress.from_json({**values, "more": 1}, where="a checkpoint")
+        TrainingProgress.from_json({**values, "more": 1}, where="a checkpoint")

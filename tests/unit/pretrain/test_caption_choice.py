@@ -17,7 +17,7 @@ from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting
-from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.read_portions import (
     GROUP,
     STORED,
@@ -110,7 +110,7 @@ def test_a_use_takes_the_same_caption_in_every_mode_on_any_rank_and_after_a_rest
         ranks = [part_of(portions, PHASE, batch=6, rank=rank, world=world) for rank in range(world)]
         parts = [captions(of_pictures(config), part) for part in ranks]
         assert {use: each for part in parts for use, each in part.items()} == whole
-    ledger = Ledger(PHASE)
+    ledger = UseLedger(PHASE)
     ledger.record(list(whole)[:11])
     rest = captions(of_latents(config, WITHOUT_TEXT), ledger.remaining())
     assert rest == {use: whole[use] for use in list(whole)[11:]}

@@ -8,9 +8,9 @@ import torch
 from tests.fixtures.pretrain_feeds import rows_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
+from giornata.pretrain.feeding.ledger import TrainedTwice, UseLedger
 from giornata.pretrain.training.checkpoints import (
-    Checkpoints,
+    Checkpointer,
     CheckpointsFail,
     Snapshot,
     Uses,
@@ -20,20 +20,20 @@ from giornata.pretrain.training.checkpoints import (
 )
 from giornata.pretrain.training.committed import COMMIT, FOLDER, FileFacts, committed, name_of, newest, retire
 from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
-    made = Checkpoints(Storage.at(tmp_path / "run"), tmp_path / "scratch", Peers(), limit=2)
+def checkpoints(tmp_path: Path) -> Iterator[Checkpointer]:
+    made = Checkpointer(Storage.at(tmp_path / "run"), tmp_path / "scratch", Peers(), limit=2)
     yield made
     made.close()
 
 
-def snapshot(tmp_path: Path, value: float, *, step: int, ledger: Ledger | None = None) -> Snapshot:
+def snapshot(tmp_path: Path, value: float, *, step: int, ledger: UseLedger | None = None) -> Snapshot:
     tensors = {"weight.a": torch.full((3, 2), value), "exp_avg.a": torch.full((4,), -value)}
-    ledger = ledger or Ledger(rows_of(tiny_config(tmp_path))[0])
-    return Snapshot(tensors=tensors, progress=Progress(step=step), ledger=ledger)
+    ledger = ledger or UseLedger(rows_of(tiny_config(tmp_path))[0])
+    return Snapshot(tensors=tensors, progress=TrainingProgress(step=step), ledger=ledger)
 
 
 def loaded(tmp_path: Path) -> float:
@@ -45,7 +45,7 @@ def loaded(tmp_path: Path) -> float:
     return float(into["weight.a"].mean())
 
 
-def test_what_changes_while_it_is_written_is_not_in_it(tmp_path: Path, checkpoints: Checkpoints) -> None:
+def test_what_changes_while_it_is_written_is_not_in_it(tmp_path: Path, checkpoints: Checkpointer) -> None:
     first = snapshot(tmp_path, 1.0, step=1)
     checkpoints.begin(first)
     first.tensors["weight.a"].fill_(9.0)
@@ -58,7 +58,9 @@ def test_what_changes_while_it_is_written_is_not_in_it(tmp_path: Path, checkpoin
     assert checkpoints.last == (2, 0)
 
 
-def test_half_of_another_attempts_checkpoint_does_not_get_into_ours(tmp_path: Path, checkpoints: Checkpoints) -> None:
+def test_half_of_another_attempts_checkpoint_does_not_get_into_ours(
+    tmp_path: Path, checkpoints: Checkpointer
+) -> None:
     run = Storage.at(tmp_path / "run")
     name = f"{FOLDER}/{name_of(1, 0)}"
     run.write(f"{name}/shard-00002-model-00001-of-00001.safetensors", b"another trainer's")
@@ -71,7 +73,7 @@ def test_half_of_another_attempts_checkpoint_does_not_get_into_ours(tmp_path: Pa
 
 
 def test_the_limit_keeps_the_newest_and_clears_what_was_never_finished(
-    tmp_path: Path, checkpoints: Checkpoints
+    tmp_path: Path, checkpoints: Checkpointer
 ) -> None:
     run = Storage.at(tmp_path / "run")
     run.write(f"{FOLDER}/step-00000000-phase-0/shard-00001.safetensors", b"half")
@@ -84,9 +86,9 @@ def test_the_limit_keeps_the_newest_and_clears_what_was_never_finished(
     assert [each.step for each in committed(run)] == [3]
 
 
-def test_storage_that_fails_for_a_while_loses_no_row(tmp_path: Path, checkpoints: Checkpoints) -> None:
+def test_storage_that_fails_for_a_while_loses_no_row(tmp_path: Path, checkpoints: Checkpointer) -> None:
     """A file is where the folder should be."""
-    run, ledger = Storage.at(tmp_path / "run"), Ledger(rows_of(tiny_config(tmp_path))[0])
+    run, ledger = Storage.at(tmp_path / "run"), UseLedger(rows_of(tiny_config(tmp_path))[0])
     portion = next(iter(ledger.remaining()))
     rows = list(portion.rows)
     run.write(FOLDER, b"in the way")
@@ -107,10 +109,10 @@ def test_storage_that_fails_for_a_while_loses_no_row(tmp_path: Path, checkpoints
     checkpoints.wait()
     found = newest(run)
     assert found is not None
-    assert Ledger.from_json(found.progress(run).ledgers[0], rows_of(tiny_config(tmp_path))[0]).done == 2
+    assert UseLedger.from_json(found.progress(run).ledgers[0], rows_of(tiny_config(tmp_path))[0]).done == 2
 
 
-def test_storage_that_goes_on_failing_ends_the_run(tmp_path: Path, checkpoints: Checkpoints) -> None:
+def test_storage_that_goes_on_failing_ends_the_run(tmp_path: Path, checkpoints: Checkpointer) -> None:
     Storage.at(tmp_path / "run").write(FOLDER, b"in the way")
     with pytest.raises(CheckpointsFail, match="3 checkpoints in a row"):
         for step in range(5):
@@ -148,7 +150,7 @@ class Line:
 
 
 def test_first_trainer_records_the_uses_of_all_and_all_hear_of_a_row_trained_twice(tmp_path: Path) -> None:
-    ledger = Ledger(rows_of(tiny_config(tmp_path))[0])
+    ledger = UseLedger(rows_of(tiny_config(tmp_path))[0])
     portion = next(iter(ledger.remaining()))
     one, two, *_ = ((portion.number, row) for row in portion.rows)
     record_uses(ledger, Uses(trained=[one]), Line(0, Uses(quarantined=[two])))  # type: ignore[arg-type]

@@ -11,20 +11,20 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import counted
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.costs import FOLDER, TELL_EVERY_S, CostRecord, TrainingAttempt, spent_usd
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.costs import FOLDER, TELL_EVERY_S, CostRecord, TrainerStart, spent_usd
+from giornata.pretrain.training.progress import TrainingProgress
 
 COMMAND_MS = 1_700_000_000_000
 
 
 def account_of(run: Storage, name: str, **given: float) -> CostRecord:
-    return CostRecord.of(TrainingAttempt(name=name, began_s=0.0, began_ms=COMMAND_MS), run, Progress(**given))
+    return CostRecord.of(TrainerStart(name=name, began_s=0.0, began_ms=COMMAND_MS), run, TrainingProgress(**given))
 
 
 def begun(run: Storage, *, process_s: int, now_s: int, command_ms: int = COMMAND_MS) -> float:
     """Since how many seconds the attempt costs money. Seconds are of the command."""
     clock_s = 5000.0
-    attempt = TrainingAttempt.begun(
+    attempt = TrainerStart.begun(
         run,
         command_ms=command_ms,
         process_ms=COMMAND_MS + process_s * 1000,
@@ -57,7 +57,7 @@ def test_what_an_attempt_told_stays_when_it_is_lost(tmp_path: Path) -> None:
     assert next_.total_usd == 1000.0
     next_.add(10.0, 1.0)
     next_.close()
-    assert spent_usd(run, Progress()) == 1010.0
+    assert spent_usd(run, TrainingProgress()) == 1010.0
     assert json.loads(run.read(f"{FOLDER}/next.json")) == {"usd": 10.0, "until_ms": COMMAND_MS + 10_000}
 
 
@@ -84,7 +84,7 @@ def test_an_account_that_cannot_be_read_is_told_and_left_out(
     run.write(f"{FOLDER}/a.json", b'{"usd": 3.0, "until_ms": 1}')
     run.write(f"{FOLDER}/b.json", b"{")
     with caplog.at_level(logging.WARNING):
-        assert spent_usd(run, Progress()) == 3.0
+        assert spent_usd(run, TrainingProgress()) == 3.0
     assert "b.json" in caplog.text
 
 
@@ -108,13 +108,15 @@ def test_encoding_before_the_run_is_paid_by_the_run(tmp_path: Path, capsys: pyte
     with pytest.raises(KeyboardInterrupt), counted(priced, lambda: next(seconds)) as tell:
         tell({"done": 1, "of": 2})
         raise KeyboardInterrupt
-    assert spent_usd(run_storage(priced), Progress()) == 2 * 10.0
+    assert spent_usd(run_storage(priced), TrainingProgress()) == 2 * 10.0
     assert json.loads(capsys.readouterr().out) == {"done": 1, "of": 2, "spent_usd": 2 * 4.0}
 
 
 def test_other_trainers_and_runs_without_prices_write_nothing(tmp_path: Path) -> None:
     run = Storage.at(tmp_path)
-    second = CostRecord.of(TrainingAttempt(name="second", began_s=0.0), run, Progress(spent_usd=2.0), written=False)
+    second = CostRecord.of(
+        TrainerStart(name="second", began_s=0.0), run, TrainingProgress(spent_usd=2.0), written=False
+    )
     free = account_of(run, "free")
     for account, per_s in ((second, 1.0), (free, 0.0)):
         account.add(100.0, per_s)

@@ -17,7 +17,7 @@ from giornata.pretrain.evaluate import phase_of
 from giornata.pretrain.evaluation.scores import clip_score, cmmd, pixels_of
 from giornata.pretrain.proof import Trace
 from giornata.pretrain.recipes import read_config, shapes
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 
 TRAINED = {
     "finished": True,
@@ -160,7 +160,7 @@ def test_pictures_are_cut_in_their_middle() -> None:
 
 @pytest.mark.parametrize(("phase", "step_in_phase", "meant"), [(0, 0, 0), (0, 5, 0), (1, 0, 0), (1, 3, 1), (2, 0, 1)])
 def test_weights_belong_to_the_phase_that_trained_them_last(phase: int, step_in_phase: int, meant: int) -> None:
-    progress = Progress(phase=phase, step_in_phase=step_in_phase, step=random.Random(0).randint(1, 9))
+    progress = TrainingProgress(phase=phase, step_in_phase=step_in_phase, step=random.Random(0).randint(1, 9))
     assert phase_of(shapes(), progress) == meant
 
 

@@ -19,7 +19,7 @@ from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.encode import encode, here
-from giornata.pretrain.encoding.encode_shards import Done, ShardEncoder, Work
+from giornata.pretrain.encoding.encode_shards import EncodedPart, EncodingTask, ShardEncoder
 from giornata.pretrain.encoding.encoded import (
     encoded_manifest,
     latents_storage,
@@ -30,7 +30,7 @@ from giornata.pretrain.encoding.encoded import (
 from giornata.pretrain.encoding.encoder import Encoder, Posterior, Text, open_encoder
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.fence import Clock, check, claim
+from giornata.pretrain.fence import FenceClock, check, claim
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -204,7 +204,7 @@ def test_what_is_whole_is_kept_and_the_end_is_the_same(tmp_path: Path, encoder: 
     broken = replace(broken, data=whole.data)
     encode(whole, encoder)
 
-    def until_lost(works: list[Work]) -> Iterable[tuple[Work, dict[str, Done]]]:
+    def until_lost(works: list[EncodingTask]) -> Iterable[tuple[EncodingTask, dict[str, EncodedPart]]]:
         for place, each in enumerate(here(broken, source, encoder)(works)):
             yield each
             if place == 1:
@@ -227,11 +227,11 @@ def test_what_is_whole_is_kept_and_the_end_is_the_same(tmp_path: Path, encoder: 
 def test_an_encoding_that_was_taken_over_writes_no_more(tmp_path: Path, encoder: Encoder) -> None:
     write_shards(tmp_path / "shards", shards=SHARDS, rows=ROWS, sizes=SIZES)
     config = config_at(tmp_path)
-    held = claim(latents_top(config), "encode", Clock(now_ms=lambda: 0))
+    held = claim(latents_top(config), "encode", FenceClock(now_ms=lambda: 0))
 
     def told(progress: Mapping[str, int]) -> None:
         if progress["done"] == 2:  # long after, where nobody renewed what is held
-            claim(latents_top(config), "encode", Clock(now_ms=lambda: 3_600_000))
+            claim(latents_top(config), "encode", FenceClock(now_ms=lambda: 3_600_000))
 
     with pytest.raises(InvalidInput, match="was taken over by giornata pretrain encode"):
         encode(config, encoder, progress=told, fence=lambda: check(latents_top(config), held.token))
@@ -296,10 +296,10 @@ def test_what_the_driver_does_for_a_shard_does_not_grow_with_their_number(tmp_pa
     write_shards(tmp_path / "shards", shards=40, rows=1)
     config = config_at(tmp_path)
 
-    def encoding(works: list[Work]) -> Iterable[tuple[Work, dict[str, Done]]]:
+    def encoding(works: list[EncodingTask]) -> Iterable[tuple[EncodingTask, dict[str, EncodedPart]]]:
         for work in works:
             shard = Shard(name="x", rows=1, bytes=1, sha256="")
-            yield work, dict.fromkeys(work.parts, Done(shard=shard, unreadable=Looked(truncated=0)))
+            yield work, dict.fromkeys(work.parts, EncodedPart(shard=shard, unreadable=Looked(truncated=0)))
 
     Looked.times = 0
     report = encode(config, encoder, encoding)
@@ -318,6 +318,6 @@ def test_threads_change_nothing(tmp_path: Path, encoder: Encoder) -> None:
     for threads in (1, 5):
         config = config_at(tmp_path / str(threads))
         config = replace(config, data=replace(config.data, shards=str(tmp_path / "shards"), random_flip=True))
-        work = Work(number=0, parts=("32", "64", "text"))
+        work = EncodingTask(number=0, parts=("32", "64", "text"))
         written.append(ShardEncoder(config, source, encoder, threads=threads).encode(work))
     assert written[0] == written[1]

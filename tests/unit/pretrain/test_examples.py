@@ -7,15 +7,15 @@ import torch
 from tests.fixtures.pretrain_feeds import SCALING, TOKENS, batch
 
 from giornata.diffusion.draws import randomness
-from giornata.pretrain.feeding.examples import MOST_LOGVAR, Draws, EmptyPrompt, Example, pieces
+from giornata.pretrain.feeding.examples import MOST_LOGVAR, EmptyPrompt, Example, ExampleDraws, pieces
 from giornata.pretrain.feeding.feed import Batch
 
 USES = [(0, 0, 1, row) for row in range(12)]
 EMPTY = EmptyPrompt(prompt_LD=torch.full((TOKENS, 64), 7.0).half(), pooled_P=torch.full((32,), 7.0).half())
 
 
-def draws(*, dropped: float = 0.5, purpose: str = "pretrain") -> Draws:
-    return Draws(
+def draws(*, dropped: float = 0.5, purpose: str = "pretrain") -> ExampleDraws:
+    return ExampleDraws(
         seed=3, timesteps=1000, scaling=SCALING, proportion_empty_prompts=dropped, empty=EMPTY, purpose=purpose
     )
 
@@ -66,7 +66,7 @@ def test_captions_are_dropped_as_often_as_asked() -> None:
     assert torch.equal((some.pooled_BP == 7.0).all(dim=1), dropped_B)
     assert torch.equal(some.prompt_BLD[~dropped_B], kept[~dropped_B])
     with pytest.raises(ValueError, match="dropped"):
-        Draws(seed=0, timesteps=10, scaling=SCALING, proportion_empty_prompts=0.1)
+        ExampleDraws(seed=0, timesteps=10, scaling=SCALING, proportion_empty_prompts=0.1)
 
 
 def test_latents_are_of_the_posterior_scaled() -> None:
@@ -77,7 +77,7 @@ def test_latents_are_of_the_posterior_scaled() -> None:
         mean_BCHW=torch.full_like(rows.mean_BCHW, 2.0),
         logvar_BCHW=torch.full_like(rows.logvar_BCHW, 1.0),
     )
-    drawn = Draws(seed=0, timesteps=10, scaling=(0.5, 0.2))
+    drawn = ExampleDraws(seed=0, timesteps=10, scaling=(0.5, 0.2))
     latents_BCHW = drawn.example(rows, 0).noisy.latents_BCHW
     assert float(latents_BCHW.mean()) == pytest.approx((2.0 - 0.5) * 0.2, abs=0.01)
     assert float(latents_BCHW.std()) == pytest.approx(torch.tensor(0.5).exp().item() * 0.2, rel=0.03)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice, UseBits
+from giornata.pretrain.feeding.ledger import TrainedTwice, UseBits, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import Intervals, RowsOfPhase, validation_rows
 
 NUMBERS = st.sets(st.integers(0, 40))
@@ -44,13 +44,13 @@ def test_a_phase_takes_every_row_once_an_epoch(samples: int, held: int, seed: in
 def test_whatever_was_trained_the_rest_is_what_remains(samples: int, data: st.DataObject) -> None:
     rows_of = phase(samples=samples)
     every = [(each.number, row) for each in rows_of.portions() for row in each.rows]
-    ledger = Ledger(rows_of)
+    ledger = UseLedger(rows_of)
     while not ledger.complete:
         left = [(each.number, row) for each in ledger.remaining() for row in each.rows]
         assert len(left) == samples - ledger.done
         some = data.draw(st.lists(st.sampled_from(left), min_size=1, unique=True))
         ledger.record(some[1:], quarantined=some[:1])
-        ledger = Ledger.from_json(ledger.to_json(), rows_of)
+        ledger = UseLedger.from_json(ledger.to_json(), rows_of)
     assert not list(ledger.remaining())
     assert ledger.done == len(every)
     assert len(ledger.to_json()["finished"]) == 1  # a finished phase takes no room
@@ -59,7 +59,7 @@ def test_whatever_was_trained_the_rest_is_what_remains(samples: int, data: st.Da
 @pytest.mark.parametrize("again", [[(0, 1)], [(0, 5), (0, 5)], [(99, 0)]])
 def test_a_row_that_comes_twice_is_refused_and_nothing_is_added(again: list[tuple[int, int]]) -> None:
     rows_of = RowsOfPhase(seed=0, phase=0, samples=10, shard_rows=(10,))
-    ledger = Ledger(rows_of)
+    ledger = UseLedger(rows_of)
     ledger.record([(0, 1), (0, 2)])
     with pytest.raises(TrainedTwice):
         ledger.record([(0, 7), *again])
@@ -79,7 +79,7 @@ def test_a_ledger_that_was_written_before_uses_were_bitmaps_is_read() -> None:
     rows_of = RowsOfPhase(seed=0, phase=0, samples=30, shard_rows=(10, 10, 10))
     numbers = [each.number for each in rows_of.portions()]
     older = {"finished": [[numbers[0], numbers[0] + 1]], "partial": {str(numbers[1]): [[1, 3], [7, 8]]}}
-    ledger = Ledger.from_json({**older, "quarantined": {str(numbers[1]): [[7, 8]]}}, rows_of)
+    ledger = UseLedger.from_json({**older, "quarantined": {str(numbers[1]): [[7, 8]]}}, rows_of)
     assert (ledger.done, ledger.quarantined) == (13, 1)
     left = {each.number: list(each.rows) for each in ledger.remaining()}
     assert left == {numbers[1]: [0, 3, 4, 5, 6, 8, 9], numbers[2]: list(range(10))}
@@ -90,7 +90,7 @@ def test_a_ledger_that_was_written_before_uses_were_bitmaps_is_read() -> None:
 def test_order_does_not_depend_on_what_was_left_away() -> None:
     rows_of = phase(samples=22)
     whole = next(iter(rows_of.portions()))
-    ledger = Ledger(rows_of)
+    ledger = UseLedger(rows_of)
     ledger.record([(whole.number, row) for row in rows_of.in_order(whole)[:2]])
     rest = next(iter(ledger.remaining()))
     assert rows_of.in_order(rest) == rows_of.in_order(whole)[2:]

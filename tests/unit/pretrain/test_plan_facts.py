@@ -8,7 +8,7 @@ from importlib import resources
 
 import pytest
 
-from giornata.pretrain.planning.facts import Facts, Mark, facts_of, load_facts
+from giornata.pretrain.planning.facts import Evidence, Facts, facts_of, load_facts
 from giornata.pretrain.planning.pricing import encoder_speed, mfu_of, rate_at, training_speed
 
 FILES = [resources.files("giornata.pretrain.planning").joinpath(name) for name in ("facts.toml", "prices.toml")]
@@ -26,7 +26,7 @@ def test_every_row_says_where_it_comes_from_and_how_it_is_known():
     assert len(rows) > 60
     for table, row in rows:
         assert len(row["source"]) > 5, (table, row)
-        assert row["mark"] in set(Mark), (table, row)
+        assert row["mark"] in set(Evidence), (table, row)
 
 
 def test_a_row_with_an_unknown_mark_or_without_a_source_is_refused():

@@ -11,7 +11,7 @@ import pytest
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.pricing import (
     GB,
-    Bill,
+    CostEstimate,
     Precompute,
     PricedPhase,
     bill_of,
@@ -56,7 +56,7 @@ def bill_of_p4de(
     *,
     encoder_usd_per_hour: float = 0.0,
     precompute_usd: float = 0.0,
-) -> Bill:
+) -> CostEstimate:
     return bill_of(
         phases,
         instances=4,

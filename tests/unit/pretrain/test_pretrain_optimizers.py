@@ -7,7 +7,7 @@ import pytest
 import torch
 from diffusers.optimization import get_scheduler
 
-from giornata.pretrain.training.optimizer import Optimizer, learning_rate
+from giornata.pretrain.training.optimizer import TrainingOptimizer, learning_rate
 from giornata.protocol.pretraining import Phase, Train
 from giornata.protocol.training.optimization import LrScheduler
 
@@ -70,7 +70,7 @@ def muon(each: list[torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
 @pytest.mark.parametrize("made", [adamw, adamw_8bit, muon], ids=lambda made: made.__name__)
 def test_updates_are_those_of_the_package(made: Made) -> None:
     mine, theirs = parameters(), parameters()
-    optimizer, packages = Optimizer(mine, train_of(made.__name__), fused=False), made(list(theirs.values()))
+    optimizer, packages = TrainingOptimizer(mine, train_of(made.__name__), fused=False), made(list(theirs.values()))
     for step in range(STEPS):
         give_gradients(mine, step)
         give_gradients(theirs, step)
@@ -84,11 +84,11 @@ def test_updates_are_those_of_the_package(made: Made) -> None:
 @pytest.mark.parametrize("name", ["adamw", "adamw_8bit", "muon"])
 def test_another_process_goes_on_from_the_tensors_to_the_byte(name: str) -> None:
     first, second = parameters(), parameters()
-    before = Optimizer(first, train_of(name), fused=False)
+    before = TrainingOptimizer(first, train_of(name), fused=False)
     for step in range(STEPS // 2):
         give_gradients(first, step)
         before.update(before.norm(), 1e-2)
-    after = Optimizer(second, train_of(name), fused=False)
+    after = TrainingOptimizer(second, train_of(name), fused=False)
     after.begin(before.steps)
     kept = {key: each.clone() for key, each in before.tensors().items()}
     assert kept.keys() == after.tensors().keys()

@@ -26,8 +26,8 @@ from giornata.pretrain.fit import (
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run import check
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import STATE, Committed, FileFacts, commit, name_of
-from giornata.pretrain.training.progress import Progress, origin_of
+from giornata.pretrain.training.committed import STATE, CommittedCheckpoint, FileFacts, commit, name_of
+from giornata.pretrain.training.progress import TrainingProgress, origin_of
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 
@@ -78,9 +78,9 @@ def test_trainers_that_crash_between_checkpoints_go_on(tmp_path: Path) -> None:
     def checkpoint(step: int) -> None:
         run, name = run_storage(config), name_of(step, 0)
         state = tmp_path / STATE
-        state.write_text(json.dumps(Progress(step=step).to_json()))
+        state.write_text(json.dumps(TrainingProgress(step=step).to_json()))
         run.put(state, f"checkpoints/{name}/{STATE}")
-        commit(run, Committed(name=name, step=step, phase=0, files={STATE: FileFacts.of(state)}))
+        commit(run, CommittedCheckpoint(name=name, step=step, phase=0, files={STATE: FileFacts.of(state)}))
 
     once, calls = crashing(10 * MOST_FRUITLESS, checkpoint)
     fit(config, actor=None, owner="", once=once)
@@ -100,9 +100,9 @@ def test_another_configuration_on_the_same_storage_is_refused_before_ray_starts(
     config = replace(config, encode=replace(config.encode, mode=Mode.COLOCATED))
     run, name, state = run_storage(config), name_of(5, 0), tmp_path / STATE
     origin = origin_of(config, 1, {"manifest": source.digest, "encoder": "e"})
-    state.write_text(json.dumps(Progress(step=5, step_in_phase=5, origin=origin).to_json()))
+    state.write_text(json.dumps(TrainingProgress(step=5, step_in_phase=5, origin=origin).to_json()))
     run.put(state, f"checkpoints/{name}/{STATE}")
-    commit(run, Committed(name=name, step=5, phase=0, files={STATE: FileFacts.of(state)}))
+    commit(run, CommittedCheckpoint(name=name, step=5, phase=0, files={STATE: FileFacts.of(state)}))
     check(config)
     with pytest.raises(InvalidInput, match="training or finished phases has changed"):
         check(replace(config, train=replace(config.train, adam_beta1=0.8)))

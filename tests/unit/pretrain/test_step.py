@@ -9,7 +9,7 @@ from tests.fixtures.pretrain_feeds import SCALING, batch
 from torch import nn
 
 from giornata.diffusion.optim.objective import Objective
-from giornata.pretrain.feeding.examples import Draws, Example, blank, pieces
+from giornata.pretrain.feeding.examples import Example, ExampleDraws, blank, pieces
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import Sharding
 from giornata.pretrain.training.peers import Channel, Peers
@@ -44,7 +44,7 @@ class OfTwo(Channel):
 
 
 def examples(uses: Sequence[tuple[int, int, int, int]], most: int) -> list[Example]:
-    draws = Draws(seed=1, timesteps=1000, scaling=SCALING)
+    draws = ExampleDraws(seed=1, timesteps=1000, scaling=SCALING)
     return [draws.example(each, 0) for each in pieces(batch(uses, 16), most)]
 
 

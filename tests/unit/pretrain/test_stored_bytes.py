@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain.encoding.encode_shards import ShardEncoder, Work
+from giornata.pretrain.encoding.encode_shards import EncodingTask, ShardEncoder
 from giornata.pretrain.encoding.encoder import Posterior, Text
 from giornata.pretrain.recipes import sd2_base
 
@@ -41,7 +41,7 @@ def test_a_row_takes_what_the_plan_says(tmp_path: Path, buckets: bool) -> None:
     config = sd2_base(str(tmp_path))
     config = replace(config, encode=replace(config.encode, encode_batch_size=5))
     config = replace(config, data=replace(config.data, enable_bucket=buckets))
-    work = Work(number=0, parts=("256", "512", "text"))
+    work = EncodingTask(number=0, parts=("256", "512", "text"))
     done = ShardEncoder(config, source, OfSd2Size(), threads=1).encode(work)
     expected = {"256": 2 * SAMPLE_BYTES[256], "512": 2 * SAMPLE_BYTES[512], "text": TEXT_BYTES}
     for part, size in expected.items():

@@ -14,7 +14,7 @@ from tests.fixtures.pretrain_metrics import log_rows, progress
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.evaluations import keep
 from giornata.pretrain.trackers import EventFiles, TrackedRow, Trackers, history, wandb_run
-from giornata.pretrain.training.committed import Committed
+from giornata.pretrain.training.committed import CommittedCheckpoint
 from giornata.protocol.pretraining import Evaluate, Tracking
 
 
@@ -63,7 +63,7 @@ def test_event_files_show_every_step_once_at_its_time_after_steps_are_trained_ag
 def test_a_tracker_that_begins_later_gets_what_lies_in_the_storage(tmp_path: Path) -> None:
     run = Storage.at(tmp_path / "run")
     log_rows(run, [1, 2, 3])
-    keep(run, Committed(name="step-00000002-phase-0", step=2, phase=0, files={}), {"step": 2, "cmmd": 0.5})
+    keep(run, CommittedCheckpoint(name="step-00000002-phase-0", step=2, phase=0, files={}), {"step": 2, "cmmd": 0.5})
     found = [shown.for_wandb() for shown in history(run)]
     assert found[0] == (1, {"train/loss": 1.0, "_timestamp": 1001.0})
     assert found[2] == (2, {"evaluation/cmmd": 0.5, "evaluation/step": 2, "_timestamp": 1002.0})

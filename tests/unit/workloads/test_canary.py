@@ -16,7 +16,7 @@ from giornata.protocol.pipe import Start
 from giornata.protocol.specs import CANARY_KIND, CanarySpec
 from giornata.workloads.canary.training import SMALL, CanaryRun, check_twins, train
 from giornata.workloads.canary.workload import CanaryWorkload, Hardware, check_products
-from giornata.workloads.interface import Outcome, Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 
 CPU = torch.device("cpu")
 
@@ -30,8 +30,8 @@ class Listener:
         self.losses: list[float] = []
         self.stop_in = stop_in
 
-    def wish(self) -> Wish:
-        return Wish.CHECKPOINT_AND_STOP if self.stop_in in self.phases else Wish.GO_ON
+    def wish(self) -> AgentRequest:
+        return AgentRequest.CHECKPOINT_AND_STOP if self.stop_in in self.phases else AgentRequest.GO_ON
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         if name not in self.phases:

@@ -10,7 +10,7 @@ import pytest
 from giornata.domain.errors import WorkloadFailed
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pipe import ResumePoint, Start
-from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.pretrain.ray_jobs import Listening, RunState
 from giornata.workloads.pretrain.workload import AWAY_S, RETOLD_STEPS, PretrainWorkload
 
@@ -21,7 +21,7 @@ UNHEARD = Listening()
 class Reported:
     """What the workload told the platform; `wishes` maps the number of the question to an answer."""
 
-    def __init__(self, wishes: dict[int, Wish] | None = None) -> None:
+    def __init__(self, wishes: dict[int, AgentRequest] | None = None) -> None:
         self.wishes, self.asked = wishes or {}, 0
         self.steps: list[int] = []
         self.checkpoints: list[tuple[int, dict[str, Any]]] = []
@@ -29,9 +29,9 @@ class Reported:
         self.phases: list[str] = []
         self.artifacts: dict[str, dict[str, Any]] = {}
 
-    def wish(self) -> Wish:
+    def wish(self) -> AgentRequest:
         self.asked += 1
-        return self.wishes.get(self.asked, Wish.GO_ON)
+        return self.wishes.get(self.asked, AgentRequest.GO_ON)
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         self.phases.append(name)
@@ -177,7 +177,7 @@ def test_checkpoints_that_an_attempt_before_has_handed_over_are_not_handed_over_
 
 def test_a_wish_to_stop_reaches_ray_and_the_last_checkpoint_counts(tmp_path: Path) -> None:
     looks = [RunState.RUNNING, told("checkpoint", step=9), RunState.STOPPED]
-    ray, reporter = PlayedRay(looks), Reported({1: Wish.CHECKPOINT_AND_STOP})
+    ray, reporter = PlayedRay(looks), Reported({1: AgentRequest.CHECKPOINT_AND_STOP})
     with pytest.raises(Stopped) as stopped:
         play(ray, reporter, tmp_path)
     assert ray.stopped == ["submission-1"]
@@ -185,7 +185,7 @@ def test_a_wish_to_stop_reaches_ray_and_the_last_checkpoint_counts(tmp_path: Pat
 
 
 def test_a_run_that_does_not_stop_is_left_behind(tmp_path: Path) -> None:
-    ray, reporter = PlayedRay([RunState.RUNNING]), Reported({1: Wish.CHECKPOINT_AND_STOP})
+    ray, reporter = PlayedRay([RunState.RUNNING]), Reported({1: AgentRequest.CHECKPOINT_AND_STOP})
     with pytest.raises(Stopped):
         play(ray, reporter, tmp_path)
     assert reporter.asked == 1  # then nothing more was asked of it
@@ -193,14 +193,14 @@ def test_a_run_that_does_not_stop_is_left_behind(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_is_lost_stops_the_run_and_nobody_waits_for_its_end(tmp_path: Path) -> None:
-    ray, reporter = PlayedRay([RunState.RUNNING, RuntimeError("not asked again")]), Reported({1: Wish.STOP})
+    ray, reporter = PlayedRay([RunState.RUNNING, RuntimeError("not asked again")]), Reported({1: AgentRequest.STOP})
     with pytest.raises(Stopped):
         play(ray, reporter, tmp_path)
     assert ray.stopped == ["submission-1"]
 
 
-@pytest.mark.parametrize("wish", [Wish.STOP, Wish.CHECKPOINT_AND_STOP])
-def test_a_wish_that_ray_did_not_hear_is_told_again(tmp_path: Path, wish: Wish) -> None:
+@pytest.mark.parametrize("wish", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
+def test_a_wish_that_ray_did_not_hear_is_told_again(tmp_path: Path, wish: AgentRequest) -> None:
     ray, reporter = PlayedRay([*[RunState.RUNNING] * 5, RunState.STOPPED]), Reported({1: wish})
     ray.deaf = 2
     with pytest.raises(Stopped):
@@ -274,7 +274,7 @@ def test_a_cluster_that_does_not_answer_yet_is_waited_for(tmp_path: Path) -> Non
     assert len(asked) == 3
     with pytest.raises(Stopped):
         never = PretrainWorkload(cluster=_nobody, clock_s=lambda: now[0], sleep=sleep)
-        never.run(start, Reported({1: Wish.STOP}))  # type: ignore[arg-type]
+        never.run(start, Reported({1: AgentRequest.STOP}))  # type: ignore[arg-type]
     with pytest.raises(WorkloadFailed, match="nobody there"):
         never.run(start, Reported())  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.joint import why_solo
 from giornata.protocol.specs import TrainSpec, shape_key_of
 from giornata.protocol.training.train_fields import held_count, validated_steps
-from giornata.workloads.interface import Wish
+from giornata.workloads.interface import AgentRequest
 from giornata.workloads.train.held_out import split
 from giornata.workloads.train.sample_set import from_files
 from giornata.workloads.train.tracking import rows_of
@@ -97,7 +97,7 @@ def test_the_curve_is_whole_after_a_stop_and_looking_changes_no_weight(
     seldom = studio.run(spec=studio.spec | {"validate_every_n_steps": 100})
     assert curve_of(seldom) == {5: curve[5]}
     assert seldom.artifacts == whole.artifacts
-    first = studio.run(RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP}))
+    first = studio.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
     last = studio.run(resume=studio.resume_point(first, 3))
     assert curve_of(first) | curve_of(last) == curve
     assert last.artifacts == whole.artifacts

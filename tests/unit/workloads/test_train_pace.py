@@ -13,7 +13,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.step_metrics import (
     FIRST_COST_S,
     LOSSES_EVERY_STEPS,
-    CheckpointCadence,
+    CheckpointSchedule,
     StepGauges,
     StepMeter,
 )
@@ -33,11 +33,11 @@ def spec_with(**changes: Any) -> TrainSpec:
     return TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=1, **changes)
 
 
-def pace(clock: Clock, *, mtbi_s: float = 200.0, max_at_risk_s: float = 1e9, **changes: Any) -> CheckpointCadence:
-    return CheckpointCadence(spec_with(**changes), mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s, clock=clock)
+def pace(clock: Clock, *, mtbi_s: float = 200.0, max_at_risk_s: float = 1e9, **changes: Any) -> CheckpointSchedule:
+    return CheckpointSchedule(spec_with(**changes), mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s, clock=clock)
 
 
-def due_after_s(pace: CheckpointCadence, clock: Clock) -> float:
+def due_after_s(pace: CheckpointSchedule, clock: Clock) -> float:
     """Seconds from now until a checkpoint is due, found in steps of 0.25 s."""
     began_s = clock.now_s
     while not pace.due(1):

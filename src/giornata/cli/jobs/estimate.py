@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.jobs.submission import Submission, check, send_inputs
+from giornata.cli.jobs.submission import SubmissionOptions, check, send_inputs
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import connect
 from giornata.cli.ui.output import Output
@@ -18,7 +18,7 @@ UNKNOWN = "not known"
 
 
 def estimate_job(
-    asked: Submission,
+    asked: SubmissionOptions,
     settings: Settings,
     fields: Callable[[], dict[str, Any]],
     out: Output,

@@ -42,7 +42,7 @@ OF_THE_OLD_JOB = "(the instance_prompt of the job that is continued; the server 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class SubmissionOptions:
     """The arguments of a command that submits a job to a server."""
 
     directory: Path | None
@@ -95,7 +95,7 @@ class Checked:
 
 
 def check(
-    asked: Submission,
+    asked: SubmissionOptions,
     settings: Settings,
     fields: Callable[[], dict[str, Any]],
     *,
@@ -170,7 +170,7 @@ def send_inputs(client: Client, job: Checked, out: Output) -> dict[str, Any]:
     return spec
 
 
-def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
+def _spec_faults(asked: SubmissionOptions, spec: dict[str, Any]) -> list[Fault]:
     """Return the faults of the spec.
 
     A continued job has none here: only the server knows the fields that are not given.
@@ -194,7 +194,7 @@ def _model_faults(spec: dict[str, Any], settings: Settings) -> list[Fault]:
         return list(model_faults(spec, hub=Hub(environment=os.environ, http=http), shares_files=shares_files))
 
 
-def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
+def _option_faults(asked: SubmissionOptions, spec: dict[str, Any]) -> list[Fault]:
     faults = []
     if asked.continued is None and asked.directory is None and not asked.subsets:
         hint = "give a folder with pictures, or continue a job with --continue JOB"
@@ -210,7 +210,7 @@ def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
     return faults
 
 
-def _folder(asked: Submission, spec: dict[str, Any], *, minimum: int, copies: Path) -> TrainingFolder | None:
+def _folder(asked: SubmissionOptions, spec: dict[str, Any], *, minimum: int, copies: Path) -> TrainingFolder | None:
     masks_into = copies if spec.get("masked_loss", spec.get("alpha_mask")) is True else None
     prompt = spec.get("instance_prompt") or (OF_THE_OLD_JOB if asked.continued else None)
     check = lengths_of(spec).of_captions

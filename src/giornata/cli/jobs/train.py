@@ -23,7 +23,7 @@ from giornata.cli.jobs.foreign import (
     without_file,
 )
 from giornata.cli.jobs.spec_options import parse_assignments
-from giornata.cli.jobs.submission import Submission, check, send
+from giornata.cli.jobs.submission import SubmissionOptions, check, send
 from giornata.cli.options import JsonFlag, misplaced, settings_of
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import connect
@@ -227,7 +227,7 @@ def train(
             webhook=webhook,
             model_cache_bytes=model_cache_bytes,
         )
-        queued = Submission(
+        queued = SubmissionOptions(
             directory=sources.directory,
             class_directory=sources.class_directory,
             subsets=sources.subsets,
@@ -270,7 +270,7 @@ def _misplaced(standalone: bool, follow: bool) -> list[Fault]:
 
 
 def _queue(
-    asked: Submission,
+    asked: SubmissionOptions,
     settings: Settings,
     fields: Callable[[], dict[str, Any]],
     out: Output,

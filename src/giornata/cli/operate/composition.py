@@ -37,7 +37,7 @@ SECRETS_KEY_FILE = "secrets.key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class House:
+class OpenControlPlane:
     """A control plane over its storage.
 
     `first_admin_key` is given once, at the very first start. `check_schema` raises Unavailable when another server
@@ -84,7 +84,9 @@ def api_settings_of(settings: Settings) -> ApiSettings:
 
 
 @contextmanager
-def open_house(settings: Settings, *, base_url: Callable[[], str], new_signing_key: bool = False) -> Iterator[House]:
+def open_control_plane(
+    settings: Settings, *, base_url: Callable[[], str], new_signing_key: bool = False
+) -> Iterator[OpenControlPlane]:
     """Open (and migrate, and at the first start install) the storage that `settings` name.
 
     `base_url` tells where this server is reached; only signed URLs of the filesystem need it. With `new_signing_key`
@@ -122,7 +124,7 @@ def open_house(settings: Settings, *, base_url: Callable[[], str], new_signing_k
             sealer=sealer,
         )
         check_schema = partial(_check_schema, store)
-        yield House(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
+        yield OpenControlPlane(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
     finally:
         store.close()
 

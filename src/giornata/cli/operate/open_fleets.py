@@ -37,7 +37,7 @@ OF_SERVERS_ALONE = frozenset(
 
 
 @dataclass(slots=True, kw_only=True)
-class Fleets:
+class OpenFleets:
     """The fleets that loops manage, and the local fleet of a fixed size, which needs no loop."""
 
     context: Context
@@ -75,7 +75,7 @@ def own_nodes(settings: Settings) -> range:
     return range(fewest, most + 1)
 
 
-def open_fleets(settings: Settings, context: Context, address: Callable[[], str], *, own: range | None) -> Fleets:
+def open_fleets(settings: Settings, context: Context, address: Callable[[], str], *, own: range | None) -> OpenFleets:
     """The fleets of the settings, and this machine's own nodes: a number of them, or as many as the queue needs, from
     the first to the last of `own`; None: none, ever.
 
@@ -103,7 +103,7 @@ def open_fleets(settings: Settings, context: Context, address: Callable[[], str]
         still = _open(LOCAL_FLEET, table, dependencies(table))
     identities = identities_of(each.fleet for each in governed.values())
     whole = replace(context, fleets=governed, identities=identities)
-    return Fleets(context=whole, fixed=still, fixed_nodes=fixed or 0)
+    return OpenFleets(context=whole, fixed=still, fixed_nodes=fixed or 0)
 
 
 def _faults_of_local(settings: Settings, varying: range | None) -> list[Fault]:

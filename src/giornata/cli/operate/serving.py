@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from giornata.api.app import create_app
 from giornata.api.server import serve
 from giornata.cli.operate.composition import (
-    House,
+    OpenControlPlane,
     api_settings_of,
-    open_house,
+    open_control_plane,
     write_server_file,
 )
 from giornata.cli.operate.open_fleets import open_fleets
@@ -47,11 +47,11 @@ def run_server(
     GiornataError when the server cannot start.
     """
     address = _Address(settings.public_url or "")
-    with open_house(settings, base_url=address, new_signing_key=new_signing_key) as house:
-        if house.first_admin_key is not None:
-            write_private(settings.data / ADMIN_KEY_FILE, house.first_admin_key + "\n")
-        fleets = open_fleets(settings, house.context, address, own=own_nodes)
-        app, loops = _app_with_loops(settings, house, fleets.context)
+    with open_control_plane(settings, base_url=address, new_signing_key=new_signing_key) as opened:
+        if opened.first_admin_key is not None:
+            write_private(settings.data / ADMIN_KEY_FILE, opened.first_admin_key + "\n")
+        fleets = open_fleets(settings, opened.context, address, own=own_nodes)
+        app, loops = _app_with_loops(settings, opened, fleets.context)
 
         def bound(url: str) -> None:
             address.url = settings.public_url or url
@@ -81,7 +81,7 @@ def run_server(
             leave()
 
 
-def _app_with_loops(settings: Settings, house: House, context: Context) -> tuple[FastAPI, Loops]:
+def _app_with_loops(settings: Settings, opened: OpenControlPlane, context: Context) -> tuple[FastAPI, Loops]:
     # A loop that gave jobs back wakes the claims that wait in the app, and the app shows how the loops fare.
     def wake() -> None:
         app.state.wakeup.notify()
@@ -91,7 +91,7 @@ def _app_with_loops(settings: Settings, house: House, context: Context) -> tuple
         context,
         settings=api_settings_of(settings),
         loops_status=loops.status,
-        checks={"migrations": house.check_schema},
+        checks={"migrations": opened.check_schema},
     )
     return app, loops
 

@@ -14,14 +14,14 @@ from giornata.control.ports.machine_store import MachineKey
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import Wanted
 from giornata.domain.admission import Admission, Answer, admit, unlimited
-from giornata.domain.health import MS_PER_HOUR, Health, newcomer
+from giornata.domain.health import MS_PER_HOUR, MachineHealth, newcomer
 from giornata.domain.machine_ids import owner_of
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import CANARY_KIND, CanarySpec
 from giornata.protocol.work import ClaimReply
 
-HealthByKey = dict[MachineKey, Health]
+HealthByKey = dict[MachineKey, MachineHealth]
 
 CANARY_WAITS_MS = MS_PER_HOUR  # for a machine that does not come back for it
 
@@ -67,7 +67,7 @@ def health_of_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at
 
 
 def admit_each(
-    tx: Transaction, ctx: Context, asked: Sequence[Wanted], known: Mapping[MachineKey, Health], *, at_ms: int
+    tx: Transaction, ctx: Context, asked: Sequence[Wanted], known: Mapping[MachineKey, MachineHealth], *, at_ms: int
 ) -> list[Admitted]:
     """Admit each of the claims in order; `known` is what `health_of_each` found."""
     begun: Counter[MachineKey] = Counter()  # by those who asked before in this very batch
@@ -111,7 +111,7 @@ def _admit(
     tx: Transaction,
     ctx: Context,
     wanted: Wanted,
-    known: Mapping[MachineKey, Health],
+    known: Mapping[MachineKey, MachineHealth],
     begun: Counter[MachineKey],
     *,
     at_ms: int,
@@ -137,7 +137,7 @@ def _answer(
     tx: Transaction,
     ctx: Context,
     wanted: Wanted,
-    health: Health | None,
+    health: MachineHealth | None,
     begun: Counter[MachineKey],
     *,
     kind: str,

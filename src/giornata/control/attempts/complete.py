@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from giornata.control.attempts.end_attempt import Ending, end_attempts
+from giornata.control.attempts.end_attempt import AttemptEnd, end_attempts
 from giornata.control.attempts.judge_machines import judge_successes
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
@@ -19,7 +19,7 @@ from giornata.protocol.work import AttemptEnded, CompleteAttempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Completion:
     """A report of completion, and the id of its attempt."""
 
     attempt_id: str
@@ -27,7 +27,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _LockedCompletion:
     """A report and the locked rows of its attempt. The attempt lives, and the job may succeed."""
 
     job: JobRow
@@ -41,17 +41,17 @@ def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptE
     Raises Conflict unless this attempt has committed every artifact that it names, and LeaseLost when the attempt
     ended otherwise.
     """
-    (answer,) = complete_each(ctx, [Done(attempt_id=attempt_id, report=report)])
+    (answer,) = complete_each(ctx, [Completion(attempt_id=attempt_id, report=report)])
     if isinstance(answer, GiornataError):
         raise answer
     return answer
 
 
-def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | GiornataError]:
+def complete_each(ctx: Context, done: Sequence[Completion]) -> list[AttemptEnded | GiornataError]:
     """Complete each of them in one transaction, as `complete` does. No two of one attempt."""
     now_ms = ctx.clock.now_ms()
     answers: dict[str, AttemptEnded | GiornataError] = {}
-    held: list[_Held] = []
+    held: list[_LockedCompletion] = []
     with ctx.store.begin() as tx:
         found = locked_each(tx, [each.attempt_id for each in done])
         committed = tx.artifacts.of_jobs([job.id for job, _ in found.values()])
@@ -66,7 +66,7 @@ def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | Gio
                 answers[each.attempt_id] = error
                 continue
             if repeated is None:
-                held.append(_Held(job=job, attempt=attempt, report=each.report))
+                held.append(_LockedCompletion(job=job, attempt=attempt, report=each.report))
             answers[each.attempt_id] = repeated or AttemptEnded(job_state=next_state(job.state, JobEvent.SUCCEED))
         if held:
             _succeed(tx, ctx, held, at_ms=now_ms)
@@ -85,12 +85,12 @@ def _answer(
     return None
 
 
-def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> None:
+def _succeed(tx: Transaction, ctx: Context, held: Sequence[_LockedCompletion], *, at_ms: int) -> None:
     same = {"ended_at_ms": at_ms, "error": None, "phase": "", "fruitless": 0}
     columns = {each.job.id: {"step": _step_of(each), "result": each.report.summary, **same} for each in held}
     tx.jobs.change_each([each.job for each in held], JobEvent.SUCCEED, columns)
     endings = [
-        Ending(job=each.job, attempt=each.attempt, reason=Reason.SUCCEEDED, alive=True, step=each.report.step)
+        AttemptEnd(job=each.job, attempt=each.attempt, reason=Reason.SUCCEEDED, alive=True, step=each.report.step)
         for each in held
     ]
     end_attempts(tx, endings, at_ms=at_ms, events=[_succeeded(each, at_ms=at_ms) for each in held])
@@ -101,12 +101,12 @@ def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int
     judge_successes(tx, ctx, [(each.job, each.attempt) for each in held], at_ms=at_ms)
 
 
-def _step_of(held: _Held) -> int:
+def _step_of(held: _LockedCompletion) -> int:
     """Return the step that the node reports; never below what is committed."""
     return max(held.report.step, held.job.committed_step)
 
 
-def _succeeded(held: _Held, *, at_ms: int) -> NewEvent:
+def _succeeded(held: _LockedCompletion, *, at_ms: int) -> NewEvent:
     return NewEvent(
         job_id=held.job.id,
         project_id=held.job.project_id,

@@ -13,7 +13,7 @@ from giornata.protocol.events import EventType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class AttemptEnd:
     """The end of an attempt, with its reason and the node's last words.
 
     `alive` says that the node itself is speaking now. Otherwise the attempt is billed up to now only while its lease
@@ -55,8 +55,8 @@ def end_attempt(
     log_tail: str = "",
     shared_fault: bool = False,
 ) -> None:
-    """End one attempt, as `end_attempts` does; see `Ending`."""
-    ending = Ending(
+    """End one attempt, as `end_attempts` does; see `AttemptEnd`."""
+    ending = AttemptEnd(
         job=job,
         attempt=attempt,
         reason=reason,
@@ -70,7 +70,9 @@ def end_attempt(
     end_attempts(tx, [ending], at_ms=at_ms)
 
 
-def end_attempts(tx: Transaction, endings: Sequence[Ending], *, at_ms: int, events: Sequence[NewEvent] = ()) -> None:
+def end_attempts(
+    tx: Transaction, endings: Sequence[AttemptEnd], *, at_ms: int, events: Sequence[NewEvent] = ()
+) -> None:
     """End the attempts, and add the events behind those of the ends. The jobs must be locked.
 
     Raises LeaseLost when one has ended already.
@@ -86,7 +88,7 @@ def end_attempts(tx: Transaction, endings: Sequence[Ending], *, at_ms: int, even
     tx.events.add_each([*(_event(each, at_ms=at_ms) for each in endings), *events])
 
 
-def _columns(ending: Ending, *, at_ms: int) -> Mapping[str, Any]:
+def _columns(ending: AttemptEnd, *, at_ms: int) -> Mapping[str, Any]:
     attempt = ending.attempt
     return {
         "renewed_at_ms": max(attempt.renewed_at_ms, at_ms) if ending.alive else attempt.renewed_at_ms,
@@ -100,7 +102,7 @@ def _columns(ending: Ending, *, at_ms: int) -> Mapping[str, Any]:
     }
 
 
-def _event(ending: Ending, *, at_ms: int) -> NewEvent:
+def _event(ending: AttemptEnd, *, at_ms: int) -> NewEvent:
     return NewEvent(
         job_id=ending.job.id,
         project_id=ending.job.project_id,

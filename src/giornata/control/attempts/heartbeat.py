@@ -31,7 +31,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _LockedHeartbeat:
     """A beat and the locked rows of its attempt."""
 
     job: JobRow
@@ -67,7 +67,7 @@ def heartbeat_each(ctx: Context, beats: Sequence[Beat]) -> list[HeartbeatReply |
         found = live_each(tx, [beat.attempt_id for beat in beats])
         lost = {key: value for key, value in found.items() if isinstance(value, LeaseLost)}
         held = [
-            _Held(job=value[0], attempt=value[1], said=beat.said)
+            _LockedHeartbeat(job=value[0], attempt=value[1], said=beat.said)
             for beat in beats
             if not isinstance(value := found[beat.attempt_id], LeaseLost)
         ]
@@ -78,7 +78,7 @@ def heartbeat_each(ctx: Context, beats: Sequence[Beat]) -> list[HeartbeatReply |
     return [replies[beat.attempt_id] for beat in beats]
 
 
-def _renew(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> list[AttemptRow]:
+def _renew(tx: Transaction, ctx: Context, held: Sequence[_LockedHeartbeat], *, at_ms: int) -> list[AttemptRow]:
     renewals = [(each.job, each.attempt, _progress(each, at_ms=at_ms)) for each in held]
     renewed = renew_leases(tx, ctx, renewals, at_ms=at_ms)
     _note_progress(tx, ctx, held, renewed, at_ms=at_ms)
@@ -86,7 +86,7 @@ def _renew(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) 
 
 
 def _replies(
-    tx: Transaction, ctx: Context, held: Sequence[_Held], renewed: Sequence[AttemptRow], *, at_ms: int
+    tx: Transaction, ctx: Context, held: Sequence[_LockedHeartbeat], renewed: Sequence[AttemptRow], *, at_ms: int
 ) -> Mapping[str, HeartbeatReply | LeaseLost]:
     beats = {
         each.attempt.node_id: NodeBeat(
@@ -114,7 +114,7 @@ def _replies(
     return {attempt.id: reply(attempt) for attempt in renewed}
 
 
-def _progress(held: _Held, *, at_ms: int) -> Mapping[str, Any]:
+def _progress(held: _LockedHeartbeat, *, at_ms: int) -> Mapping[str, Any]:
     attempt = held.attempt
     return {
         # Beats may overtake one another on the way.
@@ -129,7 +129,7 @@ def _progress(held: _Held, *, at_ms: int) -> Mapping[str, Any]:
 
 
 def _note_progress(
-    tx: Transaction, ctx: Context, held: Sequence[_Held], renewed: Sequence[AttemptRow], *, at_ms: int
+    tx: Transaction, ctx: Context, held: Sequence[_LockedHeartbeat], renewed: Sequence[AttemptRow], *, at_ms: int
 ) -> None:
     steps = {
         each.job.id: {"step": attempt.last_step, "phase": each.said.phase, **_announced(each.said)}

@@ -13,7 +13,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.health import (
     Failure,
-    Health,
+    MachineHealth,
     common_cause,
     confirmed,
     failed,
@@ -125,7 +125,7 @@ def judge_successes(tx: Transaction, ctx: Context, ended: Sequence[tuple[JobRow,
             tx.machines.put(judged)
 
 
-def _is_settled(health: Health | None) -> bool:
+def _is_settled(health: MachineHealth | None) -> bool:
     return health is not None and health.settled
 
 

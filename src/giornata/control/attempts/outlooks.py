@@ -8,7 +8,7 @@ from giornata.control.context import Context
 from giornata.control.fleet_views import bidders
 from giornata.control.ports.machine_store import BannedJob, ConnectedNode
 from giornata.control.ports.store import Transaction
-from giornata.domain.backoff import Host, Outlook, outlook
+from giornata.domain.backoff import BackoffNode, Outlook, outlook
 from giornata.domain.capacity import Demand, Offer
 from giornata.domain.fleet_share import Bidder
 from giornata.domain.health import MachineState, cool_down_ends_ms
@@ -50,7 +50,7 @@ class Outlooks:
         )
 
     @cached_property
-    def _hosts(self) -> Sequence[Host]:
+    def _hosts(self) -> Sequence[BackoffNode]:
         quarantines = self._quarantines
         return [_host(node, quarantines.get(node.machine_id, {})) for node in self._nodes]
 
@@ -81,7 +81,7 @@ class Outlooks:
         return min(within_s, LOCAL_START_S) if local else within_s
 
 
-def _host(node: ConnectedNode, quarantines: Mapping[str, int | None]) -> Host:
+def _host(node: ConnectedNode, quarantines: Mapping[str, int | None]) -> BackoffNode:
     project_id = None if node.project_id == ROOT_PROJECT else node.project_id
     offer = Offer(kinds=node.kinds, vram_bytes=node.vram_bytes, project_id=project_id)
-    return Host(machine_id=node.machine_id, offer=offer, quarantines=quarantines)
+    return BackoffNode(machine_id=node.machine_id, offer=offer, quarantines=quarantines)

@@ -6,7 +6,7 @@ from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, CheckpointRow, JobRow
 from giornata.control.storage.fence import live, refuse_ended
-from giornata.control.storage.look_at_bytes import Look, look_at_bytes, note_look
+from giornata.control.storage.look_at_bytes import FoundBytes, look_at_bytes, note_look
 from giornata.domain.errors import LeaseLost, NotFound, Unavailable
 from giornata.protocol.events import EventType
 
@@ -59,7 +59,7 @@ def _reject(
     job: JobRow,
     attempt: AttemptRow,
     checkpoint: CheckpointRow,
-    look: Look,
+    look: FoundBytes,
     *,
     message: str,
     at_ms: int,
@@ -76,7 +76,7 @@ def _doubt(
     job: JobRow,
     attempt: AttemptRow,
     checkpoint: CheckpointRow,
-    look: Look,
+    look: FoundBytes,
     *,
     message: str,
     at_ms: int,

@@ -17,7 +17,7 @@ KEPT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experience:
+class PaceHistory:
     """Medians over `jobs` finished jobs with steps of the same shape."""
 
     jobs: int
@@ -35,7 +35,7 @@ class Experience:
         return cost_micro_usd(price_micro_usd_per_hour=self.price_micro_usd_per_hour, billed_ms=billed_ms)
 
 
-def experience(tx: Transaction, job: JobRecord) -> Experience | None:
+def experience(tx: Transaction, job: JobRecord) -> PaceHistory | None:
     """Return medians of the project's latest jobs like this one; None when there was none."""
     finished = tx.job_reads.finished(
         project_id=job.project_id, kind=job.kind, shape_key=job.shape_key, limit=LOOKED_AT
@@ -43,12 +43,12 @@ def experience(tx: Transaction, job: JobRecord) -> Experience | None:
     return of_records(finished)
 
 
-def of_records(finished: Sequence[FinishedRecord]) -> Experience | None:
+def of_records(finished: Sequence[FinishedRecord]) -> PaceHistory | None:
     """Return the medians of the records that made at least two steps; None when there is none."""
     known = [record for record in finished if _step_s(record) is not None]
     if not known:
         return None
-    return Experience(
+    return PaceHistory(
         jobs=len(known),
         step_s=median(value for record in known if (value := _step_s(record)) is not None),
         start_s=median(_start_s(record) for record in known),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleets.provider_backoff import keep_quiet
-from giornata.control.ports.fleet import Fleet, Instance, InstanceState, Outdated, Renews, TellsShortage
+from giornata.control.ports.fleet import FleetDriver, Instance, InstanceState, Outdated, Renews, TellsShortage
 from giornata.control.ports.fleet_store import FleetRow
 from giornata.domain.errors import FleetRefused, FleetUnavailable
 
@@ -58,7 +58,7 @@ def _is_settled(row: FleetRow, now_ms: int) -> bool:
     return row.told == row.desired and (row.changed_at_ms or 0) + SETTLES_WITHIN_MS < now_ms
 
 
-def _why_many(fleet: Fleet, *, there: int, asked: int) -> str:
+def _why_many(fleet: FleetDriver, *, there: int, asked: int) -> str:
     """Return why more nodes run than were asked for. The words stand until the next turn of scaling sets the number
     again.
     """

@@ -13,9 +13,17 @@ from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound, Unavailable
-from giornata.domain.fleet_plan import FleetLimits, limited
+from giornata.domain.fleet_plan import ScalingLimits, limited
 from giornata.domain.health import Failure as HeldFailure
-from giornata.domain.health import Health, MachineState, cool_down_ends_ms, let_go, newcomer, shut_out, strikes_at
+from giornata.domain.health import (
+    MachineHealth,
+    MachineState,
+    cool_down_ends_ms,
+    let_go,
+    newcomer,
+    shut_out,
+    strikes_at,
+)
 from giornata.domain.job import JobState
 from giornata.protocol.fleets import Fleet, Machine, MachinePage, ScaleFleet
 from giornata.protocol.fleets import HeldFailure as ShownFailure
@@ -91,7 +99,7 @@ def _of_machine(ctx: Context, tx: Transaction, machine_id: str, now_ms: int) -> 
     return MachinePage(items=tuple(_shown(ctx, each, now_ms) for each in tx.machines.of_machine(machine_id)))
 
 
-def _shown(ctx: Context, health: Health, now_ms: int) -> Machine:
+def _shown(ctx: Context, health: MachineHealth, now_ms: int) -> Machine:
     policy = ctx.policy.health
     ends_ms = cool_down_ends_ms(health, policy=policy)
     return Machine(
@@ -148,7 +156,7 @@ def scale_by_hand(ctx: Context, caller: Caller, name: str, request: ScaleFleet) 
     with ctx.store.begin() as tx:
         row = _row(tx, governed)
         changes = {field: getattr(request, field) for field in request.model_fields_set}
-        limits = FleetLimits(**{**row.limits, **changes})
+        limits = ScalingLimits(**{**row.limits, **changes})
         _check(governed, limits)
         if limits.set_ones() != row.limits:
             tx.fleets.update(name, limits=limits.set_ones())
@@ -177,7 +185,7 @@ def _row(tx: Transaction, governed: GovernedFleet) -> FleetRow:
     return row
 
 
-def _check(governed: GovernedFleet, limits: FleetLimits) -> None:
+def _check(governed: GovernedFleet, limits: ScalingLimits) -> None:
     merged = limited(governed.scaling, limits, paused=False)
     if merged.min_nodes > merged.max_nodes:
         where = "max_nodes" if limits.max_nodes is not None else "min_nodes"

@@ -15,9 +15,9 @@ from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_views import share_left
 from giornata.control.fleets.provider_backoff import is_quiet, keep_quiet
 from giornata.control.ports.fleet import Instance
-from giornata.control.ports.machine_store import Reallocation, Seat
+from giornata.control.ports.machine_store import LastNode, Reallocation
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.domain.health import Health, MachineState, common_cause, cool_down_ends_ms, cooled_down
+from giornata.domain.health import MachineHealth, MachineState, common_cause, cool_down_ends_ms, cooled_down
 
 log = logging.getLogger("giornata.reap")
 
@@ -59,12 +59,12 @@ def reap(ctx: Context) -> Reaped:
 class _Suspect:
     """A machine to be replaced, and its provider's instance."""
 
-    seat: Seat
+    seat: LastNode
     instance: Instance
     reason: str
 
 
-def _another_chance(ctx: Context, health: Health) -> bool:
+def _another_chance(ctx: Context, health: MachineHealth) -> bool:
     now_ms, policy = ctx.clock.now_ms(), ctx.policy.health
     ends_ms = cool_down_ends_ms(health, policy=policy)
     if ends_ms is None or now_ms < ends_ms:
@@ -76,12 +76,12 @@ def _another_chance(ctx: Context, health: Health) -> bool:
 
 
 def _by_fleet(
-    ctx: Context, seats: Sequence[Seat], quarantined: Sequence[Health]
-) -> Mapping[str, Sequence[tuple[Seat, str]]]:
+    ctx: Context, seats: Sequence[LastNode], quarantined: Sequence[MachineHealth]
+) -> Mapping[str, Sequence[tuple[LastNode, str]]]:
     """Return seats with the reason to replace the machine: of a governed fleet, heard of lately, no good for its
     kinds.
     """
-    found: dict[str, list[tuple[Seat, str]]] = defaultdict(list)
+    found: dict[str, list[tuple[LastNode, str]]] = defaultdict(list)
     for seat in seats:
         governed = ctx.fleets.get(seat.fleet)
         if governed is None:
@@ -94,7 +94,7 @@ def _by_fleet(
     return found
 
 
-def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Seat, str]]) -> Reaped:
+def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[LastNode, str]]) -> Reaped:
     if is_quiet(ctx, governed.name):
         return Reaped()
     try:
@@ -114,13 +114,13 @@ def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Sea
         return Reaped()
 
 
-def _others(listed: Sequence[Instance], there: Sequence[tuple[Seat, str]]) -> list[str]:
+def _others(listed: Sequence[Instance], there: Sequence[tuple[LastNode, str]]) -> list[str]:
     ours = {seat.instance_id for seat, _ in there} | {seat.machine_id for seat, _ in there}
     return [each.id for each in listed if each.id not in ours and each.machine_id not in ours]
 
 
 def _suspects(
-    ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Seat, str]], listed: Sequence[Instance]
+    ctx: Context, governed: GovernedFleet, there: Sequence[tuple[LastNode, str]], listed: Sequence[Instance]
 ) -> list[_Suspect]:
     """Return the machines that the provider lists, by the id that the node says, or by the machine's; those that
     leave already first.
@@ -179,7 +179,7 @@ def _reallocate(ctx: Context, governed: GovernedFleet, suspect: _Suspect) -> boo
     return True
 
 
-def _note(ctx: Context, governed: GovernedFleet, seat: Seat, instance_id: str, *, reason: str) -> None:
+def _note(ctx: Context, governed: GovernedFleet, seat: LastNode, instance_id: str, *, reason: str) -> None:
     with ctx.store.begin() as tx:
         tx.machines.add_reallocation(
             Reallocation(

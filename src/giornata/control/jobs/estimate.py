@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from giornata.control.access.permissions import require_user
-from giornata.control.budgets.history import Experience, experience
+from giornata.control.budgets.history import PaceHistory, experience
 from giornata.control.context import Caller, Context
 from giornata.control.jobs.forecast_start import Expectation, expect
 from giornata.control.jobs.prepare_job import prepare_job
 from giornata.control.jobs.submit import turn_of
-from giornata.control.ports.money_store import Place
+from giornata.control.ports.money_store import NodePlaces
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
@@ -81,7 +81,7 @@ def _from_published(first: FirstEstimate) -> dict[str, Any]:
     }
 
 
-def _from_experience(job: JobRecord, known: Experience) -> dict[str, Any]:
+def _from_experience(job: JobRecord, known: PaceHistory) -> dict[str, Any]:
     steps = job.total_steps
     count = "1 finished job" if known.jobs == 1 else f"{known.jobs} finished jobs"
     return {
@@ -93,7 +93,7 @@ def _from_experience(job: JobRecord, known: Experience) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class GpuOffer:
     """A GPU on which the job may run, and its price for an hour; None when nobody states one."""
 
     pace: PublishedPace
@@ -120,25 +120,25 @@ def first_estimate(tx: Transaction, ctx: Context, job: JobRecord) -> FirstEstima
     return _ranges(job, job.total_steps, offers, whose, side_px=_side_px(tx, job))
 
 
-def _of_nodes(nodes: Sequence[Place]) -> tuple[list[Offer], str]:
+def _of_nodes(nodes: Sequence[NodePlaces]) -> tuple[list[GpuOffer], str]:
     known = [(pace, node.price_micro_usd_per_hour) for node in nodes if (pace := published_pace(node.device))]
     if not known:
         devices = sorted({node.device or "a device without a name" for node in nodes})
         return [], ", ".join(devices[:3])
-    offers = [Offer(pace=pace, price_micro_usd_per_hour=price) for pace, price in known]
+    offers = [GpuOffer(pace=pace, price_micro_usd_per_hour=price) for pace, price in known]
     return offers, f"at the prices of the nodes that are connected ({_names(offers)})"
 
 
-def _without_nodes(tx: Transaction, ctx: Context, job: JobRecord) -> tuple[list[Offer], str]:
+def _without_nodes(tx: Transaction, ctx: Context, job: JobRecord) -> tuple[list[GpuOffer], str]:
     """Return offers on any GPU of the table: at prices of the fleets that give nodes for such jobs, else at
     published ones.
     """
     prices = _prices_of_fleets(tx, ctx, job)
     if prices:
-        offers = [Offer(pace=pace, price_micro_usd_per_hour=price) for pace in PUBLISHED_PACES for price in prices]
+        offers = [GpuOffer(pace=pace, price_micro_usd_per_hour=price) for pace in PUBLISHED_PACES for price in prices]
         return offers, f"on any of {_names(offers)}, for no node is connected, at the prices of the fleets"
     offers = [
-        Offer(pace=pace, price_micro_usd_per_hour=pace.price_micro_usd_per_hour)
+        GpuOffer(pace=pace, price_micro_usd_per_hour=pace.price_micro_usd_per_hour)
         for pace in PUBLISHED_PACES
         if pace.price_micro_usd_per_hour is not None
     ]
@@ -152,7 +152,7 @@ def _prices_of_fleets(tx: Transaction, ctx: Context, job: JobRecord) -> Collecti
     return {row.price_micro_usd_per_hour for row in rows if row.name in able and row.price_micro_usd_per_hour}
 
 
-def _names(offers: Sequence[Offer]) -> str:
+def _names(offers: Sequence[GpuOffer]) -> str:
     return ", ".join(dict.fromkeys(offer.pace.gpu for offer in offers))
 
 
@@ -190,7 +190,7 @@ def _mean_area_px(tx: Transaction, job: JobRecord, dataset_id: str | None) -> fl
     return total / sum(item.repeats for item in items)
 
 
-def _ranges(job: JobRecord, steps: int, offers: Sequence[Offer], whose: str, *, side_px: float) -> FirstEstimate:
+def _ranges(job: JobRecord, steps: int, offers: Sequence[GpuOffer], whose: str, *, side_px: float) -> FirstEstimate:
     spec = job.spec
     pictures = spec["train_batch_size"] * spec["gradient_accumulation_steps"]
     pictures *= 2 if spec["with_prior_preservation"] else 1

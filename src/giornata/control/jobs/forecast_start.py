@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from giornata.control.budgets.history import Experience, of_records
+from giornata.control.budgets.history import PaceHistory, of_records
 from giornata.control.context import Foundations
 from giornata.control.policy import Policy
-from giornata.control.ports.money_store import Ahead, AtWork, Place
+from giornata.control.ports.money_store import NodePlaces, QueueAhead, RunningJob
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.estimates import Forecast, forecast
 
-Paces = Mapping[str, Experience]
+Paces = Mapping[str, PaceHistory]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def expect(
     return Expectation(forecast=found, words=_words(places, free, ahead))
 
 
-def _words(places: Sequence[Place], free: Sequence[float], ahead: Sequence[Ahead]) -> str:
+def _words(places: Sequence[NodePlaces], free: Sequence[float], ahead: Sequence[QueueAhead]) -> str:
     running = sum(len(place.at_work) for place in places)
     waiting = sum(each.jobs for each in ahead)
     return (
@@ -65,14 +65,14 @@ def _paces(tx: Transaction, project_id: str) -> Paces:
     return {shape: known for shape, known in found.items() if known is not None}
 
 
-def _durations(ahead: Iterable[Ahead], paces: Paces) -> Iterator[float]:
+def _durations(ahead: Iterable[QueueAhead], paces: Paces) -> Iterator[float]:
     """Yield the seconds of each job ahead: those of one shape have equal parts of the steps that are left."""
     for each in ahead:
         takes_s = paces[each.shape_key].start_s + paces[each.shape_key].step_s * (each.steps or 0) / each.jobs
         yield from (takes_s for _ in range(each.jobs))
 
 
-def _free(place: Place, paces: Paces, *, now_ms: int) -> Iterator[float]:
+def _free(place: NodePlaces, paces: Paces, *, now_ms: int) -> Iterator[float]:
     yield from (0.0 for _ in range(place.places - len(place.at_work)))
     for work in place.at_work:
         left_s = _left_s(work, paces.get(work.shape_key), now_ms=now_ms)
@@ -80,7 +80,7 @@ def _free(place: Place, paces: Paces, *, now_ms: int) -> Iterator[float]:
             yield left_s
 
 
-def _left_s(work: AtWork, known: Experience | None, *, now_ms: int) -> float | None:
+def _left_s(work: RunningJob, known: PaceHistory | None, *, now_ms: int) -> float | None:
     """Return the seconds that a running job still takes: by its own pace, or by that of others like it; None if not
     known.
     """

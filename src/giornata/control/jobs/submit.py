@@ -27,7 +27,7 @@ IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class JobRequest:
     """A request for a job, with its caller and key."""
 
     caller: Caller
@@ -46,13 +46,13 @@ def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: st
     they come at the same moment: the key is written in the job's own transaction. Raises Forbidden, InvalidInput
     with every fault, OverBudget, and IdempotencyMismatch when the key came with another body before.
     """
-    (answer,) = submit_each(ctx, [Submission(caller=caller, request=request, idempotency_key=idempotency_key)])
+    (answer,) = submit_each(ctx, [JobRequest(caller=caller, request=request, idempotency_key=idempotency_key)])
     if isinstance(answer, GiornataError):
         raise answer
     return answer
 
 
-def submit_each(ctx: Context, asked: Sequence[Submission]) -> list[Submitted | GiornataError]:
+def submit_each(ctx: Context, asked: Sequence[JobRequest]) -> list[Submitted | GiornataError]:
     """Submit one after the other in one transaction, as `submit` does. No two of one project have the same key.
 
     Raises what `submit` raises when that was found out after something had been written: then nothing of all is.
@@ -67,7 +67,7 @@ def submit_each(ctx: Context, asked: Sequence[Submission]) -> list[Submitted | G
 
 
 def _submit_to(
-    tx: Transaction, ctx: Context, project_id: str, asked: Mapping[int, Submission]
+    tx: Transaction, ctx: Context, project_id: str, asked: Mapping[int, JobRequest]
 ) -> Mapping[int, Submitted | GiornataError]:
     project = tx.projects.get(project_id)
     answers: dict[int, Submitted | GiornataError] = {}
@@ -92,7 +92,7 @@ def _submit_to(
     return {**answers, **dict(zip(new, replies, strict=True))}
 
 
-def _prepared(ctx: Context, tx: Transaction, asked: Submission) -> JobRecord | Submitted:
+def _prepared(ctx: Context, tx: Transaction, asked: JobRequest) -> JobRecord | Submitted:
     """Return the job that is to be queued, its key stored; or the one that the key stands for already."""
     caller, request, key = asked.caller, asked.request, asked.idempotency_key
     require_user(caller)

@@ -64,7 +64,7 @@ class Limits:
     nodes_say_their_price: bool = False  # nobody here knows what a node costs: its own word counts
 
 
-class Fleet(Protocol):
+class FleetDriver(Protocol):
     """Nodes of one provider under one scaling policy.
 
     Every method raises FleetUnavailable when the provider cannot be asked just now, and FleetRefused when it will
@@ -111,7 +111,7 @@ class PricesOffers(Protocol):
     def prices(self) -> Mapping[str, int]:
         """Return micro-dollars an hour by `Instance.offer`. An offer that is not named here costs what `price` says.
 
-        Raises as the methods of `Fleet` do.
+        Raises as the methods of `FleetDriver` do.
         """
 
 
@@ -122,7 +122,7 @@ class TellsShortage(Protocol):
     def shortage(self) -> str:
         """Return why another number of instances runs than was asked for; empty when the provider says nothing.
 
-        Asked only while there are too few or too many. Raises as the methods of `Fleet` do.
+        Asked only while there are too few or too many. Raises as the methods of `FleetDriver` do.
         """
 
 
@@ -149,12 +149,12 @@ class Renews(Protocol):
         """True when some can be renewed while others work. False: the provider restarts all of them at once."""
 
     def outdated(self) -> Outdated:
-        """Return what differs from the settings, of instances that are to stay. Raises as the methods of `Fleet`."""
+        """Return what differs from the settings, of instances that are to stay. Raises as other methods."""
 
     def renew(self, instance_ids: Collection[str]) -> None:
         """Have these come again as the settings are now; where it is not one by one, all of them. What the provider
         makes from now on is as the settings are now, also when no instance is named.
 
         None of them holds a job. The number stays. An instance that is renewed or gone is left alone: the call may be
-        repeated. Raises as the methods of `Fleet`.
+        repeated. Raises as the methods of `FleetDriver`.
         """

@@ -7,7 +7,7 @@ from giornata.domain.errors import Unauthenticated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class WorkloadIdentity:
     """The identity that a provider's token gives the node that sent it: its machine and its fleet.
 
     `expires_at_ms` (epoch ms of the server's clock) is when the token is no longer good.
@@ -21,7 +21,7 @@ class Workload:
 class WorkloadIdentities(Protocol):
     """Reads the tokens that the providers of this installation's fleets give to their workloads."""
 
-    def recognise(self, token: str) -> Workload:
+    def recognise(self, token: str) -> WorkloadIdentity:
         """Return the workload that this token is of.
 
         Raises Unauthenticated unless it is genuine, for this installation, good now, and of one of its fleets;
@@ -32,7 +32,7 @@ class WorkloadIdentities(Protocol):
 class NoIdentities:
     """Refuses every token, for installations none of whose fleets has a provider that gives tokens."""
 
-    def recognise(self, token: str) -> Workload:
+    def recognise(self, token: str) -> WorkloadIdentity:
         """Raises Unauthenticated, whatever the token is."""
         del token
         raise Unauthenticated("no fleet of this installation takes tokens of a provider; send a key: gk_…")

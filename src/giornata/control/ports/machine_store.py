@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from giornata.control.ports.fleet import Instance
 from giornata.control.ports.work_rows import AttemptRow
 from giornata.domain.backoff import Ban
-from giornata.domain.health import Health, MachineState
+from giornata.domain.health import MachineHealth, MachineState
 from giornata.domain.reasons import Reason
 
 MachineKey = tuple[str, str]  # machine id, kind of job
@@ -37,7 +37,7 @@ class Engagement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class LastNode:
     """The node that was last heard of on a machine, and what its provider calls it.
 
     `leaving_at_ms`: since when its instance is to go; `asked`: the provider was asked to replace it.
@@ -67,20 +67,20 @@ class Reallocation:
 class Machines(Protocol):
     """Queries for the health of machines, for each kind of job; a machine that never ended a job has no row."""
 
-    def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, Health]:
+    def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, MachineHealth]:
         """Return the rows that there are, as they are just now."""
 
-    def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
+    def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, MachineHealth]:
         """Return the rows that there are, held until the transaction ends. Once in a transaction, after the jobs and
         nodes.
 
         They are locked in the order of their keys, so that two who want several do not wait for one another.
         """
 
-    def make_sure(self, health: Health) -> None:
+    def make_sure(self, health: MachineHealth) -> None:
         """Insert the row unless the machine has one for the kind."""
 
-    def put(self, health: Health) -> None:
+    def put(self, health: MachineHealth) -> None:
         """Write a row that is locked."""
 
     def engagement(self, machine_id: str, kind: str, *, since_ms: int) -> Engagement: ...
@@ -94,13 +94,13 @@ class Machines(Protocol):
     def of_canary(self, job_id: str) -> Sequence[MachineKey]:
         """Return the rows that wait for this canary."""
 
-    def in_state(self, state: MachineState, *, limit: int) -> Sequence[Health]:
+    def in_state(self, state: MachineState, *, limit: int) -> Sequence[MachineHealth]:
         """Return rows in this state, those that are in it longest first."""
 
-    def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[Health]:
+    def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[MachineHealth]:
         """Return all rows, those with the latest change of state first; `before` is (since_ms, "machine kind")."""
 
-    def of_machine(self, machine_id: str) -> Sequence[Health]:
+    def of_machine(self, machine_id: str) -> Sequence[MachineHealth]:
         """Return the machine's rows, one for each kind."""
 
     def kinds_of(self, machine_id: str) -> frozenset[str]:
@@ -123,10 +123,10 @@ class Machines(Protocol):
     def is_live(self, job_id: str) -> bool:
         """Return True when the job has not ended."""
 
-    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[Seat]:
+    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[LastNode]:
         """Return the node last heard of on each of these machines, where one was heard of since then."""
 
-    def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
+    def leave(self, seat: LastNode, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
         """Give the node no more work and tell it to leave; note since when its instance is to go."""
 
     def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:

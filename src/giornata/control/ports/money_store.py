@@ -11,7 +11,7 @@ from giornata.domain.costs import Billed, Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class PausedJob:
     """A job that was moved out of the queue, or back into it."""
 
     job_id: str
@@ -19,7 +19,7 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class BilledHost:
     """A billed host: an instance of a provider, or a node that nobody but itself tells of.
 
     `billed` are the intervals at one price, in order; the last ends with the last sign of life, if it goes on.
@@ -54,7 +54,7 @@ class WorkRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
+class QueueAhead:
     """Queued jobs with steps of one shape; `steps` are left in all of them, None when one does not say how many."""
 
     shape_key: str
@@ -63,7 +63,7 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtWork:
+class RunningJob:
     """A running job, as far as its pace goes."""
 
     shape_key: str
@@ -74,11 +74,11 @@ class AtWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NodePlaces:
     """A node: how many jobs it takes at one time, those that it has, its device, and what an hour of it costs."""
 
     places: int
-    at_work: tuple[AtWork, ...]
+    at_work: tuple[RunningJob, ...]
     device: str = ""
     price_micro_usd_per_hour: int = 0
 
@@ -93,17 +93,17 @@ class Forecasts(Protocol):
         The price is the node's whole.
         """
 
-    def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> Sequence[Ahead]:
+    def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> Sequence[QueueAhead]:
         """Return the queued jobs that go before one that is queued like this, by the shape of their steps."""
 
-    def places(self, *, kind: str, project_id: str, min_vram_bytes: int, seen_since_ms: int) -> Sequence[Place]:
+    def places(self, *, kind: str, project_id: str, min_vram_bytes: int, seen_since_ms: int) -> Sequence[NodePlaces]:
         """Return the nodes that may take such a job, heard of lately and not leaving."""
 
 
-class Costs(Protocol):
+class CostQueries(Protocol):
     """Queries for the events and costs of a stretch of time."""
 
-    def hosts(self, *, from_ms: int, before_ms: int) -> Sequence[Host]:
+    def hosts(self, *, from_ms: int, before_ms: int) -> Sequence[BilledHost]:
         """Return the hosts that were billed at any moment of the time."""
 
     def stays(self, *, from_ms: int, before_ms: int) -> Sequence[StayRecord]:
@@ -140,11 +140,11 @@ class Pausing(Protocol):
     def projects_waiting(self) -> Sequence[str]:
         """Return the projects with jobs that wait for the project's money."""
 
-    def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> Sequence[Parked]:
+    def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> Sequence[PausedJob]:
         """Move queued jobs of the project out of the queue, until this budget of the project has money. One whose
         silent attempt may come back stays, and so do those that somebody holds just now."""
 
-    def resume_paused(self, project_id: str, *, limit: int) -> Sequence[Parked]:
+    def resume_paused(self, project_id: str, *, limit: int) -> Sequence[PausedJob]:
         """Move jobs that wait for the project's money back into the queue, but those that somebody holds."""
 
     def warned(self, project_id: str, *, at_ms: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Protocol
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Bans, Machines, Paces
-from giornata.control.ports.money_store import Costs, Forecasts, Pausing, Spending
+from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, Spending
 from giornata.control.ports.user_store import (
     Datasets,
     Garbage,
@@ -55,7 +55,7 @@ class Transaction(Protocol):
     garbage: Garbage
     spending: Spending
     forecasts: Forecasts
-    costs: Costs
+    costs: CostQueries
     pausing: Pausing
     secrets: Secrets
     machines: Machines

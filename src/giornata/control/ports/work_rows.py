@@ -162,7 +162,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class QueuedDemand:
     """A group of queued jobs that are alike in what they ask of a node; `count` of them.
 
     A node may take them when it serves the project and the kind, its GPU memory is at least `min_vram_bytes` or not

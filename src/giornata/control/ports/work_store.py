@@ -12,7 +12,6 @@ from giornata.control.ports.work_rows import (
     Beginning,
     BlobRow,
     CheckpointRow,
-    Demand,
     Earlier,
     InputRow,
     JobRow,
@@ -20,6 +19,7 @@ from giornata.control.ports.work_rows import (
     NodeBeat,
     NodeRow,
     NodeSighting,
+    QueuedDemand,
     Taking,
     Wanted,
 )
@@ -73,7 +73,7 @@ class Jobs(Protocol):
         or `for-another` (machine).
         """
 
-    def demand(self) -> list[Demand]:
+    def demand(self) -> list[QueuedDemand]:
         """Return all queued jobs by what they ask of a node: largest groups first, those for anybody before the
         others.
 

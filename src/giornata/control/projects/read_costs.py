@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 from giornata.control.access.permissions import require_user
 from giornata.control.context import Caller, Context
-from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
+from giornata.control.ports.money_store import BilledHost, StayRecord, WorkRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.accounting import account, preparation_ms
-from giornata.domain.costs import PARTS, Bill, Interval, Split, Stay, add, split
+from giornata.domain.costs import PARTS, Bill, BilledAttempt, Interval, Split, add, split
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
 from giornata.domain.reasons import Reason
@@ -93,7 +93,7 @@ def _fleets(tx: Transaction, during: Interval) -> tuple[FleetCosts, ...]:
     return tuple(_fleet(name, splits) for name, splits in sorted(by_fleet.items()))
 
 
-def _bill(host: Host, during: Interval) -> Bill:
+def _bill(host: BilledHost, during: Interval) -> Bill:
     asked_about = tuple(
         replace(billed, interval=Interval(from_ms=from_ms, to_ms=to_ms))
         for billed in host.billed
@@ -103,9 +103,9 @@ def _bill(host: Host, during: Interval) -> Bill:
     return Bill(billed=asked_about, ready_at_ms=host.ready_at_ms)
 
 
-def _stay(record: StayRecord) -> Stay:
+def _stay(record: StayRecord) -> BilledAttempt:
     run = record.run
-    return Stay(intervals=record.intervals, seconds=account(run), preparation_ms=preparation_ms(run))
+    return BilledAttempt(intervals=record.intervals, seconds=account(run), preparation_ms=preparation_ms(run))
 
 
 def _fleet(name: str, splits: Sequence[Split]) -> FleetCosts:

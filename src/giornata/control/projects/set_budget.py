@@ -10,7 +10,7 @@ from giornata.control.access.permissions import require_root_admin, require_user
 from giornata.control.budgets.budgets import pause_job, project_spent, require_room, resume_job, told, used_up
 from giornata.control.context import Caller, Context
 from giornata.control.jobs.read_jobs import own_job, read_job
-from giornata.control.ports.money_store import Parked
+from giornata.control.ports.money_store import PausedJob
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
@@ -140,8 +140,8 @@ def _events(
     ctx: Context,
     project_id: str,
     event_type: EventType,
-    jobs: Sequence[Parked],
-    data: Callable[[Parked], dict[str, object]],
+    jobs: Sequence[PausedJob],
+    data: Callable[[PausedJob], dict[str, object]],
 ) -> list[NewEvent]:
     at_ms = ctx.clock.now_ms()
     return [

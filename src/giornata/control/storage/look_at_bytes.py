@@ -13,7 +13,7 @@ AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FoundBytes:
     """The result of a look at `key`: the bytes that belong there, or something else or nothing, as `found` says.
 
     `news` is false when it was known from an earlier look.
@@ -26,7 +26,7 @@ class Look:
     news: bool = True
 
 
-def look_at_bytes(ctx: Context, project_id: str, sha256: str) -> Look:
+def look_at_bytes(ctx: Context, project_id: str, sha256: str) -> FoundBytes:
     """Measure the bytes, and read them whole unless that was done a moment ago (`policy.doubted_again_s`).
 
     So that nobody can keep the server reading, few are read at a time. Raises Unavailable when it is too many, or
@@ -37,15 +37,17 @@ def look_at_bytes(ctx: Context, project_id: str, sha256: str) -> Look:
     if standing is None:
         raise BlobMissing(f"the project has no bytes with sha256 {sha256}")
     if standing.lost_at_ms is not None:
-        return Look(sha256=sha256, key=standing.key, good=False, found="storage had lost it before", news=False)
+        return FoundBytes(sha256=sha256, key=standing.key, good=False, found="storage had lost it before", news=False)
     wrong = _wrong_size(ctx, standing.key, standing.size_bytes)
     if wrong is None and _looked_lately(ctx, standing):
-        return Look(sha256=sha256, key=standing.key, good=True, found="it was good a moment ago", news=False)
+        return FoundBytes(sha256=sha256, key=standing.key, good=True, found="it was good a moment ago", news=False)
     wrong = wrong or _wrong_bytes(ctx, standing.key, sha256)
-    return Look(sha256=sha256, key=standing.key, good=wrong is None, found=wrong or "storage has the very bytes")
+    return FoundBytes(
+        sha256=sha256, key=standing.key, good=wrong is None, found=wrong or "storage has the very bytes"
+    )
 
 
-def note_look(tx: Transaction, project_id: str, look: Look, *, at_ms: int) -> bool:
+def note_look(tx: Transaction, project_id: str, look: FoundBytes, *, at_ms: int) -> bool:
     """Write down what was found; False when something else lies there by now, so that the look says nothing."""
     if look.news:
         return tx.uploads.note_look(project_id, look.sha256, key=look.key, at_ms=at_ms, lost=not look.good)
@@ -53,13 +55,13 @@ def note_look(tx: Transaction, project_id: str, look: Look, *, at_ms: int) -> bo
     return standing is not None and (standing.key, standing.lost_at_ms is None) == (look.key, look.good)
 
 
-def missing(ctx: Context, blobs: Iterable[BlobRecord]) -> list[Look]:
+def missing(ctx: Context, blobs: Iterable[BlobRecord]) -> list[FoundBytes]:
     """Return looks at the blobs that storage has not, or not in their size, several at a time. Raises Unavailable."""
     blobs = list(blobs)
 
-    def look(blob: BlobRecord) -> Look | None:
+    def look(blob: BlobRecord) -> FoundBytes | None:
         wrong = _wrong_size(ctx, blob.key, blob.size_bytes)
-        return None if wrong is None else Look(sha256=blob.sha256, key=blob.key, good=False, found=wrong)
+        return None if wrong is None else FoundBytes(sha256=blob.sha256, key=blob.key, good=False, found=wrong)
 
     if len(blobs) < 2:
         looks = list(map(look, blobs))

@@ -40,7 +40,7 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Recorded:
+class _RecordedGraph:
     graph: torch.cuda.CUDAGraph
     result: torch.Tensor
 
@@ -76,7 +76,7 @@ class CudaRecorder:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 result = work(inputs)
         current.wait_stream(self._stream)
-        return _Recorded(graph, result)
+        return _RecordedGraph(graph, result)
 
     def release(self) -> None:
         """Give back unused memory, as `Recorder.release` describes."""

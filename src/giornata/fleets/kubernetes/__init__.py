@@ -5,6 +5,7 @@ turns a pod into an instance, `shortage` says why pods are missing, `calls` and 
 """
 
 from giornata.fleets.kubernetes.driver import KubernetesFleet, open_fleet
-from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.options import KubernetesOptions
 
-__all__ = ["KubernetesFleet", "Options", "open_fleet"]
+OPTIONS = KubernetesOptions
+__all__ = ["OPTIONS", "KubernetesFleet", "open_fleet"]

@@ -20,8 +20,8 @@ from kubernetes.config.incluster_config import (
 from kubernetes.config.kube_config import list_kube_config_contexts, load_kube_config
 
 from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, InvalidInput
-from giornata.fleets.kubernetes.errors import Conflict, translated
-from giornata.fleets.kubernetes.options import Options
+from giornata.fleets.kubernetes.errors import ObjectConflict, translated
+from giornata.fleets.kubernetes.options import KubernetesOptions
 from giornata.fleets.kubernetes.pods import Pod
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -79,7 +79,7 @@ class Calls:
         return self._workload_call("read_namespaced_{}", self.name, self.namespace)
 
     def create_workload(self, manifest: Mapping[str, Any]) -> None:
-        """Make it. Raises Conflict when it is there."""
+        """Make it. Raises ObjectConflict when it is there."""
         self._change_workload("create_namespaced_{}", self.namespace, dict(manifest))
 
     def renew_workload(self, there: Any, manifest: Mapping[str, Any], *, at_once: bool = False) -> None:
@@ -98,7 +98,7 @@ class Calls:
         # The whole object, not a patch: a patch would keep what the new pods leave out.
         try:
             self._change_workload("replace_namespaced_{}", self.name, self.namespace, body)
-        except Conflict:
+        except ObjectConflict:
             raise FleetUnavailable(f"{self.described} was changed at the same time") from None
 
     def pods(self, label_selector: str, field_selector: str) -> list[Pod]:
@@ -126,18 +126,18 @@ class Calls:
         return list(self._call(events, self.namespace, field_selector=about, limit=self.page).items)
 
     def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
-        """Set annotations of the pod; None removes one. Raises Missing, or Conflict when another pod has the name."""
+        """Set annotations of the pod; None removes one. Raises Missing, or ObjectConflict for another pod."""
         body = {"metadata": {"uid": pod.metadata.uid, "annotations": dict(annotations)}}
         patch = CoreV1Api(self.client).patch_namespaced_pod
         self._call(patch, pod.metadata.name, self.namespace, body, _content_type=MERGE_PATCH)
 
     def delete_pod(self, pod: Pod) -> None:
-        """Delete a pod with the pod's own grace. Raises Missing, and Conflict when the name is another's."""
+        """Delete a pod with the pod's own grace. Raises Missing, and ObjectConflict when the name is another's."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.metadata.uid}}
         self._call(CoreV1Api(self.client).delete_namespaced_pod, pod.metadata.name, self.namespace, body=body)
 
     def evict_pod(self, pod: Pod) -> None:
-        """Delete it as far as disruption budgets allow. Raises Missing, and Conflict when the name is another's."""
+        """Delete it as far as disruption budgets allow. Raises Missing, and ObjectConflict for another pod."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -177,7 +177,7 @@ class ClusterAccess:
     namespace: str
 
 
-def open_cluster(options: Options, environment: Mapping[str, str]) -> ClusterAccess:
+def open_cluster(options: KubernetesOptions, environment: Mapping[str, str]) -> ClusterAccess:
     """Connect by the options' kubeconfig, else as a pod of the cluster, else by `KUBECONFIG` or the user's own file.
 
     Raises InvalidInput when there is nothing of these, or it cannot be read.
@@ -204,7 +204,7 @@ def _of_the_pod(configuration: Configuration, environment: Mapping[str, str]) ->
     return NAMESPACE_FILE.read_text().strip() if NAMESPACE_FILE.is_file() else ""
 
 
-def _of_a_file(configuration: Configuration, options: Options, environment: Mapping[str, str]) -> str:
+def _of_a_file(configuration: Configuration, options: KubernetesOptions, environment: Mapping[str, str]) -> str:
     file = str(options.kubeconfig or environment.get("KUBECONFIG") or Path.home() / ".kube" / "config")
     load_kube_config(  # type: ignore[no-untyped-call]
         file, context=options.context, client_configuration=configuration, persist_config=False

@@ -26,8 +26,8 @@ from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.kubernetes.calls import Calls, open_cluster
-from giornata.fleets.kubernetes.errors import Conflict, Expired, Missing
-from giornata.fleets.kubernetes.options import FLEET_LABEL, Options
+from giornata.fleets.kubernetes.errors import Expired, Missing, ObjectConflict
+from giornata.fleets.kubernetes.options import FLEET_LABEL, KubernetesOptions
 from giornata.fleets.kubernetes.pods import FAILED, PRESENT, Pod, instance_of
 from giornata.fleets.kubernetes.shortage import who_set_the_number, why_missing
 from giornata.fleets.kubernetes.workload import differences, digest_of, missing_in_pods, workload_of
@@ -43,7 +43,7 @@ LISTINGS = 3  # of one list, when the pages that are left have expired
 
 @dataclass(slots=True, kw_only=True)
 class KubernetesFleet:
-    """See `giornata.control.ports.fleet.Fleet`. Keeps nothing; every call asks the cluster. Thread-safe.
+    """See `giornata.control.ports.fleet.FleetDriver`. Keeps nothing; every call asks the cluster. Thread-safe.
 
     `workload` makes the Deployment or StatefulSet for so many nodes, or None where it is the operator's to make; it
     has to tell its pods the `work` then.
@@ -175,7 +175,7 @@ class KubernetesFleet:
                 f"{self.calls.described} cannot be made: {error}; create the namespace {self.calls.namespace}, or "
                 "correct namespace in the fleet's options"
             ) from None
-        except Conflict:  # by another replica of this server, or by our own request whose answer was lost
+        except ObjectConflict:  # by another replica of this server, or by our own request whose answer was lost
             self.calls.set_scale(nodes)
 
     def _check_work(self) -> None:
@@ -215,7 +215,7 @@ class KubernetesFleet:
             if cost != wanted and (wanted or cost == LEAVES_FIRST):
                 try:
                     self.calls.annotate_pod(pod, {DELETION_COST: wanted})
-                except (Missing, Conflict):
+                except (Missing, ObjectConflict):
                     continue  # gone meanwhile
 
     def _there(self) -> Any:
@@ -256,7 +256,7 @@ class KubernetesFleet:
     def _on(self, pod: Pod, call: Callable[[Pod], None]) -> None:
         try:
             call(pod)
-        except (Missing, Conflict):  # Conflict: the name has another uid now
+        except (Missing, ObjectConflict):  # ObjectConflict: the name has another uid now
             self._pod(pod.metadata.uid)
             raise FleetUnavailable(f"pod {pod.metadata.name} is in the list, but the API did not find it") from None
 
@@ -266,14 +266,14 @@ def _cost(pod: Pod) -> str | None:
     return cost
 
 
-def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> KubernetesFleet:
+def open_fleet(name: str, options: KubernetesOptions, dependencies: FleetDependencies) -> KubernetesFleet:
     """Pods of a cluster, reached as the options say, or as a pod of it, or by the user's kubeconfig."""
     cluster = open_cluster(options, dependencies.environment)
     return fleet_on(cluster.client, cluster.namespace, name, options, dependencies)
 
 
 def fleet_on(
-    client: ApiClient, namespace: str, name: str, options: Options, dependencies: FleetDependencies
+    client: ApiClient, namespace: str, name: str, options: KubernetesOptions, dependencies: FleetDependencies
 ) -> KubernetesFleet:
     """Pods in a namespace of the cluster that `client` reaches."""
     if faults := faults_of_environment(options.environment, where=f"fleets.{name}.options.environment"):

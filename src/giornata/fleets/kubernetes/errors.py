@@ -45,7 +45,7 @@ class Missing(FleetRefused):
     """404: there is no such object, or no such namespace."""
 
 
-class Conflict(FleetRefused):
+class ObjectConflict(FleetRefused):
     """409: the name is taken, or the object is not the one, or not in the version, that was meant."""
 
 
@@ -78,9 +78,9 @@ def translated(host: str, *, timeout_s: float) -> Iterator[None]:
 
 def _meaning(error: ApiException) -> Exception:
     status, said = error.status or 0, f"the cluster says {error.status}: {in_words(_message(error))}"
-    named: Exception | None = {404: Missing(said), 409: Conflict(said), 410: Expired(said)}.get(status)
+    named: Exception | None = {404: Missing(said), 409: ObjectConflict(said), 410: Expired(said)}.get(status)
     if status == 422 and "metadata.uid" in _fields(error):  # how a patch of what is another object now is refused
-        named = Conflict(said)
+        named = ObjectConflict(said)
     if named is not None:
         return named
     if status == 429 or status >= 500 or status < 400:

@@ -82,7 +82,7 @@ Toleration = Annotated[dict[str, Any], AfterValidator(_toleration)]
 FLEET_LABEL = "giornata/fleet"
 
 
-class Options(FleetOptions):
+class KubernetesOptions(FleetOptions):
     """The options of the fleet: its cluster and its pods. Without `image` the workload is the operator's to make."""
 
     # the cluster

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubernetes.client import ApiClient
 
-from giornata.fleets.kubernetes.options import FLEET_LABEL, Options
+from giornata.fleets.kubernetes.options import FLEET_LABEL, KubernetesOptions
 from giornata.fleets.kubernetes.pods import CONTAINER
 from giornata.fleets.opening import KINDS, PLACES, NodeWork
 
@@ -18,7 +18,7 @@ MODELS = "/models"
 
 
 def workload_of(
-    fleet: str, name: str, options: Options, told: Callable[[], Mapping[str, str]], nodes: int
+    fleet: str, name: str, options: KubernetesOptions, told: Callable[[], Mapping[str, str]], nodes: int
 ) -> dict[str, Any]:
     """The manifest, for so many nodes. `told` has the variables of the server and of the work."""
     labels = {
@@ -51,7 +51,7 @@ def workload_of(
     }
 
 
-def _pod(options: Options, environment: list[dict[str, Any]]) -> dict[str, Any]:
+def _pod(options: KubernetesOptions, environment: list[dict[str, Any]]) -> dict[str, Any]:
     pod: dict[str, Any] = {
         "terminationGracePeriodSeconds": options.grace_s + KILLED_AFTER_GRACE_S,
         "automountServiceAccountToken": False,  # a node runs strangers' work: nothing of the cluster is in it
@@ -79,7 +79,7 @@ def _pod(options: Options, environment: list[dict[str, Any]]) -> dict[str, Any]:
     return pod
 
 
-def _container(options: Options, environment: list[dict[str, Any]]) -> dict[str, Any]:
+def _container(options: KubernetesOptions, environment: list[dict[str, Any]]) -> dict[str, Any]:
     asked = {"cpu": options.cpu, "memory": options.memory, "ephemeral-storage": options.cache_size}
     bounds = {"memory": options.memory}
     if options.gpus:
@@ -104,7 +104,7 @@ def _container(options: Options, environment: list[dict[str, Any]]) -> dict[str,
     }
 
 
-def _environment(options: Options, told: Mapping[str, str]) -> list[dict[str, Any]]:
+def _environment(options: KubernetesOptions, told: Mapping[str, str]) -> list[dict[str, Any]]:
     plain = {
         **told,
         "GIORNATA_PRICE_USD_PER_HOUR": f"{options.price_usd_per_hour:g}",
@@ -126,7 +126,7 @@ def _environment(options: Options, told: Mapping[str, str]) -> list[dict[str, An
     ]
 
 
-def _volumes(options: Options) -> list[dict[str, Any]]:
+def _volumes(options: KubernetesOptions) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = [
         {"name": "scratch", "emptyDir": {"sizeLimit": options.cache_size}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "4Gi"}},

@@ -6,6 +6,7 @@ has its routes, `translation` converts its documents, and `identity` verifies th
 """
 
 from giornata.fleets.salad.opening import open_fleet, open_identities
-from giornata.fleets.salad.options import Options
+from giornata.fleets.salad.options import SaladOptions
 
-__all__ = ["Options", "open_fleet", "open_identities"]
+OPTIONS = SaladOptions
+__all__ = ["OPTIONS", "open_fleet", "open_identities"]

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from giornata.domain.errors import FleetUnavailable
-from giornata.fleets.salad.client import Answer, SaladClient
+from giornata.fleets.salad.client import ApiResponse, SaladClient
 
 Document = Mapping[str, Any]
 
@@ -27,19 +27,19 @@ class GroupCalls:
         """The container group; None when there is none."""
         return _object(self._client.ask("GET", self._group))
 
-    def patch(self, changes: Document) -> Answer:
+    def patch(self, changes: Document) -> ApiResponse:
         """Change the container group; what is not named stays."""
         return self._client.ask("PATCH", self._group, changes)
 
-    def start(self) -> Answer:
+    def start(self) -> ApiResponse:
         """Start the replicas of the container group."""
         return self._client.ask("POST", f"{self._group}/start")
 
-    def stop(self) -> Answer:
+    def stop(self) -> ApiResponse:
         """Have none of its replicas run."""
         return self._client.ask("POST", f"{self._group}/stop")
 
-    def delete(self) -> Answer:
+    def delete(self) -> ApiResponse:
         """Delete the container group at the provider."""
         return self._client.ask("DELETE", self._group)
 
@@ -48,11 +48,11 @@ class GroupCalls:
         answer = _object(self._client.ask("GET", f"{self._group}/instances"))
         return () if answer is None else _rows(answer, "instances")
 
-    def set_deletion_cost(self, instance_id: str, cost: int) -> Answer:
+    def set_deletion_cost(self, instance_id: str, cost: int) -> ApiResponse:
         """Set the deletion cost of an instance: instances with the lowest cost go first."""
         return self._client.ask("PATCH", self.instance_path(instance_id), {"deletion_cost": cost})
 
-    def reallocate(self, instance_id: str) -> Answer:
+    def reallocate(self, instance_id: str) -> ApiResponse:
         """End the instance, and start another on another machine."""
         return self._client.ask("POST", f"{self.instance_path(instance_id)}/reallocate")
 
@@ -83,7 +83,7 @@ class SaladCalls:
         answer = _object(self.client.ask("GET", self._groups))
         return () if answer is None else _rows(answer, "items")
 
-    def create(self, prototype: Document) -> Answer:
+    def create(self, prototype: Document) -> ApiResponse:
         """Make the container group that the prototype names. A second one of its name is refused."""
         return self.client.ask("POST", self._groups, prototype)
 
@@ -103,7 +103,7 @@ class SaladCalls:
         return _object(self.client.ask("POST", path, wanted)) or {}
 
 
-def _object(answer: Answer) -> Document | None:
+def _object(answer: ApiResponse) -> Document | None:
     if not answer.found:
         return None
     if not isinstance(answer.body, dict):

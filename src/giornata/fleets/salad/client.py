@@ -105,7 +105,7 @@ GATEWAY_STATUS = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ApiResponse:
     """A reply that is an answer: success, or 404. `repeated`: an earlier try may have been carried out as well."""
 
     status: int
@@ -136,7 +136,7 @@ class SaladClient:
     rate_limiter: RateLimiter
     pauses: RetryPauses = field(default_factory=RetryPauses)
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **params: str) -> Answer:
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **params: str) -> ApiResponse:
         """Send one request, repeated when the provider is overloaded, away, or its reply got lost.
 
         Raises FleetUnavailable when that did not help within the patience, and FleetRefused for what the provider
@@ -146,7 +146,7 @@ class SaladClient:
         for number in range(1, TRIES + 1):
             outcome = self._try(method, path, body, params)
             if not isinstance(outcome, _FailedTry):
-                return Answer(status=outcome.status_code, body=_document(outcome), repeated=repeated)
+                return ApiResponse(status=outcome.status_code, body=_document(outcome), repeated=repeated)
             pause_s = self._pause_s(outcome, number)
             waited_s += pause_s
             if number == TRIES or waited_s > PATIENCE_S:

@@ -22,7 +22,7 @@ from giornata.fleets.salad.container_groups import (
     remove_empty,
     shrunk,
 )
-from giornata.fleets.salad.options import MOST_REPLICAS, Options
+from giornata.fleets.salad.options import MOST_REPLICAS, SaladOptions
 from giornata.fleets.salad.shortage import Quota, availability_asked, quota_of, why_missing
 from giornata.fleets.salad.translation import (
     DRAINED_COST,
@@ -58,7 +58,7 @@ class SaladFleet:
 
     name: str
     group: str
-    options: Options
+    options: SaladOptions
     calls: SaladCalls
     fresh_container: ContainerFor = field(repr=False)  # they hold passwords
     stable_container: ContainerFor = field(repr=False)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import jwt
 
-from giornata.control.ports.identities import Workload
+from giornata.control.ports.identities import WorkloadIdentity
 from giornata.domain.errors import Unauthenticated, Unavailable
 from giornata.fleets.salad.container_groups import group_number
 
@@ -110,7 +110,7 @@ class SaladIdentities:
     keys: Mapping[str, KeySet]
     now_ms: Callable[[], int]
 
-    def recognise(self, token: str) -> Workload:
+    def recognise(self, token: str) -> WorkloadIdentity:
         """Verify a token, and return the workload that the token identifies; see WorkloadIdentities."""
         claimed = self._group_of(_unverified(token))
         key = self.keys[claimed.keys_url].key(_key_id(token))
@@ -120,7 +120,7 @@ class SaladIdentities:
             raise Unauthenticated(REFUSAL)
         now_ms = self.now_ms()
         until_ms = min(expires_s * 1000, now_ms + LONGEST_LIFE_S * 1000)
-        return Workload(fleet=claimed.fleet, machine_id=machine_id, expires_at_ms=until_ms)
+        return WorkloadIdentity(fleet=claimed.fleet, machine_id=machine_id, expires_at_ms=until_ms)
 
     def _group_of(self, claims: Mapping[str, Any]) -> SaladGroup:
         """Return the group that the token claims, without any request, so that a stranger's token costs nothing."""

@@ -17,7 +17,7 @@ from giornata.fleets.salad.client import RateLimiter, RetryPauses, SaladClient, 
 from giornata.fleets.salad.container_groups import MOST_GROUPS, SUFFIX, is_kept
 from giornata.fleets.salad.driver import SaladFleet
 from giornata.fleets.salad.identity import KeySet, SaladGroup, SaladIdentities
-from giornata.fleets.salad.options import LONGEST_VALUE, NAME, Options
+from giornata.fleets.salad.options import LONGEST_VALUE, NAME, SaladOptions
 from giornata.fleets.salad.translation import container_of
 
 NAME_HINT = "2 to 63 small letters, digits and hyphens, beginning with a letter"
@@ -27,7 +27,7 @@ NOWHERE = frozenset({"localhost", "0.0.0.0", "::1", "::", ""})  # noqa: S104, no
 
 def open_fleet(
     name: str,
-    options: Options,
+    options: SaladOptions,
     dependencies: FleetDependencies,
     *,
     transport: httpx.BaseTransport | None = None,
@@ -74,7 +74,7 @@ def open_fleet(
 
 
 def open_identities(
-    fleets: Mapping[str, Options], *, now_ms: Callable[[], int], transport: httpx.BaseTransport | None = None
+    fleets: Mapping[str, SaladOptions], *, now_ms: Callable[[], int], transport: httpx.BaseTransport | None = None
 ) -> WorkloadIdentities:
     """Return the check of tokens for nodes of those `fleets`, by name, whose options name their organization's id."""
     groups = [
@@ -94,12 +94,12 @@ def open_identities(
     return SaladIdentities(groups=groups, keys=keys, now_ms=now_ms)
 
 
-def first_group(name: str, options: Options) -> str:
+def first_group(name: str, options: SaladOptions) -> str:
     """The first container group of the fleet `name`; the others have its name and a number."""
     return options.group or name
 
 
-def _faults(name: str, options: Options, dependencies: FleetDependencies) -> list[Fault]:
+def _faults(name: str, options: SaladOptions, dependencies: FleetDependencies) -> list[Fault]:
     where = f"fleets.{name}.options"
     faults = faults_of_environment(options.env, where=f"{where}.env")
     if any(len(value) > LONGEST_VALUE for value in dependencies.work.environment(name).values()):
@@ -123,7 +123,7 @@ def _faults(name: str, options: Options, dependencies: FleetDependencies) -> lis
     return faults
 
 
-def _env(name: str, options: Options, dependencies: FleetDependencies) -> dict[str, str]:
+def _env(name: str, options: SaladOptions, dependencies: FleetDependencies) -> dict[str, str]:
     """Return the environment variables that all nodes share; the operator's own variables win.
 
     Raises FleetRefused for a server address that no node could reach: such nodes would be billed and never connect.
@@ -135,7 +135,7 @@ def _env(name: str, options: Options, dependencies: FleetDependencies) -> dict[s
     return env
 
 
-def _fresh_env(options: Options, dependencies: FleetDependencies, fleet: SaladFleet) -> dict[str, str]:
+def _fresh_env(options: SaladOptions, dependencies: FleetDependencies, fleet: SaladFleet) -> dict[str, str]:
     """Return the environment variables of a new container: its price, and a key without an organization's id."""
     env = {}
     if "GIORNATA_PRICE_USD_PER_HOUR" not in options.env:
@@ -148,7 +148,10 @@ def _fresh_env(options: Options, dependencies: FleetDependencies, fleet: SaladFl
 
 
 def _container(
-    options: Options, environment: Mapping[str, str], env: Callable[[], Mapping[str, str]], gpu_classes: Sequence[str]
+    options: SaladOptions,
+    environment: Mapping[str, str],
+    env: Callable[[], Mapping[str, str]],
+    gpu_classes: Sequence[str],
 ) -> dict[str, Any]:
     password = environment.get(options.registry.password_variable) if options.registry is not None else None
     return container_of(options, gpu_classes=gpu_classes, env=env(), password=password)

@@ -33,7 +33,7 @@ class Registry(FleetOptions):
     )
 
 
-class Options(FleetOptions):
+class SaladOptions(FleetOptions):
     """The container groups of a fleet on SaladCloud, and how to reach them."""
 
     organization: Name = Field(description="Name of the organization.")

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from giornata.fleets.salad.calls import Document
-from giornata.fleets.salad.options import Options
+from giornata.fleets.salad.options import SaladOptions
 from giornata.fleets.salad.translation import replicas_of
 
 USUAL = frozenset({"Instance Allocated", "Instance Downloading", "Instance Creating", "Instance Starting"})
 MOST_KINDS = 4
 
 
-def availability_asked(options: Options, gpu_classes: Sequence[str]) -> dict[str, Any]:
+def availability_asked(options: SaladOptions, gpu_classes: Sequence[str]) -> dict[str, Any]:
     """The question how many machines could take such a container."""
     countries = {"country_codes": list(options.country_codes)} if options.country_codes else {}
     return {

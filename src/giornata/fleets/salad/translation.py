@@ -9,7 +9,7 @@ from giornata.control.ports.fleet import Instance, InstanceState, Limits
 from giornata.domain.errors import FleetRefused, FleetUnavailable
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.salad.calls import Document
-from giornata.fleets.salad.options import Options
+from giornata.fleets.salad.options import SaladOptions
 
 # What is not named here is none that we know, and none that is billed.
 STATES: Mapping[str, InstanceState] = {
@@ -80,7 +80,7 @@ def deletion_cost(instance: Instance, *, leaving: bool, drained: bool = False) -
 
 
 def container_of(
-    options: Options, *, gpu_classes: Sequence[str], env: Mapping[str, str], password: str | None
+    options: SaladOptions, *, gpu_classes: Sequence[str], env: Mapping[str, str], password: str | None
 ) -> dict[str, Any]:
     """The container as the provider is to run it; `gpu_classes` are ids."""
     container: dict[str, Any] = {
@@ -105,7 +105,7 @@ def container_of(
     return container
 
 
-def prototype_of(options: Options, *, name: str, container: Document, replicas: int) -> dict[str, Any]:
+def prototype_of(options: SaladOptions, *, name: str, container: Document, replicas: int) -> dict[str, Any]:
     """Return the request that creates the container group with `replicas` replicas."""
     countries = {"country_codes": list(options.country_codes)} if options.country_codes else {}
     return {

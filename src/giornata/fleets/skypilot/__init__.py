@@ -5,6 +5,7 @@ what its clouds can launch and what its clusters do.
 """
 
 from giornata.fleets.skypilot.driver import SkyPilotFleet, open_fleet
-from giornata.fleets.skypilot.task import Options
+from giornata.fleets.skypilot.task import SkyPilotOptions
 
-__all__ = ["Options", "SkyPilotFleet", "open_fleet"]
+OPTIONS = SkyPilotOptions
+__all__ = ["OPTIONS", "SkyPilotFleet", "open_fleet"]

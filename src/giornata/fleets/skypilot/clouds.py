@@ -12,7 +12,7 @@ from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, GiornataError
-from giornata.fleets.skypilot.task import Options, resources_of
+from giornata.fleets.skypilot.task import SkyPilotOptions, resources_of
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ FEATURES = {
 }
 
 
-def faults_of_clouds(sky: Any, options: Options, infra: Sequence[str], *, where: str) -> list[Fault]:
+def faults_of_clouds(sky: Any, options: SkyPilotOptions, infra: Sequence[str], *, where: str) -> list[Fault]:
     """Everything that keeps one of these clouds from ever launching a node."""
     found = []
     for place in infra:
@@ -47,7 +47,7 @@ def faults_of_clouds(sky: Any, options: Options, infra: Sequence[str], *, where:
     return found
 
 
-def check_enabled_clouds(sky: Any, options: Options) -> None:
+def check_enabled_clouds(sky: Any, options: SkyPilotOptions) -> None:
     """Check the enabled clouds for a fleet that may be anywhere.
 
     Raises FleetRefused when none of the clouds that SkyPilot has access to can launch a node.
@@ -60,7 +60,7 @@ def check_enabled_clouds(sky: Any, options: Options) -> None:
         raise FleetRefused(f"no cloud that SkyPilot has access to can launch a node: {words}")
 
 
-def _lacking(sky: Any, options: Options, task: Any) -> list[str]:
+def _lacking(sky: Any, options: SkyPilotOptions, task: Any) -> list[str]:
     """The features that the task needs and its cloud does not have."""
     autodown = sky.clouds.CloudImplementationFeatures.AUTODOWN
     found = []
@@ -121,7 +121,7 @@ LONGEST_TROUBLE = 300
 
 
 @dataclass(slots=True, kw_only=True)
-class Cluster:
+class SkyPilotCluster:
     """One cluster, there or asked for."""
 
     up: bool = False
@@ -133,7 +133,7 @@ class Cluster:
     trouble: str = ""
 
     @classmethod
-    def of(cls, record: Any) -> "Cluster":
+    def of(cls, record: Any) -> "SkyPilotCluster":
         status = record.status.value
         unhealthy = status == "INIT" and record.init_kind == "unhealthy"
         return cls(

@@ -21,8 +21,8 @@ from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
 from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, InstanceGone, InvalidInput, install_hint
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import FleetDependencies, NodeWork, faults_of_environment
-from giornata.fleets.skypilot.clouds import Cluster, asking, check_enabled_clouds, faults_of_clouds, said
-from giornata.fleets.skypilot.task import NodeFacts, Options, faults_of_source, task_of
+from giornata.fleets.skypilot.clouds import SkyPilotCluster, asking, check_enabled_clouds, faults_of_clouds, said
+from giornata.fleets.skypilot.task import NodeFacts, SkyPilotOptions, faults_of_source, task_of
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +35,11 @@ OF_TASK = re.compile(r"-([0-9a-f]{8})$")
 
 @dataclass(slots=True, kw_only=True)
 class SkyPilotFleet:
-    """See `giornata.control.ports.fleet.Fleet`. `sky` is the package, or what a test has instead of it."""
+    """See `giornata.control.ports.fleet.FleetDriver`. `sky` is the package, or what a test has instead of it."""
 
     name: str
     sky: Any
-    options: Options
+    options: SkyPilotOptions
     server_url: Callable[[], str]
     node_key: Callable[[], str]
     now_ms: Callable[[], int]
@@ -175,7 +175,7 @@ class SkyPilotFleet:
         found: dict[str, int] = {}
         for offer in offers:
             usd = offer.spot_price if self.options.use_spot else offer.price
-            place = Cluster(cloud=offer.cloud, region=offer.region)
+            place = SkyPilotCluster(cloud=offer.cloud, region=offer.region)
             if usd is None or math.isnan(usd) or not self._allowed(place):  # NaN: none there
                 continue
             price = round(usd * MICRO_USD)
@@ -189,7 +189,7 @@ class SkyPilotFleet:
             return self.options.price_usd_per_hour
         return min(self._prices[1].values()) / MICRO_USD
 
-    def _allowed(self, place: Cluster) -> bool:
+    def _allowed(self, place: SkyPilotCluster) -> bool:
         return not self.options.infra or any(place.is_in(each) for each in self.options.infra)
 
     def _launch(self, infra: Sequence[str]) -> None:
@@ -236,13 +236,13 @@ class SkyPilotFleet:
     def _prefix(self) -> str:
         return f"giornata-{self.name}-"
 
-    def _record(self, instance_id: str) -> Cluster:
+    def _record(self, instance_id: str) -> SkyPilotCluster:
         found = self._records().get(instance_id)
         if found is None:
             raise InstanceGone(f"SkyPilot lists no cluster {instance_id}")
         return found
 
-    def _records(self) -> dict[str, Cluster]:
+    def _records(self) -> dict[str, SkyPilotCluster]:
         """Return requested and existing clusters by name.
 
         Requests are read first: a request that ends in between is a cluster in the second reply.
@@ -250,17 +250,17 @@ class SkyPilotFleet:
         with asking(self.sky):
             pending = self.sky.api_status(limit=REQUESTS)
             clusters = self.sky.get(self.sky.status(refresh=self.sky.StatusRefreshMode.AUTO))
-        found = {each.name: Cluster.of(each) for each in clusters if each.name.startswith(self._prefix)}
+        found = {each.name: SkyPilotCluster.of(each) for each in clusters if each.name.startswith(self._prefix)}
         for request in pending:
             name, verb = request.cluster_name or "", request.name.removeprefix("sky.")
             if name.startswith(self._prefix) and verb == "launch":
-                found.setdefault(name, Cluster())
+                found.setdefault(name, SkyPilotCluster())
             if name in found and verb == "down":
                 found[name].going = True
         return found
 
 
-def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> SkyPilotFleet:
+def open_fleet(name: str, options: SkyPilotOptions, dependencies: FleetDependencies) -> SkyPilotFleet:
     """Clusters of the SkyPilot API server that this machine's SkyPilot is set up for.
 
     Raises InvalidInput when SkyPilot is not installed. Importing it takes seconds, so nobody else does.
@@ -273,7 +273,7 @@ def open_fleet(name: str, options: Options, dependencies: FleetDependencies) -> 
     return fleet_on(sky, name, options, dependencies)
 
 
-def fleet_on(sky: Any, name: str, options: Options, dependencies: FleetDependencies) -> SkyPilotFleet:
+def fleet_on(sky: Any, name: str, options: SkyPilotOptions, dependencies: FleetDependencies) -> SkyPilotFleet:
     """Clusters that the package `sky` launches. Raises InvalidInput for what no machine could be launched with."""
     where = f"fleets.{name}.options"
     faults = faults_of_environment(options.environment, where=f"{where}.environment")

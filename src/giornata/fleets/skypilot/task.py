@@ -17,7 +17,7 @@ WHEEL = r"^https://[^\s#]+/giornata-[^\s/#]+\.whl(\?[^\s#]*)?(#sha256=[0-9a-f]{6
 SOURCES = ("image", "package", "setup")
 
 
-class Options(FleetOptions):
+class SkyPilotOptions(FleetOptions):
     """The machines to request, their places, and the program on them."""
 
     accelerators: str = Field(
@@ -86,7 +86,7 @@ class NodeFacts:
     work: NodeWork = field(default_factory=NodeWork)
 
 
-def faults_of_source(options: Options, *, where: str) -> list[Fault]:
+def faults_of_source(options: SkyPilotOptions, *, where: str) -> list[Fault]:
     """A machine gets Giornata from exactly one place that the operator names."""
     named = [name for name in SOURCES if getattr(options, name) is not None]
     if len(named) == 1:
@@ -102,7 +102,7 @@ def faults_of_source(options: Options, *, where: str) -> list[Fault]:
     return [Fault(where=f"{where}.image", message=message, hint=hint)]
 
 
-def task_of(name: str, options: Options, infra: Sequence[str], told: NodeFacts) -> dict[str, Any]:
+def task_of(name: str, options: SkyPilotOptions, infra: Sequence[str], told: NodeFacts) -> dict[str, Any]:
     """A task in SkyPilot's YAML format, as a mapping. The key goes as a secret, which SkyPilot does not show."""
     task: dict[str, Any] = {
         "name": name,
@@ -124,7 +124,7 @@ def setup_of(package: str) -> str:
     return f"env --unset=GIORNATA_NODE_KEY pip install {shlex.quote(f'giornata[train] @ {package}')}"
 
 
-def resources_of(fleet: str, options: Options, infra: Sequence[str]) -> dict[str, Any]:
+def resources_of(fleet: str, options: SkyPilotOptions, infra: Sequence[str]) -> dict[str, Any]:
     """The machine, in SkyPilot's YAML format."""
     idle = options.idle_minutes_to_down
     wanted = {
@@ -142,7 +142,7 @@ def resources_of(fleet: str, options: Options, infra: Sequence[str]) -> dict[str
     return {key: value for key, value in wanted.items() if value is not None}
 
 
-def _environment(name: str, options: Options, told: NodeFacts) -> dict[str, str]:
+def _environment(name: str, options: SkyPilotOptions, told: NodeFacts) -> dict[str, str]:
     return {
         "GIORNATA_URL": told.url,
         **told.work.environment(told.fleet),

@@ -63,7 +63,7 @@ class Refusal(StrEnum):
     NEAR_DUPLICATE = "near_duplicate"
 
 
-class Refused(NamedTuple):
+class RefusedRow(NamedTuple):
     """The reason, and what the examination found, in words."""
 
     reason: Refusal
@@ -80,28 +80,28 @@ class Record:
     mode: str = "RGB"
 
 
-Filter = Callable[[Record], Refused | None]
+Filter = Callable[[Record], RefusedRow | None]
 
 
 def filters_of(options: Ingest) -> tuple[Filter, ...]:
     """The filters in the order of their calls. The first refusal counts."""
 
-    def other_mode(record: Record) -> Refused | None:
+    def other_mode(record: Record) -> RefusedRow | None:
         kept = options.modes is None or record.mode in options.modes
-        return None if kept else Refused(Refusal.MODE, f"is {record.mode}")
+        return None if kept else RefusedRow(Refusal.MODE, f"is {record.mode}")
 
-    def too_small(record: Record) -> Refused | None:
+    def too_small(record: Record) -> RefusedRow | None:
         kept = min(record.width, record.height) >= options.min_side_px
-        return None if kept else Refused(Refusal.TOO_SMALL, f"{record.width} × {record.height}")
+        return None if kept else RefusedRow(Refusal.TOO_SMALL, f"{record.width} × {record.height}")
 
-    def extreme_aspect_ratio(record: Record) -> Refused | None:
+    def extreme_aspect_ratio(record: Record) -> RefusedRow | None:
         sides = record.width, record.height
         kept = max(sides) <= options.max_aspect_ratio * min(sides)
-        return None if kept else Refused(Refusal.EXTREME_ASPECT_RATIO, f"{record.width} × {record.height}")
+        return None if kept else RefusedRow(Refusal.EXTREME_ASPECT_RATIO, f"{record.width} × {record.height}")
 
-    def no_caption(record: Record) -> Refused | None:
+    def no_caption(record: Record) -> RefusedRow | None:
         said = f"{len(record.caption)} characters" if record.caption else "none"
-        return None if len(record.caption) >= options.min_caption_chars else Refused(Refusal.NO_CAPTION, said)
+        return None if len(record.caption) >= options.min_caption_chars else RefusedRow(Refusal.NO_CAPTION, said)
 
     return other_mode, too_small, extreme_aspect_ratio, no_caption
 
@@ -114,20 +114,20 @@ class Examined:
     width: int = 0
     height: int = 0
     perceptual_hash: int = 0
-    refused: Refused | None = None
+    refused: RefusedRow | None = None
 
 
 def examine(raw: Raw, filters: Sequence[Filter], *, perceptual: bool) -> Examined:
     """Decode the picture to its end and call the filters."""
     if not raw.image:
         detail = "has no picture" if raw.image is None else "has no bytes"
-        return Examined(refused=Refused(Refusal.EMPTY, detail))
+        return Examined(refused=RefusedRow(Refusal.EMPTY, detail))
     key = hashlib.sha256(raw.image).digest()
     try:
         check_png(raw.image)
         picture, mode = decode(raw.image), stored_mode(raw.image)
     except Undecodable as error:
-        return Examined(key=key, refused=Refused(_reason(error), str(error)[:300]))
+        return Examined(key=key, refused=RefusedRow(_reason(error), str(error)[:300]))
     record = Record(width=picture.width, height=picture.height, caption=raw.caption, mode=mode)
     refused = next((found for judge in filters if (found := judge(record))), None)
     hashed = hash_of(picture) if perceptual and refused is None else 0
@@ -165,7 +165,7 @@ def examined_rows(
             return
         except SourceDamaged as error:
             lost = Raw(source=name, place="", image=None, captions=())
-            yield _row(piece, number, lost, Examined(refused=Refused(Refusal.SOURCE_DAMAGED, str(error))))
+            yield _row(piece, number, lost, Examined(refused=RefusedRow(Refusal.SOURCE_DAMAGED, str(error))))
             return
         yield _row(piece, number, raw, examine(raw, filters, perceptual=perceptual))
 

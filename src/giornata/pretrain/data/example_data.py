@@ -51,7 +51,7 @@ OddRow = Callable[[Image.Image, str, Row], Row]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class WrittenRows:
     """The rows that were written."""
 
     folder: Path
@@ -108,7 +108,7 @@ ODDITIES: Mapping[str, OddRow] = {
 
 def write_example(
     folder: Path, *, rows: int, oddities: int | None = None, files: int = 2, side_px: int = 64, seed: int = 0
-) -> Example:
+) -> WrittenRows:
     """Draw `rows` good pictures with their captions, and among them `oddities` odd ones (None: one of each sort).
 
     `side_px` is the shortest side of a good picture: ingest with at most that as `min_side_px`.
@@ -118,7 +118,7 @@ def write_example(
     per_file = -(-len(made) // files)
     for number, start in enumerate(range(0, len(made), per_file)):
         write_parquet(folder, number, made[start : start + per_file])
-    return Example(folder=folder, rows=tuple(made))
+    return WrittenRows(folder=folder, rows=tuple(made))
 
 
 def write_parquet(folder: Path, number: int, rows: Sequence[Row]) -> str:

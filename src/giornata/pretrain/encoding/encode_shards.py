@@ -37,7 +37,7 @@ SOURCE_COLUMNS = (*columns.SOURCE.names, columns.CAPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class EncodingTask:
     """The missing parts of one shard."""
 
     number: int
@@ -49,7 +49,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class EncodedPart:
     """A whole file of one part, and the number of its unreadable rows by reason."""
 
     shard: Shard
@@ -60,11 +60,11 @@ def note_name(number: int) -> str:
     return f"shard-{number:05d}.json"
 
 
-def done_before(storage: Storage, number: int) -> Done | None:
+def done_before(storage: Storage, number: int) -> EncodedPart | None:
     """The note of a whole shard. None when there is no note, or when the shard has another size."""
     try:
         values = json.loads(storage.read(note_name(number)))
-        done = Done(shard=Shard(**values["shard"]), unreadable=dict(values["unreadable"]))
+        done = EncodedPart(shard=Shard(**values["shard"]), unreadable=dict(values["unreadable"]))
         whole = storage.size_bytes(shard_name(number)) == done.shard.bytes
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -80,7 +80,7 @@ class ShardEncoder:
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="cut")
         self._at_once = config.encode.encode_batch_size
 
-    def encode(self, work: Work) -> dict[str, Done]:
+    def encode(self, work: EncodingTask) -> dict[str, EncodedPart]:
         """Write the parts of the work, each with its note."""
         made: dict[str, list[pa.Table]] = {part: [] for part in work.parts}
         captions: list[pa.Table] = []
@@ -99,7 +99,7 @@ class ShardEncoder:
         chosen = self._choice.taken(rows, [(key,) for key in keys]).select([columns.KEY, columns.CAPTION])
         return encode_text(self._encoder, chosen, at_once=self._at_once)
 
-    def _write(self, part: str, number: int, table: pa.Table, several: pa.Table) -> Done:
+    def _write(self, part: str, number: int, table: pa.Table, several: pa.Table) -> EncodedPart:
         if part != TEXT:
             table = _with_shapes(table)
             if several_captions(self._source):  # a run may choose another one in each epoch
@@ -107,11 +107,11 @@ class ShardEncoder:
         storage = latents_storage(self._config, part)
         reasons = [] if part == TEXT else table.column(columns.REASON).to_pylist()
         shard = write_shard(storage, number, _parquet(table), len(table))
-        done = Done(shard=shard, unreadable=dict(sorted(Counter(filter(None, reasons)).items())))
+        done = EncodedPart(shard=shard, unreadable=dict(sorted(Counter(filter(None, reasons)).items())))
         storage.write(note_name(number), json_bytes(asdict(done)))
         return done
 
-    def _cut_ahead(self, work: Work) -> Iterator[tuple[pa.Table, list[pa.Table]]]:
+    def _cut_ahead(self, work: EncodingTask) -> Iterator[tuple[pa.Table, list[pa.Table]]]:
         """The shard's rows, and their cuts for each resolution. Threads cut the next rows meanwhile."""
         shard = self._source.shards[work.number]
         config, storage = self._config, Storage.at(self._config.data.shards)
@@ -165,5 +165,5 @@ class EncodeShards:
     def __call__(self, works: pa.Table) -> pa.Table:
         """The same rows, when their shards are whole."""
         for work in works.to_pylist():
-            self._shards.encode(Work(number=work["number"], parts=tuple(work["parts"])))
+            self._shards.encode(EncodingTask(number=work["number"], parts=tuple(work["parts"])))
         return works

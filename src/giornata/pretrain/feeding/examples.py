@@ -65,7 +65,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draws:
+class ExampleDraws:
     """Makes examples of batches. `scaling` is the encoder's (shift, factor).
 
     `purpose` keeps draws apart: rows for validation have draws that training has not, the same ones every time.
@@ -176,7 +176,7 @@ class Portioned:
 NOTHING = Portioned(examples=(), uses=(), unreadable=())
 
 
-def portioner(draws: Draws, phase: int, micro_batch: int, device: torch.device) -> Callable[[Feed], Portioned]:
+def portioner(draws: ExampleDraws, phase: int, micro_batch: int, device: torch.device) -> Callable[[Feed], Portioned]:
     """A function that makes a step's examples of a feed, in another thread than the training."""
 
     def make(feed: Feed) -> Portioned:
@@ -194,7 +194,7 @@ def bound_for(device: torch.device, examples: Sequence[Example]) -> list[Example
     return [each.pinned() if device.type == "cuda" else each for each in examples]
 
 
-def examples_of(batches: Iterable[Batch], draws: Draws, micro_batch: int, *, phase: int = 0) -> list[Example]:
+def examples_of(batches: Iterable[Batch], draws: ExampleDraws, micro_batch: int, *, phase: int = 0) -> list[Example]:
     """Examples of at most `micro_batch` rows. Rows for validation have the draws of phase 0 in every phase."""
     return [draws.example(part, phase) for batch in batches for part in pieces(batch, micro_batch)]
 

@@ -66,7 +66,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Row:
+class PendingRow:
     """A readable row that waits for its batch. `arrays` are bytes or Arrow buffers; `number` counts rows."""
 
     number: int
@@ -98,7 +98,7 @@ class Feeder:
     ) -> None:
         self._encoder, self._clock_s = encoder, clock_s
         self._rows = self._arrivals(iter(stream))
-        self._waiting: dict[Size, list[Row]] = {}
+        self._waiting: dict[Size, list[PendingRow]] = {}
         self._unreadable: list[Use] = []
         self._wait_s, self._ended = 0.0, False
 
@@ -121,21 +121,21 @@ class Feeder:
 
     # ---- batches ----
 
-    def _next_rows(self, wanted: int) -> list[list[Row]]:
+    def _next_rows(self, wanted: int) -> list[list[PendingRow]]:
         # An unreadable row has its place in the step: no other row replaces it.
         while sum(map(len, self._waiting.values())) + len(self._unreadable) < wanted and self._arrive():
             pass
         # After feeds with `batch_rows`, more rows than wanted may wait.
         readable = max(0, wanted - len(self._unreadable))
         first = sorted(chain.from_iterable(self._waiting.values()), key=lambda row: row.number)[:readable]
-        taken: dict[Size, list[Row]] = {}
+        taken: dict[Size, list[PendingRow]] = {}
         for row in first:
             self._waiting[row.size].remove(row)
             taken.setdefault(row.size, []).append(row)
         return list(taken.values())
 
-    def _full_batches(self, wanted: int, batch_rows: int) -> list[list[Row]]:
-        taken: list[list[Row]] = []
+    def _full_batches(self, wanted: int, batch_rows: int) -> list[list[PendingRow]]:
+        taken: list[list[PendingRow]] = []
         while wanted > 0:
             few = self._ready(min(batch_rows, wanted))
             if not few:
@@ -144,7 +144,7 @@ class Feeder:
             wanted -= len(few)
         return taken
 
-    def _ready(self, count: int) -> list[Row]:
+    def _ready(self, count: int) -> list[PendingRow]:
         """`count` rows of one size, of which a row has waited longest. The end of the stream may give fewer."""
         while True:
             for waiting in self._oldest_first():
@@ -155,7 +155,7 @@ class Feeder:
                 return []
             self._arrive()
 
-    def _oldest_first(self) -> list[list[Row]]:
+    def _oldest_first(self) -> list[list[PendingRow]]:
         return sorted((rows for rows in self._waiting.values() if rows), key=lambda rows: rows[0].number)
 
     # ---- arrivals ----
@@ -171,7 +171,7 @@ class Feeder:
             self._waiting.setdefault(row.size, []).append(row)
         return row is not None
 
-    def _arrivals(self, stream: Iterator[pa.Table]) -> Iterator[Row]:
+    def _arrivals(self, stream: Iterator[pa.Table]) -> Iterator[PendingRow]:
         arrived = 0
         while True:
             began_s = self._clock_s()
@@ -182,12 +182,12 @@ class Feeder:
             arrays = {name: table.column(name) for name in ARRAYS if name in table.column_names}
             for place, values in enumerate(table.select(VALUES).to_pylist()):
                 buffers = {name: column[place].as_buffer() for name, column in arrays.items()}
-                yield Row(number=arrived + place, values=values, arrays=buffers)
+                yield PendingRow(number=arrived + place, values=values, arrays=buffers)
             arrived += len(table)
 
     # ---- tensors ----
 
-    def _batch(self, rows: Sequence[Row]) -> Batch:
+    def _batch(self, rows: Sequence[PendingRow]) -> Batch:
         if columns.PIXELS in rows[0].arrays:
             return self._encoded_here(rows)
         height, width = rows[0].size
@@ -201,7 +201,7 @@ class Feeder:
             pooled_BP=pooled_BP,
         )
 
-    def _encoded_here(self, rows: Sequence[Row]) -> Batch:
+    def _encoded_here(self, rows: Sequence[PendingRow]) -> Batch:
         if self._encoder is None:
             raise RuntimeError("these rows are pictures: the trainer needs an encoder")
         posterior = self._encoder.encode_images(
@@ -220,7 +220,7 @@ class Feeder:
         )
 
 
-def _names(rows: Sequence[Row]) -> dict[str, Any]:
+def _names(rows: Sequence[PendingRow]) -> dict[str, Any]:
     time_ids = [[row.values[name] for name in TIME_IDS] for row in rows]
     return {
         "uses": tuple(row.use for row in rows),
@@ -230,6 +230,6 @@ def _names(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _halves(rows: Sequence[Row], name: str, shape: tuple[int, ...]) -> torch.Tensor:
+def _halves(rows: Sequence[PendingRow], name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """The float16 arrays of one column, stacked."""
     return torch.from_numpy(np.stack([np.frombuffer(row.arrays[name], np.float16).reshape(shape) for row in rows]))

@@ -53,7 +53,7 @@ class TrainedTwice(RuntimeError):
     """A trainer received a row that the ledger has: the weights would no longer be sound."""
 
 
-class Ledger:
+class UseLedger:
     """The ledger of one phase. It grows by `record`; a finished portion is one number of an interval."""
 
     def __init__(self, rows_of: RowsOfPhase) -> None:

@@ -1,4 +1,4 @@
-"""Prices, instances, FLOPs and rates of `facts.toml` and `prices.toml`, each with its source and its Mark."""
+"""Prices, instances, FLOPs and rates of `facts.toml` and `prices.toml`, each with its source and `Evidence`."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ T = TypeVar("T")
 INTERRUPTIBLE = "interruptible"
 
 
-class Mark(StrEnum):
+class Evidence(StrEnum):
     """The way in which a figure is known."""
 
     PUBLISHED = "published"
@@ -26,7 +26,7 @@ class Mark(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sourced:
     source: str
-    mark: Mark
+    mark: Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Gpu(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance(Sourced):
+class InstanceType(Sourced):
     name: str
     gpu: str
     gpus: int
@@ -50,7 +50,7 @@ class Instance(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer(Sourced):
+class InstancePrice(Sourced):
     """The price of an instance by the hour. `book`: prices of one time; `term`: on_demand, reserved, interruptible.
 
     `read_on`: the day on which the price was read at `url`; None for a price that the request gives.
@@ -135,8 +135,8 @@ class Facts:
     """The facts of plans. Earlier rows win over later ones."""
 
     gpus: tuple[Gpu, ...]
-    instances: tuple[Instance, ...]
-    offers: tuple[Offer, ...]
+    instances: tuple[InstanceType, ...]
+    offers: tuple[InstancePrice, ...]
     flops: tuple[Flops, ...]
     row_bytes: tuple[RowBytes, ...]
     training_rates: tuple[TrainingRate, ...]
@@ -155,7 +155,7 @@ class Facts:
     def gpu(self, name: str) -> Gpu:
         return _first(self.gpus, name=name)
 
-    def instance(self, name: str) -> Instance:
+    def instance(self, name: str) -> InstanceType:
         """The instance of this whole or short name. Raises KeyError."""
         whole = next((each.name for each in self.instances if each.short == name), name)
         return _first(self.instances, name=whole)
@@ -166,7 +166,7 @@ class Facts:
     def row_bytes_of(self, model: str, resolution: int) -> RowBytes:
         return _first(self.row_bytes, model=model, resolution=resolution)
 
-    def offer(self, instance: str, *, book: str, term: str) -> Offer | None:
+    def offer(self, instance: str, *, book: str, term: str) -> InstancePrice | None:
         """The offer of an instance in this book: in this term, or else an interruptible one."""
         found = {row.term: row for row in reversed(self.offers) if (row.instance, row.book) == (instance, book)}
         return found.get(term) or found.get(INTERRUPTIBLE)
@@ -192,12 +192,12 @@ def facts_of(document: Mapping[str, Any]) -> Facts:
     """
 
     def rows(make: Callable[..., T], table: str) -> tuple[T, ...]:
-        return tuple(make(**{**row, "mark": Mark(row["mark"])}) for row in document[table])
+        return tuple(make(**{**row, "mark": Evidence(row["mark"])}) for row in document[table])
 
     return Facts(
         gpus=rows(Gpu, "gpu"),
-        instances=rows(Instance, "instance"),
-        offers=rows(Offer, "offer"),
+        instances=rows(InstanceType, "instance"),
+        offers=rows(InstancePrice, "offer"),
         flops=rows(Flops, "flops"),
         row_bytes=rows(RowBytes, "row_bytes"),
         training_rates=rows(TrainingRate, "training_rate"),

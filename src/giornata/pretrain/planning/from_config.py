@@ -11,7 +11,7 @@ from typing import Any
 
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
-from giornata.pretrain.planning.facts import Facts, Instance, load_facts
+from giornata.pretrain.planning.facts import Facts, InstanceType, load_facts
 from giornata.pretrain.planning.request import OF_THE_RUN, PlanRequest, request_of, schedule_of
 from giornata.pretrain.recipes import read_config
 from giornata.protocol.pretraining import PretrainConfig
@@ -160,7 +160,7 @@ def _encoders(config: PretrainConfig, facts: Facts) -> FromConfig:
     return FromConfig(fields={"encoders": [next(each.name for each in facts.instances if each.gpu == gpu)]})
 
 
-def _instance(facts: Facts, gpu: str, count: int) -> Instance:
+def _instance(facts: Facts, gpu: str, count: int) -> InstanceType:
     """The cheapest that has all these GPUs; of which several are joined, the first, whose network is known."""
     known = [each for each in facts.instances if each.gpu == gpu]
     newest = facts.books[-1]

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from giornata.pretrain.planning.facts import Facts, Flops, Instance, Mark, Offer, RowBytes
+from giornata.pretrain.planning.facts import Evidence, Facts, Flops, InstancePrice, InstanceType, RowBytes
 from giornata.pretrain.planning.request import SAME, TRAINERS, PlanPhase, PlanRequest
 from giornata.protocol.pretraining import BESIDE, Mode
 
@@ -66,7 +66,7 @@ def training_speed(facts: Facts, flops: Flops, *, gpu: str, gpus: int) -> Speed:
     near = min(known, key=lambda row: abs(row.gpus - gpus))
     mfu = mfu_of(images_per_s=near.images_per_s, gpus=near.gpus, peak_tflops=peak, gflop=flops.train_gflop)
     if near.gpus == gpus:
-        estimated, basis = near.mark is Mark.GUESS, f"{near.mark}: {near.source}"
+        estimated, basis = near.mark is Evidence.GUESS, f"{near.mark}: {near.source}"
         return Speed(images_per_s=near.images_per_s, mfu=mfu, estimated=estimated, basis=basis)
     rate = rate_at(gpus=gpus, peak_tflops=peak, mfu=mfu, gflop=flops.train_gflop)
     basis = f"estimated: the MFU of {near.gpus} {gpu}, {mfu:.0%}"
@@ -91,7 +91,7 @@ def encoder_speed(facts: Facts, flops: Flops, *, gpu: str, gflop: float | None =
     return Speed(
         images_per_s=row.images_per_s * there / wanted,
         mfu=mfu,
-        estimated=not exact or row.mark is Mark.GUESS,
+        estimated=not exact or row.mark is Evidence.GUESS,
         basis=f"{row.mark}: {row.source}" if exact else f"estimated: by FLOPs from {row.resolution} px on {gpu}",
     )
 
@@ -145,7 +145,7 @@ NO_PRECOMPUTE = Precompute()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class CostEstimate:
     """Hours and dollars of a run by part. `gpu_hours` are those of the trainers."""
 
     training_hours: float
@@ -175,10 +175,10 @@ def bill_of(
     encoder_usd_per_hour: float = 0.0,
     precompute: Precompute = NO_PRECOMPUTE,
     storage_usd: float = 0.0,
-) -> Bill:
+) -> CostEstimate:
     """The bill of phases that follow one another on `instances` at `usd_per_hour` each."""
     hours = sum(phase.hours for phase in phases)
-    return Bill(
+    return CostEstimate(
         training_hours=hours,
         encoding_hours=precompute.hours,
         gpu_hours=hours * instances * gpus_each,
@@ -190,12 +190,12 @@ def bill_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
+class MachineChoice:
     instances: int
-    trainer: Instance
-    trainer_offer: Offer
-    encoder: Instance
-    encoder_offer: Offer
+    trainer: InstanceType
+    trainer_offer: InstancePrice
+    encoder: InstanceType
+    encoder_offer: InstancePrice
 
     @property
     def gpus(self) -> int:
@@ -227,9 +227,9 @@ class ChosenPhase(PricedPhase):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     mode: Mode
-    machines: Machines
+    machines: MachineChoice
     phases: tuple[ChosenPhase, ...]
-    bill: Bill
+    bill: CostEstimate
 
     @property
     def estimated(self) -> bool:
@@ -253,7 +253,7 @@ class Choice:
         return f"{self.machines.instances}x{self.machines.trainer.name} {self.mode}{beside}"
 
 
-def machines_of(request: PlanRequest, facts: Facts) -> Iterator[Machines | str]:
+def machines_of(request: PlanRequest, facts: Facts) -> Iterator[MachineChoice | str]:
     """Every pair of trainers and encoders that the price book can price; for the others a sentence why not."""
     if not request.priced and not request.trainers:
         yield NO_GPU
@@ -273,7 +273,7 @@ def machines_of(request: PlanRequest, facts: Facts) -> Iterator[Machines | str]:
             if encoder_offer is None:
                 yield _unpriced(f"encoders on {encoder.name}", encoder, request.prices, request.encoder_term)
                 continue
-            yield Machines(
+            yield MachineChoice(
                 instances=int(found["count"]),
                 trainer=trainer,
                 trainer_offer=offer,
@@ -282,11 +282,11 @@ def machines_of(request: PlanRequest, facts: Facts) -> Iterator[Machines | str]:
             )
 
 
-def _unpriced(what: str, instance: Instance, book: str, term: str) -> str:
+def _unpriced(what: str, instance: InstanceType, book: str, term: str) -> str:
     return f"{what} is left out: the price book {book} has no {term.replace('_', '-')} price of {instance.name}."
 
 
-def choice_of(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode) -> Choice:
+def choice_of(request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode) -> Choice:
     """Price one choice. `facts` hold what the request brings (`with_given`). Raises KeyError for unknown names."""
     phases = tuple(_phase(request, facts, machines, mode, phase) for phase in request.phases)
     bill = bill_of(
@@ -303,7 +303,7 @@ def choice_of(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode
     return Choice(mode=mode, machines=machines, phases=phases, bill=bill)
 
 
-def _phase(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode, phase: PlanPhase) -> ChosenPhase:
+def _phase(request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode, phase: PlanPhase) -> ChosenPhase:
     sizes = facts.row_bytes_of(request.model, phase.resolution)
     training, encoding, rate = _speeds(request, facts, machines, mode, phase)
     one = encoding.images_per_s * machines.encoder.gpus
@@ -330,7 +330,7 @@ def _phase(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode, p
 
 
 def _speeds(
-    request: PlanRequest, facts: Facts, machines: Machines, mode: Mode, phase: PlanPhase
+    request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode, phase: PlanPhase
 ) -> tuple[Speed, Speed, float]:
     """The speed of the trainers alone, of one encoding GPU for what the mode encodes, and images/s of the whole."""
     flops = facts.flops_of(request.model, phase.resolution)
@@ -349,7 +349,7 @@ def _stored_bytes(sizes: RowBytes, mode: Mode) -> int:
     return stored.get(mode, 0)
 
 
-def _before(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode, phase: PlanPhase) -> Precompute:
+def _before(request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode, phase: PlanPhase) -> Precompute:
     """Encoding all rows of a phase once, on the trainers' instances or on as many others as the request says.
 
     A machine that is away is not paid, and the others take longer.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts
-from giornata.pretrain.planning.pricing import Choice, Machines, choice_of, machines_of
+from giornata.pretrain.planning.pricing import Choice, MachineChoice, choice_of, machines_of
 from giornata.pretrain.planning.request import SAME, TRAINERS, PlanRequest, with_given
 from giornata.protocol.pretraining import Mode
 
@@ -21,7 +21,7 @@ class Ranking:
     facts: Facts
     choices: tuple[Choice, ...]
     left_out: tuple[str, ...]
-    machines: tuple[Machines, ...] = ()
+    machines: tuple[MachineChoice, ...] = ()
     today: date | None = None
 
     @property

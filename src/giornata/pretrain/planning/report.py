@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts, Offer
+from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts, InstancePrice
 from giornata.pretrain.planning.pricing import GB, Choice, encoder_speed
 from giornata.pretrain.planning.ranking import (
     Ranking,
@@ -199,10 +199,10 @@ def _encoding(ranking: Ranking) -> Iterator[str]:
     yield f"To encode a million pictures of {flops.resolution} pixels costs {said}."
 
 
-def _offers(ranking: Ranking) -> list[Offer]:
+def _offers(ranking: Ranking) -> list[InstancePrice]:
     """Offers of the plan's book but the reserved ones; the request's own prices come first."""
     terms = {ranking.request.trainer_term, ranking.request.encoder_term, INTERRUPTIBLE}
-    found: dict[tuple[str, str], Offer] = {}
+    found: dict[tuple[str, str], InstancePrice] = {}
     for offer in ranking.facts.offers:
         if offer.book == ranking.request.prices and offer.term in terms:
             found.setdefault((offer.instance, offer.term), offer)

@@ -12,12 +12,12 @@ from pydantic_core import PydanticCustomError
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.planning.facts import (
     EncoderRate,
+    Evidence,
     Facts,
     Figure,
     Flops,
-    Instance,
-    Mark,
-    Offer,
+    InstancePrice,
+    InstanceType,
     RowBytes,
     TrainingRate,
     load_facts,
@@ -270,7 +270,7 @@ def _unknown_flops(given: Mapping[str, Any], facts: Facts) -> Iterator[Fault]:
 
 def with_given(request: PlanRequest, facts: Facts) -> Facts:
     """The facts with what the request brings, which wins."""
-    measured = {"model": request.model, "source": GIVEN, "mark": Mark.MEASURED}
+    measured = {"model": request.model, "source": GIVEN, "mark": Evidence.MEASURED}
 
     def taken(make: Callable[..., T], given: Iterable[object]) -> tuple[T, ...]:
         names = [each.name for each in fields(make) if each.name not in measured]  # type: ignore[arg-type]
@@ -299,19 +299,19 @@ def _figures(request: PlanRequest, facts: Facts) -> Iterator[Figure]:
             yield replace(facts.figure(name), value=value, source=GIVEN)
 
 
-def _instance(own: OwnMachine) -> Instance:
-    return Instance(name=own.name, gpu=own.gpu, gpus=1, source=GIVEN, mark=Mark.PUBLISHED)
+def _instance(own: OwnMachine) -> InstanceType:
+    return InstanceType(name=own.name, gpu=own.gpu, gpus=1, source=GIVEN, mark=Evidence.PUBLISHED)
 
 
-def _offers(request: PlanRequest, facts: Facts) -> Iterator[Offer]:
+def _offers(request: PlanRequest, facts: Facts) -> Iterator[InstancePrice]:
     given = {facts.instance(name).name: usd for name, usd in request.usd_per_hour.items()}
     for name, usd in (given | {each.name: each.usd_per_hour for each in request.own}).items():
         for term in TERMS:
-            yield Offer(
+            yield InstancePrice(
                 instance=name,
                 book=request.prices,
                 term=term,
                 usd_per_hour=usd,
                 source=GIVEN,
-                mark=Mark.PUBLISHED,
+                mark=Evidence.PUBLISHED,
             )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 from giornata.protocol.pretraining import CheckpointCadence, PretrainConfig
 
 LEAST_S, MOST_S = 60.0, 3600.0
@@ -25,7 +25,7 @@ def interval_s(save_s: float, interruption_s: float) -> float:
     return min(MOST_S, max(LEAST_S, math.sqrt(2.0 * save_s * interruption_s)))
 
 
-def interruption_s(configured_s: float | None, progress: Progress) -> float:
+def interruption_s(configured_s: float | None, progress: TrainingProgress) -> float:
     """Mean seconds between interruptions: as configured, or as observed in all attempts so far."""
     if configured_s is not None:
         return configured_s
@@ -46,20 +46,20 @@ class Cadence:
     def _timed(self) -> bool:
         return self.config.train.checkpoint_cadence is CheckpointCadence.YOUNG_DALY
 
-    def begin(self, progress: Progress) -> None:
+    def begin(self, progress: TrainingProgress) -> None:
         """Count steps and seconds from this progress on."""
         self._saved_at_step = progress.step
         if self._timed:
             self._saved_at_s = self.clock_s()
 
-    def due(self, progress: Progress) -> bool:
+    def due(self, progress: TrainingProgress) -> bool:
         steps = self.config.train.checkpoint_steps
         if not self._timed:
             return (progress.step + 1) % steps == 0
         wanted_s = interval_s(self._save_s, interruption_s(self.config.workers.interruption_s, progress))
         return progress.step + 1 - self._saved_at_step >= steps or self.clock_s() - self._saved_at_s >= wanted_s
 
-    def saving(self, save: Callable[[], None], progress: Progress) -> None:
+    def saving(self, save: Callable[[], None], progress: TrainingProgress) -> None:
         """Save, and measure how long the training stands still for it."""
         began_s = self.clock_s() if self._timed else 0.0
         save()

@@ -25,12 +25,12 @@ from torch.distributed.tensor import DTensor
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice, Use, UseBits
+from giornata.pretrain.feeding.ledger import TrainedTwice, Use, UseBits, UseLedger
 from giornata.pretrain.training.committed import (
     FOLDER,
     STATE,
     CheckpointDamaged,
-    Committed,
+    CommittedCheckpoint,
     FileFacts,
     commit,
     mark_damaged,
@@ -39,7 +39,7 @@ from giornata.pretrain.training.committed import (
     retire,
 )
 from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,8 @@ class Snapshot:
     """
 
     tensors: Mapping[str, torch.Tensor]
-    progress: Progress
-    ledger: Ledger | None
+    progress: TrainingProgress
+    ledger: UseLedger | None
     uses: Uses = Uses()
     alongside: Callable[[], None] = lambda: None
 
@@ -95,7 +95,7 @@ def staging(device: torch.device) -> StagingOptions:
     )
 
 
-class Checkpoints:
+class Checkpointer:
     """The checkpoints of a run, one written at a time. All trainers make each call at the same place."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Checkpoints:
             files = {**shards, STATE: FileFacts.of(aside)}
             progress = snapshot.progress
             self._fence()
-            commit(self._run, Committed(name=name, step=progress.step, phase=progress.phase, files=files))
+            commit(self._run, CommittedCheckpoint(name=name, step=progress.step, phase=progress.phase, files=files))
             retire(self._run, limit=self._limit)
         except InvalidInput as error:
             return [f"{LOST}{error}"]
@@ -211,7 +211,7 @@ class Checkpoints:
             return [f"commit: {error}"]
         return []
 
-    def _conclude(self, name: str, faults: Sequence[str], progress: Progress) -> None:
+    def _conclude(self, name: str, faults: Sequence[str], progress: TrainingProgress) -> None:
         if lost := [fault.removeprefix(LOST) for fault in faults if fault.startswith(LOST)]:
             raise InvalidInput([Fault(where=name, message=f"is not written: {lost[0]}")])
         if not faults:
@@ -223,7 +223,7 @@ class Checkpoints:
             raise CheckpointsFail(f"{self._failures} checkpoints in a row were not written: {'; '.join(faults)}")
 
 
-def record_uses(ledger: Ledger | None, mine: Uses, channel: Channel) -> None:
+def record_uses(ledger: UseLedger | None, mine: Uses, channel: Channel) -> None:
     """Bring the first trainer's ledger up to date with what all trainers did. Called by all trainers; raises
     TrainedTwice on all of them."""
     twice: TrainedTwice | None = None
@@ -239,7 +239,7 @@ def record_uses(ledger: Ledger | None, mine: Uses, channel: Channel) -> None:
 
 def load_tensors(
     run: Storage,
-    checkpoint: Committed,
+    checkpoint: CommittedCheckpoint,
     tensors: Mapping[str, torch.Tensor],
     scratch: Path,
     channel: Channel,
@@ -256,16 +256,16 @@ def load_tensors(
         dcp.load(dict(tensors), storage_reader=reader, process_group=channel.group, no_dist=channel.world == 1)
 
 
-def choose(run: Storage, channel: Channel) -> Committed | None:
+def choose(run: Storage, channel: Channel) -> CommittedCheckpoint | None:
     """The newest usable checkpoint as the first trainer sees it, for all."""
     chosen = channel.gather_objects(newest(run) if channel.rank == 0 else None)[0]
-    return chosen if chosen is None or isinstance(chosen, Committed) else None
+    return chosen if chosen is None or isinstance(chosen, CommittedCheckpoint) else None
 
 
 @contextmanager
 def _at_hand(
     run: Storage,
-    checkpoint: Committed,
+    checkpoint: CommittedCheckpoint,
     tensors: Mapping[str, torch.Tensor],
     scratch: Path,
     channel: Channel,
@@ -301,7 +301,7 @@ def _at_hand(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refuse_broken(run: Storage, checkpoint: Committed, broken: Sequence[str], channel: Channel) -> None:
+def _refuse_broken(run: Storage, checkpoint: CommittedCheckpoint, broken: Sequence[str], channel: Channel) -> None:
     everybodys = sorted({file for files in channel.gather_objects(broken) for file in files})
     if not everybodys:
         return

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommittedCheckpoint:
     """A committed checkpoint. `files` holds every file but commit.json."""
 
     name: str
@@ -53,10 +53,10 @@ class Committed:
     phase: int
     files: Mapping[str, FileFacts]
 
-    def progress(self, run: Storage) -> Progress:
+    def progress(self, run: Storage) -> TrainingProgress:
         """The run's progress at this checkpoint. Raises InvalidInput for another version's."""
         where = f"{run}/{FOLDER}/{self.name}/{STATE}"
-        return Progress.from_json(json.loads(run.read(f"{FOLDER}/{self.name}/{STATE}")), where=where)
+        return TrainingProgress.from_json(json.loads(run.read(f"{FOLDER}/{self.name}/{STATE}")), where=where)
 
 
 def name_of(step: int, phase: int) -> str:
@@ -64,7 +64,7 @@ def name_of(step: int, phase: int) -> str:
     return f"step-{step:08d}-phase-{phase}"
 
 
-def commit(run: Storage, checkpoint: Committed) -> None:
+def commit(run: Storage, checkpoint: CommittedCheckpoint) -> None:
     """Make it exist. All its files have to be there."""
     files = {name: {"bytes": each.bytes, "sha256": each.sha256} for name, each in checkpoint.files.items()}
     content = {"version": VERSION, "step": checkpoint.step, "phase": checkpoint.phase, "files": files}
@@ -72,7 +72,7 @@ def commit(run: Storage, checkpoint: Committed) -> None:
     run.write(f"{FOLDER}/{checkpoint.name}/{COMMIT}", text.encode())
 
 
-def committed(run: Storage, *, warn: bool = True) -> Iterator[Committed]:
+def committed(run: Storage, *, warn: bool = True) -> Iterator[CommittedCheckpoint]:
     """All usable checkpoints, newest first. With `warn`, those that cannot be used are warned of: half-written ones,
     damaged ones, and ones with files missing."""
     by_name: dict[str, dict[str, int]] = {}
@@ -89,7 +89,7 @@ def committed(run: Storage, *, warn: bool = True) -> Iterator[Committed]:
             yield found
 
 
-def newest(run: Storage) -> Committed | None:
+def newest(run: Storage) -> CommittedCheckpoint | None:
     """The one to go on from; None at the beginning."""
     return next(committed(run), None)
 
@@ -112,7 +112,7 @@ def retire(run: Storage, *, limit: int) -> None:
             run.remove_all(f"{FOLDER}/{name}")
 
 
-def _usable(run: Storage, name: str, sizes: Mapping[str, int]) -> Committed | str:
+def _usable(run: Storage, name: str, sizes: Mapping[str, int]) -> CommittedCheckpoint | str:
     """The checkpoint of this name whose files have these sizes, or why it cannot be used."""
     if COMMIT not in sizes:
         return "it was not finished"
@@ -122,7 +122,7 @@ def _usable(run: Storage, name: str, sizes: Mapping[str, int]) -> Committed | st
         values: Mapping[str, Any] = json.loads(run.read(f"{FOLDER}/{name}/{COMMIT}"))
         known = values["version"] == VERSION
         files = {file: FileFacts(**facts) for file, facts in values["files"].items()}
-        found = Committed(name=name, step=int(values["step"]), phase=int(values["phase"]), files=files)
+        found = CommittedCheckpoint(name=name, step=int(values["step"]), phase=int(values["phase"]), files=files)
     except (ValueError, KeyError, TypeError):
         known = False
     if not known:

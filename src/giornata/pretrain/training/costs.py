@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ TELL_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingAttempt:
+class TrainerStart:
     """One start of the trainers. It has cost money since `began_s`, by the loop's clock; `began_ms` is the same
     instant by the wall clock."""
 
@@ -38,7 +38,7 @@ class TrainingAttempt:
     @classmethod
     def begun(
         cls, run: Storage, *, command_ms: int, process_ms: int, now_ms: int, now_s: Callable[[], float]
-    ) -> "TrainingAttempt":
+    ) -> "TrainerStart":
         """The one that begins in a process of `process_ms`, started by a run command of `command_ms`.
 
         The first attempt of a command costs from the beginning of that, a later one from its own process on; no time
@@ -55,7 +55,7 @@ class TrainingAttempt:
         )
 
 
-def spent_usd(run: Storage, progress: Progress) -> float:
+def spent_usd(run: Storage, progress: TrainingProgress) -> float:
     """USD of all attempts and encodings that have a record, and at least the USD of the checkpoint.
     Raises OSError."""
     accounts = sum(_read(run, name)["usd"] for name in run.names(FOLDER))
@@ -68,7 +68,7 @@ class CostRecord:
     write it is a warning. `before_usd` is what other attempts cost."""
 
     run: Storage
-    attempt: TrainingAttempt
+    attempt: TrainerStart
     before_usd: float = 0.0
     written: bool = True
     own_usd: float = 0.0
@@ -82,7 +82,9 @@ class CostRecord:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-spent")
 
     @classmethod
-    def of(cls, attempt: TrainingAttempt, run: Storage, progress: Progress, *, written: bool = True) -> "CostRecord":
+    def of(
+        cls, attempt: TrainerStart, run: Storage, progress: TrainingProgress, *, written: bool = True
+    ) -> "CostRecord":
         """The account of an attempt that goes on from this progress. One that is not `written` reads nothing either:
         it is of a trainer beside the first. Raises OSError."""
         before_usd = spent_usd(run, progress) if written else progress.spent_usd

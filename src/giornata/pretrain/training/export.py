@@ -7,17 +7,19 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.training.averages import EMA
 from giornata.pretrain.training.checkpoints import load_tensors
-from giornata.pretrain.training.committed import Committed, newest
+from giornata.pretrain.training.committed import CommittedCheckpoint, newest
 from giornata.pretrain.training.models import new_unet
 from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.progress import TrainingProgress
 from giornata.pretrain.training.trainer import WEIGHT
 from giornata.protocol.pretraining import PretrainConfig
 
 CARD = "README.md"
 
 
-def export(config: PretrainConfig, run: Storage, out: Path, *, checkpoint: Committed | None = None) -> Progress:
+def export(
+    config: PretrainConfig, run: Storage, out: Path, *, checkpoint: CommittedCheckpoint | None = None
+) -> TrainingProgress:
     """Write `out`/unet (config.json, safetensors, float32) and `out`/README.md from a checkpoint, by default the
     newest. By one process, in no group. Returns how far that checkpoint was.
 
@@ -37,7 +39,7 @@ def export(config: PretrainConfig, run: Storage, out: Path, *, checkpoint: Commi
     return progress
 
 
-def card(config: PretrainConfig, progress: Progress) -> str:
+def card(config: PretrainConfig, progress: TrainingProgress) -> str:
     """The card of the weights, as Markdown."""
     phases = "\n".join(
         f"- {phase.name}: {phase.resolution} px, {phase.samples:,} pictures, learning rate {phase.learning_rate:g}"

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioner
-from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.training.cadence import Cadence
-from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses, record_uses
-from giornata.pretrain.training.costs import CostRecord, Meter, TrainingAttempt
+from giornata.pretrain.training.checkpoints import Checkpointer, Snapshot, Uses, record_uses
+from giornata.pretrain.training.costs import CostRecord, Meter, TrainerStart
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
 from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import Outcome, begun_phases, origin_of
-from giornata.pretrain.training.trainer import Run, Trainer
+from giornata.pretrain.training.progress import TrainingOutcome, begun_phases, origin_of
+from giornata.pretrain.training.trainer import Trainer, TrainingRun
 from giornata.protocol.pretraining import BESIDE
 
-__all__ = ["RowsMissing", "Run", "TooManyUnreadable", "train"]
+__all__ = ["RowsMissing", "TooManyUnreadable", "TrainingRun", "train"]
 
 ALLOWED_UNREADABLE = 16
 """So few rows that cannot be read never stop a run."""
@@ -75,7 +75,7 @@ class TooManyUnreadable(RuntimeError):
     """More rows than data.max_quarantined_share cannot be read although they were ingested."""
 
 
-def train(run: Run) -> Outcome:
+def train(run: TrainingRun) -> TrainingOutcome:
     """Train until all phases are done, or until `run.preempted` says that the trainers are to leave.
 
     Raises CheckpointDamaged (start again: the one before is taken), InvalidInput when the checkpoint is of another
@@ -83,16 +83,16 @@ def train(run: Run) -> Outcome:
     whatever the feeds raise. Whatever it raises, the next start goes on from the last checkpoint.
     """
     with ExitStack() as stack:
-        return Loop(run, stack).run()
+        return TrainingLoop(run, stack).run()
 
 
-class Loop:
-    def __init__(self, run: Run, stack: ExitStack) -> None:
+class TrainingLoop:
+    def __init__(self, run: TrainingRun, stack: ExitStack) -> None:
         self._run, self._peers = run, Peers()
         self._began_s = run.clock_s()
         self._channel = self._peers.channel()
         limit = run.config.train.checkpoints_total_limit
-        self._checkpoints = Checkpoints(
+        self._checkpoints = Checkpointer(
             run.storage, run.scratch, self._peers, limit=limit, device=run.device, fence=run.fence
         )
         stack.callback(self._checkpoints.close)
@@ -106,22 +106,22 @@ class Loop:
         self._restore()
         stack.callback(self._settle)
 
-    def run(self) -> Outcome:
+    def run(self) -> TrainingOutcome:
         while self._progress.phase < len(self._run.config.phases):
             outcome = self._phase()
-            if outcome is not Outcome.FINISHED:
+            if outcome is not TrainingOutcome.FINISHED:
                 self._progress.left = True
                 self._save()
                 self._checkpoints.wait()
                 return outcome
             self._change_phase()
         self._checkpoints.wait()
-        return Outcome.FINISHED
+        return TrainingOutcome.FINISHED
 
     def _restore(self) -> None:
         self._progress = self._trainer.restore()
         progress, first = self._progress, self._peers.rank == 0
-        self._ledger: Ledger | None = None
+        self._ledger: UseLedger | None = None
         if self._run.start is not None:
             self._checkpoints.last = self._run.start.step, self._run.start.phase
             progress.interruptions += not progress.left
@@ -132,17 +132,17 @@ class Loop:
         if first and progress.phase < len(self._run.phases):
             self._ledger = self._as_known()
         self._cadence.begin(progress)
-        attempt = self._run.attempt or TrainingAttempt(name=uuid.uuid4().hex, began_s=self._began_s)
+        attempt = self._run.attempt or TrainerStart(name=uuid.uuid4().hex, began_s=self._began_s)
         self._account = CostRecord.of(attempt, self._run.storage, self._progress, written=first)
         if first:
             drop_after(self._run.storage, self._progress.step)
 
-    def _as_known(self) -> Ledger:
+    def _as_known(self) -> UseLedger:
         """The phase's ledger as of this start, or of the last time that the feeds ended."""
         rows_of = self._run.phases[self._progress.phase]
-        return Ledger(rows_of) if self._known is None else Ledger.from_json(self._known, rows_of)
+        return UseLedger(rows_of) if self._known is None else UseLedger.from_json(self._known, rows_of)
 
-    def _phase(self) -> Outcome:
+    def _phase(self) -> TrainingOutcome:
         """Train the current phase until its last row."""
         run, progress = self._run, self._progress
         samples = run.phases[progress.phase].samples
@@ -158,12 +158,12 @@ class Loop:
                 raise RowsMissing(f"{samples - used} rows of phase {name} were never fed")
             used = progress.used
             outcome = self._until_feeds_end()
-            if outcome is not Outcome.FINISHED:
+            if outcome is not TrainingOutcome.FINISHED:
                 return outcome
             self._merge()
-        return Outcome.FINISHED
+        return TrainingOutcome.FINISHED
 
-    def _until_feeds_end(self) -> Outcome:
+    def _until_feeds_end(self) -> TrainingOutcome:
         run, progress = self._run, self._progress
         make = portioner(self._trainer.draws, progress.phase, self._micro_batch, run.device)
         ahead = Prefetcher(run.feeds(progress.phase, self._as_known()), make, run.clock_s)
@@ -174,7 +174,7 @@ class Loop:
                 save = self._peers.rank == 0 and self._cadence.due(progress)
                 agreed = agree(self._channel, mine, waited_s=waited_s, preempted=run.preempted(), save=save)
                 if agreed.preempted:
-                    return Outcome.PREEMPTED
+                    return TrainingOutcome.PREEMPTED
                 if agreed.ended:
                     break
                 self._step(mine, agreed)
@@ -182,7 +182,7 @@ class Loop:
                     self._cadence.saving(self._save, progress)
         finally:
             ahead.close()
-        return Outcome.FINISHED
+        return TrainingOutcome.FINISHED
 
     def _step(self, mine: Portioned, agreed: Agreed) -> None:
         run, progress, numbers = self._run, self._progress, dict[str, float]()

@@ -26,7 +26,7 @@ def learning_rate(phase: Phase, step: int, *, steps: int) -> float:
     return rate * factor(phase.lr_scheduler, place, warmup=phase.lr_warmup_steps, total=steps + 1, rate=rate)
 
 
-class Optimizer:
+class TrainingOptimizer:
     """Every parameter has its tensors from the start, so that all share one count of updates."""
 
     def __init__(self, parameters: Parameters, train: Train, *, fused: bool) -> None:

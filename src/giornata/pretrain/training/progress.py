@@ -37,7 +37,7 @@ FORMER = frozenset({"encoders", "encoders_seen", "encoder_changes"})
 FREE_OF_PHASES = frozenset({"train_batch_size", "encoders"})
 
 
-class Outcome(StrEnum):
+class TrainingOutcome(StrEnum):
     """The trainers' end. A checkpoint always holds everything that was trained."""
 
     FINISHED = "finished"  # all phases
@@ -45,7 +45,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """`phase` is the place of the phase that goes on; of a finished run the number of phases. `step` counts through
     all phases, `samples` rows that made an update. `used`, `unreadable` and `step_in_phase` are of this phase, `used`
     with rows that were not trained. `ledgers` are those of the phases so far (giornata.pretrain.feeding.ledger).
@@ -115,11 +115,13 @@ def origin_of(config: PretrainConfig, begun_phases: int, digests: Mapping[str, s
     return {"config": config_digest(config, begun_phases), **digests}
 
 
-def begun_phases(progress: Progress) -> int:
+def begun_phases(progress: TrainingProgress) -> int:
     return progress.phase + (1 if progress.step_in_phase else 0)
 
 
-def check_origin(progress: Progress, config: PretrainConfig, digests: Mapping[str, str], *, where: str) -> None:
+def check_origin(
+    progress: TrainingProgress, config: PretrainConfig, digests: Mapping[str, str], *, where: str
+) -> None:
     """Check that the checkpoint is of this run. Raises InvalidInput with all differences."""
     now = origin_of(config, begun_phases(progress), digests)
     differing = [name for name in sorted({*now, *progress.origin}) if now.get(name) != progress.origin.get(name)]

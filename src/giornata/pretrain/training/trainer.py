@@ -16,20 +16,28 @@ from giornata.diffusion.base.regional import compiled, plainly
 from giornata.diffusion.draws.determinism import let_cudnn_choose
 from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.examples import Draws, EmptyPrompt, Example, blank, bound_for, examples_of, filled
+from giornata.pretrain.feeding.examples import (
+    EmptyPrompt,
+    Example,
+    ExampleDraws,
+    blank,
+    bound_for,
+    examples_of,
+    filled,
+)
 from giornata.pretrain.feeding.feed import Batch, Feed
-from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
-from giornata.pretrain.training.committed import Committed
-from giornata.pretrain.training.costs import TrainingAttempt
+from giornata.pretrain.training.committed import CommittedCheckpoint
+from giornata.pretrain.training.costs import TrainerStart
 from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
 from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
-from giornata.pretrain.training.optimizer import Optimizer, learning_rate, whole
+from giornata.pretrain.training.optimizer import TrainingOptimizer, learning_rate, whole
 from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import Progress, check_origin
+from giornata.pretrain.training.progress import TrainingProgress, check_origin
 from giornata.pretrain.training.step import Passes
 from giornata.pretrain.training.token_routing import TokenRouting
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase, PretrainConfig
@@ -38,7 +46,7 @@ WINDOW_STEPS = 128
 """Steps whose losses give the median."""
 LEAST_STEPS = 16
 """Before so many steps only what is not a number is left out: the first losses say little about the next."""
-Feeds = Callable[[int, Ledger], Iterator[Feed]]
+Feeds = Callable[[int, UseLedger], Iterator[Feed]]
 """(place of the phase, what of it was trained) to this trainer's feeds. Asked again in the same phase, with what was
 trained meanwhile, when the feeds ended before the phase was complete."""
 log = logging.getLogger(__name__)
@@ -92,7 +100,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     """The inputs of a trainer. All trainers get the same inputs, but for feeds and held rows.
 
     `storage` is the run's own folder; `scratch` a local one, for this node. `digests` say what the rows are made of
@@ -122,17 +130,17 @@ class Run:
     preempted: Callable[[], bool] = lambda: False
     traced: Callable[[int, int, Sequence[Use]], None] = lambda _phase, _step, _uses: None
     fence: Callable[[], None] = lambda: None
-    start: Committed | None = None
+    start: CommittedCheckpoint | None = None
     node: str = ""
     node_size: int | None = None
     peak_flops_per_s: float | None = None
-    attempt: TrainingAttempt | None = None
+    attempt: TrainerStart | None = None
 
 
 class Trainer:
     """The model, its optimizer and averages on one device. All trainers make each call at the same place."""
 
-    def __init__(self, run: Run, peers: Peers, channel: Channel, stack: ExitStack) -> None:
+    def __init__(self, run: TrainingRun, peers: Peers, channel: Channel, stack: ExitStack) -> None:
         self._run, self._channel = run, channel
         config, train = run.config, run.config.train
         let_cudnn_choose(run.device, bits_promised=train.pinned_order)
@@ -147,15 +155,15 @@ class Trainer:
             stack.enter_context(compiled(unet, bits_promised=train.pinned_order))
         self._sharding = shard_model(unet, train, peers, run.device, node_size=run.node_size)
         self._parameters = self._sharding.parameters()
-        self._optimizer = Optimizer(self._parameters, train, fused=run.device.type == "cuda")
+        self._optimizer = TrainingOptimizer(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
-        self._guard = self._new_guard(Progress())
+        self._guard = self._new_guard(TrainingProgress())
         self._passes = Passes(self._sharding, self._objective(), channel, routing, self._kernels)
         timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
-        self._held_draws = Draws(
+        self._held_draws = ExampleDraws(
             seed=config.seed, timesteps=timesteps, scaling=run.scaling, purpose="pretrain/validation"
         )
-        self.draws = Draws(
+        self.draws = ExampleDraws(
             seed=config.seed,
             timesteps=timesteps,
             scaling=run.scaling,
@@ -163,11 +171,11 @@ class Trainer:
             empty=run.empty,
         )
 
-    def restore(self) -> Progress:
+    def restore(self) -> TrainingProgress:
         """Load the checkpoint to start from, and return its progress."""
         start, run = self._run.start, self._run
         if start is None:
-            return Progress()
+            return TrainingProgress()
         progress = start.progress(run.storage)
         check_origin(progress, run.config, run.digests, where=f"{run.storage}/checkpoints/{start.name}")
         self._optimizer.begin(progress.updates)
@@ -182,7 +190,7 @@ class Trainer:
         averages = {EMA + name: each for name, each in self._averages.tensors.items()}
         return {**weights, **self._optimizer.tensors(), **averages}
 
-    def prepare(self, progress: Progress) -> int:
+    def prepare(self, progress: TrainingProgress) -> int:
         """Prepare the current phase, and return its micro-batch."""
         self._phase = self._run.config.phases[progress.phase]
         rows = self._micro_batches[progress.phase]
@@ -201,7 +209,9 @@ class Trainer:
         """An example of one row with weight 0."""
         return self._blank
 
-    def step(self, progress: Progress, examples: Sequence[Example], rows: int) -> tuple[bool, dict[str, float]]:
+    def step(
+        self, progress: TrainingProgress, examples: Sequence[Example], rows: int
+    ) -> tuple[bool, dict[str, float]]:
         """Train on this trainer's examples of a step that has so many rows over all. Returns whether the weights took
         it, and its numbers. Raises TooManyBadSteps."""
         losses = self._passes.train(examples, rows=rows)
@@ -224,7 +234,7 @@ class Trainer:
         progress.losses, progress.bad_in_row = self._guard.losses, self._guard.bad_in_row
         return why is None, {**losses.numbers(), "learning_rate": rate, "grad_norm": grad_norm}
 
-    def validated(self, progress: Progress) -> Mapping[str, float]:
+    def validated(self, progress: TrainingProgress) -> Mapping[str, float]:
         """`validation_loss`, and by level of noise, with the averaged weights; nothing between its steps."""
         every = self._run.config.train.validation_steps
         if not every or progress.step % every:
@@ -238,7 +248,7 @@ class Trainer:
             self._sharding.gather_anew()
         return losses.numbers("validation_")
 
-    def _average(self, progress: Progress) -> None:
+    def _average(self, progress: TrainingProgress) -> None:
         train = self._run.config.train
         if train.use_ema and progress.samples >= train.ema_start_samples:
             self._averages.update()
@@ -264,7 +274,7 @@ class Trainer:
             snr_gamma=self._run.config.train.snr_gamma,
         )
 
-    def _new_guard(self, progress: Progress) -> Guard:
+    def _new_guard(self, progress: TrainingProgress) -> Guard:
         train = self._run.config.train
         return Guard(
             max_loss_ratio=train.max_loss_ratio,

@@ -12,7 +12,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import CanarySpec
 from giornata.workloads.canary.training import LARGE, SMALL, Bend, CanaryRun, check_twins, train
-from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
 
 # ---- Bits that are written to the device's memory have to come back
 
@@ -217,5 +217,5 @@ def _begin(reporter: Reporter, phase: str) -> None:
 
 
 def _attend(reporter: Reporter) -> None:
-    if reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+    if reporter.wish() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
         raise Stopped

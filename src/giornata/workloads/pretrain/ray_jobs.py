@@ -135,7 +135,7 @@ def _answered() -> Iterator[None]:
         raise ConnectionError(first) from error
 
 
-class Cluster:
+class RayJobClient:
     """The real cluster, as the node's environment names it to Ray: RAY_ADDRESS (the dashboard's, http://head:8265),
     and for a cluster with a token RAY_AUTH_MODE=token."""
 

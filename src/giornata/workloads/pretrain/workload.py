@@ -18,8 +18,8 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import PRETRAIN_KIND, total_steps
-from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
-from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, Listening, RayJobs, RunState
+from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
+from giornata.workloads.pretrain.ray_jobs import STOP_S, Listening, RayJobClient, RayJobs, RunState
 
 POLL_S = 2.0
 AWAY_S = 600.0
@@ -41,7 +41,7 @@ class PretrainWorkload:
     def __init__(
         self,
         *,
-        cluster: Callable[[], RayJobs] = Cluster,
+        cluster: Callable[[], RayJobs] = RayJobClient,
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -80,7 +80,7 @@ class PretrainWorkload:
             except ConnectionError as error:
                 if self._clock_s() > by_s:
                     raise WorkloadFailed(Reason.CRASHED, f"no Ray cluster takes the run: {error}") from error
-            if reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+            if reporter.wish() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
                 raise Stopped
             self._sleep(POLL_S)
 
@@ -131,7 +131,7 @@ class _Following:
         self._phase = "training on Ray"
         self._result: dict[str, Any] = {}
         self._stop_by_s: float | None = None
-        self._wish, self._asked_to_stop = Wish.GO_ON, False
+        self._wish, self._asked_to_stop = AgentRequest.GO_ON, False
         self._listening = Listening()
 
     def to_the_end(self) -> Outcome:
@@ -163,7 +163,10 @@ class _Following:
 
     def _attend(self) -> None:
         # Of a wish for a checkpoint there is nothing to obey: the run writes them as its configuration says.
-        if self._stop_by_s is None and (wish := self._reporter.wish()) in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+        if self._stop_by_s is None and (wish := self._reporter.wish()) in {
+            AgentRequest.STOP,
+            AgentRequest.CHECKPOINT_AND_STOP,
+        }:
             self._wish, self._stop_by_s = wish, self._clock_s() + STOP_S
         if self._stop_by_s is None:
             return
@@ -180,7 +183,7 @@ class _Following:
             self._reporter.log(f"Ray was not told to stop {self._submission}, and will be again: {error}")
             return
         self._asked_to_stop = True
-        if self._wish is Wish.STOP:
+        if self._wish is AgentRequest.STOP:
             # The attempt need not wait: the run stops with a checkpoint, and Ray sees to its end.
             raise Stopped(self._kept or None)
 

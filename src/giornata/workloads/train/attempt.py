@@ -13,7 +13,7 @@ from giornata.diffusion.draws.determinism import differences
 from giornata.diffusion.optim.objective import Objective, scheduler_of
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
 from giornata.workloads.train.attach_adapter import attach_adapter, layer_entries, lora_layer
 from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer, state_of
 from giornata.workloads.train.compiling import NO_CACHE, Compiler, Kernels, begin_again
@@ -34,7 +34,7 @@ from giornata.workloads.train.memory_budget import (
 from giornata.workloads.train.oom_retry import OomRetry
 from giornata.workloads.train.preparation import Prepared, prediction_type_of, prepare, seed_of
 from giornata.workloads.train.sampling import SampleRenderer
-from giornata.workloads.train.step_metrics import CheckpointCadence, Clock, StepMeter, gauges_of, images_per_step
+from giornata.workloads.train.step_metrics import CheckpointSchedule, Clock, StepMeter, gauges_of, images_per_step
 from giornata.workloads.train.steps import PassFeed, Stepper
 from giornata.workloads.train.tracking import TrackerContext, live_curves, report
 
@@ -130,9 +130,9 @@ class TrainingAttempt:
         self.between()
         self.reporter.phase("caching", done, total)
         wish = self.reporter.wish()
-        if wish is Wish.CHECKPOINT:
+        if wish is AgentRequest.CHECKPOINT:
             self.reporter.log("a checkpoint was asked for, and there is nothing new to save before the next step")
-        if wish in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+        if wish in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
             raise Stopped(self.start.resume.step if self.start.resume else None)
 
     def restore(self, adapters: Adapters, optimizer: JobOptimizer, writer: CheckpointWriter) -> None:
@@ -220,7 +220,7 @@ class TrainingAttempt:
 
         def show(step: int) -> None:
             meter.flush()
-            while (wish := renderer.after(step, optimizer.result())) is not Wish.GO_ON:
+            while (wish := renderer.after(step, optimizer.result())) is not AgentRequest.GO_ON:
                 self._follow(wish, step, save, due=False, writer=writer)
             self.reporter.phase("training", step, total)
             meter.resume()
@@ -256,9 +256,9 @@ class TrainingAttempt:
 
     def instruments(
         self, writer: CheckpointWriter, waited_s: Callable[[], float], graphs: Graphs
-    ) -> tuple[CheckpointCadence, StepMeter]:
+    ) -> tuple[CheckpointSchedule, StepMeter]:
         """Return the cadence of checkpoints and the meter that reports steps; for `waited_s` see Gauges."""
-        pace = CheckpointCadence(
+        pace = CheckpointSchedule(
             self.spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock
         )
         meter = StepMeter(
@@ -295,20 +295,20 @@ class TrainingAttempt:
         self._follow(self.reporter.wish(), step, save, due=due, writer=writer)
 
     def _follow(
-        self, wish: Wish, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter
+        self, wish: AgentRequest, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter
     ) -> None:
-        if wish is Wish.STOP:
+        if wish is AgentRequest.STOP:
             raise Stopped(writer.announced)
-        wished = wish in {Wish.CHECKPOINT, Wish.CHECKPOINT_AND_STOP}
+        wished = wish in {AgentRequest.CHECKPOINT, AgentRequest.CHECKPOINT_AND_STOP}
         if due or (wished and writer.newest != step):
             save(step)
-        if wish is Wish.CHECKPOINT_AND_STOP:
+        if wish is AgentRequest.CHECKPOINT_AND_STOP:
             writer.settle()
             raise Stopped(step)
 
     def attend(self, writer: CheckpointWriter) -> None:
         """Raise Stopped when the attempt is to end. All steps are stored: there is nothing more to save."""
-        if self.reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+        if self.reporter.wish() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
             raise Stopped(writer.announced)
 
     def finish(

@@ -21,7 +21,7 @@ from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.checkpoint_writer import CheckpointWriter
 from giornata.workloads.train.graphs import Graphs
 from giornata.workloads.train.preparation import Prepared
-from giornata.workloads.train.step_metrics import CheckpointCadence, StepMeter
+from giornata.workloads.train.step_metrics import CheckpointSchedule, StepMeter
 from giornata.workloads.train.steps import PassFeed
 
 
@@ -51,7 +51,7 @@ class BatchMember:
     optimizer: SlotOptimizer
     writer: CheckpointWriter
     objective: Objective
-    pace: CheckpointCadence
+    pace: CheckpointSchedule
     meter: StepMeter
     graphs: Graphs
     live: ExitStack

@@ -34,7 +34,7 @@ from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import has_dropout
 from giornata.protocol.training.optimization import CudaGraphs
-from giornata.workloads.interface import Crew, Outcome, Reporter
+from giornata.workloads.interface import BatchSession, Outcome, Reporter
 from giornata.workloads.train.attach_adapter import LAYER, LEAN, load_init_lora, starts_from_file
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.batch_member import BatchMember, MemberBatch, side_by_side
@@ -83,13 +83,13 @@ class BatchTrainer:
         self._slots = AdapterSlots(base, first, count=places, rank=self._rank)
         self._members: list[BatchMember] = []
         self._rows = first.train_batch_size * (2 if first.with_prior_preservation else 1)
-        self._crew: Crew | None = None
+        self._crew: BatchSession | None = None
         self._untold: list[str] = []
         self._graphs = self._capture(capturing, budget_now())
         self._composed: tuple[int, tuple[BatchMember, ...]] = (0, ())
         self._moved_s = clock()
 
-    def run(self, crew: Crew) -> None:
+    def run(self, crew: BatchSession) -> None:
         """Train until the crew has no jobs left. Raises what broke the batch for all, if something did."""
         self._crew = crew
         try:
@@ -139,7 +139,7 @@ class BatchTrainer:
 
     # ---- coming and going
 
-    def _let_in(self, crew: Crew) -> None:
+    def _let_in(self, crew: BatchSession) -> None:
         while len(self._members) < self._slots.count and (entry := crew.next()) is not None:
             start, reporter = entry
             try:

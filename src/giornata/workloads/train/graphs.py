@@ -86,7 +86,7 @@ RULES = Rules()
 
 
 @dataclass(slots=True, kw_only=True)
-class _Recorded:
+class _RecordedPass:
     """A graph, the buffers that its pass reads from, and how often it agreed with the plain pass."""
 
     graph: Graph
@@ -114,7 +114,7 @@ class Graphs:
     passes: int = 0
     by_graph: int = 0
     _uses: Counter[Hashable] = field(default_factory=Counter)
-    _held: dict[Hashable, _Recorded] = field(default_factory=dict)
+    _held: dict[Hashable, _RecordedPass] = field(default_factory=dict)
 
     def run(self, one: Pass) -> torch.Tensor:
         """Make the pass and return its loss; its gradients are added to those that are there."""
@@ -219,10 +219,10 @@ class Graphs:
         held.agreed += 1
         return None
 
-    def _record(self, one: Pass, recorder: Recorder) -> _Recorded:
+    def _record(self, one: Pass, recorder: Recorder) -> _RecordedPass:
         buffers = {name: tensor.clone() for name, tensor in one.inputs.items()}
         graph = recorder.record(one.run, buffers)
-        self._held[one.kind] = held = _Recorded(graph=graph, buffers=buffers)
+        self._held[one.kind] = held = _RecordedPass(graph=graph, buffers=buffers)
         return held
 
     def _give_up(self, why: str) -> None:

@@ -28,7 +28,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import by_step_file, samples_file, sheet_file
 from giornata.protocol.training.results import steps_beside_each_other, steps_with_sheets
-from giornata.workloads.interface import Reporter, Stopped, Wish
+from giornata.workloads.interface import AgentRequest, Reporter, Stopped
 from giornata.workloads.train.faults import reason_of
 
 # ---- the album: small pictures of the steps so far, for the sheet of all steps
@@ -91,7 +91,7 @@ NOT_DRAWN = "samples-not-drawn"
 class _Wished(Exception):
     """An exception: the agent wants something, and the pictures can wait."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: AgentRequest) -> None:
         super().__init__(wish)
         self.wish = wish
 
@@ -145,7 +145,7 @@ class SampleRenderer:
         """Return True when pictures are wanted after this step, which is not the last."""
         return step in steps_with_sheets(self.spec.validation_steps, self.spec.max_train_steps)
 
-    def after(self, step: int, result: Mapping[str, torch.Tensor]) -> Wish:
+    def after(self, step: int, result: Mapping[str, torch.Tensor]) -> AgentRequest:
         """Draw with `result` alone. Returns GO_ON, or another wish that came meanwhile: then nothing was drawn."""
 
         def draw() -> Image.Image:
@@ -158,7 +158,7 @@ class SampleRenderer:
             self._hand_over(sheet_file(step, self.spec.output_name), draw, pictures=len(self.spec.sample_prompts))
         except _Wished as wished:
             return wished.wish
-        return Wish.GO_ON
+        return AgentRequest.GO_ON
 
     def _tick(self, attend: Callable[[], None]) -> Callable[[int, int], None]:
         def tick(done: int, total: int) -> None:
@@ -169,7 +169,7 @@ class SampleRenderer:
         return tick
 
     def _heed(self) -> None:
-        if (wish := self.reporter.wish()) is not Wish.GO_ON:
+        if (wish := self.reporter.wish()) is not AgentRequest.GO_ON:
             raise _Wished(wish)
 
     def _hand_over(self, name: str, draw: Callable[[], Image.Image], *, pictures: int) -> bool:

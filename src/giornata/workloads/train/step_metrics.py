@@ -91,7 +91,7 @@ LOSSES_EVERY_S = 0.5
 LOSSES_EVERY_STEPS = 8
 
 
-class CheckpointCadence:
+class CheckpointSchedule:
     """The times at which checkpoints are due: every so many steps, or by what checkpoints cost and interruptions
     lose."""
 

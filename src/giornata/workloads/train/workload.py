@@ -20,7 +20,7 @@ from giornata.protocol.joint import joint_key
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.base_model import BaseQuantization
-from giornata.workloads.interface import Crew, Outcome, Reporter, Stopped
+from giornata.workloads.interface import BatchSession, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.batching import BatchTrainer
 from giornata.workloads.train.compiling import NO_CACHE, Compiler
@@ -100,7 +100,7 @@ class TrainWorkload:
         except ValidationError:
             return None
 
-    def run_many(self, crew: Crew) -> None:
+    def run_many(self, crew: BatchSession) -> None:
         """Train the crew's jobs together until it has no more. See workloads.interface.JointWorkload.
 
         On a device with room for one only, that one trains as it would alone: refused, or made smaller to fit.
@@ -195,7 +195,7 @@ class TrainWorkload:
 class _After:
     """A crew whose first attempt was taken before, and is given again."""
 
-    def __init__(self, first: tuple[Start, Reporter], crew: Crew) -> None:
+    def __init__(self, first: tuple[Start, Reporter], crew: BatchSession) -> None:
         self._first: tuple[Start, Reporter] | None = first
         self._crew = crew
 
