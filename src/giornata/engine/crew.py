@@ -17,9 +17,11 @@ NOBODY: Free = (0, ())
 
 
 class EngineBatchSession:
-    """The engine's implementation of `giornata.workloads.interface.BatchSession`. `take` gives the next attempt that fits, if
-    one waits; `report` tells the agent of an end and says whether the process may go on; `say` tells the agent how
-    many more could join."""
+    """The engine's implementation of `giornata.workloads.interface.BatchSession`.
+
+    `take` gives the next attempt that fits, if one waits. `report` tells the agent of an end and says whether the
+    process may go on. `say` tells the agent how many more could join.
+    """
 
     def __init__(
         self,

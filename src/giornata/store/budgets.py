@@ -161,7 +161,13 @@ class Pausing(Queries, money_store.Pausing):
         return changed.rowcount == 1
 
     def _move(
-        self, these: sa.Select[Any], source: JobState, event: JobEvent, paused_by: Payer | None, *, limit: int
+        self,
+        these: sa.Select[Any],
+        source: JobState,
+        event: JobEvent,
+        paused_by: Payer | None,
+        *,
+        limit: int,
         # Rows that another transaction holds are left for the next turn: nothing waits here.
     ) -> list[PausedJob]:
         chosen = these.order_by(jobs.c.id).limit(limit).with_for_update(skip_locked=True)
