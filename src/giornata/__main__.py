@@ -1,4 +1,4 @@
-"""`python -m giornata`."""
+"""Run the command line: `python -m giornata`."""
 
 from giornata.cli import main
 
