@@ -15,7 +15,7 @@ from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
 from giornata.control.attempts.claim import claim_once
 from giornata.control.attempts.complete import complete
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.jobs.submit import submit
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.jobs import SubmitJob

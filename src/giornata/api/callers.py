@@ -12,7 +12,8 @@ from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import authenticate, remembered, verify
 from giornata.control.access.install import signing_key
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.domain.errors import Unauthenticated
 
 MAX_KEY_LENGTH = 512

@@ -11,7 +11,8 @@ from giornata.api.event_stream import MEDIA_TYPE, JobEndWatcher, LastEventId, Pa
 from giornata.api.lists import After, AfterStep, JobId, Limit
 from giornata.api.openapi import USER_ITEM, refusals
 from giornata.control.access.authenticate import require_standing
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs import job_outputs
 from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
 

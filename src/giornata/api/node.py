@@ -12,7 +12,8 @@ from giornata.api.openapi import ATTEMPT, refusals
 from giornata.control.access.authenticate import require_standing
 from giornata.control.attempts import claim, commit, complete, heartbeat, known_node, report, reported_ends
 from giornata.control.attempts import reject_checkpoint as rejecting_checkpoint
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.storage import uploads
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.strict_json import Json

@@ -5,13 +5,10 @@ Nothing here is ever the truth: each thing is bounded in age or never changes, a
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from giornata.control.caller import Caller
 from giornata.domain.budget import Spent
 from giornata.domain.stragglers import Trail
-
-if TYPE_CHECKING:
-    from giornata.control.context import Caller
 
 MOST_CALLERS = 4096
 MOST_MEASURED_JOBS = 4096
@@ -66,12 +63,12 @@ class ProcessCache:
         """
         return self._generation
 
-    def caller(self, secret_sha256: str, *, at_ms: int) -> "Caller | None":
+    def caller(self, secret_sha256: str, *, at_ms: int) -> Caller | None:
         """Return the caller that this secret was found to belong to a moment ago."""
         found = self._callers.get(secret_sha256)
         return found[0] if found is not None and at_ms in found[1] else None
 
-    def remember_caller(self, secret_sha256: str, caller: "Caller", *, while_ms: range, generation: int) -> None:
+    def remember_caller(self, secret_sha256: str, caller: Caller, *, while_ms: range, generation: int) -> None:
         """Remember the caller of this secret while the clock shows one of `while_ms`.
 
         Do nothing if callers were forgotten since `generation`: what was read may be out of date already.

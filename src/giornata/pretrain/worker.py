@@ -22,7 +22,8 @@ from giornata.diffusion.draws.determinism import let_libraries_repeat
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
-from giornata.pretrain.encoding.encoder import Encoder, Text, open_encoder
+from giornata.pretrain.encoding.encoder import Encoder, open_encoder
+from giornata.pretrain.encoding.encoder_outputs import Text
 from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
 from giornata.pretrain.feeding.ledger import UseLedger

@@ -12,7 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.access.install import install
-from giornata.control.context import Caller, Context, GovernedFleet
+from giornata.control.caller import Caller
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.jobs.submit import submit
 from giornata.control.policy import Policy
 from giornata.control.ports.clock import Clock

@@ -6,7 +6,7 @@ from tests.contract.fleets.test_jobs_end import Installation, shop  # noqa: F401
 from tests.fixtures.kubernetes_admission import pod_security, priority_classes, quota_of_memory, service_accounts
 from tests.fixtures.kubernetes_under_test import NAMESPACE, SERVER, client_of, dependencies, rules_of_the_server
 
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.read_fleets import list_fleets
 from giornata.control.ports.fleet import Outdated
 from giornata.domain.errors import FleetRefused

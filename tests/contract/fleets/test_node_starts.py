@@ -14,7 +14,7 @@ from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.work import NODE_CALLER, Workshop
 
 from giornata.control.attempts.known_node import note_checks
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.jobs.read_jobs import get_job

@@ -10,7 +10,7 @@ from tests.fixtures.work import Workshop
 
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.reported_ends import release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.nodes import drain_node
 from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet
 from giornata.control.fleets.reconcile import reconcile_fleet

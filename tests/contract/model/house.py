@@ -15,7 +15,8 @@ from tests.fixtures.users import have
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.control.access.install import install
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.policy import Policy
 from giornata.control.ports.records import ProjectRecord
 from giornata.control.storage.datasets import create_dataset

@@ -13,7 +13,7 @@ from tests.fixtures.fleets import ToyFleet, governed, with_fleets
 from tests.fixtures.work import Workshop
 from tests.fixtures.yard import Yard
 
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import InstanceState

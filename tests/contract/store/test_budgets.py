@@ -13,7 +13,7 @@ from giornata.control.attempts.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.retry import continue_training, retry
 from giornata.control.jobs.stop_job import cancel, expire_deadlines

@@ -11,7 +11,8 @@ from giornata.control.access.authenticate import verify
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import fail
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.domain.errors import Conflict, Forbidden, Unauthenticated
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope

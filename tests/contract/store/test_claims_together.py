@@ -20,7 +20,8 @@ from giornata.control.attempts.claim import Asked, claim_each
 from giornata.control.attempts.heartbeat import Beat, heartbeat_each
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.domain.errors import Conflict, GiornataError, LeaseLost
 from giornata.domain.health import newcomer
 from giornata.domain.reasons import Reason

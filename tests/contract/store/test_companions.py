@@ -8,7 +8,8 @@ from giornata.control.attempts.claim import Asked, claim_each, nothing_yet
 from giornata.control.attempts.heartbeat import Beat, heartbeat_each
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import fail
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.fleets.nodes import list_nodes
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel

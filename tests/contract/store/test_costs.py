@@ -9,7 +9,7 @@ from tests.fixtures.work import NODE_CALLER, PRICE, Workshop
 from giornata.control.attempts.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.reported_ends import release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.monitoring import read_gauges
 from giornata.control.projects.read_costs import read_costs

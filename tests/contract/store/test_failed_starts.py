@@ -10,7 +10,7 @@ from tests.fixtures.yard import POLICY, Yard
 from giornata.control.attempts.known_node import note_checks
 from giornata.control.attempts.lift_bans import lift_bans
 from giornata.control.attempts.reported_ends import fail
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.ports.fleet import Instance, InstanceState, Limits

@@ -7,7 +7,7 @@ from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, wit
 from tests.fixtures.work import Workshop
 
 from giornata.control.attempts.complete import complete
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet
 from giornata.control.loops import Loops

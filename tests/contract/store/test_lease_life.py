@@ -14,7 +14,7 @@ from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reject_checkpoint import reject_checkpoint
 from giornata.control.attempts.report import add_log_lines, add_notice, put_metrics
 from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.stop_job import expire_deadlines, stop_job
 from giornata.domain.errors import IllegalTransition, LeaseLost

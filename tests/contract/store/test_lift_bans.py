@@ -11,7 +11,7 @@ from giornata.control.attempts.complete import complete
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.lift_bans import lift_bans
 from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.operator_actions import quarantine_machine, release_machine
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.stragglers import order_release

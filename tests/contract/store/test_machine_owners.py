@@ -15,7 +15,8 @@ from giornata.control.attempts.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.known_node import node_policy, note_checks
 from giornata.control.attempts.reported_ends import fail
-from giornata.control.context import Caller, GovernedFleet
+from giornata.control.caller import Caller
+from giornata.control.context import GovernedFleet
 from giornata.control.fleets.nodes import list_nodes
 from giornata.control.fleets.operator_actions import list_machines, quarantine_machine, release_machine
 from giornata.control.fleets.reap import reap

@@ -7,7 +7,8 @@ import pytest
 from tests.fixtures.work import NODE_CALLER, Workshop
 
 from giornata.control.attempts.known_node import node_policy, note_checks
-from giornata.control.context import Caller, Context, GovernedFleet
+from giornata.control.caller import Caller
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleets.nodes import list_nodes
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import Conflict, Forbidden

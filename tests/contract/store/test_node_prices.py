@@ -14,7 +14,7 @@ from giornata.control.access.keys import create_key, list_keys, revoke_key
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.known_node import note_checks
 from giornata.control.attempts.reported_ends import release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.policy import Policy

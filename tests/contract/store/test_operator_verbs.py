@@ -9,7 +9,7 @@ from tests.fixtures.yard import POLICY, Yard
 
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.reported_ends import release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
 from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet, scale_by_hand
 from giornata.control.fleets.read_fleets import read_fleet

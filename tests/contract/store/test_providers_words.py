@@ -6,7 +6,7 @@ import pytest
 from tests.contract.store.test_reap import keep_quarantined, quarantine, with_fleet
 from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, governed, node_of, with_fleets
 
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.read_fleets import list_fleets, read_fleet
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.reconcile import reconcile_fleet

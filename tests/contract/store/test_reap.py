@@ -8,7 +8,8 @@ from tests.fixtures.work import Workshop
 from giornata.control.attempts.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.reported_ends import fail
-from giornata.control.context import Caller, GovernedFleet
+from giornata.control.caller import Caller
+from giornata.control.context import GovernedFleet
 from giornata.control.fleets.operator_actions import quarantine_machine
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.reconcile import reconcile_fleet

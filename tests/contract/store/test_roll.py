@@ -7,7 +7,7 @@ from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, govern
 from tests.fixtures.work import NODE_CALLER
 
 from giornata.control.attempts.reported_ends import release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.roll import ask_to_roll

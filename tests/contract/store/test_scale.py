@@ -7,7 +7,7 @@ from tests.fixtures.yard import POLICY, Yard
 
 from giornata.control.attempts.lift_bans import lift_bans
 from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.fleet_views import demand_of
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.jobs.read_jobs import get_job

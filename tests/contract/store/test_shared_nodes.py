@@ -8,7 +8,7 @@ from giornata.control.attempts.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.jobs.read_jobs import get_job, list_jobs
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import CompleteAttempt, Heartbeat, Lease, ReleaseAttempt

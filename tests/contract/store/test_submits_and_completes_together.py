@@ -8,7 +8,7 @@ from tests.fixtures.work import Workshop
 
 from giornata.control.attempts.complete import Completion, complete_each
 from giornata.control.attempts.reported_ends import fail
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.submit import JobRequest, submit_each
 from giornata.control.projects.set_budget import set_project_budget

@@ -9,7 +9,7 @@ from tests.fixtures.users import ANN, BOB
 from tests.fixtures.work import Workshop
 
 from giornata.control.attempts.reported_ends import release
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.control.jobs.estimate import estimate
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.retry import retry

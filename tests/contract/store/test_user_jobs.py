@@ -23,7 +23,8 @@ from tests.fixtures.users import (
 from tests.fixtures.world import ManualClock
 
 from giornata.control.attempts.claim import claim_once
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.fleets.nodes import list_nodes
 from giornata.control.jobs.job_outputs import read_artifacts, read_checkpoints, read_events, read_logs, read_metrics
 from giornata.control.jobs.read_jobs import get_job, list_jobs

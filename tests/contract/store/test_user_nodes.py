@@ -5,7 +5,8 @@ from tests.fixtures.users import ANN, ANNS_NODE, BOB, ROOT, claim, end, move_in,
 from tests.fixtures.world import ManualClock
 
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.fleets.nodes import list_nodes
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason

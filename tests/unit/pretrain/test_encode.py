@@ -27,7 +27,8 @@ from giornata.pretrain.encoding.encoded import (
     read_empty,
     source_manifest,
 )
-from giornata.pretrain.encoding.encoder import Encoder, Posterior, Text, open_encoder
+from giornata.pretrain.encoding.encoder import Encoder, open_encoder
+from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.fence import FenceClock, check, claim

@@ -11,7 +11,8 @@ from tests.fixtures.pretrain_shards import picture
 
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encode_rows import encode_cut
-from giornata.pretrain.encoding.encoder import Posterior, Text, open_encoder
+from giornata.pretrain.encoding.encoder import open_encoder
+from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
 from giornata.pretrain.encoding.transforms import Cutting, cut_rows
 from giornata.pretrain.feeding.feed import Feed, Feeder
 from giornata.protocol.pretraining import Architecture, Data, Model

@@ -13,7 +13,7 @@ import pytest
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.encoding.encode_shards import EncodingTask, ShardEncoder
-from giornata.pretrain.encoding.encoder import Posterior, Text
+from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
 from giornata.pretrain.recipes import sd2_base
 
 TEXT_BYTES = 77 * 1024 * 2

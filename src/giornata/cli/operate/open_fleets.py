@@ -14,7 +14,8 @@ from giornata.cli.settings import Settings
 from giornata.cli.settings.fleet_settings import FleetTable
 from giornata.cli.settings.private_files import write_private
 from giornata.control.access.keys import create_key
-from giornata.control.context import Caller, Context, GovernedFleet
+from giornata.control.caller import Caller
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_loops import forget_asked
 from giornata.control.fleets.nodes import seen_nodes
 from giornata.control.ports.fleet import Instance, InstanceState

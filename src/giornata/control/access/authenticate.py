@@ -11,7 +11,8 @@ from contextlib import suppress
 
 from giornata.control.access.install import signing_key
 from giornata.control.access.keys import secret_hash
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.ports.records import KeyRecord
 from giornata.domain.errors import Unauthenticated, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope

@@ -7,7 +7,8 @@ import json
 import re
 
 from giornata.control.access.permissions import require_admin
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_store import SecretRecord
 from giornata.control.timestamps import instant

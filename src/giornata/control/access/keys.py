@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from giornata.control.access.permissions import require_admin
-from giornata.control.context import Caller, Context, Foundations
+from giornata.control.caller import Caller
+from giornata.control.context import Context, Foundations
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.records import KeyRecord
 from giornata.control.text_limits import is_id

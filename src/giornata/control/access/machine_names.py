@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from giornata.control.access.install import signing_key_in
-from giornata.control.context import Caller, Foundations
+from giornata.control.caller import Caller
+from giornata.control.context import Foundations
 from giornata.control.ports.store import Transaction
 from giornata.domain.machine_ids import own_name, owner_of
 from giornata.protocol.admin import ROOT_PROJECT

@@ -1,6 +1,6 @@
 """The reach of each scope of a key. Every query asks for the project besides."""
 
-from giornata.control.context import Caller
+from giornata.control.caller import Caller
 from giornata.domain.errors import Forbidden
 from giornata.protocol.admin import Scope
 

@@ -18,7 +18,8 @@ from giornata.control.attempts.claim_refusals import (
 from giornata.control.attempts.end_attempt import end_attempt
 from giornata.control.attempts.known_node import known_node, price_of, refusal_of, sighting
 from giornata.control.attempts.renew_lease import renew_lease
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import (
     AttemptRow,

@@ -6,7 +6,8 @@ bound to a fleet, is on a machine of the operator's.
 """
 
 from giornata.control.access.permissions import require_bound_fleet, require_node, require_same_workload
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NodeRow, NodeSighting
 from giornata.control.storage.signed_urls import download, signed_url

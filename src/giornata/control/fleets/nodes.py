@@ -9,7 +9,8 @@ from typing import Any
 
 from giornata.control.access.machine_names import MachineNames, machine_names
 from giornata.control.access.permissions import require_root_admin, require_user
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.fleet_views import NodesOn
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.ports.fleet_store import FleetNode, InstanceRow

@@ -6,7 +6,8 @@ The scaling loop acts on them at its next turn.
 
 from giornata.control.access.permissions import require_root_admin
 from giornata.control.attempts.lift_bans import lift
-from giornata.control.context import Caller, Context, GovernedFleet
+from giornata.control.caller import Caller
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.fleet_store import FleetRow

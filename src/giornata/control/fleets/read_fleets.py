@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from giornata.control.access.permissions import require_root_admin
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.fleet_views import NodesOn, called, scaling_of
 from giornata.control.fleets.provider_backoff import wants_quiet
 from giornata.control.fleets.reconcile import unconfigured

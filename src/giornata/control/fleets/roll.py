@@ -5,7 +5,8 @@ asked to renew it. No node is forced to leave: one that does not let go is waite
 """
 
 from giornata.control.access.permissions import require_root_admin
-from giornata.control.context import Caller, Context, GovernedFleet
+from giornata.control.caller import Caller
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_views import NodesOn
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.ports.fleet import Renews

@@ -8,7 +8,8 @@ from typing import Any
 
 from giornata.control.access.permissions import require_user
 from giornata.control.budgets.history import PaceHistory, experience
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs.forecast_start import Expectation, expect
 from giornata.control.jobs.prepare_job import prepare_job
 from giornata.control.jobs.submit import turn_of

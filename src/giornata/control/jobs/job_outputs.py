@@ -2,7 +2,8 @@
 
 from giornata.control.access.machine_names import machine_names
 from giornata.control.access.permissions import require_user
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import require_job
 from giornata.control.pages import check_after, check_limit
 from giornata.control.storage.signed_urls import signed_get

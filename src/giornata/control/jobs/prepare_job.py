@@ -7,7 +7,8 @@ from typing import Any
 
 from giornata.control.access.keep_secrets import secret_value
 from giornata.control.access.permissions import require_root_admin
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs.length_faults import length_check, prompts_of, within
 from giornata.control.jobs.spec_faults import in_steps, parse_spec
 from giornata.control.ports.records import ItemRecord, JobRecord

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from giornata.control.access.machine_names import machine_names
 from giornata.control.access.permissions import require_user
 from giornata.control.attempts.outlooks import Outlooks
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.fleet_views import bidders
 from giornata.control.jobs.job_reply import job_reply, next_try_at, waiting_because
 from giornata.control.pages import check_limit, decode_cursor, next_cursor

@@ -6,7 +6,8 @@ from typing import Any
 from giornata.control.access.permissions import require_user
 from giornata.control.attempts.lift_bans import lift
 from giornata.control.budgets.budgets import reserve
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job, read_job
 from giornata.control.jobs.spec_faults import parse_spec
 from giornata.control.jobs.submit import enqueue, submit

@@ -5,7 +5,8 @@ from typing import Any
 
 from giornata.control.access.permissions import require_user
 from giornata.control.attempts.end_attempt import end_attempt
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job, read_job
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow

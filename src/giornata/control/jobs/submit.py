@@ -9,7 +9,8 @@ from itertools import groupby
 
 from giornata.control.access.permissions import require_user
 from giornata.control.budgets.budgets import reserve
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs.job_reply import job_reply, waiting_because
 from giornata.control.jobs.prepare_job import missing_file, prepare_job
 from giornata.control.jobs.read_jobs import read_job

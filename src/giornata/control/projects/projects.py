@@ -2,7 +2,8 @@
 
 from giornata.control.access.permissions import require_root_admin, require_user
 from giornata.control.budgets.budgets import project_spent
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.store import Transaction

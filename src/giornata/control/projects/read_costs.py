@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from giornata.control.access.permissions import require_user
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.ports.money_store import BilledHost, StayRecord, WorkRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from giornata.control.access.permissions import require_root_admin, require_user
 from giornata.control.budgets.budgets import pause_job, project_spent, require_room, resume_job, told, used_up
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job, read_job
 from giornata.control.ports.money_store import PausedJob
 from giornata.control.ports.records import JobRecord

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from giornata.control.access.permissions import require_user
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord, ProjectRecord
 from giornata.control.storage.inspect_blobs import inspect_blobs

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from giornata.control.access.permissions import require_user
-from giornata.control.context import Caller, Context
+from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.ports.records import BlobRecord, UploadRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.storage.look_at_bytes import missing, note_look

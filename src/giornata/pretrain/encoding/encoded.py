@@ -20,7 +20,8 @@ from safetensors.numpy import load, save
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encoder import Encoder, Text
+from giornata.pretrain.encoding.encoder import Encoder
+from giornata.pretrain.encoding.encoder_outputs import Text
 from giornata.pretrain.encoding.transforms import CaptionChoice, several_captions
 from giornata.protocol.pretraining import Mode, PretrainConfig
 

@@ -5,30 +5,14 @@ Shapes: B pictures of one size, H, W in pixels; h, w = H / 8, W / 8; N captions;
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from giornata.diffusion.draws.determinism import let_libraries_repeat
+from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
 from giornata.protocol.pretraining import Model, PretrainConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """The VAE's posterior before any scaling: float16 arrays, B4hw each."""
-
-    mean_BChw: np.ndarray
-    logvar_BChw: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """Embeddings in float16: prompt_NLD, and pooled_NP where the model has it."""
-
-    prompt_NLD: np.ndarray
-    pooled_NP: np.ndarray | None
 
 
 class Encoder(Protocol):

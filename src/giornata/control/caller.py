@@ -1,0 +1,41 @@
+"""The caller of a use case: which project, and what the key allows."""
+
+from dataclasses import dataclass
+
+from giornata.control.ports.identities import WorkloadIdentity
+from giornata.protocol.admin import ROOT_PROJECT, Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The owner of the key that came with the request. `workload` is given when it was a provider's token instead.
+
+    A node's key may be bound to one `fleet`, and allows its nodes a price up to `max_price_micro_usd_per_hour`.
+    """
+
+    project_id: str
+    scope: Scope
+    key_id: str
+    workload: WorkloadIdentity | None = None
+    fleet: str | None = None
+    max_price_micro_usd_per_hour: int | None = None
+
+    @property
+    def serves_all_projects(self) -> bool:
+        """True for a node of the operator, which works for everybody. A project's own node works for its project
+        only.
+        """
+        return self.scope is Scope.NODE and self.project_id == ROOT_PROJECT
+
+    @property
+    def owns_machines(self) -> str | None:
+        """The project whose own machines a node of this key is on; None: the operator's machines.
+
+        Only the operator binds a key to a fleet, and gives such a key to machines of that fleet.
+        """
+        return None if self.project_id == ROOT_PROJECT or self.fleet is not None else self.project_id
+
+    @property
+    def is_root_admin(self) -> bool:
+        """True when the caller may govern the installation."""
+        return self.scope is Scope.ADMIN and self.project_id == ROOT_PROJECT
