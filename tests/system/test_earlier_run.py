@@ -1,7 +1,7 @@
 """A run that version 0.1.0 began continues from its checkpoint, and ends with the weights that 0.1.0 would have made.
 
-`tests/fixtures/run_0_1_0` is the storage that 0.1.0 left after 3 of 6 steps. `whole.safetensors` is the result of 0.1.0
-itself. A checkpoint names the path of its model, so the test puts the model there.
+`tests/fixtures/run_0_1_0` is the storage that 0.1.0 left after 3 of 6 steps, and `whole.safetensors` its own result.
+A checkpoint names the path of its model, so the test puts the model there.
 """
 
 import shutil
