@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from examples.pretrain_demo.example_data import Row, write_example
 from PIL import Image
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.example_data import Row, write_example
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.shards import shard_bytes, write_shard
 from giornata.pretrain.data.storage import Storage

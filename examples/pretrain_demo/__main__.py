@@ -20,13 +20,13 @@ from typing import Annotated, Any
 
 import typer
 
+from examples.pretrain_demo.example_data import WrittenRows, write_example
 from examples.pretrain_demo.kills import Kill, killing
 from giornata.cli.options import JsonFlag
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.data.example_data import WrittenRows, write_example
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.metrics_log import metrics_of

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from examples.pretrain_demo.example_data import WrittenRows
 from tests.fixtures.pretrain_sources import write_example
 
 from giornata.diffusion.encode.decoding import decode
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.example_data import WrittenRows
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.sources import Kind
 from giornata.pretrain.data.storage import Storage

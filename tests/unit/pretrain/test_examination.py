@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples.pretrain_demo.example_data import Row, encoded
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from tests.fixtures.pretrain_oddities import ODDITIES
@@ -22,7 +23,6 @@ from giornata.pretrain.data.examination import (
     examined_rows,
     filters_of,
 )
-from giornata.pretrain.data.example_data import Row, encoded
 from giornata.pretrain.data.source_rows import Raw, SourceDamaged, captions_of
 from giornata.protocol.pretraining import Ingest
 

@@ -1,4 +1,4 @@
-"""Captioned pictures of shapes to try an ingest: `python -m giornata.pretrain.data.example_data FOLDER`.
+"""Captioned pictures of shapes to try an ingest: `python -m examples.pretrain_demo.example_data FOLDER`.
 
 Some rows are *odd*: each tells why an ingest must refuse it. Equal arguments give equal bytes (with one version of
 PIL and pyarrow).
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = vars(parser.parse_args(arguments))
     example = write_example(chosen.pop("folder"), **chosen)
-    print(f"{len(example.rows)} rows in {example.folder}, {len(example.kept)} good: refused {example.refused}")  # noqa: T201
+    print(f"{len(example.rows)} rows in {example.folder}, {len(example.kept)} good: refused {example.refused}")
 
 
 if __name__ == "__main__":
