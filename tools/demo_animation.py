@@ -16,6 +16,8 @@ LEAST_WAIT_S = 0.25
 REST_S = 8.0
 """Seconds that the whole picture stands still before it begins anew."""
 CHARACTER_PX, LINE_PX, MARGIN_PX, BAR_PX = 7.8, 20, 18, 34
+PROGRESS = "  steps: "
+"""Lines of progress, which are left out."""
 TIMED = re.compile(r"^\s*(\d+):(\d\d)\s+(.*)$")
 COLORS = (("⚡", "#ff7b72"), ("✗", "#ff7b72"), ("✓", "#7ee787"), ("resumes", "#e3b341"))
 PLAIN, QUIET, GROUND = "#e6edf3", "#8b949e", "#0d1117"
@@ -30,9 +32,11 @@ class Line:
 
 
 def read(log: str) -> list[Line]:
-    """The lines of a log, without empty lines at both ends."""
+    """The lines of a log but those of progress, without empty lines at both ends."""
     found = []
     for text in log.strip("\n").splitlines():
+        if PROGRESS in text:
+            continue
         timed = TIMED.match(text)
         found.append(Line(int(timed[1]) * 60 + int(timed[2]) if timed else None, text.rstrip()))
     return found
