@@ -18,6 +18,7 @@ REST_S = 8.0
 CHARACTER_PX, LINE_PX, MARGIN_PX, BAR_PX = 7.8, 20, 18, 34
 PROGRESS = "  steps: "
 """Lines of progress, which are left out."""
+VERDICTS = ("✓", "✗")
 TIMED = re.compile(r"^\s*(\d+):(\d\d)\s+(.*)$")
 COLORS = (("⚡", "#ff7b72"), ("✗", "#ff7b72"), ("✓", "#7ee787"), ("resumes", "#e3b341"))
 PLAIN, QUIET, GROUND = "#e6edf3", "#8b949e", "#0d1117"
@@ -32,12 +33,12 @@ class Line:
 
 
 def read(log: str) -> list[Line]:
-    """The lines of a log but those of progress, without empty lines at both ends."""
+    """The lines with a time, but for those of progress, and the verdicts at the end. Tables are left out."""
     found = []
     for text in log.strip("\n").splitlines():
-        if PROGRESS in text:
-            continue
         timed = TIMED.match(text)
+        if PROGRESS in text or not (timed or text.startswith(VERDICTS)):
+            continue
         found.append(Line(int(timed[1]) * 60 + int(timed[2]) if timed else None, text.rstrip()))
     return found
 
