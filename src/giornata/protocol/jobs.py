@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Blame, Reason
@@ -13,6 +13,13 @@ from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
 
 MicroUsd = Annotated[int, Field(ge=1, le=10**15)]
+# A least and a greatest number. In the document they are an array of two: many clients do not read `prefixItems`.
+FloatRange = Annotated[
+    tuple[float, float], WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
+]
+IntegerRange = Annotated[
+    tuple[int, int], WithJsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
+]
 MinVram = Annotated[
     int | None,
     Field(
@@ -173,11 +180,11 @@ class Estimate(Reply):
     step_s: float | None = Field(None, description="Median seconds per step of comparable finished jobs.")
     run_s: float | None = None
     cost_micro_usd: int | None = None
-    step_s_range: tuple[float, float] | None = Field(
+    step_s_range: FloatRange | None = Field(
         None, description="Least and greatest, from published figures, while no job of this project is like it."
     )
-    run_s_range: tuple[float, float] | None = Field(None, description="Likewise, without the start.")
-    cost_micro_usd_range: tuple[int, int] | None = Field(None, description="Likewise, without the start.")
+    run_s_range: FloatRange | None = Field(None, description="Likewise, without the start.")
+    cost_micro_usd_range: IntegerRange | None = Field(None, description="Likewise, without the start.")
     basis: str = Field(description="What the figures rest on, in words.")
     expected_start_at: datetime | None = Field(None, description="If the fleet stays as it is.")
     expected_end_at: datetime | None = None
