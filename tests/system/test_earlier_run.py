@@ -15,13 +15,14 @@ from tests.system.test_standalone import Tool, ended, ground  # noqa: F401
 
 BEGUN = Path(__file__).parents[1] / "fixtures" / "run_0_1_0"
 MODEL = Path("/tmp/giornata-run-0.1.0/tiny")
+RATE = 2e-3
 CPU = "cpu x86_64 Intel(R) Xeon(R) Processor AVX512"
 """The device that made the fixture. Others round differently."""
 
 
 @pytest.fixture
 def tool(ground: Path, tmp_path: Path) -> Iterator[Tool]:  # noqa: F811
-    shutil.copytree(ground / "tiny", MODEL)
+    shutil.copytree(ground / "tiny", MODEL, dirs_exist_ok=True)
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "pictures").symlink_to(ground / "pictures")
@@ -52,4 +53,8 @@ def test_run_of_0_1_0_goes_on_from_its_checkpoint_with_the_same_weights(tool: To
     assert '"code":"0.1.0"' in history and history.count('"from_step"') == 2
     exact = history.count(CPU) == 2
     for name, tensor in whole.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0 if exact else 1e-2, atol=0 if exact else 1e-4)
+        if exact:
+            assert torch.equal(found[name], tensor), name
+        else:  # three steps of AdamW move a number by at most three times the rate; hardly one differs by so much
+            difference = (found[name] - tensor).abs()
+            assert difference.max() <= 6 * RATE and difference.mean() <= RATE / 20, name
