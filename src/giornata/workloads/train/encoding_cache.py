@@ -139,7 +139,7 @@ class ShardKeys:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingCache:
     """The cache from which an attempt gets shards, and in which it leaves them. `worth_pixels`: see the rule above;
-    `portion_pixels`: see `portions`. `save` has the signature of safetensors' own."""
+    `portion_pixels`: see `shard_contents`. `save` has the signature of safetensors' own."""
 
     reporter: Reporter
     directory: Path

@@ -100,9 +100,9 @@ class _Wished(Exception):
 class SampleRenderer:
     """Draws the pictures of `spec.sample_prompts`, and hands them over.
 
-    With `too_large`, see `fit.why_not_drawn`, nothing is tried: some drivers spill rather than say so. A driver's
-    error is raised: after it nothing that the device says can be trusted. `album` has the small pictures of the steps
-    before, and gets those of others.
+    With `too_large`, see `memory_budget.why_not_drawn`, nothing is tried: some drivers spill rather than say so. A
+    driver's error is raised: after it nothing that the device says can be trusted. `album` has the small pictures of
+    the steps before, and gets those of others.
     """
 
     base: BaseModel

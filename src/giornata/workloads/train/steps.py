@@ -39,7 +39,7 @@ from giornata.workloads.train.step_metrics import Clock
 class ReadyPass:
     """One forward and backward pass: its batch, on the CPU, and the caption of each picture.
 
-    `share` is its part of the step's pictures; the shares of a step add up to 1. For `role` see `Draws.role_of`.
+    `share` is its part of the step's pictures; the shares of a step add up to 1. `SamplingPlan.role_of` gives `role`.
     """
 
     step: int
