@@ -2,9 +2,11 @@
 
 import math
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import (
     ArtifactWritten,
     CacheGet,
@@ -14,6 +16,8 @@ from giornata.protocol.pipe import (
     Log,
     Notice,
     PhaseMessage,
+    PictureFailed,
+    PictureWritten,
     Progress,
     Start,
 )
@@ -55,6 +59,7 @@ class Assignment:
         self._changed = threading.Condition()
         self._wish = AgentRequest.GO_ON
         self._answers: dict[str, Path | None] = {}
+        self._dropped: frozenset[tuple[str, int]] = frozenset()
         self.last_checkpoint_step: int | None = None
 
     # ---- what the agent says; called by the reader thread ----
@@ -77,6 +82,11 @@ class Assignment:
         with self._changed:
             self._answers[key] = path
             self._changed.notify_all()
+
+    def drop_pictures(self, pictures: Iterable[tuple[str, int]]) -> None:
+        """Note that nobody wants these pictures any more."""
+        with self._changed:
+            self._dropped |= frozenset(pictures)
 
     # ---- the Reporter; called by the workload ----
 
@@ -107,6 +117,26 @@ class Assignment:
         """Tell of a result that is complete on disk."""
         message = ArtifactWritten(attempt=self.start.attempt, name=name, path=path, media_type=media_type)
         self._channel.send(message)
+
+    def picture(self, order_id: str, number: int, path: Path | None, *, media_type: str, flags: int = 0) -> None:
+        """Tell of a picture that is complete on disk; None: one that the safety checker has blocked."""
+        attempt = self.start.attempt
+        message = PictureWritten(
+            attempt=attempt, order_id=order_id, number=number, path=path, media_type=media_type, flags=flags
+        )
+        self._channel.send(message)
+
+    def picture_failed(self, order_id: str, number: int, reason: Reason, message: str) -> None:
+        """Tell of a picture that cannot be drawn here."""
+        attempt = self.start.attempt
+        self._channel.send(
+            PictureFailed(attempt=attempt, order_id=order_id, number=number, reason=reason, message=message)
+        )
+
+    def dropped_pictures(self) -> frozenset[tuple[str, int]]:
+        """Return the pictures of this lease, as (order, number), that nobody wants any more."""
+        with self._changed:
+            return self._dropped
 
     def cache_get(self, key: str) -> Path | None:
         """Ask for a file and wait for the answer. None when there is none, or none came in time.

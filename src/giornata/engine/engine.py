@@ -19,6 +19,7 @@ from giornata.protocol.pipe import (
     Alive,
     CacheAnswer,
     Done,
+    DropPictures,
     Failed,
     FaultLine,
     Held,
@@ -110,10 +111,10 @@ class Engine:
             case Shutdown():
                 self._stop_all()
                 self.waiting.put(None)
-            case Stop() | WriteCheckpoint() | CacheAnswer():
+            case Stop() | WriteCheckpoint() | CacheAnswer() | DropPictures():
                 self._tell(message)
 
-    def _tell(self, message: Stop | WriteCheckpoint | CacheAnswer) -> None:
+    def _tell(self, message: Stop | WriteCheckpoint | CacheAnswer | DropPictures) -> None:
         with self._lock:
             assignment = self._attempts.get(message.attempt)
         if assignment is None:
@@ -126,6 +127,8 @@ class Engine:
                 assignment.ask_checkpoint()
             case CacheAnswer():
                 assignment.answer_cache(message.key, message.path)
+            case DropPictures():
+                assignment.drop_pictures(message.pictures)
 
     def _answer_in_line(self, assignment: Assignment) -> None:
         """Stop an attempt that waits for its turn: there is nothing to write."""

@@ -16,10 +16,12 @@ from giornata.protocol.secrets import Confidential
 
 
 class InputFile(Reply):
-    """A picture of the job's dataset, or the adapter that it starts from (`init_lora`): on the node's disk and
-    verified."""
+    """A picture of the job's dataset, the adapter that it starts from (`init_lora`), or a file that pictures are
+    drawn with (`base` to `picture`): on the node's disk and verified."""
 
-    role: Literal["instance", "class", "init_lora"] = "instance"
+    role: Literal[
+        "instance", "class", "init_lora", "base", "vae", "lora", "embedding", "controlnet", "refiner", "picture"
+    ] = "instance"
     path: Path
     sha256: Sha256
     name: str
@@ -85,13 +87,23 @@ class CacheAnswer(Reply):
     path: Path | None
 
 
+class DropPictures(Reply):
+    """Stop drawing these pictures, as (order, number): nobody wants them any more. The others go on."""
+
+    type: Literal["drop_pictures"] = "drop_pictures"
+    attempt: str
+    pictures: tuple[tuple[str, int], ...]
+
+
 class Shutdown(Reply):
     """End the process. The end of standard input means the same, at once."""
 
     type: Literal["shutdown"] = "shutdown"
 
 
-ToEngine = Annotated[Start | WriteCheckpoint | Stop | CacheAnswer | Shutdown, Field(discriminator="type")]
+ToEngine = Annotated[
+    Start | WriteCheckpoint | Stop | CacheAnswer | DropPictures | Shutdown, Field(discriminator="type")
+]
 
 # ---- engine to agent --------------------------------------------------------------------------------------
 
@@ -148,6 +160,30 @@ class ArtifactWritten(Reply):
     name: str
     path: Path
     media_type: str = "application/octet-stream"
+
+
+class PictureWritten(Reply):
+    """A picture of a lease is complete on disk. `flags` is a `giornata.protocol.pictures.PictureFlag`; a blocked
+    picture has no path."""
+
+    type: Literal["picture"] = "picture"
+    attempt: str
+    order_id: str
+    number: int
+    path: Path | None
+    media_type: str = "image/png"
+    flags: int = 0
+
+
+class PictureFailed(Reply):
+    """A picture of a lease cannot be drawn here; the others go on."""
+
+    type: Literal["picture_failed"] = "picture_failed"
+    attempt: str
+    order_id: str
+    number: int
+    reason: Reason
+    message: str
 
 
 class CacheGet(Reply):
@@ -263,6 +299,8 @@ FromEngine = Annotated[
     | Progress
     | CheckpointWritten
     | ArtifactWritten
+    | PictureWritten
+    | PictureFailed
     | CacheGet
     | CachePut
     | Log

@@ -19,6 +19,7 @@ from giornata.protocol.model import (
     Sha256,
     UploadId,
 )
+from giornata.protocol.pictures import MOST_PICTURES, PictureLease
 from giornata.protocol.pipe import FaultLine
 from giornata.protocol.secrets import Confidential
 from giornata.protocol.uploads import Download
@@ -68,6 +69,9 @@ class Claim(Message):
     joint_key: str | None = Field(
         None, max_length=64, description="Only a job with this key: one that may join those that the node trains."
     )
+    max_pictures: int = Field(
+        0, ge=0, le=MOST_PICTURES, description="Pictures of one lease that the node takes; 0: it draws none."
+    )
     wait_s: float = Field(0, ge=0, le=MAX_WAIT_S)
 
 
@@ -116,6 +120,7 @@ class ClaimReply(Reply):
     """A lease, or why there is none."""
 
     lease: Lease | None = None
+    picture_lease: PictureLease | None = None
     reason: str | None = Field(
         None, description="empty-queue, banned, too-small, no-such-kind, quarantined, draining …"
     )

@@ -5,6 +5,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
+from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 
 
@@ -46,6 +47,15 @@ class Reporter(Protocol):
     def checkpoint(self, step: int, path: Path, cost_s: float) -> None: ...
 
     def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None: ...
+
+    def picture(self, order_id: str, number: int, path: Path | None, *, media_type: str, flags: int = 0) -> None:
+        """Hand over a picture of a lease; None for one that the safety checker has blocked."""
+
+    def picture_failed(self, order_id: str, number: int, reason: Reason, message: str) -> None:
+        """Report a picture that cannot be drawn here. The other pictures go on."""
+
+    def dropped_pictures(self) -> frozenset[tuple[str, int]]:
+        """Return the pictures of this lease, as (order, number), that nobody wants any more."""
 
     def cache_get(self, key: str) -> Path | None:
         """Return a file that an earlier job of the project made under this key, or None. Blocks."""

@@ -1,0 +1,112 @@
+"""The node's side of generation: leases of pictures, upload URLs, results. Renewal and ends are those of attempts."""
+
+from enum import IntFlag
+from typing import Any
+
+from pydantic import Field
+
+from giornata.domain.reasons import Reason
+from giornata.protocol.model import Count, MediaType, Message, ObjectSize, Reply, Sha256
+from giornata.protocol.uploads import Download
+
+MOST_PICTURES = 64
+"""Pictures of one lease at most."""
+
+
+class PictureFlag(IntFlag):
+    """Bits that mark a drawn picture; their sum is stored with it."""
+
+    NOTHING = 0
+    BLOCKED = 1  # the safety checker found something; the picture was never uploaded
+    OUT_OF_MEMORY_ONCE = 2  # drawn again in a smaller batch
+
+
+class PictureId(Message):
+    """One picture: its order, and its number in the order from 0."""
+
+    order_id: str = Field(min_length=1, max_length=40)
+    number: Count
+
+
+class LeasedPicture(Reply):
+    """A picture to draw. `params` is a `giornata.protocol.generation.picture.PictureParams` as JSON."""
+
+    order_id: str
+    number: int
+    params: dict[str, Any]
+
+
+class LeaseFile(Reply):
+    """A file that pictures of a lease need: a model, or a picture to start from. `role` is that of
+    `PictureParams.files`."""
+
+    role: str
+    name: str
+    download: Download
+
+
+class PictureLease(Reply):
+    """Pictures of one batch key, of any orders, for as long as the lease is renewed.
+
+    The token, renewal (`POST …/heartbeat`) and ends (`complete`, `fail`, `release`) are those of an attempt.
+    """
+
+    attempt_id: str
+    token: str
+    batch_key: str
+    lease_s: float
+    renew_every_s: float
+    pictures: tuple[LeasedPicture, ...]
+    files: tuple[LeaseFile, ...] = ()
+
+
+class DrawnPicture(PictureId):
+    """A picture that lies on the node's disk. A blocked one has no sha256, because it is not uploaded."""
+
+    sha256: Sha256 | None = None
+    size_bytes: ObjectSize | None = None
+    media_type: MediaType = "image/png"
+    flags: int = Field(0, ge=0, le=255)
+
+
+class PictureUploads(Message):
+    """The body of `POST …/picture-uploads`: files that the node wants to upload."""
+
+    pictures: tuple[DrawnPicture, ...] = Field(min_length=1, max_length=MOST_PICTURES)
+
+
+class PictureUpload(Reply):
+    """A signed PUT for one picture. The URL signs the object and its checksum; `headers` have to be sent with it."""
+
+    order_id: str
+    number: int
+    url: str
+    headers: dict[str, str] = Field(default_factory=dict)
+
+
+class PictureUploadUrls(Reply):
+    """The reply of `POST …/picture-uploads`. Pictures that are not wanted any more have no URL."""
+
+    uploads: tuple[PictureUpload, ...]
+
+
+class FailedPicture(PictureId):
+    """A picture that this node could not draw, and why."""
+
+    reason: Reason
+    message: str = Field(max_length=4000)
+
+
+class PictureResults(Message):
+    """The body of `POST …/pictures`: uploaded or blocked pictures, and those that failed. Repeating it changes
+    nothing."""
+
+    drawn: tuple[DrawnPicture, ...] = Field((), max_length=MOST_PICTURES)
+    failed: tuple[FailedPicture, ...] = Field((), max_length=MOST_PICTURES)
+
+
+class PictureResultsReply(Reply):
+    """`accepted`: results that stand now. `dropped`: pictures of this lease that nobody wants any more."""
+
+    accepted: tuple[PictureId, ...] = ()
+    dropped: tuple[PictureId, ...] = ()
