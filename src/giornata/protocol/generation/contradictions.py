@@ -18,6 +18,7 @@ from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, Orde
 MOST_FAULTS = 100
 MOST_CHARS = 500
 TELLING = frozenset(PictureChanges.__annotations__) - {"prompt", "negative_prompt", "seed"}
+"""Settings of an entry that may contradict others. Values of axes are looked at here for the first time."""
 FAMILY_NAMES = {"sdxl": "SDXL", "sd15": "Stable Diffusion 1.5"}
 
 
@@ -29,7 +30,7 @@ def order_contradictions(spec: OrderFields) -> list[Fault]:
     told_of_all: set[str] = set()
     try:
         for place, changes in enumerate(changes_of(spec, shared)):
-            told = {name: value for name, value in changes.items() if name in TELLING}
+            told = {name: value for name, value in changes.items() if name in TELLING or isinstance(spec, GridSpec)}
             if (key := json.dumps(told, sort_keys=True)) in seen:
                 continue
             seen.add(key)
@@ -48,7 +49,8 @@ def order_contradictions(spec: OrderFields) -> list[Fault]:
 
 def _of_picture(shared: dict[str, Any], told: dict[str, Any], where: str) -> Iterator[Fault]:
     try:
-        params = picture_params(GENERATE_KIND, shared, seed=0, differs={"prompt": "", **told})
+        changes = {"prompt": "", **told}
+        params = picture_params(GENERATE_KIND, shared, seed=changes.pop("seed", 0), differs=changes)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             field = ".".join(map(str, detail["loc"]))
