@@ -100,7 +100,8 @@ class _Drawing:
         lines = self.wildcards.get(wildcard.name)
         if not lines or depth == MAX_DEPTH:
             raise InvalidInput([no_list(wildcard, where=self.purpose, known=self.wildcards)])
-        place = self._place((1.0,) * len(lines))
+        self.count += 1
+        place = drawn_integer(self.seed, self.purpose, self.count, below=len(lines))
         yield from self.texts(parse_template(lines[place]), depth + 1)
 
     def _place(self, weights: tuple[float, ...]) -> int:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.control.jobs.spec_faults import parse_spec
-from giornata.protocol.generation.contradictions import family_faults
 from giornata.protocol.generation.expand import picture_params, planned_pictures
 from giornata.protocol.generation.named_models import named_models, uploaded_pictures
 from giornata.protocol.generation.prompt_faults import MOST_FAULTS
@@ -178,19 +177,6 @@ def test_checkpoints_of_an_axis_are_models() -> None:
     assert parsed is not None
     places = [each.where for each in named_models(parsed.model_dump(mode="json"))]
     assert places[-2:] == ["spec.axes.0.values.0", "spec.axes.0.values.1"]
-
-
-def test_model_of_another_family_is_refused_by_the_base_it_is_used_with() -> None:
-    spec = {
-        "model": {"name": "m"},
-        "loras": [{"name": "l"}],
-        "pictures": [{"model": {"name": "n"}, "loras": [{"name": "k"}]}, {"loras": [{"name": "k"}]}],
-    }
-    families = {"m": "sdxl", "l": "sd15", "n": "sd15", "k": "sd15"}
-    found = family_faults((each, families[each.use["name"]]) for each in named_models(spec))
-    assert [fault.where for fault in found] == ["spec.loras.0", "spec.pictures.1.loras.0"]
-    assert found[0].message == "l is a lora of Stable Diffusion 1.5"
-    assert family_faults((each, None) for each in named_models(spec)) == []
 
 
 SCALARS = (
