@@ -19,7 +19,10 @@ Wildcards = Mapping[str, Sequence[str]]
 
 _NAME = r"[A-Za-z0-9]+(?:[_/ .-][A-Za-z0-9]+)*"
 WILDCARD_NAME = re.compile(_NAME)
-_TOKEN = re.compile(rf"\\[()\[\]{{}}<>|:\\_]|[{{}}|]|__(?P<wildcard>{_NAME})__|[^\\{{}}|_]+|.", re.DOTALL)
+_TOKEN = re.compile(
+    rf"\\[()\[\]{{}}<>|:\\_]|[{{}}|]|__(?P<wildcard>{_NAME})__|(?:[^\\{{}}|_]|_(?!_))+|_+?(?=__{_NAME}__)|_+|.",
+    re.DOTALL,
+)
 _CHOICE = re.compile(rf"[{{}}]|__{_NAME}__")
 _OPTION_WEIGHT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)::")
 _SEVERAL = re.compile(r"\s*\d*(?:-\d*)?\$\$")
@@ -197,12 +200,16 @@ class _TemplateReader:
 
 def without_choices(template: PromptTemplate) -> str:
     """Return the source with a letter for each character of its choices, so that places stay and brackets count."""
-    text = template.source
+    texts = []
+    place = template.start
     for part in template.parts:
         if not isinstance(part, str):
-            first, last = part.start - template.start, part.end - template.start
-            text = text[:first] + "x" * (last - first) + text[last:]
-    return text
+            texts += [
+                template.source[place - template.start : part.start - template.start],
+                "x" * (part.end - part.start),
+            ]
+            place = part.end
+    return "".join([*texts, template.source[place - template.start :]])
 
 
 def options_of(template: PromptTemplate) -> Iterator[PromptTemplate]:

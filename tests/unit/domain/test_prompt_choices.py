@@ -67,6 +67,13 @@ def test_options_and_lines_have_choices_of_their_own() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("prompt", "text"), [("___hair_color___", "_fair_"), ("a__b", "a__b"), ("__a _b_", "__a _b_"), ("_" * 9, "_" * 9)]
+)
+def test_underscores_around_a_wildcard_are_text(prompt: str, text: str) -> None:
+    assert drawn(prompt) == text
+
+
 def test_escapes_and_brackets_are_kept_for_the_weights() -> None:
     assert drawn(r"\{a\|b\} \_\_color\_\_ (x:1.2)") == r"\{a\|b\} \_\_color\_\_ (x:1.2)"
 

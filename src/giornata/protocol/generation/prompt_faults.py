@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from giornata.domain.clip import token_count
@@ -29,6 +30,7 @@ CHUNK_TOKENS = 75
 MAX_CHUNKS = 10
 """Chunks of 75 tokens that a prompt may have. Each costs a node memory at every step."""
 MOST_FAULTS = 100
+NEGATIVE = "negative_prompt"
 _MARKED = re.compile(r"[()\[\]{}<\\]|__|BREAK")
 _BREAK = re.compile(r"\bBREAK\b")
 _BRACKETS = re.compile(r"[()\[\]]")
@@ -37,14 +39,13 @@ Named = tuple[str, str]
 
 
 def prompt_faults(spec: Mapping[str, Any]) -> list[Fault]:
-    """Return the faults of every prompt and wildcard of a spec as it came, the first hundred by name."""
+    """Return the faults of the prompts and wildcards of a spec as it came. After a hundred nothing more is read."""
     lists = _lists(spec.get("wildcards"))
     check = _PromptCheck(lists=lists, circular=_circular(lists), shared_loras=len(_list(spec.get("loras"))))
-    found = list(check.of_lists())
-    for where, text in _texts(spec):
-        found += check.of_text(where, text, negative=where.endswith("negative_prompt"))
-    if (more := len(found) - MOST_FAULTS) > 0:
-        found[MOST_FAULTS:] = [Fault(where="spec", message=f"{more} more faults of prompts", hint="mend these first")]
+    of_texts = (check.of_text(where, text) for where, text in _texts(spec))
+    found = list(islice(chain(check.of_lists(), chain.from_iterable(of_texts)), MOST_FAULTS))
+    if len(found) == MOST_FAULTS:
+        found.append(Fault(where="spec", message="may have more faults in prompts", hint="mend these first"))
     return found
 
 
@@ -95,11 +96,11 @@ class _PromptCheck:
             message, hint = "names itself, or a list that does", "take the wildcard out of its own list"
             yield Fault(where=f"spec.wildcards.{name}", message=message, hint=hint)
 
-    def of_text(self, where: str, text: str, *, negative: bool) -> list[Fault]:
+    def of_text(self, where: str, text: str) -> list[Fault]:
         """Return the faults of a prompt: its grammar, then its length as drawn."""
         marked = _MARKED.search(text) is not None
         faults = list(self._grammar(where, text)) if marked else []
-        if negative and without_loras(text)[1]:
+        if where.endswith(NEGATIVE) and without_loras(text)[1]:
             message, hint = "names a LoRA", "a LoRA acts on the whole picture; name it in the prompt"
             faults.append(Fault(where=where, message=message, hint=hint))
         if not faults and not self.circular:
