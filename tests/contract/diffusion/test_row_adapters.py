@@ -235,6 +235,16 @@ def test_least_recently_used_lora_is_dropped_and_none_of_the_batch(tiny_base: Ba
             pass
 
 
+def test_lora_that_is_needed_next_is_not_dropped_for_another(base: BaseModel, three: dict[str, RowLora]) -> None:
+    with RowAdapters(base, capacity=2) as adapters:
+        for key in "ab":
+            adapters.load(key, three[key].unet)
+        for key in "ac":
+            if not adapters.use(key):
+                adapters.load(key, three[key].unet)
+        assert adapters.keys == ("a", "c")
+
+
 def test_lora_that_replaces_another_of_its_key_is_used(tiny_base: BaseModel, tmp_path: Path) -> None:
     first, second = (
         read_row_lora(lora_file(tiny_base, tmp_path, seed=seed, rank=rank), tiny_base)
