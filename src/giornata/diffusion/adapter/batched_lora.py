@@ -86,7 +86,13 @@ class BatchedLoraLinear(nn.Linear):
         if stack.scale_J11 is not None:
             low_JNR = low_JNR * stack.scale_J11
         low_JNR = low_JNR if stack.dropping is None else stack.dropping(low_JNR)
-        return torch.baddbmm(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
+        return plus_product(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
+
+
+def plus_product(sums: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return sums + left · right, batched. Where no gradients are kept the answer takes the memory of `sums`, which
+    nothing else may read: a copy of all outputs takes longer than a small product."""
+    return torch.baddbmm(sums, left, right) if torch.is_grad_enabled() else sums.baddbmm_(left, right)
 
 
 def down(inputs: torch.Tensor, stack: StackedLora) -> torch.Tensor:
@@ -101,6 +107,12 @@ def up(outputs: torch.Tensor, low: torch.Tensor, stack: StackedLora) -> torch.Te
     low = low if stack.dropping is None else stack.dropping(low)
     flat_NO, low_NR = outputs.reshape(-1, outputs.shape[-1]), low.reshape(-1, low.shape[-1])
     return torch.addmm(flat_NO, low_NR, stack.b_JOR.squeeze(0).t()).view(outputs.shape)
+
+
+def replace_layer(model: nn.Module, name: str, layer: nn.Module) -> None:
+    """Put a layer into the place of that with this name."""
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, layer)
 
 
 # ---- fused projections: queries, keys and values of one attention
