@@ -73,7 +73,7 @@ class BaseDemand:
     work_s: float
 
 
-class Demand(Protocol):
+class PictureDemand(Protocol):
     """The pictures that wait, as a claim sees them. Each call costs one probe of an index, however long the queue."""
 
     def of_base(self, base_key: str) -> BaseDemand | None:
@@ -101,7 +101,7 @@ class RoutingPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class BaseChoice:
     """The base to draw with, and the fastest tier in which the node holds it."""
 
     base_key: str
@@ -115,8 +115,8 @@ def is_relief(request_id: str, policy: RoutingPolicy) -> bool:
 
 
 def choose(
-    held: HeldBases, demand: Demand, *, now_ms: int, relief: bool = False, policy: RoutingPolicy
-) -> Choice | None:
+    held: HeldBases, demand: PictureDemand, *, now_ms: int, relief: bool = False, policy: RoutingPolicy
+) -> BaseChoice | None:
     """Return the base for a node's next lease; None when the node does best to wait.
 
     A picture of a base that the node holds is refused for `delay_s` at most, and only while another live node holds
@@ -127,17 +127,17 @@ def choose(
     hot = [waiting for key in held.gpu if (waiting := demand.of_base(key)) is not None]
     if hot:
         first = min(hot, key=lambda each: (each.oldest_at_ms, each.base_key))
-        return Choice(base_key=first.base_key, tier=Tier.GPU)
+        return BaseChoice(base_key=first.base_key, tier=Tier.GPU)
     for waiting in demand.oldest_first():
         tier = held.tier_of(waiting.base_key)
         if tier is None:
             continue
         if _waited_s(waiting, now_ms) >= policy.delay_s or not demand.holders(waiting.base_key).faster_than(tier):
-            return Choice(base_key=waiting.base_key, tier=tier)
+            return BaseChoice(base_key=waiting.base_key, tier=tier)
     return None
 
 
-def prefetch(held: HeldBases, demand: Demand, *, policy: RoutingPolicy) -> str | None:
+def prefetch(held: HeldBases, demand: PictureDemand, *, policy: RoutingPolicy) -> str | None:
     """Return the base that the node should fetch while its GPU works; None for none, or while it fetches another.
 
     A base that nobody holds is fetched by one node. Others follow when those that hold it are too few for the work.
@@ -153,13 +153,13 @@ def prefetch(held: HeldBases, demand: Demand, *, policy: RoutingPolicy) -> str |
     return None
 
 
-def _oldest_held(held: HeldBases, demand: Demand, *, now_ms: int, policy: RoutingPolicy) -> Choice | None:
+def _oldest_held(held: HeldBases, demand: PictureDemand, *, now_ms: int, policy: RoutingPolicy) -> BaseChoice | None:
     """Return the base of the oldest picture among those that the node holds, if that picture has waited too long."""
     for waiting in demand.oldest_first():
         if _waited_s(waiting, now_ms) < policy.delay_s:
             return None
         if (tier := held.tier_of(waiting.base_key)) is not None:
-            return Choice(base_key=waiting.base_key, tier=tier)
+            return BaseChoice(base_key=waiting.base_key, tier=tier)
     return None
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from giornata.domain.model_routing import (
+    BaseChoice,
     BaseDemand,
-    Choice,
     HeldBases,
     Holders,
     RoutingPolicy,
@@ -23,7 +23,7 @@ NOW_MS = 1_000_000
 
 @dataclass
 class WaitingPictures:
-    """Demand by base: the seconds that the oldest has waited, the work, and the holders."""
+    """PictureDemand by base: the seconds that the oldest has waited, the work, and the holders."""
 
     waited_s: dict[str, float]
     work_s: dict[str, float] = field(default_factory=dict)
@@ -43,18 +43,18 @@ class WaitingPictures:
         return self.held.get(base_key, Holders())
 
 
-def chosen(held: HeldBases, demand: WaitingPictures, *, relief: bool = False) -> Choice | None:
+def chosen(held: HeldBases, demand: WaitingPictures, *, relief: bool = False) -> BaseChoice | None:
     return choose(held, demand, now_ms=NOW_MS, relief=relief, policy=POLICY)
 
 
 def test_base_in_gpu_memory_goes_before_an_older_one_on_disk() -> None:
     demand = WaitingPictures(waited_s={"hot": 1, "old": 500})
-    assert chosen(HeldBases(gpu=["hot"], disk=["old"]), demand) == Choice(base_key="hot", tier=Tier.GPU)
+    assert chosen(HeldBases(gpu=["hot"], disk=["old"]), demand) == BaseChoice(base_key="hot", tier=Tier.GPU)
 
 
 def test_of_two_bases_in_gpu_memory_the_one_that_waited_longer_is_drawn() -> None:
     demand = WaitingPictures(waited_s={"a": 1, "b": 2})
-    assert chosen(HeldBases(gpu=["a", "b"]), demand) == Choice(base_key="b", tier=Tier.GPU)
+    assert chosen(HeldBases(gpu=["a", "b"]), demand) == BaseChoice(base_key="b", tier=Tier.GPU)
 
 
 @pytest.mark.parametrize(("waited_s", "taken"), [(19.9, False), (20.0, True)])
@@ -65,14 +65,14 @@ def test_base_that_another_node_has_in_gpu_memory_is_loaded_after_the_delay(wait
 
 def test_base_that_no_node_holds_in_a_faster_tier_is_loaded_at_once() -> None:
     demand = WaitingPictures(waited_s={"a": 0}, held={"a": Holders(disk=3)})
-    assert chosen(HeldBases(disk=["a"]), demand) == Choice(base_key="a", tier=Tier.DISK)
+    assert chosen(HeldBases(disk=["a"]), demand) == BaseChoice(base_key="a", tier=Tier.DISK)
 
 
 def test_base_in_host_memory_is_left_to_a_gpu_but_not_to_a_disk() -> None:
     held = HeldBases(host=["a"], disk=["a"])
     on_disks = WaitingPictures(waited_s={"a": 0}, held={"a": Holders(host=1, disk=9)})
     on_a_gpu = WaitingPictures(waited_s={"a": 0}, held={"a": Holders(gpu=1, host=1)})
-    assert chosen(held, on_disks) == Choice(base_key="a", tier=Tier.HOST)
+    assert chosen(held, on_disks) == BaseChoice(base_key="a", tier=Tier.HOST)
     assert chosen(held, on_a_gpu) is None
 
 
@@ -83,12 +83,14 @@ def test_base_that_would_have_to_be_fetched_first_is_never_chosen() -> None:
 def test_relief_takes_the_oldest_picture_though_the_node_could_draw_a_hot_one() -> None:
     demand = WaitingPictures(waited_s={"hot": 30, "old": 50}, held={"old": Holders(gpu=1)})
     held = HeldBases(gpu=["hot"], disk=["old"])
-    assert chosen(held, demand, relief=True) == Choice(base_key="old", tier=Tier.DISK)
+    assert chosen(held, demand, relief=True) == BaseChoice(base_key="old", tier=Tier.DISK)
 
 
 def test_relief_changes_nothing_while_no_picture_has_waited_longer_than_the_delay() -> None:
     demand = WaitingPictures(waited_s={"hot": 1, "old": 19})
-    assert chosen(HeldBases(gpu=["hot"], disk=["old"]), demand, relief=True) == Choice(base_key="hot", tier=Tier.GPU)
+    assert chosen(HeldBases(gpu=["hot"], disk=["old"]), demand, relief=True) == BaseChoice(
+        base_key="hot", tier=Tier.GPU
+    )
 
 
 def test_one_claim_in_sixteen_is_relief_and_a_repeated_claim_gets_the_same_answer() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from giornata.domain.model_routing import (
+    BaseChoice,
     BaseDemand,
-    Choice,
     HeldBases,
     Holders,
     RoutingPolicy,
@@ -49,7 +49,7 @@ class Served:
 
 
 class RequestQueue:
-    """The requests that wait, by base. Implements `giornata.domain.model_routing.Demand`."""
+    """The requests that wait, by base. Implements `giornata.domain.model_routing.PictureDemand`."""
 
     def __init__(self, setting: AffinitySetting) -> None:
         self._setting = setting
@@ -61,7 +61,7 @@ class RequestQueue:
         self.waiting = 0
 
     def add(self, base_key: str, at_ms: int) -> None:
-        """Queue a request."""
+        """Queue a request for this base."""
         if base_key not in self._arrivals:
             self._arrivals[base_key] = deque()
             bisect.insort(self._oldest, (at_ms, base_key))
@@ -218,12 +218,12 @@ class RoutedFleet:
         if (choice := self._choice(node)) is not None:
             self._draw(node, choice)
 
-    def _choice(self, node: ModelNode) -> Choice | None:
+    def _choice(self, node: ModelNode) -> BaseChoice | None:
         if self._random:
             oldest = next(iter(self.queue.oldest_first()), None)
             if oldest is None:
                 return None
-            return Choice(base_key=oldest.base_key, tier=Tier.GPU if oldest.base_key in node.gpu else Tier.DISK)
+            return BaseChoice(base_key=oldest.base_key, tier=Tier.GPU if oldest.base_key in node.gpu else Tier.DISK)
         relief = is_relief(str(next(self._claims)), self._policy)
         return choose(self._held(node), self.queue, now_ms=self._agenda.now_ms(), relief=relief, policy=self._policy)
 
@@ -231,7 +231,7 @@ class RoutedFleet:
         disk = self._all_bases if self._setting.disk_bases is None else node.disk
         return HeldBases(gpu=node.gpu, disk=disk, fetching=node.fetching)
 
-    def _draw(self, node: ModelNode, choice: Choice) -> None:
+    def _draw(self, node: ModelNode, choice: BaseChoice) -> None:
         now_ms = self._agenda.now_ms()
         loads = choice.base_key not in node.gpu
         arrived_ms = self.queue.take(choice.base_key)
