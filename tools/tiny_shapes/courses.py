@@ -81,7 +81,7 @@ def composition(index: int, *, seed: int = 0) -> Image.Image:
 
     def draw(pen: Pen) -> None:
         for _ in range(chance.randint(1, 4)):
-            pen.polygon(_patch(chance), any_colour())
+            pen.polygon(patch(chance), any_colour())
 
     known = shifted(chance.choice(list(BACKGROUNDS.values())), [chance.randint(-JITTER, JITTER) for _ in range(3)])
     ground = known if chance.random() < 0.6 else any_colour()
@@ -93,7 +93,8 @@ def composition(index: int, *, seed: int = 0) -> Image.Image:
     return paint(draw, ground=ground, placing=placing, size_px=pictures.SIZE_PX)
 
 
-def _patch(chance: random.Random) -> list[Point]:
+def patch(chance: random.Random) -> list[Point]:
+    """Return an outline of no form in particular: an ellipse, a capsule or a polygon."""
     x, y, kind = chance.uniform(-0.6, 0.6), chance.uniform(-0.6, 0.6), chance.randrange(3)
     if kind == 0:
         return ellipse((x, y), chance.uniform(0.1, 0.9), chance.uniform(0.1, 0.9))

@@ -146,13 +146,23 @@ def nearest(colour: Sequence[float] | np.ndarray, named: Mapping[str, RGB]) -> s
     return min(named, key=lambda name: math.dist(tuple(colour), named[name]))
 
 
-def outline_of(picture: Image.Image) -> tuple[Outline | None, RGB | None]:
-    """The figure at its bounding box and the colour of the ground; None for what is not there."""
+def figure_of(picture: Image.Image) -> np.ndarray:
+    """The mask_HW of the figure where it stands in the picture."""
+    return _mask_and_ground(picture)[0]
+
+
+def _mask_and_ground(picture: Image.Image) -> tuple[np.ndarray, tuple[float, float, float]]:
     pixels_HW3 = np.asarray(picture.convert("RGB"), dtype=np.float32)
     red, green, blue = (float(channel) for channel in np.median(_border(pixels_HW3), axis=0))
     distance_HW = np.sqrt(((pixels_HW3 - (red, green, blue)) ** 2).sum(axis=2))
     above = distance_HW[distance_HW > FLOOR]
     mask_HW = distance_HW > (max(FLOOR, float(np.quantile(above, 0.25)) / 2) if len(above) else FLOOR)
+    return mask_HW, (red, green, blue)
+
+
+def outline_of(picture: Image.Image) -> tuple[Outline | None, RGB | None]:
+    """The figure at its bounding box and the colour of the ground; None for what is not there."""
+    mask_HW, (red, green, blue) = _mask_and_ground(picture)
     if _border(mask_HW).mean() > 1 - PLAIN:
         return None, None
     ground = (round(red), round(green), round(blue))

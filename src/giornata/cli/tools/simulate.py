@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.options import JsonFlag
+from giornata.cli.tools.simulate_affinity import ABOUT, NODES, SCENARIO, simulate_affinity
 from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput, install_hint
@@ -44,6 +45,9 @@ def simulate(
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
         _check_extra()
+        if scenario == SCENARIO:
+            simulate_affinity(out, seed=seed, nodes=nodes)
+            return
         from giornata.simulate.report import summary
         from giornata.simulate.run import played
         from giornata.simulate.scenarios import SCENARIOS, sized
@@ -52,7 +56,7 @@ def simulate(
             _list(out)
             return
         if scenario not in SCENARIOS:
-            hint = f"one of {', '.join(SCENARIOS)}"
+            hint = f"one of {', '.join((*SCENARIOS, SCENARIO))}"
             raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
         with (
             naming(f"{scenario} with --seed {seed}"),
@@ -99,11 +103,13 @@ def _list(out: Output) -> None:
     from giornata.simulate.scenarios import SCENARIOS
 
     rows = [(each.name, str(each.jobs), str(each.nodes), each.about) for each in SCENARIOS.values()]
+    rows.append((SCENARIO, "", str(NODES), ABOUT))
     out.table(("scenario", "jobs", "nodes", "what happens"), rows, right=(1, 2), prose=(3,))
     listed = [
         {"name": each.name, "jobs": each.jobs, "nodes": each.nodes, "about": each.about}
         for each in SCENARIOS.values()
     ]
+    listed.append({"name": SCENARIO, "jobs": None, "nodes": NODES, "about": ABOUT})
     out.result({"scenarios": listed})
 
 

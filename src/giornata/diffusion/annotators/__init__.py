@@ -1,0 +1,1 @@
+"""Control pictures from pictures: `inline` needs no weights, `by_model` runs models of transformers."""

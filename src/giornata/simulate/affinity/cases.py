@@ -1,0 +1,198 @@
+"""The cases that `giornata simulate affinity` plays over several seeds, and the marks that they have to hold."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+from giornata.domain.model_routing import RoutingPolicy
+from giornata.simulate.affinity.bounds import fewest_loads, random_loads
+from giornata.simulate.affinity.routed_fleet import RoutedFleet, Served
+from giornata.simulate.affinity.setting import AffinitySetting
+
+UNSTABLE_FROM = 1.05
+"""A run overruns when all that came is drawn only after so many times its length."""
+MOST_OF_RANDOM, MOST_OF_BOUND = 0.45, 1.8
+OUTAGE_S = 600.0
+MOST_AFTER_OUTAGE = 1.1
+"""Loads per request of the 20 minutes after the outage, in those before it."""
+MOST_DRAIN_S = 900.0
+"""At half load ten minutes of arrivals take ten minutes of all the fleet's other half, even without a single load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffinityCase:
+    """A setting with a name. `random_routing`: requests go to any free node, as the baseline."""
+
+    name: str
+    about: str
+    setting: AffinitySetting
+    random_routing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """The figures of one case and one seed; waits in seconds, from arrival to the begin of drawing."""
+
+    seed: int
+    requests: int
+    loads_per_request: float
+    fetches_per_request: float
+    mean_wait_s: float
+    p95_wait_s: float
+    drawing_share: float
+    overrun: float
+    loads_before_outage: float | None = None
+    loads_after_outage: float | None = None
+    drained_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffinityMark:
+    """A figure, and the most that it may be."""
+
+    mark: str
+    value: float
+    at_most: float
+
+    @property
+    def holds(self) -> bool:
+        """True when the figure is within its bound."""
+        return self.value <= self.at_most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffinityReport:
+    """All cases with their figures over the seeds."""
+
+    seeds: tuple[int, ...]
+    policy: RoutingPolicy
+    cases: tuple[AffinityCase, ...]
+    results: tuple[tuple[CaseResult, ...], ...]
+    marks: tuple[AffinityMark, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as `giornata simulate affinity --json` prints it."""
+        return {
+            "scenario": "affinity",
+            "seeds": list(self.seeds),
+            "policy": asdict(self.policy),
+            "cases": [
+                {"name": case.name, "about": case.about, "random_routing": case.random_routing}
+                | {"setting": asdict(case.setting), **reference(case.setting, self.policy)}
+                | {"runs": [asdict(each) for each in results]}
+                for case, results in zip(self.cases, self.results, strict=True)
+            ],
+            "marks": [asdict(each) | {"holds": each.holds} for each in self.marks],
+            "ok": all(each.holds for each in self.marks),
+        }
+
+
+def cases(*, nodes: int, measured_s: float) -> tuple[AffinityCase, ...]:
+    """Return the cases for a fleet of this size."""
+    half = AffinitySetting(nodes=nodes, bases=10 * nodes, measured_s=measured_s)
+    full = AffinitySetting(nodes=nodes, bases=10 * nodes, measured_s=measured_s, load=0.8)
+    short_lives = AffinitySetting(nodes=nodes, bases=10 * nodes, measured_s=measured_s, node_life_s=1200.0)
+    away = AffinitySetting(
+        nodes=nodes,
+        bases=10 * nodes,
+        measured_s=max(measured_s, 3600.0),
+        outage_from_s=2400.0,
+        outage_s=OUTAGE_S,
+    )
+    return (
+        AffinityCase(name="half", about="half of the fleet's time is drawing", setting=half),
+        AffinityCase(name="full", about="0.8 of the fleet's time is drawing", setting=full),
+        AffinityCase(name="full-random", about="the same, by random routing", setting=full, random_routing=True),
+        AffinityCase(name="short-lives", about="half load, and nodes live 20 minutes", setting=short_lives),
+        AffinityCase(name="outage", about="half load, and the server is away for 10 minutes", setting=away),
+    )
+
+
+def play(*, seeds: Sequence[int], nodes: int = 100, measured_s: float = 3600.0) -> AffinityReport:
+    """Play every case with every seed."""
+    policy, played = RoutingPolicy(), cases(nodes=nodes, measured_s=measured_s)
+    results = tuple(tuple(play_case(case, policy, seed=seed) for seed in seeds) for case in played)
+    marks = _marks(dict(zip((case.name for case in played), zip(played, results, strict=True), strict=True)), policy)
+    return AffinityReport(seeds=tuple(seeds), policy=policy, cases=played, results=results, marks=marks)
+
+
+def play_case(case: AffinityCase, policy: RoutingPolicy, *, seed: int) -> CaseResult:
+    """Play one case with one seed."""
+    setting = case.setting
+    fleet = RoutedFleet(setting, policy, seed=seed, random_routing=case.random_routing)
+    fleet.play()
+    counted = [each for each in fleet.served if each.arrived_ms >= setting.warm_up_s * 1000]
+    waits_s = sorted((each.began_ms - each.arrived_ms) / 1000 for each in counted)
+    before, after, drained_s = _around_outage(fleet.served, setting, policy)
+    return CaseResult(
+        seed=seed,
+        requests=len(counted),
+        loads_per_request=loads_per_request(counted),
+        fetches_per_request=fleet.fetches / max(1, len(fleet.served)),
+        mean_wait_s=fmean(waits_s) if waits_s else 0.0,
+        p95_wait_s=waits_s[int(0.95 * len(waits_s))] if waits_s else 0.0,
+        drawing_share=fleet.drawing_s / max(1.0, fleet.drawing_s + fleet.loading_s),
+        overrun=fleet.ended_s / (setting.warm_up_s + setting.measured_s),
+        loads_before_outage=before,
+        loads_after_outage=after,
+        drained_after_s=drained_s,
+    )
+
+
+def loads_per_request(served: Sequence[Served]) -> float:
+    """Return the share of requests for which a base was loaded."""
+    return fmean(each.loaded for each in served) if served else 0.0
+
+
+def reference(setting: AffinitySetting, policy: RoutingPolicy) -> dict[str, float]:
+    """Return what random routing would load per request, and the least that is possible with the policy's delay."""
+    return {
+        "random_loads": random_loads(setting),
+        "fewest_loads": fewest_loads(setting, wait_s=policy.delay_s),
+    }
+
+
+def _around_outage(
+    served: Sequence[Served], setting: AffinitySetting, policy: RoutingPolicy
+) -> tuple[float | None, float | None, float | None]:
+    """Return the loads per request before the outage, those of the 20 minutes after it, and how long after it the
+    requests of a whole minute waited less than the policy's delay on average."""
+    if setting.outage_from_s is None:
+        return None, None, None
+    back_s = setting.outage_from_s + setting.outage_s
+    before = _begun(served, setting.warm_up_s, setting.outage_from_s)
+    after = _begun(served, back_s, back_s + 2 * OUTAGE_S)
+    ended_s = served[-1].began_ms // 1000
+    minutes = [_begun(served, from_s, from_s + 60) for from_s in range(int(back_s), ended_s, 60)]
+    waits_s = [fmean(each.began_ms - each.arrived_ms for each in found) / 1000 for found in minutes if found]
+    short = (number for number, each in enumerate(waits_s) if each < policy.delay_s)
+    drained_s = 60.0 * next(short, len(waits_s))
+    return loads_per_request(before), loads_per_request(after), drained_s
+
+
+def _begun(served: Sequence[Served], from_s: float, to_s: float) -> list[Served]:
+    return [each for each in served if from_s <= each.began_ms / 1000 < to_s]
+
+
+def _marks(
+    played: dict[str, tuple[AffinityCase, tuple[CaseResult, ...]]], policy: RoutingPolicy
+) -> tuple[AffinityMark, ...]:
+    marks = []
+    for name in ("half", "short-lives"):
+        case, results = played[name]
+        loads, against = fmean(each.loads_per_request for each in results), reference(case.setting, policy)
+        of_random, of_bound = loads / against["random_loads"], loads / against["fewest_loads"]
+        marks.append(AffinityMark(mark=f"{name}: loads of random's", value=of_random, at_most=MOST_OF_RANDOM))
+        marks.append(AffinityMark(mark=f"{name}: loads of the bound", value=of_bound, at_most=MOST_OF_BOUND))
+    overrun = max(each.overrun for each in played["full"][1])
+    marks.append(AffinityMark(mark="full: overrun", value=overrun, at_most=UNSTABLE_FROM))
+    random_overrun = min(each.overrun for each in played["full-random"][1])
+    # Random routing has to be unstable there, or the case shows nothing.
+    marks.append(AffinityMark(mark="full-random: stable", value=float(random_overrun < UNSTABLE_FROM), at_most=0.0))
+    outages = played["outage"][1]
+    after = max((each.loads_after_outage or 0.0) / (each.loads_before_outage or 1.0) for each in outages)
+    marks.append(AffinityMark(mark="outage: loads after it of those before", value=after, at_most=MOST_AFTER_OUTAGE))
+    drained_s = max(each.drained_after_s or 0.0 for each in outages)
+    marks.append(AffinityMark(mark="outage: seconds until drained", value=drained_s, at_most=MOST_DRAIN_S))
+    return tuple(marks)

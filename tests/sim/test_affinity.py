@@ -1,0 +1,67 @@
+"""Routing by models on a small fleet: what the full size of `giornata simulate affinity` shows, in seconds."""
+
+import pytest
+
+from giornata.domain.model_routing import RoutingPolicy
+from giornata.simulate.affinity.bounds import fewest_loads, random_loads
+from giornata.simulate.affinity.cases import AffinityCase, CaseResult, loads_per_request, play_case
+from giornata.simulate.affinity.routed_fleet import RoutedFleet
+from giornata.simulate.affinity.setting import AffinitySetting
+
+POLICY = RoutingPolicy()
+SMALL = AffinitySetting(nodes=30, bases=300, warm_up_s=600.0, measured_s=1200.0)
+
+
+def played(setting: AffinitySetting, *, random_routing: bool = False, seed: int = 0) -> CaseResult:
+    case = AffinityCase(name="test", about="", setting=setting, random_routing=random_routing)
+    return play_case(case, POLICY, seed=seed)
+
+
+def test_affinity_loads_less_than_half_of_random_and_no_less_than_the_bound() -> None:
+    loads = played(SMALL).loads_per_request
+    assert loads < 0.5 * random_loads(SMALL)
+    assert loads > fewest_loads(SMALL, wait_s=POLICY.delay_s)
+
+
+def test_random_routing_loads_as_often_as_che_s_approximation_says() -> None:
+    assert played(SMALL, random_routing=True).loads_per_request == pytest.approx(random_loads(SMALL), rel=0.03)
+
+
+def test_each_request_is_drawn_once_though_nodes_end() -> None:
+    setting = AffinitySetting(nodes=20, bases=100, warm_up_s=0.0, measured_s=900.0, node_life_s=120.0, disk_bases=5)
+    fleet = RoutedFleet(setting, POLICY, seed=3)
+    fleet.play()
+    assert fleet.queue.waiting == 0
+    assert len(fleet.served) == pytest.approx(setting.requests_per_s * setting.measured_s, rel=0.2)
+    assert all(each.began_ms >= each.arrived_ms for each in fleet.served)
+
+
+def test_counts_of_holders_equal_what_nodes_hold_after_nodes_ended() -> None:
+    setting = AffinitySetting(nodes=10, bases=50, warm_up_s=0.0, measured_s=600.0, node_life_s=100.0, disk_bases=4)
+    fleet = RoutedFleet(setting, POLICY, seed=1)
+    fleet.play()
+    on_gpus = sum(fleet.queue.gpu_holders.values())
+    on_disks = sum(fleet.queue.disk_holders.values())
+    assert on_gpus == sum(len(node.gpu) for node in fleet.nodes)
+    assert on_disks == sum(len(node.disk) for node in fleet.nodes)
+
+
+def test_fleet_drains_the_requests_of_an_outage() -> None:
+    setting = AffinitySetting(
+        nodes=30, bases=300, warm_up_s=300.0, measured_s=1800.0, outage_from_s=600.0, outage_s=300.0
+    )
+    result = played(setting)
+    assert result.drained_after_s is not None
+    assert 0 < result.drained_after_s < 600
+    assert result.overrun < 1.05
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    assert played(SMALL, seed=5) == played(SMALL, seed=5)
+    assert played(SMALL, seed=5) != played(SMALL, seed=6)
+
+
+def test_bound_falls_as_requests_may_wait_longer() -> None:
+    bounds = [fewest_loads(SMALL, wait_s=wait_s) for wait_s in (0.0, 20.0, 200.0)]
+    assert bounds == sorted(bounds, reverse=True)
+    assert loads_per_request([]) == 0.0
