@@ -235,6 +235,11 @@ class Settings(BaseSettings):
     cache_bytes: int = Field(
         20 * 2**30, ge=0, description="Maximum size of the node's cache of input files, in bytes."
     )
+    model_store_bytes: int = Field(
+        100 * 2**30,
+        ge=0,
+        description="Maximum size of the model files that the node has downloaded to draw pictures with, in bytes.",
+    )
     model_cache_bytes: int = Field(
         100 * 2**30,
         ge=0,
