@@ -20,8 +20,6 @@ MOST_CHANGES = 1000
 """Changes that a node remembers; a server that has missed more is told everything."""
 
 HeldNames = Annotated[tuple[Sha256, ...], Field(max_length=MOST_HELD)]
-HeldTiers = Mapping["HeldTier", frozenset[str]]
-"""The sha256 of every held file, by tier. A file may be in several."""
 
 
 class HeldTier(StrEnum):
@@ -30,6 +28,10 @@ class HeldTier(StrEnum):
     DISK = "disk"
     HOST = "host"
     VRAM = "vram"
+
+
+HeldTiers = Mapping[HeldTier, frozenset[str]]
+"""The sha256 of every held file, by tier. A file may be in several."""
 
 
 class HeldModels(Message):
@@ -72,7 +74,7 @@ class HeldModelsLog:
         """Return the version of the present state."""
         return self._version
 
-    def set(self, tier: HeldTier, sha256s: Iterable[str]) -> None:
+    def replace(self, tier: HeldTier, sha256s: Iterable[str]) -> None:
         """Note that the tier holds these files and no others."""
         with self._lock:
             now, before = frozenset(sha256s), self._tiers.get(tier, frozenset())
