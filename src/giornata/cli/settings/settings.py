@@ -110,6 +110,11 @@ class Settings(BaseSettings):
         ge=1,
         description="Maximum seconds of work between two checkpoints, for jobs with checkpointing_steps auto.",
     )
+    model_hosts: tuple[str, ...] = Field(
+        (),
+        description="Hosts of your own network, as HOST:PORT, from which the server may fetch model files that users "
+        "name by URL, also by plain HTTP. Default: public hosts only, by HTTPS.",
+    )
     min_pictures: int = Field(1, ge=1, description="Minimum number of pictures in a dataset.")
     max_pictures: int = Field(
         1000,
