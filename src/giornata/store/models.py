@@ -47,7 +47,7 @@ class Models(Queries, model_registry.Models):
             self._connection.execute(_USE, {"project": each.project_id, "wanted": each.name, "at": at_ms})
 
     def largest_store_bytes(self, project_id: str, *, seen_since_ms: int) -> int | None:
-        told = nodes.c.checks["figures"]["model_store_bytes"].as_float()
+        told = nodes.c.checks["figures", "model_store_bytes"].as_float()
         here = (nodes.c.last_seen_at_ms >= seen_since_ms) & nodes.c.project_id.in_([project_id, ROOT_PROJECT])
         count, known, most = self._connection.execute(
             sa.select(sa.func.count(), sa.func.count(told), sa.func.max(told)).where(here)

@@ -32,6 +32,7 @@ ROLES: Mapping[str, frozenset[ModelKind]] = {
 }
 LOADED_BY_ENGINES = frozenset({"base", "refiner", "vae", "controlnet"})
 """Roles whose model may be a folder of the node, or a whole repository of the hub."""
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 ENTRY = re.compile(r"spec\.pictures\.\d+")
 
 
@@ -59,7 +60,7 @@ def bring_models(ctx: Context, project_id: str, places: Iterable[ModelPlace]) ->
     """
     by_name = _by_name(places)
     with ctx.store.read() as tx:
-        known = tx.models.named(project_id, list(by_name))
+        known = _registered(tx, project_id, list(by_name))
     faults: list[Fault] = []
     for name, place in by_name.items():
         if name in known:
@@ -84,25 +85,26 @@ def resolve_models(tx: Transaction, ctx: Context, project_id: str, places: Itera
     A use keeps its name, but for a registered repository of the hub, whose name the engine needs.
     """
     listed = list(places)
-    found = tx.models.named(project_id, list(_by_name(listed)))
-    faults, families, used = list[Fault](), dict[str, tuple[str, ModelFamily]](), dict[str, ModelRecord]()
-    for place in listed:
-        model = found.get(_key(place))
-        if model is None:
-            faults += _unknown(tx, project_id, place)
-            continue
+    known = _registered(tx, project_id, list(_by_name(listed)))
+    found = [(place, known[_key(place)]) for place in listed if _key(place) in known]
+    faults = [fault for place in listed if _key(place) not in known for fault in _unknown(tx, project_id, place)]
+    for place, model in found:
         faults += _kind_faults(place, model)
         place.use["sha256"] = model.sha256
         if model.sha256 is None:
             place.use["name"] = model.reference
-        if model.family is not None:
-            families[place.where] = (place.role, ModelFamily(model.family))
-        used[model.name] = model
-    faults += _family_faults(families, listed)
-    faults += _disk_faults(tx, ctx, project_id, listed, found)
+    faults += _family_faults(listed, {place.where: model for place, model in found})
+    faults += _disk_faults(tx, ctx, project_id, found)
     if not faults:
+        used = {(model.project_id, model.name): model for _, model in found}
         tx.models.use(list(used.values()), at_ms=ctx.clock.now_ms())
     return faults
+
+
+def _registered(tx: Transaction, project_id: str, keys: Sequence[str]) -> Mapping[str, ModelRecord]:
+    """Return the models of these names and sha256s. Files are the same under whatever name."""
+    by_bytes = [key for key in keys if SHA256.fullmatch(key)]
+    return {**tx.models.of_bytes(project_id, by_bytes), **tx.models.named(project_id, keys)}
 
 
 def _by_name(places: Iterable[ModelPlace]) -> dict[str, ModelPlace]:
@@ -164,36 +166,36 @@ def _kind_faults(place: ModelPlace, model: ModelRecord) -> Iterator[Fault]:
         yield Fault(where=place.where, message=message)
 
 
-def _family_faults(families: Mapping[str, tuple[str, ModelFamily]], places: Sequence[ModelPlace]) -> Iterator[Fault]:
-    """Yield a fault for each model of another family than all bases that it may be drawn with."""
-    for where, (role, family) in families.items():
-        if role == "base":
+def _family_faults(places: Sequence[ModelPlace], models: Mapping[str, ModelRecord]) -> Iterator[Fault]:
+    """Yield a fault for each model of another family than all bases that it may be drawn with. `models` are those of
+    the registry, by their places.
+    """
+    bases = [place.where for place in places if place.role == "base"]
+    families = {where: ModelFamily(model.family) for where, model in models.items() if model.family is not None}
+    for place in places:
+        family, entry = families.get(place.where), ENTRY.match(place.where)
+        if place.role == "base" or family is None:
             continue
-        entry = ENTRY.match(where)
-        own = [each for each in places if each.role == "base" and entry and each.where == f"{entry[0]}.model"]
-        bases = own or [each for each in places if each.role == "base" and ENTRY.match(each.where) is None]
-        known = {families[each.where][1] for each in bases if each.where in families}
-        if bases and family not in known and all(each.where in families for each in bases):
+        own = [base for base in bases if entry and base == f"{entry[0]}.model"]
+        its_bases = own or [base for base in bases if ENTRY.match(base) is None]
+        known = {families[base] for base in its_bases if base in families}
+        if known and family not in known and all(base in families for base in its_bases):
             of_base = " and ".join(sorted(TITLES[each] for each in known))
             message = f"is of the family {TITLES[family]}, and the base model is of {of_base}"
-            yield Fault(where=where, message=message, hint="choose files that were made for the base model's family")
+            hint = "choose files that were made for the base model's family"
+            yield Fault(where=place.where, message=message, hint=hint)
 
 
 def _disk_faults(
-    tx: Transaction,
-    ctx: Context,
-    project_id: str,
-    places: Sequence[ModelPlace],
-    found: Mapping[str, ModelRecord],
+    tx: Transaction, ctx: Context, project_id: str, found: Sequence[tuple[ModelPlace, ModelRecord]]
 ) -> Iterator[Fault]:
     """Yield a fault for each file that is larger than what any connected node keeps."""
-    sized = [(each.where, found[_key(each)]) for each in places if _key(each) in found]
-    if not sized:
+    if not found:
         return
     since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
     most = tx.models.largest_store_bytes(project_id, seen_since_ms=since_ms)
-    for where, model in sized:
+    for place, model in found:
         if most is not None and model.size_bytes > most:
             message = f"{model.name} has {model.size_bytes} bytes; no connected node keeps more than {most}"
             hint = "give a node more room for models (model_store_bytes), or choose a smaller file"
-            yield Fault(where=where, message=message, hint=hint)
+            yield Fault(where=place.where, message=message, hint=hint)
