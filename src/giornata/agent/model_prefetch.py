@@ -32,7 +32,7 @@ class ModelPrefetch:
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that fetches."""
         self._thread.start()
 
     def stop(self, *, wait_s: float) -> None:

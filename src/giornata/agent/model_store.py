@@ -61,7 +61,7 @@ class HeldFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _StoredFile:
     """A file or a part that takes space: `reserved_bytes` of it, of which `written_bytes` are on disk."""
 
     path: Path
@@ -239,7 +239,7 @@ class ModelStore:
             self._evict_for(kept, what.size_bytes, what.size_bytes - mine_bytes)
             part.touch()
 
-    def _evict_for(self, kept: Sequence[_Kept], needed_bytes: int, unwritten_bytes: int) -> None:
+    def _evict_for(self, kept: Sequence[_StoredFile], needed_bytes: int, unwritten_bytes: int) -> None:
         """Remove what was used longest ago until the bytes fit the bound and the disk. Raises OSError."""
         left_bytes = self._max_bytes - sum(each.reserved_bytes for each in kept) - needed_bytes
         promised_bytes = sum(each.reserved_bytes - each.written_bytes for each in kept)
@@ -254,7 +254,7 @@ class ModelStore:
             short_bytes = -min(left_bytes, disk_bytes)
             raise OSError(errno.ENOSPC, f"{short_bytes} bytes are short, and all other model files are in use")
 
-    def _remove(self, kept: _Kept) -> bool:
+    def _remove(self, kept: _StoredFile) -> bool:
         """Remove a file that nobody uses or a part that nobody fetches; False when somebody does."""
         if kept.is_part:
             with self._locked(kept.sha256) as mine:
@@ -271,14 +271,14 @@ class ModelStore:
             pass
         return True
 
-    def _kept(self) -> list[_Kept]:
+    def _kept(self) -> list[_StoredFile]:
         found = []
         for path in (*self._directory.glob("[!.]*"), *(self._directory / PARTS).glob("*")):
             with suppress(FileNotFoundError):
                 status = path.stat()
                 sha256, _, size = path.name.partition(".")
                 found.append(
-                    _Kept(
+                    _StoredFile(
                         path=path,
                         sha256=sha256,
                         reserved_bytes=int(size) if size else status.st_size,

@@ -1,4 +1,4 @@
-"""What a model file is for, and which family it belongs to, from the names and shapes of its tensors.
+"""The kind and the family of a model file, from the names and shapes of its tensors.
 
 The names are those of the layouts that users share: Stability's (`model.diffusion_model.…`), diffusers', kohya's and
 LyCORIS's. Where names do not tell the family, the width of the text that a cross-attention reads does.
@@ -26,7 +26,7 @@ class ModelKind(StrEnum):
 
 
 class ModelFamily(StrEnum):
-    """The names of giornata.diffusion.families."""
+    """The families of base models, by the names of giornata.diffusion.families."""
 
     SDXL = "sdxl"
     SD15 = "sd15"
@@ -38,7 +38,7 @@ FAMILIES_HERE = " and ".join(TITLES.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What the header tells. `family` is None where the file has no mark of one, as a VAE has none."""
+    """The facts that a header tells. `family` is None where the file has no mark of one, as a VAE has none."""
 
     kind: ModelKind
     family: ModelFamily | None

@@ -15,7 +15,7 @@ HUB_URL = "https://huggingface.co"
 
 
 class WebSources:
-    """Implements `giornata.control.ports.model_registry.ModelSources` over HTTP."""
+    """Implements `giornata.control.ports.model_registry.ModelSources` with GETs over HTTP."""
 
     def __init__(self, reader: WebReader, *, hub_url: str = HUB_URL, civitai_url: str = CIVITAI_URL) -> None:
         self._reader, self._hub_url, self._civitai_url = reader, hub_url, civitai_url

@@ -61,7 +61,7 @@ def merged(known: HeldTiers, version: int | None, report: HeldModels) -> HeldTie
 
 
 class HeldModelsLog:
-    """What a node holds, and how that changed. May be used from any thread."""
+    """The models that a node holds, and how they changed. May be used from any thread."""
 
     def __init__(self, *, first_version: int = 0) -> None:
         self._lock = threading.Lock()
