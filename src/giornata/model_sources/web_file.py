@@ -35,19 +35,19 @@ class WebReader:
 
         Raises InvalidInput for a reply that says no, and Unavailable for one that says later, or for none.
         """
-        wanted = first = httpx.URL(url)
+        wanted = first = _url(url, where=where)
         for _ in range(MOST_REDIRECTS + 1):
             own = (wanted.scheme, wanted.netloc) == (first.scheme, first.netloc)
             response = self._send(wanted, headers, token=token if own else None, where=where)
             if not response.has_redirect_location:
                 return _accepted(response, wanted, where=where)
             response.close()
-            wanted = wanted.join(response.headers["Location"])
+            wanted = _url(response.headers["Location"], where=where, base=wanted)
         raise InvalidInput([Fault(where=where, message=f"{first.host} redirects more than {MOST_REDIRECTS} times")])
 
     def ask(self, url: str, *, token: str | None, where: str) -> httpx.Response:
         """Return the first reply to a GET, unread, be it a redirect or the file. Raises as `get`."""
-        wanted = httpx.URL(url)
+        wanted = _url(url, where=where)
         response = self._send(wanted, {}, token=token, where=where)
         return response if response.has_redirect_location else _accepted(response, wanted, where=where)
 
@@ -99,6 +99,13 @@ class WebReader:
 
 class _NotWorthIt(Unavailable):
     """Another try brings no more: the file changed, its source knows no ranges, or the bytes only trickle."""
+
+
+def _url(text: str, *, where: str, base: httpx.URL | None = None) -> httpx.URL:
+    try:
+        return httpx.URL(text) if base is None else base.join(text)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise InvalidInput([Fault(where=where, message=f"is not a URL: {error}")]) from error
 
 
 def _accepted(response: httpx.Response, url: httpx.URL, *, where: str) -> httpx.Response:

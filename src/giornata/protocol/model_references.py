@@ -70,6 +70,8 @@ def model_reference(text: str) -> ModelReference | None:
 
     Raises ValueError for text that has the form of a reference and cannot be one.
     """
+    if not text.isprintable():
+        raise ValueError("holds characters that no name has")
     if text.lower().startswith(("urn:", "air:")):
         return _urn(text)
     if is_url(text):

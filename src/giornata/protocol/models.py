@@ -6,10 +6,11 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from giornata.domain.model_kinds import ModelFamily, ModelKind
-from giornata.protocol.model import Message, ModelName, Reply, Sha256
+from giornata.protocol.model import Message, Reply, Sha256
 from giornata.protocol.model_references import ModelSource
 from giornata.protocol.secrets import SecretName
 
+Reference = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
 GivenName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,126}[A-Za-z0-9._-]?$")]
 """A name that a user gives: it can be no URL, no URN and no hub id."""
 
@@ -22,7 +23,7 @@ class AddModel(Message):
     """
 
     name: GivenName
-    reference: ModelName | None = Field(
+    reference: Reference | None = Field(
         None,
         description="URL, owner/name:file.safetensors or owner/name on the hub, or Civitai's URN.",
     )

@@ -40,6 +40,12 @@ def source(server: FileSource) -> FileSource:
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx.Client]:
+    with httpx.Client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[httpx.Client]:
     with httpx.Client(transport=HastyTransport()) as client:
         yield client
 
@@ -78,11 +84,11 @@ def test_held_file_is_fetched_once_and_has_the_bytes(source, http, tmp_path):
 
 
 @pytest.mark.parametrize("lie", [Lie(sends=80_000, stalls=True), Lie(sends=80_000)], ids=["stall", "short"])
-def test_broken_transfer_leaves_its_bytes_and_the_next_call_goes_on_behind_them(source, http, tmp_path, lie):
+def test_broken_transfer_leaves_its_bytes_and_the_next_call_goes_on_behind_them(source, http, hasty, tmp_path, lie):
     store, what = ModelStore(tmp_path, max_bytes=10**6), offered(source, BODY)
     source.lies = [lie]
     with pytest.raises(Unavailable, match=r"storage"):
-        store.hold(what, by_http(http))
+        store.hold(what, by_http(hasty if lie.stalls else http))
     ((name, size),) = parts(tmp_path)
     assert name == f"{what.sha256}.{len(BODY)}" and 0 < size <= 80_000
     with ModelStore(tmp_path, max_bytes=10**6).hold(what, by_http(http)) as held:

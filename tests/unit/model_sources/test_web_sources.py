@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import httpx
 import pytest
-from tests.fixtures.file_source import FileSource, HastyTransport, Lie, file_source
+from tests.fixtures.file_source import FileSource, Lie, file_source
 
 from giornata.client.retry import Backoff
 from giornata.domain.errors import InvalidInput, Unavailable
@@ -19,6 +19,7 @@ from giornata.protocol.model_references import WebFile, model_reference
 
 BODY = os.urandom(100_000)
 SHA256 = sha256(BODY).hexdigest()
+HASTY = {"timeout": httpx.Timeout(10, read=1.0)}
 ETAG = {"ETag": '"one"'}
 
 
@@ -36,7 +37,7 @@ def source(server: FileSource) -> FileSource:
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx.Client]:
-    with httpx.Client(transport=HastyTransport()) as client:
+    with httpx.Client() as client:
         yield client
 
 
@@ -67,7 +68,8 @@ def test_file_arrives_whole_through_redirects(source, http):
 @pytest.mark.parametrize("lie", [Lie(headers=ETAG, sends=30_000), Lie(headers=ETAG, sends=30_000, stalls=True)])
 def test_transfer_that_breaks_off_or_stalls_is_taken_up_where_it_did(source, http, lie):
     source.lies = [lie]
-    assert fetched(reader_of(source, http, retries=1), source.url + "/a.safetensors") == BODY
+    reader = reader_of(source, http, retries=1, **(HASTY if lie.stalls else {}))
+    assert fetched(reader, source.url + "/a.safetensors") == BODY
     first, second = source.ranges("/a.safetensors")
     assert first is None and second is not None and second.startswith("bytes=")
 
@@ -85,8 +87,9 @@ def test_transfer_that_breaks_off_or_stalls_is_taken_up_where_it_did(source, htt
 )
 def test_transfer_that_cannot_go_on_is_told_as_unavailable(source, http, lies, words):
     source.lies = lies
+    reader = reader_of(source, http, retries=1, **(HASTY if lies[0].stalls else {}))
     with pytest.raises(Unavailable, match=words):
-        fetched(reader_of(source, http, retries=1), source.url + "/a.safetensors")
+        fetched(reader, source.url + "/a.safetensors")
 
 
 def test_bytes_that_only_trickle_end_the_transfer(source, http):
@@ -169,6 +172,13 @@ def test_host_that_cannot_be_looked_up_is_unavailable():
 
     with pytest.raises(Unavailable, match="cannot be looked up"):
         AddressRule(lookup=lookup).request(httpx.URL("https://nowhere.example/"), {}, where="x")
+
+
+@pytest.mark.parametrize("url", ["https://", "https://exa mple/", "https://x:99999999/", "https://\u2603\ud800/"])
+def test_text_that_is_no_url_is_a_fault(http, url):
+    with pytest.raises((InvalidInput, Unavailable)) as refusal:
+        fetched(WebReader(http=http, rule=AddressRule(lookup=lambda host, port: [])), url)
+    assert isinstance(refusal.value, InvalidInput)
 
 
 def test_source_that_redirects_for_ever_is_a_fault(source, http):

@@ -50,10 +50,11 @@ def test_text_stands_for_one_thing(text):
         "urn:isbn:123",
         "own/er/../../a.safetensors",
         "own/er:../a.safetensors",
+        "https://example.org/\0",
     ],
 )
 def test_text_that_looks_like_a_reference_and_is_none_is_an_error(text):
-    with pytest.raises(ValueError, match=r"is not|does not"):
+    with pytest.raises(ValueError, match=r"is not|does not|no name has"):
         model_reference(text)
 
 

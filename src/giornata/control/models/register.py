@@ -65,6 +65,7 @@ def list_models(ctx: Context, caller: Caller, cursor: str | None, limit: int) ->
 def change_model(ctx: Context, caller: Caller, name: str, request: ChangeModel) -> RegisteredModel:
     """Pin or unpin one of the project's own models. Raises Forbidden, NotFound."""
     require_user(caller)
+    _check_name(name)
     with ctx.store.begin() as tx:
         changed = tx.models.set_pinned(caller.project_id, name, pinned=request.pinned)
     return model_reply(_found(changed, name))
@@ -76,6 +77,7 @@ def remove_model(ctx: Context, caller: Caller, name: str) -> RegisteredModel:
     Raises Forbidden, NotFound.
     """
     require_user(caller)
+    _check_name(name)
     with ctx.store.begin() as tx:
         dropped = _found(tx.models.drop(caller.project_id, name), name)
         if dropped.sha256 is not None:
@@ -227,6 +229,12 @@ def _record(ctx: Context, project_id: str, found: StoredModel, *, name: str, sou
         created_at_ms=now_ms,
         used_at_ms=now_ms,
     )
+
+
+def _check_name(name: str) -> None:
+    """Raises NotFound for text that no model has as its name: it is no business of the database."""
+    if not name.isprintable():
+        raise NotFound("this project has no such model of its own")
 
 
 def _found(model: ModelRecord | None, name: str) -> ModelRecord:

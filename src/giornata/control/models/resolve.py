@@ -103,6 +103,7 @@ def resolve_models(tx: Transaction, ctx: Context, project_id: str, places: Itera
 
 def _registered(tx: Transaction, project_id: str, keys: Sequence[str]) -> Mapping[str, ModelRecord]:
     """Return the models of these names and sha256s. Files are the same under whatever name."""
+    keys = [key for key in keys if key.isprintable()]  # others are no business of the database
     by_bytes = [key for key in keys if SHA256.fullmatch(key)]
     return {**tx.models.of_bytes(project_id, by_bytes), **tx.models.named(project_id, keys)}
 

@@ -27,11 +27,12 @@ def stored_facts(
     where: str,
     kind: ModelKind | None = None,
     family: ModelFamily | None = None,
+    family_needed: bool = True,
 ) -> ModelFacts:
     """Return what a stored file is; `kind` and `family` are what somebody says of it.
 
     Raises InvalidInput for a file that is no whole safetensors file, that contradicts what was said, or whose family
-    nobody tells; BlobMissing when storage has it no more.
+    is needed and told by nobody; BlobMissing when storage has it no more.
     """
     beginning = b""
     with closing(_chunks(ctx, key)) as chunks:
@@ -41,7 +42,9 @@ def stored_facts(
     faults = size_faults(header, size_bytes, where=where)
     if faults:
         raise InvalidInput(faults)
-    return agreed(facts_of_model(header, where=where), kind=kind, family=family, where=where)
+    found = facts_of_model(header, where=where)
+    needed = family_needed and found.kind is not ModelKind.VAE
+    return _agreed(found, kind=kind, family=family, family_needed=needed, where=where)
 
 
 def lacks_header(beginning: bytes, *, where: str) -> bool:
@@ -52,7 +55,9 @@ def lacks_header(beginning: bytes, *, where: str) -> bool:
     return len(beginning) <= LENGTH_BYTES or len(beginning) < header_end(beginning, where=where)
 
 
-def agreed(found: ModelFacts, *, kind: ModelKind | None, family: ModelFamily | None, where: str) -> ModelFacts:
+def _agreed(
+    found: ModelFacts, *, kind: ModelKind | None, family: ModelFamily | None, family_needed: bool, where: str
+) -> ModelFacts:
     """Return the facts of the file with what was said of it. Raises InvalidInput where the two differ."""
     faults = []
     if kind is not None and kind is not found.kind:
@@ -61,7 +66,7 @@ def agreed(found: ModelFacts, *, kind: ModelKind | None, family: ModelFamily | N
         message = f"is of the family {TITLES[found.family]}, not {TITLES[family]}"
         faults.append(Fault(where=where, message=message))
     known = found.family or family
-    if known is None and found.kind is not ModelKind.VAE:
+    if known is None and family_needed:
         hint = "register it with its family: giornata models add NAME … --family sdxl"
         faults.append(Fault(where=where, message="does not tell the family of its base model", hint=hint))
     if faults:

@@ -20,7 +20,8 @@ def trained_lora(ctx: Context, project_id: str, wanted: JobStep, *, where: str) 
     """Return the file of a job's LoRA: kohya's if there is one, for it holds new tokens too.
 
     A checkpoint is itself a file that the engine reads as a LoRA. Raises InvalidInput when the project has no such
-    job, when nothing is committed yet, and when the step has no checkpoint.
+    job, when nothing is committed yet, and when the step has no checkpoint. The family of a file of a few layers may
+    be unknown.
     """
     with ctx.store.read() as tx:
         job = tx.job_reads.get(wanted.job_id, project_id=project_id)
@@ -28,7 +29,7 @@ def trained_lora(ctx: Context, project_id: str, wanted: JobStep, *, where: str) 
             message = f"this project has no training job {wanted.job_id}"
             raise InvalidInput([Fault(where=where, message=message, hint="giornata jobs lists the jobs")])
         found = _finished(tx, job, where) if wanted.step is None else _at_step(tx, job, wanted.step, where)
-    facts = stored_facts(ctx, found.key, found.size_bytes, where=where, kind=ModelKind.LORA)
+    facts = stored_facts(ctx, found.key, found.size_bytes, where=where, kind=ModelKind.LORA, family_needed=False)
     return StoredModel(sha256=found.sha256, size_bytes=found.size_bytes, facts=facts)
 
 
