@@ -1,5 +1,6 @@
 """The commands of `giornata models`: add, list, pin and remove."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -86,7 +87,7 @@ def _option(field: str) -> str:
     )
 
 
-def _add(client: Client, name: str, source: Path | str, given: dict[str, object]) -> RegisteredModel:
+def _add(client: Client, name: str, source: Path | str, given: Mapping[str, object]) -> RegisteredModel:
     if isinstance(source, str):
         return client.add_model(AddModel.model_validate({**given, "name": name, "reference": source}))
     (sent,) = client.upload_files([source])
