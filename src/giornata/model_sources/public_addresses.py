@@ -37,8 +37,9 @@ class AddressRule:
         if url.scheme != "https":
             raise _refused(where, f"{url.scheme}://{url.host} is not fetched from: only https:// is")
         address = self._public(url.host, port, where=where)
-        named = {"Host": url.netloc.decode("ascii"), **headers}
-        # TLS names and verifies the host itself, whatever address the connection goes to.
+        # TLS names and verifies the host itself, whatever address the connection goes to. The pool tells connections
+        # apart by address alone, so each serves one request: it was verified for this host and for no other.
+        named = {"Host": url.netloc.decode("ascii"), "Connection": "close", **headers}
         extensions = {"sni_hostname": url.host}
         return httpx.Request("GET", url.copy_with(host=address), headers=named, extensions=extensions)
 

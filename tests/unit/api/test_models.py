@@ -1,5 +1,6 @@
 """The registry of models over HTTP and in the SDK."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from tests.fixtures.model_files import SDXL_BASE, SDXL_LORA, model_file
 from tests.fixtures.served import Served
 
 from giornata.domain.errors import Forbidden, InvalidInput, NotFound, Unavailable
+from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.models import AddModel
 
 URN = "urn:air:sdxl:lora:civitai:123@456"
@@ -38,6 +40,17 @@ def test_whole_repository_of_the_hub_gets_a_name_without_a_download(served: Serv
     assert (added.sha256, added.family, added.reference) == (None, "sdxl", "stabilityai/stable-diffusion-xl-base-1.0")
     served.client().add_model(AddModel(name="other", reference="own/er", kind="vae"))
     assert served.client().remove_model("other").kind == "vae"
+
+
+def test_model_whose_name_is_a_reference_is_reached_by_it(served: Served) -> None:
+    client = served.client()
+    client.add_model(AddModel(name="base", reference="own/er"))
+    name = "https://example.org/a b.safetensors?x=1#y"
+    with served.ctx.store.begin() as tx:
+        model = tx.models.named(ROOT_PROJECT, ["base"])["base"]
+        tx.models.add(replace(model, name=name, reference=name))
+    assert client.pin_model(name).pinned
+    assert client.remove_model(name).name == name
 
 
 def test_every_fault_of_a_request_comes_with_its_place(served: Served, tmp_path: Path) -> None:

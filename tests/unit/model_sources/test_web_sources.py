@@ -164,6 +164,7 @@ def test_request_goes_to_the_address_that_was_judged_and_names_the_host():
     assert str(request.url) == "https://93.184.216.34:8443/a?b=1"
     assert request.headers["Host"] == "example.org:8443"
     assert request.extensions["sni_hostname"] == "example.org"
+    assert request.headers["Connection"] == "close"  # verified for this host, and used for no other
 
 
 def test_host_that_cannot_be_looked_up_is_unavailable():
