@@ -9,7 +9,6 @@ from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.model_kinds import ModelKind
 from giornata.protocol.model_references import JobStep
-from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import LORA_FILES, lora_file
 
 TRAIN_KIND = "train"
@@ -35,7 +34,7 @@ def trained_lora(ctx: Context, project_id: str, wanted: JobStep, *, where: str) 
 
 def _finished(tx: Transaction, job: JobRecord, where: str) -> ArtifactRecord:
     by_name = {each.name: each for each in tx.job_reads.artifacts(job.id, project_id=job.project_id)}
-    output_name = TrainSpec.model_validate(job.spec).output_name
+    output_name = job.spec.get("output_name")
     for kind in LORA_FILES:
         if (found := by_name.get(lora_file(kind, output_name))) is not None:
             return found
