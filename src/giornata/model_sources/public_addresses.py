@@ -22,12 +22,21 @@ def addresses_of(host: str, port: int) -> list[str]:
     return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
+def is_public(address: str) -> bool:
+    """Return True for an address that everybody can reach; an IPv4 address inside an IPv6 one has to be, too."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    inner = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None)
+    public = found.is_global and not found.is_multicast and not found.is_reserved
+    return public and (inner is None or is_public(str(inner)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressRule:
     """The hosts that may be asked: public ones by HTTPS, and `own_hosts` (`host:port`) of the operator's network."""
 
     own_hosts: frozenset[str] = frozenset()
     lookup: Lookup = field(default=addresses_of, repr=False)
+    is_public: Callable[[str], bool] = field(default=is_public, repr=False)
 
     def request(self, url: httpx.URL, headers: dict[str, str], *, where: str) -> httpx.Request:
         """Return a GET that goes to a judged address of the URL's host. Raises InvalidInput, Unavailable."""
@@ -48,17 +57,10 @@ class AddressRule:
             found = list(self.lookup(host, port))
         except (OSError, UnicodeError) as error:
             raise Unavailable(f"{host} cannot be looked up: {error}", public=f"{host} cannot be looked up") from error
-        private = [address for address in found if not _is_public(address)]
+        private = [address for address in found if not self.is_public(address)]
         if private or not found:
             raise _refused(where, f"{host} is no public address")
         return found[0]
-
-
-def _is_public(address: str) -> bool:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    inner = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None)
-    public = found.is_global and not found.is_multicast and not found.is_reserved
-    return public and (inner is None or _is_public(str(inner)))
 
 
 def _refused(where: str, message: str) -> InvalidInput:

@@ -2,11 +2,18 @@
 
 import json
 import os
+import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from tests.fixtures.file_source import FileSource, Lie, file_source
 
 from giornata.client.retry import Backoff
@@ -165,6 +172,42 @@ def test_request_goes_to_the_address_that_was_judged_and_names_the_host():
     assert request.headers["Host"] == "example.org:8443"
     assert request.extensions["sni_hostname"] == "example.org"
     assert request.headers["Connection"] == "close"  # verified for this host, and used for no other
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of models.example alone, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "models.example")])
+    begins = datetime(2020, 1, 1, tzinfo=UTC)
+    made = (
+        x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
+        .serial_number(1)
+        .not_valid_before(begins)
+        .not_valid_after(begins.replace(year=2099))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("models.example")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    file: Path = tmp_path_factory.mktemp("tls") / "both.pem"
+    file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain) + made.public_bytes(pem))
+    return file
+
+
+def test_tls_verifies_the_name_of_the_host_at_the_address_that_was_judged(certificate: Path) -> None:
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(certificate)
+    rule = AddressRule(lookup=lambda host, port: ["127.0.0.1"], is_public=lambda address: True)
+    with (
+        file_source(served) as source,
+        httpx.Client(verify=ssl.create_default_context(cafile=str(certificate))) as http,
+    ):
+        source.files["/a.safetensors"] = BODY
+        port = source.url.rpartition(":")[2]
+        reader = WebReader(http=http, rule=rule, backoff=Backoff(retries=0))
+        assert fetched(reader, f"https://models.example:{port}/a.safetensors") == BODY
+        with pytest.raises(Unavailable, match=r"certificate is not valid for 'other\.example'"):
+            fetched(reader, f"https://other.example:{port}/a.safetensors")
 
 
 def test_host_that_cannot_be_looked_up_is_unavailable():
