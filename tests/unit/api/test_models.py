@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.model_files import SDXL_BASE, SDXL_LORA, model_file
 from tests.fixtures.served import Served
 
-from giornata.domain.errors import Forbidden, InvalidInput, NotFound, Unavailable
+from giornata.domain.errors import Forbidden, InvalidInput, NotFound
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.models import AddModel
 
@@ -66,5 +66,5 @@ def test_every_fault_of_a_request_comes_with_its_place(served: Served, tmp_path:
 
 
 def test_server_that_fetches_nothing_from_outside_says_so(served: Served) -> None:
-    with pytest.raises(Unavailable, match="fetches no models from outside; upload the file"):
+    with pytest.raises(InvalidInput, match="fetches no models from outside"):
         served.client().add_model(AddModel(name="x", reference=URN))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from giornata.control.ports.work_rows import BlobRow
-from giornata.domain.errors import Unavailable
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.model_kinds import ModelFamily
 from giornata.protocol.model_references import CivitaiVersion, WebFile
 from giornata.protocol.training.model_names import HubFile
@@ -97,11 +97,15 @@ class NoModelSources:
     """The sources of an installation that fetches nothing from outside."""
 
     def find(self, reference: RemoteReference, *, token: str | None, where: str) -> RemoteModel:
-        """Raises Unavailable, whatever the reference is."""
-        del reference, token, where
-        raise Unavailable("this server fetches no models from outside; upload the file")
+        """Raises InvalidInput, whatever the reference is."""
+        del reference, token
+        raise _fetches_nothing(where)
 
     def open(self, model: RemoteModel, *, token: str | None, where: str) -> AbstractContextManager[Iterator[bytes]]:
-        """Raises Unavailable, whatever the model is."""
-        del model, token, where
-        raise Unavailable("this server fetches no models from outside; upload the file")
+        """Raises InvalidInput, whatever the model is."""
+        del model, token
+        raise _fetches_nothing(where)
+
+
+def _fetches_nothing(where: str) -> InvalidInput:
+    return InvalidInput([Fault(where=where, message="this server fetches no models from outside", hint="upload it")])
