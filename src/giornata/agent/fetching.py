@@ -11,7 +11,8 @@ from typing import Literal
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.events import AttemptFailed
 from giornata.agent.lease import LeaseCalls
-from giornata.agent.transport import ObjectStorage
+from giornata.agent.model_store import HeldFile, ModelStore
+from giornata.agent.transport import ObjectStorage, Progress
 from giornata.agent.work_dir import JobDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
@@ -45,11 +46,13 @@ class Fetching:
         calls: LeaseCalls,
         storage: ObjectStorage,
         cache: BlobCache,
+        models: ModelStore,
         monotonic_s: Monotonic,
         patience_s: float,
         check: Callable[[], None],
     ) -> None:
         self._node, self._calls, self._storage, self._cache = node, calls, storage, cache
+        self._models = models
         self._monotonic_s, self._patience_s, self._check = monotonic_s, patience_s, check
 
     def inputs(self, listed: tuple[LeaseInput, ...], job_dir: JobDir) -> tuple[InputFile, ...]:
@@ -71,6 +74,15 @@ class Fetching:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return tuple(_input_file(each, job_dir.inputs / each.download.sha256) for each in listed)
+
+    def model(self, name: str, what: Download) -> HeldFile:
+        """Return a model file of the machine's store, fetched if need be. The caller closes it when the engine has
+        no more use for it."""
+        with _named(name):
+            return self._models.hold(what, self._download_model, check=self._check)
+
+    def _download_model(self, what: Download, part: Path, target: Path, _: Progress) -> None:
+        self._download(what, target, part=part)
 
     def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], job_dir: JobDir) -> ResumePoint | None:
         """Fetch the newest checkpoint whose bytes arrive whole.
@@ -119,7 +131,7 @@ class Fetching:
             return None
         return path
 
-    def _download(self, what: Download, path: Path) -> None:
+    def _download(self, what: Download, path: Path, *, part: Path | None = None) -> None:
         until_s = self._monotonic_s() + self._patience_s
         longest_s = until_s + what.size_bytes / LEAST_BYTES_PER_S
 
@@ -131,7 +143,7 @@ class Fetching:
 
         def fetch(_: Lease) -> None:
             self._check()
-            self._storage.download(what, path, progress=progress)
+            self._storage.download(what, path, progress=progress, part=part)
 
         self._calls.persist(fetch, until=lambda: until_s)
 

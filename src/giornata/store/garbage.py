@@ -15,11 +15,12 @@ from giornata.store.schema import (
     dataset_items,
     idempotency,
     job_inputs,
+    models,
     uploads,
 )
 
 UPLOAD_COLUMNS = columns(uploads, UploadRecord)
-REFERRERS = (dataset_items, job_inputs, checkpoints, artifacts, caches)
+REFERRERS = (dataset_items, job_inputs, checkpoints, artifacts, caches, models)
 
 
 class Garbage(Queries, user_store.Garbage):
@@ -56,6 +57,15 @@ class Garbage(Queries, user_store.Garbage):
             sa.select(uploads.c.key).where(uploads.c.key.in_(keys), uploads.c.completed_at_ms.is_(None)),
         )
         return set(keys) - set(self._connection.scalars(known))
+
+    def forget_models(self, *, used_before_ms: int, limit: int) -> int:
+        names = list(models.primary_key.columns)
+        old = (
+            sa.select(*names)
+            .where(models.c.used_at_ms < used_before_ms, models.c.name == models.c.reference, ~models.c.pinned)
+            .limit(limit)
+        )
+        return self._connection.execute(sa.delete(models).where(sa.tuple_(*names).in_(old))).rowcount
 
     def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
         columns_ = list(idempotency.primary_key.columns)

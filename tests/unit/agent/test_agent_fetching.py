@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_node_api import FakeNodeApi
@@ -10,6 +11,7 @@ from test_agent_parts import Clock, calls, held, node_client
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.events import AttemptFailed
 from giornata.agent.fetching import LEAST_BYTES_PER_S, Fetching
+from giornata.agent.model_store import ModelStore
 from giornata.agent.work_dir import JobDir
 from giornata.domain.reasons import Reason
 from giornata.protocol.uploads import Download
@@ -25,7 +27,9 @@ class SlowStorage:
     def __init__(self, clock: Clock, bytes_per_s: float) -> None:
         self.clock, self.bytes_per_s, self.received = clock, bytes_per_s, 0
 
-    def download(self, what: Download, path: Path, *, progress: Callable[[int], None]) -> None:
+    def download(
+        self, what: Download, path: Path, *, progress: Callable[[int], None], part: Path | None = None
+    ) -> None:
         for count in range(2**20, what.size_bytes + 1, 2**20):
             self.clock.now_s += 2**20 / self.bytes_per_s
             self.received = count
@@ -33,19 +37,24 @@ class SlowStorage:
         path.write_bytes(b"")
 
 
-def fetch(api: FakeNodeApi, clock: Clock, tmp_path: Path, bytes_per_s: float) -> SlowStorage:
-    storage = SlowStorage(clock, bytes_per_s)
+def fetching_from(storage: Any, api: FakeNodeApi, clock: Clock, tmp_path: Path, *, store_bytes: int = 0) -> Fetching:
     lease = held(clock)
-    room = JobDir(inputs=tmp_path, work=tmp_path, outbox=tmp_path, cache=tmp_path)
-    fetching = Fetching(
+    return Fetching(
         node=node_client(api),
         calls=calls(clock, lease),
-        storage=storage,  # type: ignore[arg-type]
+        storage=storage,
         cache=BlobCache(tmp_path / "cache", max_bytes=0),
+        models=ModelStore(tmp_path / "models", max_bytes=store_bytes),
         monotonic_s=clock,
         patience_s=PATIENCE_S,
         check=lambda: lease.renewed(sent_at_s=clock(), lease_s=30.0),  # as the heart does
     )
+
+
+def fetch(api: FakeNodeApi, clock: Clock, tmp_path: Path, bytes_per_s: float) -> SlowStorage:
+    storage = SlowStorage(clock, bytes_per_s)
+    room = JobDir(inputs=tmp_path, work=tmp_path, outbox=tmp_path, cache=tmp_path)
+    fetching = fetching_from(storage, api, clock, tmp_path)
     what = Download.model_validate(api.add_blob(b"x")).model_copy(update={"size_bytes": SIZE})
     fetching.inputs((LeaseInput(role="instance", name="a.png", caption=None, download=what),), room)
     return storage
@@ -66,3 +75,35 @@ def test_a_file_that_will_never_be_there_is_not(api: FakeNodeApi, tmp_path: Path
     assert failed.value.reason is Reason.NODE_DOWNLOAD
     assert f"of {SIZE} bytes have come in" in failed.value.message
     assert clock() - began_s < PATIENCE_S + SIZE / LEAST_BYTES_PER_S + 1000
+
+
+class QuickStorage:
+    """Brings the bytes at once, by way of the part."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body, self.asked = body, 0
+
+    def download(self, what: Download, path: Path, *, progress: Callable[[int], None], part: Path) -> None:
+        self.asked += 1
+        part.write_bytes(self.body)
+        progress(len(self.body))
+        part.replace(path)
+
+
+def test_a_model_is_fetched_into_the_store_of_the_machine_and_held(api: FakeNodeApi, tmp_path: Path) -> None:
+    storage, what = QuickStorage(b"weights"), Download.model_validate(api.add_blob(b"weights"))
+    fetching = fetching_from(storage, api, Clock(), tmp_path, store_bytes=100)
+    with fetching.model("my-base", what) as first, fetching.model("my-base", what) as second:
+        assert first.path == second.path == tmp_path / "models" / what.sha256
+        assert first.path.read_bytes() == b"weights"
+    assert storage.asked == 1
+
+
+def test_a_model_without_room_fails_the_attempt_by_its_name_as_the_disks_fault(
+    api: FakeNodeApi, tmp_path: Path
+) -> None:
+    what = Download.model_validate(api.add_blob(b"weights"))
+    with pytest.raises(AttemptFailed) as failed:
+        fetching_from(QuickStorage(b"weights"), api, Clock(), tmp_path, store_bytes=3).model("my-base", what)
+    assert failed.value.reason is Reason.NODE_DISK
+    assert "my-base: OSError" in failed.value.message and "this node keeps 3 bytes" in failed.value.message

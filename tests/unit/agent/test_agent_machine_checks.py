@@ -34,6 +34,7 @@ def fails(error: Exception) -> Callable[[Sequence[str]], str]:
 
 def probes(**fields: Any) -> NodeProbes:
     standard = {"run": smi(), "free_bytes": lambda _: 100 * GIB, "wall_clock_s": NOW.timestamp}
+    standard["total_bytes"] = lambda _: 30 * GIB
     return NodeProbes(**(standard | fields))
 
 
@@ -62,6 +63,7 @@ def test_a_fit_node_says_what_it_measured_and_works(api: FakeNodeApi, node: Node
     assert said["figures"]["driver"] == "550.54.14"
     assert said["figures"]["free_vram_bytes"] == 24210 * MIB
     assert said["figures"]["free_disk_bytes"] == 100 * GIB
+    assert said["figures"]["model_store_bytes"] == 30 * GIB  # all of the disk: the setting allows more
     assert said["kinds"] == ["x-count"]
     assert api.artifacts
 
@@ -233,9 +235,11 @@ def test_what_lies_in_the_nodes_own_caches_is_room(tmp_path: Path) -> None:
     (tmp_path / "foreign").write_bytes(b"x" * 7000)
     caches = caches_of({"HF_HUB_CACHE": str(hub), "HOME": str(tmp_path)}, work)
     found = probes(free_bytes=lambda _: 1000, caches=(*caches, tmp_path / "absent"))
-    assert found.usable_bytes(work, wanted=5000) == 9000
+    (work / "models").mkdir()
+    (work / "models" / ("0" * 64)).write_bytes(b"x" * 400)
+    assert found.usable_bytes(work, wanted=5000) == 9400
     assert found.usable_bytes(work, wanted=1000) == 1000  # enough: nothing is looked at
-    assert caches_of({"HF_HOME": "/h"}, work) == (work / "cache", Path("/h/hub"))
+    assert caches_of({"HF_HOME": "/h"}, work) == (work / "cache", work / "models", Path("/h/hub"))
 
 
 # ---- the graphics driver
