@@ -159,7 +159,7 @@ def _of_requests(dialect_name: str) -> sa.Select[Any]:
     """Look into the index once for each pair; two lists would be looked up each with each."""
     asked = row_list(dialect_name, types_of(attempts, "node_id", "request_id"))
     same = (attempts.c.node_id == asked.c.node_id) & (attempts.c.request_id == asked.c.request_id)
-    found = (attempts.c.node_id, attempts.c.request_id, attempts.c.id, attempts.c.job_id)
+    found = (attempts.c.node_id, attempts.c.request_id, attempts.c.id, attempts.c.job_id, attempts.c.pictures)
     return sa.select(*found).select_from(asked.join(attempts, same))
 
 

@@ -37,11 +37,12 @@ _PROJECT_BUDGETS = [
 _WHOLE = (*_COLUMNS, *_PROJECT_BUDGETS)  # in the order of the fields of JobRow
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_WHOLE).where(jobs.c.id == sa.bindparam("wanted"))
-_LOCK = _BY_ID.with_for_update()
+# Weaker than what a foreign key waits for: a lease of pictures is billed to orders that somebody else may hold.
+_LOCK = _BY_ID.with_for_update(key_share=True)
 _LOCK_OF_ATTEMPT = (
     sa.select(*_WHOLE)
     .where(jobs.c.id == sa.select(attempts.c.job_id).where(attempts.c.id == sa.bindparam("wanted")).scalar_subquery())
-    .with_for_update()
+    .with_for_update(key_share=True)
 )
 _TAKEN: dict[str, Any] = {
     "state": next_state(JobState.QUEUED, JobEvent.CLAIM),
@@ -170,7 +171,7 @@ class Jobs(Queries, work_store.Jobs):
 def _lock_of_attempts(dialect_name: str) -> sa.Select[Any]:
     """Lock jobs in the order of their ids: two who lock several must not wait for one another."""
     theirs = sa.select(attempts.c.job_id).where(among(dialect_name, attempts.c.id, "wanted"))
-    return sa.select(*_WHOLE).where(jobs.c.id.in_(theirs)).order_by(jobs.c.id).with_for_update()
+    return sa.select(*_WHOLE).where(jobs.c.id.in_(theirs)).order_by(jobs.c.id).with_for_update(key_share=True)
 
 
 @functools.cache

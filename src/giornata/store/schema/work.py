@@ -178,7 +178,16 @@ attempts = Table(
     at("stepped_at_ms", nullable=True),  # ... and when
     Column("order_reason", String(32)),  # how the attempt is to end when it obeys; None: as the node says
     at("ordered_at_ms", nullable=True),  # when its node was first told
-    Index("uq_attempts_job_number", "job_id", "number", unique=True),
+    # Pictures of its lease, whose job is then the order of the first of them; 0: an attempt at a job.
+    Column("pictures", Integer, nullable=False, server_default="0"),
+    Index(
+        "uq_attempts_job_number",
+        "job_id",
+        "number",
+        unique=True,
+        sqlite_where=sa.text("pictures = 0"),
+        postgresql_where=sa.text("pictures = 0"),
+    ),
     Index("uq_attempts_request", "node_id", "request_id", unique=True),
     Index(
         "ix_attempts_live_lease",
@@ -193,8 +202,8 @@ attempts = Table(
         "uq_attempts_live_job",
         "job_id",
         unique=True,
-        sqlite_where=sa.text("ended_at_ms IS NULL"),
-        postgresql_where=sa.text("ended_at_ms IS NULL"),
+        sqlite_where=sa.text("ended_at_ms IS NULL AND pictures = 0"),
+        postgresql_where=sa.text("ended_at_ms IS NULL AND pictures = 0"),
     ),
     Index(
         "ix_attempts_ended",
