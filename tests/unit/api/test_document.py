@@ -55,7 +55,10 @@ def test_every_refusal_is_a_problem(document: dict[str, object]) -> None:
     for path, operations in document["paths"].items():  # type: ignore[attr-defined]
         for operation in operations.values():
             for status, response in operation["responses"].items():
-                if int(status) >= 400 and path != "/readyz":
+                if int(status) >= 400 and path == "/v1/images/generations":
+                    schema = response["content"]["application/json"]["schema"]
+                    assert schema == {"$ref": "#/components/schemas/ImageErrorReply"}, status
+                elif int(status) >= 400 and path != "/readyz":
                     assert list(response["content"]) == ["application/problem+json"], (path, status)
 
 

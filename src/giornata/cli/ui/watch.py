@@ -75,7 +75,7 @@ def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float],
     task = bar.add_task(job.name, total=job.total_steps or 1, note="")
 
     def shown() -> RenderableType:
-        return Group(Text(_waiting(why), style="dim"), bar.get_renderable()) if why else bar.get_renderable()
+        return Group(Text(waiting_words(why), style="dim"), bar.get_renderable()) if why else bar.get_renderable()
 
     with Live(get_renderable=shown, console=bar.console, refresh_per_second=4) as live:
         try:
@@ -92,8 +92,10 @@ def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float],
     return job
 
 
-def _waiting(why: str) -> str:
-    """Return the reason for waiting, with a hint where a person has to act."""
+def waiting_words(why: str) -> str:
+    """Return the reason for waiting, with a hint where a person has to act. Empty: nothing is said."""
+    if not why:
+        return ""
     waits = why if why.startswith("waiting") else f"waiting: {why}"
     return waits + ("; add one with: giornata node --join URL#KEY" if why.startswith(NO_NODE) else "")
 
@@ -138,7 +140,7 @@ def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[flo
             return job
         why = job.waiting_because or ""
         if why and _without_numbers(why) != told:
-            out.say(_waiting(why))
+            out.say(waiting_words(why))
         told = _without_numbers(why)
         sleep(POLL_S)
 

@@ -1,0 +1,157 @@
+"""`POST /v1/images/generations` in OpenAI's shape: the request, the reply and every error of the route."""
+
+import base64
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from giornata.api.callers import Ctx, Settings, User, Wake
+from giornata.api.generations import place_order
+from giornata.api.problems import RETRY_AFTER_S, input_faults, log_defect, problem_of, status_of
+from giornata.api.waiting import wait_until_ended
+from giornata.control.caller import Caller
+from giornata.control.context import Context
+from giornata.control.jobs import order_pictures, stop_job, submit
+from giornata.domain.errors import Conflict, Fault, GiornataError, IllegalTransition, InvalidInput, Unavailable
+from giornata.domain.job import TERMINAL, JobState
+from giornata.protocol.generation.request_fields import spec_fields
+from giornata.protocol.generation.specs import GENERATE_KIND
+from giornata.protocol.jobs import Job, SubmitJob
+from giornata.protocol.openai_images import (
+    PARAMETERS,
+    ImageData,
+    ImageError,
+    ImageErrorReply,
+    ImageGenerationReply,
+    ImageGenerationRequest,
+    ResponseFormat,
+)
+from giornata.protocol.order_pictures import OrderPicture
+from giornata.protocol.strict_json import Json
+
+TYPES = {HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error", HTTPStatus.PAYMENT_REQUIRED: "insufficient_quota"}
+CODES = {"unauthenticated": "invalid_api_key", "over-budget": "insufficient_quota"}
+BLOCKED = "blocked"
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ImageErrorReply, "description": HTTPStatus(status).phrase}
+    for status in (400, 401, 402, 403, 409, 429, 500, 503)
+}
+
+
+class OpenAiRoute(APIRoute):
+    """A route whose errors have OpenAI's shape. Clients of that API retry 5xx; here the error says if that helps."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, with its errors turned into replies."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                return _error_reply(InvalidInput(input_faults(request, error)))
+            except GiornataError as error:
+                log_defect(request, error)
+                return _error_reply(error)
+
+        return handled
+
+
+router = APIRouter(prefix="/v1/images", tags=["pictures"], route_class=OpenAiRoute)
+
+
+@router.post("/generations", responses=REFUSALS, response_model_exclude_none=True)
+async def create_images(
+    *,
+    request: Request,
+    ctx: Ctx,
+    caller: User,
+    settings: Settings,
+    wakeup: Wake,
+    body: Json[ImageGenerationRequest],
+) -> ImageGenerationReply:
+    """Draw pictures, and answer when all are done, in OpenAI's shape.
+
+    When the client leaves, or the pictures take too long, the order is canceled.
+    """
+    fields = spec_fields(body.fields())
+    asked = SubmitJob(kind=GENERATE_KIND, spec=fields.spec, labels=body.labels())
+    with request.app.state.waiting_orders.taken(caller.key_id):
+        try:
+            job = await place_order(request, submit.JobRequest(caller=caller, request=asked), fields)
+        except InvalidInput as error:
+            raise InvalidInput(_as_parameters(error.faults)) from None
+        wakeup.notify()
+        state = await wait_until_ended(
+            request, partial(order_pictures.read_state, ctx, caller, job.id), wait_s=settings.images_wait_s
+        )
+    if state not in TERMINAL:
+        await wakeup.look(_give_up, ctx, caller, job.id)
+        hint = "POST /v1/generations places an order that goes on"
+        raise Unavailable(f"order {job.id} is {state} after {settings.images_wait_s:g} s and was canceled; {hint}")
+    return await wakeup.look(_reply, ctx, caller, job, body)
+
+
+def _give_up(ctx: Context, caller: Caller, job_id: str) -> None:
+    try:
+        stop_job.cancel(ctx, caller, job_id)
+    except IllegalTransition:
+        return  # it ended meanwhile
+
+
+def _reply(ctx: Context, caller: Caller, job: Job, body: ImageGenerationRequest) -> ImageGenerationReply:
+    page = order_pictures.read_pictures(ctx, caller, job.id, after=-1, limit=order_pictures.GENERATION_PAGE)
+    drawn = [picture for picture in page.items if picture.request is not None]
+    if not drawn:
+        raise _nothing_drawn(ctx, caller, job.id, page.items)
+    if body.response_format is ResponseFormat.B64_JSON:
+        found = order_pictures.picture_bytes(ctx, caller, job.id)
+        data = [_data(body, picture, b64_json=base64.b64encode(file).decode()) for picture, file in found]
+    else:
+        data = [_data(body, picture, url=picture.request.url) for picture in drawn if picture.request is not None]
+    return ImageGenerationReply(
+        created=int(job.created_at.timestamp()),
+        data=tuple(data),
+        output_format=job.spec["image_format"],
+        size=f"{job.spec['width']}x{job.spec['height']}",
+    )
+
+
+def _data(body: ImageGenerationRequest, picture: OrderPicture, **content: str) -> ImageData:
+    revised = picture.prompt if picture.prompt != body.prompt else None
+    return ImageData(revised_prompt=revised, **content)
+
+
+def _nothing_drawn(ctx: Context, caller: Caller, job_id: str, pictures: Sequence[OrderPicture]) -> GiornataError:
+    if any(BLOCKED in picture.flags for picture in pictures):
+        return InvalidInput([Fault(where="prompt", message="the safety checker blocked every picture")])
+    state = order_pictures.read_state(ctx, caller, job_id)
+    errors = {picture.error for picture in pictures if picture.error}
+    why = "; ".join(sorted(errors)) or f"order {job_id} is {JobState(state)}"
+    return Conflict(f"no picture could be drawn: {why}")
+
+
+def _as_parameters(faults: Sequence[Fault]) -> list[Fault]:
+    return [replace(fault, where=PARAMETERS.get(fault.where, fault.where)) for fault in faults]
+
+
+def _error_reply(error: GiornataError) -> JSONResponse:
+    status, faults = status_of(error), error.faults if isinstance(error, InvalidInput) else ()
+    kind = TYPES.get(status, "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error")
+    problem = problem_of(error)
+    said = ImageError(
+        message="; ".join(map(str, faults)) or problem.detail,
+        type=kind,
+        param=faults[0].where if faults else None,
+        code=CODES.get(problem.code, problem.code),
+    )
+    again = problem.retryable and status is HTTPStatus.TOO_MANY_REQUESTS
+    headers = {"x-should-retry": str(again).lower()} | ({"Retry-After": str(RETRY_AFTER_S)} if again else {})
+    return JSONResponse(ImageErrorReply(error=said).model_dump(), status, headers=headers)
