@@ -139,7 +139,8 @@ def _nothing_drawn(ctx: Context, caller: Caller, job_id: str, pictures: Sequence
 
 
 def _as_parameters(faults: Sequence[Fault]) -> list[Fault]:
-    return [replace(fault, where=PARAMETERS.get(fault.where, fault.where)) for fault in faults]
+    # One parameter may stand for two fields, which then have one fault.
+    return list(dict.fromkeys(replace(fault, where=PARAMETERS.get(fault.where, fault.where)) for fault in faults))
 
 
 def _error_reply(error: GiornataError) -> JSONResponse:

@@ -16,8 +16,8 @@ from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import ago, size
 from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput, NotFound
-from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.jobs import Job
+from giornata.protocol.specs import ORDER_KINDS
 from giornata.protocol.training.file_names import lora_file
 
 
@@ -149,7 +149,7 @@ def fetch_results(client: Client, job: Job, folder: Path, out: Output) -> tuple[
     files = client.download(job.id, folder, keep_others=True)
     for file in files:
         _say_file(file, out)
-    if job.kind == GENERATE_KIND:
+    if job.kind in ORDER_KINDS:
         files += client.download_pictures(job.id, folder, progress=lambda _, file: _say_file(file, out))
     if not files:
         raise NotFound(f"{job.id} has no results yet", hint=f"See its progress with: {giornata('job', job.id)}")

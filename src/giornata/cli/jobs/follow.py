@@ -16,8 +16,8 @@ from giornata.cli.ui.watch import coming_back, sentence, watch
 from giornata.client import Client
 from giornata.domain.errors import InvalidInput
 from giornata.domain.job import JobState
-from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.jobs import Job
+from giornata.protocol.specs import ORDER_KINDS
 
 FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended, or is paused.")]
 
@@ -49,7 +49,7 @@ def follow(
             raise InvalidInput(faults)
         with connect(settings_of(context)) as client:
             job = client.get_job(find_job(client, job_id))
-            if job.kind == GENERATE_KIND:
+            if job.kind in ORDER_KINDS:
                 status = finish_order(*follow_order(client, job, out, output=output), output, out)
             else:
                 status = finish(client, watch(client, job.id, out, output=output), output, out)

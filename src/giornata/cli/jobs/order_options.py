@@ -147,16 +147,16 @@ def _lines(file: Path | None) -> list[str]:
 
 
 def _spec_faults(spec: dict[str, Any]) -> Iterable[Fault]:
-    hints = {
-        "model": "give a name of giornata models, a hub id, or a folder from: giornata tiny-model DIR",
-        "prompts": 'such as: giornata generate "a red fox" --model MODEL',
-    }
-    messages = {"model": "no base model is given", "prompts": "no prompt is given"}
-    for name, hint in hints.items():
-        if name not in spec:
-            yield Fault(where=f"spec.{name}", message=messages[name], hint=hint)
+    said = dict[str, Fault]()
+    if "model" not in spec:
+        hint = "give a name of giornata models, a hub id, or a folder from: giornata tiny-model DIR"
+        said["spec.model"] = Fault(where="spec.model", message="no base model is given", hint=hint)
+    if not {"prompts", "pictures"} & spec.keys():
+        hint = 'such as: giornata generate "a red fox" --model MODEL'
+        said["spec.prompts"] = Fault(where="spec.prompts", message="no prompt is given", hint=hint)
     _, faults = parse_spec(GENERATE_KIND, spec)
-    yield from (each for each in faults if each.where.removeprefix("spec.") not in hints.keys() - spec.keys())
+    yield from said.values()
+    yield from (each for each in faults if each.where not in said)
 
 
 def _in_options(faults: Iterable[Fault]) -> list[Fault]:

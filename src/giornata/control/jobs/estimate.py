@@ -20,8 +20,8 @@ from giornata.control.timestamps import instant
 from giornata.domain.estimates import COLLECTED, PUBLISHED_PACES, PublishedPace, published_pace
 from giornata.domain.money import cost_micro_usd
 from giornata.protocol.generation.expand import planned_pictures
-from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.jobs import Estimate, SubmitJob
+from giornata.protocol.specs import ORDER_KINDS
 
 UNKNOWN = "no finished job of this project is like it: same kind, base model and size of a step"
 
@@ -67,7 +67,7 @@ def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
 
 def _work_of_order(job: JobRecord) -> dict[str, Any]:
     """Return how many pictures an order has, and their work; nothing for any other job."""
-    if job.kind != GENERATE_KIND:
+    if job.kind not in ORDER_KINDS:
         return {}
     planned = list(planned_pictures(job.kind, job.spec))
     return {"pictures": len(planned), "pixel_steps": sum(each.pixel_steps for each in planned)}

@@ -115,7 +115,7 @@ def _replies(ctx: Context, order: JobInShort, rows: Sequence[PictureRow]) -> tup
 
 
 def _reply(ctx: Context, order: JobInShort, row: PictureRow) -> OrderPicture:
-    format_ = ImageFormat(order.image_format or ImageFormat.PNG)
+    format_ = ImageFormat(row.differs.get("image_format") or order.image_format or ImageFormat.PNG)
     media_type = f"image/{format_}"
     filename, key = f"{_stem(order)}-{row.number:04d}.{ENDINGS[format_]}", _key(row)
     return OrderPicture(

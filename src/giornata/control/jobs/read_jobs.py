@@ -21,8 +21,8 @@ from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.fleet_share import Bidder
 from giornata.domain.job import JobState
 from giornata.domain.starts import is_late
-from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts
+from giornata.protocol.specs import ORDER_KINDS
 
 
 def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
@@ -91,7 +91,7 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         because = waiting_because(job, view, found, names=names, missing=missing)
     attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
     reply = job_reply(job, attempts, names=names, waiting_because=because, next_try_at=next_try_at(found))
-    return _with_pictures(tx, reply) if job.kind == GENERATE_KIND else reply
+    return _with_pictures(tx, reply) if job.kind in ORDER_KINDS else reply
 
 
 def _with_pictures(tx: Transaction, order: Job) -> Job:

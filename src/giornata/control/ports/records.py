@@ -147,7 +147,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInShort:
-    """What a picture's reply needs of its order, without the spec. `image_format` is None for other jobs."""
+    """A job without its spec. `image_format` is that of an order of pictures, and None for other jobs."""
 
     id: str
     name: str

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from giornata.domain.errors import Fault
+from giornata.protocol.generation.specs import GenerateSpec
+from giornata.protocol.specs import canonical_names
 
 SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
-        "prompt": "prompts",
         "model_id": "model",
         "init_image": "image",
         "mask_image": "mask",
@@ -68,7 +69,7 @@ def spec_fields(request: Mapping[str, Any]) -> SpecFields:
     given: dict[str, str] = {}
     faults: list[Fault] = []
     for name, value in request.items():
-        own = SYNONYMS.get(name.lower(), name.lower())
+        own = _own_name(name)
         if own in given:
             message = f"the same field is given as {given[own]} too"
             faults.append(Fault(where=name, message=message, hint="give it once"))
@@ -87,6 +88,12 @@ def lora_use(text: str) -> dict[str, Any]:
         return {"name": name, "weight": float(weight)} if colon and name else {"name": text}
     except ValueError:
         return {"name": text}
+
+
+def _own_name(name: str) -> str:
+    """Return the spec's own name of a field that has this name or alias, in small or capital letters."""
+    small = SYNONYMS.get(name.lower(), name.lower())
+    return next(iter(canonical_names(GenerateSpec, {small: None})[0]))
 
 
 def _as_it_is(value: Any) -> Any:
