@@ -160,7 +160,7 @@ STEP_SIZE = (
 
 
 def _picture_size(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides, besides the base model, how much work one picture of an order is."""
+    """Return the settings that decide, besides the base model, how much work one picture of an order is."""
     second = spec.get("high_resolution") or {}
     return {name: spec.get(name) for name in ("width", "height", "num_inference_steps")} | {
         "strength": spec.get("strength") if spec.get("image") else None,

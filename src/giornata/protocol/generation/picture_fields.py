@@ -36,8 +36,8 @@ class PictureFields(Message):
     """Settings of all pictures of an order. Names are those of diffusers' pipelines."""
 
     model: ModelUse = Field(
-        description="Base model, SDXL or Stable Diffusion 1.5: a registered name, a hub id, or an object with name and "
-        "sha256."
+        description="Base model, SDXL or Stable Diffusion 1.5: a registered name, a hub id, or an object with name "
+        "and sha256."
     )
     revision: str | None = Field(
         None, max_length=255, description="Branch, tag or commit of the base model on the hub."
