@@ -16,6 +16,8 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.admin import CreateKey, CreateProject
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, ContinueJob, SubmitJob
+from giornata.protocol.openai_images import ImageGenerationRequest
+from giornata.protocol.order_pictures import GenerationRequest
 from giornata.protocol.specs import KINDS, TrainSpec
 from giornata.protocol.uploads import CreateDataset, UploadRequest
 
@@ -158,8 +160,10 @@ def test_examples_are_good(document: dict[str, object]) -> None:
     schemas = document["components"]["schemas"]  # type: ignore[index, call-overload]
     models = {
         "SubmitTrainJob": SubmitJob,
+        "SubmitGenerateJob": SubmitJob,
         "SubmitOwnJob": SubmitJob,
         **{model.__name__: model for model in (ContinueJob, ChangeJob, UploadRequest, CreateDataset, CreateKey)},
+        **{model.__name__: model for model in (GenerationRequest, ImageGenerationRequest)},
         "CreateProject": CreateProject,
         "Problem": Problem,
     }

@@ -14,7 +14,7 @@ from giornata.cli.ui.text import ago, ahead, cost, duration, standing, steps
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.domain.money import format_rate_usd, format_usd
-from giornata.protocol.jobs import Job, JobPart
+from giornata.protocol.jobs import Job, JobPart, PictureCounts
 
 
 def register(app: typer.Typer) -> None:
@@ -86,7 +86,10 @@ def _describe(job: Job, out: Output) -> None:
     out.say(f"  state       {standing(job)}" + (f": {job.waiting_because}" if job.waiting_because else ""))
     if job.next_try_at is not None:
         out.say(f"  next try    {ahead(job.next_try_at)}")
-    out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
+    if job.pictures is None:
+        out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
+    else:
+        out.say(f"  pictures    {job.total_steps}: {_by_state(job.pictures)}")
     out.say(f"  submitted   {ago(job.created_at)}")
     out.say(f"  time        {duration(job.useful_s)} useful, {duration(job.lost_s)} lost")
     each = job.cost_per_useful_step_usd
@@ -114,6 +117,11 @@ def _describe(job: Job, out: Output) -> None:
             for a in job.attempts
         ]
         out.table(("attempt", "node", "state", "steps", "safe", "billed", "cost"), rows, right=(3, 4, 5, 6))
+
+
+def _by_state(pictures: PictureCounts) -> str:
+    """`3 succeeded, 1 queued`: the states that pictures are in."""
+    return ", ".join(f"{number} {state}" for state, number in pictures.model_dump().items() if number)
 
 
 def _labels(given: list[str]) -> dict[str, str]:

@@ -78,11 +78,9 @@ class CheckedOrder:
 
 def check_order(asked: OrderOptions, terms: OrderTerms, others: Iterable[Fault] = ()) -> CheckedOrder:
     """Check an order. Raises InvalidInput with all faults of the spec and of the options, and `others`."""
-    faults, fields = list(others), SpecFields(spec={})
-    with collecting(faults):
-        fields = _fields(asked)
-        faults += fields.faults
-        faults += _in_options(_spec_faults(fields.spec))
+    faults = list(others)
+    fields = _fields(asked, faults)
+    faults += [*fields.faults, *_as_options(_spec_faults(fields.spec))]
     given: dict[str, Any] = {"name": terms.name, "priority": terms.priority}
     with collecting(faults):
         if terms.max_cost is not None:
@@ -103,16 +101,24 @@ def in_options() -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        raise InvalidInput(_in_options(error.faults)) from None
+        raise InvalidInput(_as_options(error.faults)) from None
 
 
-def _fields(asked: OrderOptions) -> SpecFields:
+def _fields(asked: OrderOptions, faults: list[Fault]) -> SpecFields:
+    """Return the fields that the options stand for; what cannot be read is added to `faults`."""
+    lines, side_lengths, assigned = list[str](), dict[str, int](), dict[str, Any]()
+    with collecting(faults):
+        lines = _lines(asked.prompts_file)
+    with collecting(faults):
+        side_lengths = _side_lengths(asked.size)
+    with collecting(faults):
+        assigned = parse_assignments(asked.assignments, spec=GenerateSpec)
     options = {
-        "prompt": [*asked.prompts, *_lines(asked.prompts_file)] or None,
+        "prompts": [*asked.prompts, *lines] or None,
         "model": None if asked.model is None else sent_name(asked.model),
         "loras": asked.loras and list(asked.loras),
         "num_images_per_prompt": asked.count,
-        **_side_lengths(asked.size),
+        **side_lengths,
         "num_inference_steps": asked.steps,
         "guidance_scale": asked.guidance,
         "scheduler": asked.scheduler,
@@ -120,7 +126,6 @@ def _fields(asked: OrderOptions) -> SpecFields:
         "negative_prompt": asked.negative,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    assigned = parse_assignments(asked.assignments, spec=GenerateSpec)
     return spec_fields(given | assigned)
 
 
@@ -159,10 +164,13 @@ def _spec_faults(spec: dict[str, Any]) -> Iterable[Fault]:
     yield from (each for each in faults if each.where not in said)
 
 
-def _in_options(faults: Iterable[Fault]) -> list[Fault]:
+def _as_options(faults: Iterable[Fault]) -> list[Fault]:
     return [replace(fault, where=_option(fault.where)) for fault in faults]
 
 
 def _option(where: str) -> str:
-    field = where.removeprefix("spec.").partition(".")[0]
-    return OPTIONS.get(field, where) if where.startswith("spec.") else where
+    """Return the option that sets the field; of several prompts the number of the one, from 1."""
+    field, _, rest = where.removeprefix("spec.").partition(".")
+    if not where.startswith("spec.") or field not in OPTIONS:
+        return where
+    return f"{OPTIONS[field]} {int(rest) + 1}" if field == "prompts" and rest.isdigit() else OPTIONS[field]

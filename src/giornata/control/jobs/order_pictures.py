@@ -54,6 +54,9 @@ def read_ended(ctx: Context, caller: Caller, job_id: str, after: int, limit: int
     _check(after, limit)
     with ctx.store.read() as tx:
         order = _in_short(tx, caller, job_id)
+        counted = tx.picture_orders.order(job_id)
+        if counted is None or counted.ended <= after:
+            return OrderPicturePage(items=())  # looked up by a key, and asked again and again by each stream
         rows = tx.picture_orders.ended_after(job_id, project_id=caller.project_id, place=after, limit=limit + 1)
     items = _replies(ctx, order, rows[:limit])
     return OrderPicturePage(items=items, next=items[-1].id if len(rows) > limit else None)
