@@ -4,8 +4,11 @@ from enum import StrEnum
 
 from giornata.domain.reasons import BLAME, Blame, Reason
 
-MOST_LAPSES = 10
-"""Leases of a picture that may fall silent one after the other before the picture fails."""
+ORDER_KINDS = frozenset({"generate"})
+"""Kinds of job that are orders of pictures. No node gets such a job; nodes get leases of its pictures."""
+LEASE_KIND = "generate"
+"""The kind by which the health of a machine that draws is known, whatever the orders' kinds."""
+KEYS_BEGIN_WITH = "pictures/"
 
 
 class PictureState(StrEnum):
@@ -27,12 +30,26 @@ def halved(pictures: int) -> int:
     return max(1, pictures // 2)
 
 
-def is_culprit(reason: Reason, pictures: int) -> bool:
-    """Return True when the end of a lease says something about its pictures: the lease had one picture only, and the
-    reason leaves open whether the picture or the machine is to blame."""
-    return pictures == 1 and BLAME[reason] is Blame.UNDECIDED
+def is_undecided(reason: Reason) -> bool:
+    """Return True when the reason leaves open whether the picture or the machine is to blame."""
+    return BLAME[reason] is Blame.UNDECIDED
+
+
+def is_fruitless(reason: Reason) -> bool:
+    """Return True when a lease came to nothing through its machine, which may have been through its pictures."""
+    return reason is Reason.LEASE_EXPIRED or BLAME[reason] is Blame.MACHINE
 
 
 def fails_at_once(reason: Reason) -> bool:
     """Return True when no node can draw the picture."""
     return BLAME[reason] is Blame.JOB
+
+
+def picture_key(project_id: str, lease: str, sha256: str) -> str:
+    """Return the key of a picture's bytes in storage. No row says where they lie."""
+    return f"{lease_folder(project_id, lease)}{sha256}"
+
+
+def lease_folder(project_id: str, lease: str) -> str:
+    """Return the prefix of the keys of all pictures that a lease drew for a project."""
+    return f"{KEYS_BEGIN_WITH}{project_id}/{lease}/"

@@ -18,7 +18,10 @@ _COLUMNS = tuple(attempts.c[name] for name in AttemptRow.__slots__)
 LIVE = attempts.c.ended_at_ms.is_(None)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(attempts.c.id == sa.bindparam("wanted"))
-_LIVE_OF_JOB = sa.select(*_COLUMNS).where(attempts.c.job_id == sa.bindparam("wanted"), LIVE)
+# A lease of pictures, which names one of its orders, is no attempt at that order.
+_LIVE_OF_JOB = sa.select(*_COLUMNS).where(
+    attempts.c.job_id == sa.bindparam("wanted"), LIVE, attempts.c.pictures == sa.literal_column("0")
+)
 _OF_REQUEST = sa.select(*_COLUMNS).where(
     attempts.c.node_id == sa.bindparam("node"), attempts.c.request_id == sa.bindparam("request")
 )

@@ -66,6 +66,10 @@ class Jobs(Queries, work_store.Jobs):
     def claimable(self, wanted: Wanted) -> bool:
         return is_claimable(self._connection, wanted)
 
+    def head_priority(self, wanted: Wanted) -> int | None:
+        query = claim_query(wanted)
+        return self._connection.scalar(_head(query.key._replace(models=0)), {**query.values})
+
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         query = claim_query(claim.wanted)
         values = {**query.values, "new_attempt": claim.attempt_id, "now": at_ms}
@@ -165,6 +169,12 @@ class Jobs(Queries, work_store.Jobs):
     def _one(self, query: sa.Select[Any], wanted: str) -> JobRow | None:
         row = self._connection.execute(query, {"wanted": wanted}).first()
         return None if row is None else _job(row)
+
+
+@functools.lru_cache(maxsize=64)
+def _head(key: ClaimQueryKey) -> sa.Select[Any]:
+    first = first_of_queue(key, lock=False).scalar_subquery()
+    return sa.select(jobs.c.priority).where(jobs.c.id == first)
 
 
 @functools.cache

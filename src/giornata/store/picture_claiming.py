@@ -127,7 +127,7 @@ def _may_have(key: PictureQueryKey) -> list[sa.ColumnElement[bool]]:
         QUEUED,
         pictures.c.min_vram_bytes <= _number("vram"),
         # Only a picture that was tried is looked up among the failures.
-        sa.or_(pictures.c.tries == sa.literal_column("0"), ~failed_here),
+        sa.or_(pictures.c.tries + pictures.c.fruitless == sa.literal_column("0"), ~failed_here),
     ]
     return [*conditions, pictures.c.project_id == _text("project")] if key.one_project else conditions
 

@@ -115,9 +115,16 @@ class PictureLeases(Queries, picture_store.PictureLeases):
         return {PictureKey(row.order_id, row.number): row.sha256 for row in found}
 
     def give_back(
-        self, attempt_id: str, *, keys: Sequence[PictureKey] | None = None, together: int | None = None, lapsed: bool
+        self,
+        attempt_id: str,
+        *,
+        keys: Sequence[PictureKey] | None = None,
+        together: int | None = None,
+        fruitless: bool,
     ) -> list[PictureRow]:
-        statement = _give_back(self._dialect_name, some=keys is not None, bounded=together is not None, lapsed=lapsed)
+        statement = _give_back(
+            self._dialect_name, some=keys is not None, bounded=together is not None, fruitless=fruitless
+        )
         values: dict[str, Any] = {"wanted": attempt_id}
         values |= {} if keys is None else {ROWS: _as_rows(keys)}
         values |= {} if together is None else {"bound": together}
@@ -175,15 +182,15 @@ def _standing(dialect_name: str) -> sa.Select[Any]:
 
 
 @functools.cache
-def _give_back(dialect_name: str, *, some: bool, bounded: bool, lapsed: bool) -> Any:
+def _give_back(dialect_name: str, *, some: bool, bounded: bool, fruitless: bool) -> Any:
     values: dict[str, Any] = {
         "state": sa.case((_PAUSED, PictureState.PAUSED), else_=PictureState.QUEUED),
         "lease": None,
     }
     if bounded:
         values["together"] = sa.bindparam("bound", type_=sa.SmallInteger())
-    if lapsed:
-        values["lapses"] = pictures.c.lapses + 1
+    if fruitless:
+        values["fruitless"] = pictures.c.fruitless + 1
     statement = sa.update(pictures).where(STILL_TO_DRAW)
     if some:
         statement = statement.where(_same(_given(dialect_name)))

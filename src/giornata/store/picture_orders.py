@@ -57,6 +57,12 @@ _COUNTS = sa.select(pictures.c.state, sa.func.count()).where(_OF_ORDER).group_by
 _BLOCKED = sa.select(sa.func.count()).where(
     _OF_ORDER, pictures.c.flags.op("&")(sa.literal_column(str(int(PictureFlag.BLOCKED)))) != 0
 )
+_FIRST_ERROR = (
+    sa.select(pictures.c.error)
+    .where(_OF_ORDER, pictures.c.state == PictureState.FAILED)
+    .order_by(pictures.c.number)
+    .limit(1)
+)
 _TOLD = (
     sa.update(picture_orders)
     .where(picture_orders.c.order_id == _ORDER_ID)
@@ -121,6 +127,9 @@ class PictureOrders(Queries, picture_store.PictureOrders):
     def blocked(self, order_id: str) -> int:
         return self._connection.scalar(_BLOCKED, {"wanted": order_id}) or 0
 
+    def first_error(self, order_id: str) -> str | None:
+        return self._connection.scalar(_FIRST_ERROR, {"wanted": order_id})
+
     def note_told(self, order_id: str, *, told: int, at_ms: int) -> None:
         self._connection.execute(_TOLD, {"wanted": order_id, "up_to": told, "at": at_ms})
 
@@ -131,8 +140,8 @@ class PictureOrders(Queries, picture_store.PictureOrders):
         self._connection.execute(_GIVE_TURNS_BACK, {"wanted": order_id})
         return self._move(order_id, OPEN, state)
 
-    def pause(self, order_id: str) -> int:
-        return self._move(order_id, (PictureState.QUEUED,), PictureState.PAUSED)
+    def pause(self, order_ids: Sequence[str]) -> int:
+        return sum(self._move(each, (PictureState.QUEUED,), PictureState.PAUSED) for each in sorted(order_ids))
 
     def resume(self, order_ids: Sequence[str]) -> int:
         return sum(self._move(each, (PictureState.PAUSED,), PictureState.QUEUED) for each in sorted(order_ids))

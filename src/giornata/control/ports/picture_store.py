@@ -43,7 +43,7 @@ class PictureRow:
     together: int
     min_vram_bytes: int = 0
     tries: int = 0
-    lapses: int = 0
+    fruitless: int = 0
     lease: str | None = None
     sha256: str | None = None
     size_bytes: int | None = None
@@ -115,9 +115,7 @@ class OrderSpec:
     """The part of an order's row in jobs that its pictures are built from."""
 
     id: str
-    project_id: str
     kind: str
-    state: str
     spec: Mapping[str, Any]
 
 
@@ -142,17 +140,20 @@ class PictureOrders(Protocol):
     def blocked(self, order_id: str) -> int:
         """Count the order's pictures that the safety checker blocked."""
 
+    def first_error(self, order_id: str) -> str | None:
+        """Return the error of the order's first picture that failed."""
+
     def note_told(self, order_id: str, *, told: int, at_ms: int) -> None:
         """Note that events have told of the order's pictures up to this place."""
 
     def untold(self, *, told_before_ms: int, limit: int) -> Sequence[str]:
-        """Return ids of orders with ended pictures that no event told of, and that told nothing since that instant."""
+        """Return ids of orders with ended pictures that no event told of, and whose last event is older than that."""
 
     def close_order(self, order_id: str, *, state: PictureState = PictureState.CANCELED) -> int:
         """Give all open pictures of the order this state; return how many. Turns that they had are given back."""
 
-    def pause(self, order_id: str) -> int:
-        """Take the order's queued pictures off the queue; return how many."""
+    def pause(self, order_ids: Sequence[str]) -> int:
+        """Take the queued pictures of these orders off the queue; return how many."""
 
     def resume(self, order_ids: Sequence[str]) -> int:
         """Put the paused pictures of these orders into the queue; return how many."""
@@ -186,7 +187,7 @@ class PictureLeases(Protocol):
         """Bill these leases up to `to_ms`; never less than they have been billed already."""
 
     def lock_orders(self, attempt_id: str) -> Sequence[str]:
-        """Hold the orders of the pictures that the lease still has; return their ids. Lock them before pictures fail."""
+        """Hold the orders of the pictures that the lease still has; return their ids. For whoever fails pictures."""
 
     def of_lease(self, attempt_id: str) -> list[PictureRow]:
         """Return the pictures that the lease still has to draw, by order and number."""
@@ -204,10 +205,15 @@ class PictureLeases(Protocol):
         """Return the sha256 of those pictures that succeeded in this very lease, None for a blocked one."""
 
     def give_back(
-        self, attempt_id: str, *, keys: Sequence[PictureKey] | None = None, together: int | None = None, lapsed: bool
+        self,
+        attempt_id: str,
+        *,
+        keys: Sequence[PictureKey] | None = None,
+        together: int | None = None,
+        fruitless: bool,
     ) -> list[PictureRow]:
         """Put pictures that the lease still has into the queue again, all or those of `keys`; return them as they are
-        now. `together` bounds the size of their next lease. `lapsed` counts the silence.
+        now. `together` bounds the size of their next lease. `fruitless` counts a lease that came to nothing.
 
         Pictures of an order that is paused become paused.
         """
@@ -216,7 +222,7 @@ class PictureLeases(Protocol):
         self, keys: Sequence[PictureKey], *, machine_id: str, at_ms: int, tries: int, min_vram_bytes: int = 0
     ) -> list[PictureRow]:
         """Note that the machine could not draw these pictures; add to their tries, raise what memory they need;
-        return them as they are now."""
+        return them as they are now. The machine does not get them for a while."""
 
     def fail(self, keys: Sequence[PictureKey], *, error: str) -> None:
         """Fail queued or paused pictures, each at a place of its order, which must be held."""

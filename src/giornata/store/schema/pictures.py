@@ -54,7 +54,8 @@ pictures = Table(
     Column("min_vram_bytes", BigInteger, nullable=False, server_default="0"),
     Column("together", SmallInteger, nullable=False),  # pictures at most in a lease that has this one
     Column("tries", SmallInteger, nullable=False, server_default="0"),  # failures that were its own, or may have been
-    Column("lapses", SmallInteger, nullable=False, server_default="0"),  # leases with it that fell silent
+    # Leases that ended for what was no fault of its own, such as a node's death.
+    Column("fruitless", SmallInteger, nullable=False, server_default="0"),
     Column("lease", String(40)),  # the present or latest attempt
     Column("sha256", String(64)),
     Column("size_bytes", BigInteger),

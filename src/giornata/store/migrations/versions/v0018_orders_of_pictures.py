@@ -8,16 +8,16 @@ down_revision = "0017"
 branch_labels = None
 depends_on = None
 
-ONE_JOB = {"uq_attempts_job_number": "pictures = 0", "uq_attempts_live_job": "ended_at_ms IS NULL AND pictures = 0"}
+OF_PICTURES = sa.text("(CASE WHEN pictures > 0 THEN id ELSE '' END)")
 
 
 def upgrade() -> None:
     """Forward only: a backup is the way back."""
     op.add_column("attempts", sa.Column("pictures", sa.Integer(), server_default="0", nullable=False))
-    for name, where in ONE_JOB.items():
-        columns = ["job_id", "number"] if name == "uq_attempts_job_number" else ["job_id"]
+    for name in ("uq_attempts_job_number", "uq_attempts_live_job"):
         op.drop_index(name, "attempts")
-        _index(name, "attempts", columns, where, unique=True)
+    op.create_index("uq_attempts_job_number", "attempts", ["job_id", "number", OF_PICTURES], unique=True)
+    _index("uq_attempts_live_job", "attempts", ["job_id", OF_PICTURES], "ended_at_ms IS NULL", unique=True)
     _orders()
     _pictures()
     op.create_table(
@@ -66,7 +66,7 @@ def _pictures() -> None:
         sa.Column("min_vram_bytes", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("together", sa.SmallInteger(), nullable=False),
         sa.Column("tries", sa.SmallInteger(), server_default="0", nullable=False),
-        sa.Column("lapses", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("fruitless", sa.SmallInteger(), server_default="0", nullable=False),
         sa.Column("lease", sa.String(40), nullable=True),
         sa.Column("sha256", sa.String(64), nullable=True),
         sa.Column("size_bytes", sa.BigInteger(), nullable=True),
