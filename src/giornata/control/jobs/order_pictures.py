@@ -10,12 +10,11 @@ from giornata.control.pages import check_after, check_limit
 from giornata.control.ports.picture_store import PictureRow
 from giornata.control.ports.records import JobInShort
 from giornata.control.ports.store import Transaction
-from giornata.control.storage.picture_keys import picture_key
 from giornata.control.storage.signed_urls import signed_get
 from giornata.control.text_limits import is_id
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.job import JobState
-from giornata.domain.picture import PictureState
+from giornata.domain.picture import PictureState, picture_key
 from giornata.protocol.generation.picture import ImageFormat
 from giornata.protocol.order_pictures import Generation, OrderPicture, OrderPicturePage
 from giornata.protocol.pictures import PictureFlag
