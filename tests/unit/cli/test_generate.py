@@ -115,7 +115,7 @@ def test_pictures_are_listed_by_number(run, drawing):
     order = run(*ASKED, "-n", "3", "--seed", "1", "--no-wait", "--json").json["id"]
     drawing(blocked=(1,)).join()
     rows = [line.split("\t") for line in run("pictures", order).output.splitlines()]
-    assert rows[0] == ["number", "state", "seed", "size", "prompt", "sha256"]
+    assert rows[0] == ["number", "state", "seed", "size", "prompt"]
     assert [row[:3] for row in rows[1:]] == [
         ["0", "succeeded", "1"],
         ["1", "succeeded, blocked", "2"],

@@ -16,6 +16,9 @@ from giornata.domain.job import JobState
 from giornata.domain.money import format_rate_usd, format_usd
 from giornata.protocol.jobs import Job, JobPart, PictureCounts
 
+LEASES = 10
+"""Leases of an order that are shown."""
+
 
 def register(app: typer.Typer) -> None:
     """Add `jobs`, `job`, `cancel` and `retry` to `app`."""
@@ -102,7 +105,9 @@ def _describe(job: Job, out: Output) -> None:
         out.say(f"  error       {job.error}")
     for fault in job.faults:
         out.say(f"  error       {fault.where}: {fault.message}" + (f" ({fault.hint})" if fault.hint else ""))
-    if job.attempts:
+    if job.attempts and job.pictures is not None:
+        _leases(job, out)
+    elif job.attempts:
         out.say("")
         rows = [
             (
@@ -117,6 +122,24 @@ def _describe(job: Job, out: Output) -> None:
             for a in job.attempts
         ]
         out.table(("attempt", "node", "state", "steps", "safe", "billed", "cost"), rows, right=(3, 4, 5, 6))
+
+
+def _leases(order: Job, out: Output) -> None:
+    """Print the latest leases that began with a picture of the order; they may have pictures of others too."""
+    out.say("")
+    shown = order.attempts[-LEASES:]
+    if len(shown) < len(order.attempts):
+        out.hint(f"the latest {len(shown)} of {len(order.attempts)} leases")
+    rows = [
+        (
+            a.node_name,
+            "drawing" if a.ended_at is None else str(a.reason),
+            duration(a.billed_s),
+            cost(a.cost_micro_usd),
+        )
+        for a in shown
+    ]
+    out.table(("node", "state", "billed", "cost"), rows, right=(2, 3))
 
 
 def _by_state(pictures: PictureCounts) -> str:

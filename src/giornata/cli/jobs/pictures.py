@@ -13,7 +13,10 @@ from giornata.cli.ui.output import reporting
 from giornata.cli.ui.text import size
 from giornata.protocol.order_pictures import OrderPicture
 
-LONGEST_PROMPT = 200
+LONGEST_PROMPT = 20_000
+LEAST_PROMPT = 24
+OTHER_COLUMNS = 50
+"""Characters that the columns before the prompt take, with what lies between."""
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +36,9 @@ def list_pictures(
         pictures = list(islice(client.pictures(found), limit + 1))
         shown = pictures[:limit]
         if shown or not out.live:
-            headers = ("number", "state", "seed", "size", "prompt", "sha256")
-            out.table(headers, [_row(each) for each in shown], right=(0, 2, 3), prose=(4,), spare=(5,))
+            room = out.console.width - OTHER_COLUMNS if out.live else LONGEST_PROMPT
+            rows = [_row(each, longest_prompt=max(LEAST_PROMPT, room)) for each in shown]
+            out.table(("number", "state", "seed", "size", "prompt"), rows, right=(0, 2, 3))
         else:
             out.hint(f"{found} has no pictures")
         if len(pictures) > limit:
@@ -42,9 +46,9 @@ def list_pictures(
         out.result({"items": [each.model_dump(mode="json") for each in shown]})
 
 
-def _row(picture: OrderPicture) -> tuple[str, ...]:
+def _row(picture: OrderPicture, *, longest_prompt: int) -> tuple[str, ...]:
     prompt = " ".join((picture.prompt or "").split())
-    shortened = prompt if len(prompt) <= LONGEST_PROMPT else prompt[: LONGEST_PROMPT - 2] + " …"
+    shortened = prompt if len(prompt) <= longest_prompt else prompt[: longest_prompt - 2] + " …"
     state = f"{picture.state}, {', '.join(picture.flags)}" if picture.flags else str(picture.state)
     return (
         str(picture.number),
@@ -52,5 +56,4 @@ def _row(picture: OrderPicture) -> tuple[str, ...]:
         str(picture.seed),
         "–" if picture.size_bytes is None else size(picture.size_bytes),
         shortened,
-        (picture.sha256 or "–")[:16],
     )
