@@ -8,6 +8,8 @@ ORDER_KINDS = frozenset({"generate"})
 """Kinds of job that are orders of pictures. No node gets such a job; nodes get leases of its pictures."""
 LEASE_KIND = "generate"
 """The kind by which the health of a machine that draws is known, whatever the orders' kinds."""
+PICTURES_LIKE_A_JOB = 512
+"""Pictures that ask for a node as one queued job does: about what a node draws in an hour."""
 KEYS_BEGIN_WITH = "pictures/"
 
 
@@ -48,6 +50,14 @@ def fails_at_once(reason: Reason) -> bool:
 def picture_key(project_id: str, lease: str, sha256: str) -> str:
     """Return the key of a picture's bytes in storage. No row says where they lie."""
     return f"{lease_folder(project_id, lease)}{sha256}"
+
+
+def parts_of_key(key: str) -> tuple[str, str, str] | None:
+    """Return the project, the lease and the sha256 of a picture's key; None for the key of anything else."""
+    if not key.startswith(KEYS_BEGIN_WITH):
+        return None
+    parts = key.removeprefix(KEYS_BEGIN_WITH).split("/")
+    return (parts[0], parts[1], parts[2]) if len(parts) == len(("project", "lease", "sha256")) else None
 
 
 def lease_folder(project_id: str, lease: str) -> str:

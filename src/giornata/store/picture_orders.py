@@ -10,7 +10,9 @@ import sqlalchemy as sa
 
 from giornata.control.ports import picture_store
 from giornata.control.ports.picture_store import OrderSpec, PictureOrderRow, PictureRow
-from giornata.domain.picture import OPEN, PictureState
+from giornata.control.ports.work_rows import QueuedDemand
+from giornata.domain.job import JobState
+from giornata.domain.picture import OPEN, PICTURES_LIKE_A_JOB, PictureState
 from giornata.domain.routing import PictureTurns
 from giornata.protocol.pictures import PictureFlag
 from giornata.store.rows import Queries, among, insert_rows, record_of
@@ -96,7 +98,15 @@ _FIRST_NOT_TAKEN = (
 _GIVE_TURNS_BACK = (
     sa.update(picture_orders)
     .where(picture_orders.c.order_id == _ORDER_ID)
-    .values(ends_turn=sa.func.coalesce(_FIRST_NOT_TAKEN, picture_orders.c.ends_turn))
+    .values(ends_turn=sa.func.coalesce(_FIRST_NOT_TAKEN, picture_orders.c.ends_turn), is_open=sa.false())
+)
+_waiting = sa.cast(sa.func.sum(picture_orders.c.pictures - picture_orders.c.ended), sa.BigInteger).label("waiting")
+# From ix_picture_orders_open: as many rows as there are orders that have not ended.
+_DEMAND = (
+    sa.select(jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _waiting)
+    .select_from(picture_orders.join(jobs, jobs.c.id == picture_orders.c.order_id))
+    .where(sa.literal_column("picture_orders.is_open", sa.Boolean), jobs.c.state != JobState.PAUSED)
+    .group_by(jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id)
 )
 
 
@@ -129,6 +139,18 @@ class PictureOrders(Queries, picture_store.PictureOrders):
 
     def first_error(self, order_id: str) -> str | None:
         return self._connection.scalar(_FIRST_ERROR, {"wanted": order_id})
+
+    def demand(self) -> list[QueuedDemand]:
+        return [
+            QueuedDemand(
+                kind=row.kind,
+                min_vram_bytes=row.min_vram_bytes,
+                project_id=row.project_id,
+                count=-(-row.waiting // PICTURES_LIKE_A_JOB),
+            )
+            for row in self._connection.execute(_DEMAND)
+            if row.waiting > 0
+        ]
 
     def note_told(self, order_id: str, *, told: int, at_ms: int) -> None:
         self._connection.execute(_TOLD, {"wanted": order_id, "up_to": told, "at": at_ms})

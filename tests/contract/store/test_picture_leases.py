@@ -15,10 +15,13 @@ from giornata.control.caller import Caller
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.pictures.picture_uploads import picture_uploads
 from giornata.control.pictures.settle_order import settle_orders
+from giornata.control.projects.set_budget import change_job
+from giornata.control.storage.collect import collect
 from giornata.domain.errors import BlobMismatch, BlobMissing, InvalidInput, LeaseLost
 from giornata.domain.picture import picture_key
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.jobs import ChangeJob
 from giornata.protocol.pictures import DrawnPicture, PictureFlag, PictureUploads
 from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, Order, ReleaseAttempt
 from giornata.store import schema
@@ -310,3 +313,58 @@ def test_results_of_a_second_lease_stand_while_the_first_is_lost(studio: Studio)
     studio.draw(second)
     (row,) = studio.shop.rows(schema.pictures, order_id=order_id)
     assert (row["state"], row["lease"]) == ("succeeded", second.attempt_id)
+
+
+def test_the_collector_keeps_results_and_takes_what_no_row_names(studio: Studio) -> None:
+    studio.order(2)
+    lease = studio.lease(1)
+    kept = studio.upload(lease, lease.pictures[0])
+    lost = studio.upload(lease, lease.pictures[1])
+    studio.report(lease, [kept])
+    complete(studio.ctx, lease.attempt_id, DONE)
+    # Storage tells the time of its files by the machine's clock.
+    studio.shop.clock.advance_s(20 * 365 * 86_400)
+    assert collect(studio.ctx).stray_objects == 1
+    assert studio.ctx.blobs.size(picture_key(ROOT_PROJECT, lease.attempt_id, kept.sha256 or "")) == kept.size_bytes
+    with pytest.raises(BlobMissing):
+        studio.ctx.blobs.size(picture_key(ROOT_PROJECT, lease.attempt_id, lost.sha256 or ""))
+
+
+def test_an_order_whose_budget_is_used_up_waits_and_goes_on_when_it_is_raised(studio: Studio) -> None:
+    order_id = studio.order(4, budget_micro_usd=500)
+    lease = studio.lease(1, most=2)
+    studio.shop.clock.advance_s(30)
+    heartbeat(studio.ctx, lease.attempt_id, Heartbeat())
+    studio.draw(lease, 0)
+    assert studio.shop.job(order_id)["state"] == "paused"
+    assert studio.states(order_id) == ["succeeded", "leased", "paused", "paused"]
+    assert studio.claim(2).picture_lease is None
+    release(studio.ctx, lease.attempt_id, ReleaseAttempt())
+    assert studio.states(order_id) == ["succeeded", "paused", "paused", "paused"]
+    change_job(studio.ctx, OWNER, order_id, ChangeJob(budget_micro_usd=None))
+    assert studio.states(order_id) == ["succeeded", "queued", "queued", "queued"]
+    assert len(studio.lease(2).pictures) == 3
+
+
+def test_leases_beside_one_another_pay_the_price_of_their_node_once(studio: Studio) -> None:
+    one = studio.order(2, budget_micro_usd=10**9)
+    two = studio.order(spec=generate_spec(2, side_px=768), budget_micro_usd=10**9)
+    first, second = studio.lease(1, most=2), studio.lease(1, most=2)
+    assert {each.order_id for each in second.pictures} == {two}
+    studio.shop.clock.advance_s(10)
+    for lease in (first, second):
+        complete(studio.ctx, lease.attempt_id, DONE)
+    with studio.ctx.store.read() as tx:
+        assert tx.spending.of_jobs([one, two]) == {one: 500, two: 500}
+
+
+def test_orders_are_demand_for_nodes_that_draw_until_they_end(studio: Studio) -> None:
+    order_id = studio.order(600, min_vram_bytes=7)
+
+    def demand() -> list[tuple[str, int, int]]:
+        with studio.ctx.store.read() as tx:
+            return [(each.kind, each.min_vram_bytes, each.count) for each in tx.picture_orders.demand()]
+
+    assert demand() == [("generate", 7, 2)]
+    cancel(studio.ctx, OWNER, order_id)
+    assert demand() == []

@@ -74,7 +74,6 @@ def _go_on(tx: Transaction, ctx: Context, job: JobRow, *, at_ms: int) -> None:
     stop = used_up(tx, ctx, job, at_ms=at_ms)
     if stop is not None:
         pause_job(tx, job, stop, at_ms=at_ms)
-        tx.picture_orders.pause([job.id])
     elif job.state is JobState.QUEUED:
         tx.jobs.change(job, JobEvent.CLAIM, started_at_ms=job.started_at_ms or at_ms)
 
@@ -83,6 +82,7 @@ def _end(tx: Transaction, ctx: Context, job: JobRow, counts: Counts, *, at_ms: i
     """End the order: it succeeds if a picture of it was drawn, and its result has the counts."""
     if job.state is JobState.PAUSED:
         job = replace(job, state=tx.jobs.change(job, JobEvent.RESUME, paused_by=None))
+    tx.picture_orders.close_order(job.id)
     succeeded, failed = counts.get(PictureState.SUCCEEDED, 0), counts.get(PictureState.FAILED, 0)
     result = {"succeeded": succeeded, "failed": failed, "blocked": tx.picture_orders.blocked(job.id)}
     ended = {"ended_at_ms": at_ms, "phase": "", "result": result}

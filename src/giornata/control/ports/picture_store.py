@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from giornata.control.ports.work_rows import AttemptRow
+from giornata.control.ports.work_rows import AttemptRow, QueuedDemand
 from giornata.domain.picture import PictureState
 from giornata.domain.routing import PictureTurns
 
@@ -142,6 +142,9 @@ class PictureOrders(Protocol):
 
     def first_error(self, order_id: str) -> str | None:
         """Return the error of the order's first picture that failed."""
+
+    def demand(self) -> list[QueuedDemand]:
+        """Return what open orders ask of nodes: `PICTURES_LIKE_A_JOB` pictures count as one queued job."""
 
     def note_told(self, order_id: str, *, told: int, at_ms: int) -> None:
         """Note that events have told of the order's pictures up to this place."""

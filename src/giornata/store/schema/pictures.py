@@ -1,12 +1,13 @@
 """Tables for orders of pictures, and for their pictures. A row of a picture is narrow: there are millions."""
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, SmallInteger, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, SmallInteger, String, Table, Text
 
 from giornata.store.schema.columns import at, metadata
 
 QUEUED_PICTURE = "state = 'queued'"
 UNTOLD = "told < ended"
+OPEN_ORDER = "is_open"
 
 
 def _queue(name: str, *keys: str) -> Index:
@@ -26,8 +27,15 @@ picture_orders = Table(  # what an order of pictures has besides its row in jobs
     Column("told", Integer, nullable=False, server_default="0"),  # the place up to which events have told
     at("told_at_ms"),
     Column("ends_turn", BigInteger, nullable=False),  # the turn behind its last picture
+    Column("is_open", Boolean, nullable=False, server_default=sa.true()),  # some of its pictures have not ended
     Index("ix_picture_orders_turn", "priority", "ends_turn"),
     Index("ix_picture_orders_project_turn", "project_id", "priority", "ends_turn"),
+    Index(
+        "ix_picture_orders_open",
+        "project_id",
+        sqlite_where=sa.text(OPEN_ORDER),
+        postgresql_where=sa.text(OPEN_ORDER),
+    ),
     Index(
         "ix_picture_orders_untold",
         "told_at_ms",

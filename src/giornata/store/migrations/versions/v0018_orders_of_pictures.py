@@ -41,11 +41,13 @@ def _orders() -> None:
         sa.Column("told", sa.Integer(), server_default="0", nullable=False),
         sa.Column("told_at_ms", sa.BigInteger(), nullable=False),
         sa.Column("ends_turn", sa.BigInteger(), nullable=False),
+        sa.Column("is_open", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.ForeignKeyConstraint(["order_id"], ["jobs.id"], name=op.f("fk_picture_orders_order_id")),
         sa.PrimaryKeyConstraint("order_id", name=op.f("pk_picture_orders")),
     )
     op.create_index("ix_picture_orders_turn", "picture_orders", ["priority", "ends_turn"])
     op.create_index("ix_picture_orders_project_turn", "picture_orders", ["project_id", "priority", "ends_turn"])
+    _index("ix_picture_orders_open", "picture_orders", ["project_id"], "is_open")
     _index("ix_picture_orders_untold", "picture_orders", ["told_at_ms"], "told < ended")
 
 
