@@ -14,7 +14,7 @@ from giornata.cli.ui.text import ago, ahead, cost, duration, standing, steps
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.domain.money import format_rate_usd, format_usd
-from giornata.protocol.jobs import Job, JobPart, PictureCounts
+from giornata.protocol.jobs import Attempt, Job, JobPart, PictureCounts
 
 LEASES = 10
 """Leases of an order that are shown."""
@@ -130,16 +130,12 @@ def _leases(order: Job, out: Output) -> None:
     shown = order.attempts[-LEASES:]
     if len(shown) < len(order.attempts):
         out.hint(f"the latest {len(shown)} of {len(order.attempts)} leases")
-    rows = [
-        (
-            a.node_name,
-            "drawing" if a.ended_at is None else str(a.reason),
-            duration(a.billed_s),
-            cost(a.cost_micro_usd),
-        )
-        for a in shown
-    ]
+    rows = [(a.node_name, _lease_state(a), duration(a.billed_s), cost(a.cost_micro_usd)) for a in shown]
     out.table(("node", "state", "billed", "cost"), rows, right=(2, 3))
+
+
+def _lease_state(lease: Attempt) -> str:
+    return "drawing" if lease.ended_at is None else str(lease.reason)
 
 
 def _by_state(pictures: PictureCounts) -> str:
