@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from giornata.api import openai_errors
 from giornata.api.connection import BodyPace
 from giornata.api.problems import problem_of, respond
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooLarge
@@ -56,7 +57,10 @@ class BodyLimits:
                 most = self._max_bytes_by_path.get(scope["path"], self._max_json_bytes)
                 receive = await self._bounded(receive, most)
         except GiornataError as error:
-            await respond(problem_of(error), {"Connection": "close"})(scope, receive, send)
+            close = {"Connection": "close"}
+            openai = scope["path"].startswith(openai_errors.PATHS)
+            reply = openai_errors.error_reply(error, close) if openai else respond(problem_of(error), close)
+            await reply(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

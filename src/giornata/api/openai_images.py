@@ -4,17 +4,16 @@ import base64
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from giornata.api.callers import Ctx, Settings, User, Wake
 from giornata.api.generations import place_order
-from giornata.api.problems import RETRY_AFTER_S, input_faults, log_defect, problem_of, status_of
+from giornata.api.openai_errors import REFUSALS, error_reply
+from giornata.api.problems import input_faults, log_defect
 from giornata.api.waiting import wait_until_ended
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -27,8 +26,6 @@ from giornata.protocol.jobs import Job, SubmitJob
 from giornata.protocol.openai_images import (
     PARAMETERS,
     ImageData,
-    ImageError,
-    ImageErrorReply,
     ImageGenerationReply,
     ImageGenerationRequest,
     ResponseFormat,
@@ -36,13 +33,7 @@ from giornata.protocol.openai_images import (
 from giornata.protocol.order_pictures import OrderPicture
 from giornata.protocol.strict_json import Json
 
-TYPES = {HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error", HTTPStatus.PAYMENT_REQUIRED: "insufficient_quota"}
-CODES = {"unauthenticated": "invalid_api_key", "over-budget": "insufficient_quota"}
 BLOCKED = "blocked"
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ImageErrorReply, "description": HTTPStatus(status).phrase}
-    for status in (400, 401, 402, 403, 409, 429, 500, 503)
-}
 
 
 class OpenAiRoute(APIRoute):
@@ -56,10 +47,10 @@ class OpenAiRoute(APIRoute):
             try:
                 return await handle(request)
             except RequestValidationError as error:
-                return _error_reply(InvalidInput(input_faults(request, error)))
+                return error_reply(InvalidInput(input_faults(request, error)))
             except GiornataError as error:
                 log_defect(request, error)
-                return _error_reply(error)
+                return error_reply(error)
 
         return handled
 
@@ -141,18 +132,3 @@ def _nothing_drawn(ctx: Context, caller: Caller, job_id: str, pictures: Sequence
 def _as_parameters(faults: Sequence[Fault]) -> list[Fault]:
     # One parameter may stand for two fields, which then have one fault.
     return list(dict.fromkeys(replace(fault, where=PARAMETERS.get(fault.where, fault.where)) for fault in faults))
-
-
-def _error_reply(error: GiornataError) -> JSONResponse:
-    status, faults = status_of(error), error.faults if isinstance(error, InvalidInput) else ()
-    kind = TYPES.get(status, "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error")
-    problem = problem_of(error)
-    said = ImageError(
-        message="; ".join(map(str, faults)) or problem.detail,
-        type=kind,
-        param=faults[0].where if faults else None,
-        code=CODES.get(problem.code, problem.code),
-    )
-    again = problem.retryable and status is HTTPStatus.TOO_MANY_REQUESTS
-    headers = {"x-should-retry": str(again).lower()} | ({"Retry-After": str(RETRY_AFTER_S)} if again else {})
-    return JSONResponse(ImageErrorReply(error=said).model_dump(), status, headers=headers)
