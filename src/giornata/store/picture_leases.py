@@ -67,7 +67,8 @@ class PictureLeases(Queries, picture_store.PictureLeases):
 
     def head_priority(self, wanted: PicturesWanted) -> int | None:
         key, values = picture_query(wanted)
-        return self._connection.scalar(first_statement(key), {**values})
+        found: int | None = self._connection.scalar(first_statement(key), {**values})
+        return found
 
     def take(self, wanted: PicturesWanted, *, lease: str) -> list[PictureRow]:
         key, values = picture_query(wanted)
