@@ -153,7 +153,8 @@ class PictureOrders(Protocol):
         """Return ids of orders with ended pictures that no event told of, and whose last event is older than that."""
 
     def close_order(self, order_id: str, *, state: PictureState = PictureState.CANCELED) -> int:
-        """Give all open pictures of the order this state; return how many. Turns that they had are given back."""
+        """Give all open pictures of the order this state; return how many. Turns that they had are given back, and
+        failures forgotten."""
 
     def pause(self, order_ids: Sequence[str]) -> int:
         """Take the queued pictures of these orders off the queue; return how many."""
