@@ -16,7 +16,7 @@ from giornata.domain.picture import OPEN, PICTURES_LIKE_A_JOB, PictureState
 from giornata.domain.routing import PictureTurns
 from giornata.protocol.pictures import PictureFlag
 from giornata.store.rows import Queries, among, insert_rows, record_of
-from giornata.store.schema import jobs, picture_orders, pictures
+from giornata.store.schema import jobs, picture_failures, picture_orders, pictures
 
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
 QUEUED = pictures.c.state == sa.literal_column("'queued'")
@@ -100,6 +100,7 @@ _GIVE_TURNS_BACK = (
     .where(picture_orders.c.order_id == _ORDER_ID)
     .values(ends_turn=sa.func.coalesce(_FIRST_NOT_TAKEN, picture_orders.c.ends_turn), is_open=sa.false())
 )
+_FORGET_FAILURES = sa.delete(picture_failures).where(picture_failures.c.order_id == _ORDER_ID)
 _waiting = sa.cast(sa.func.sum(picture_orders.c.pictures - picture_orders.c.ended), sa.BigInteger).label("waiting")
 # From ix_picture_orders_open: as many rows as there are orders that have not ended.
 _DEMAND = (
@@ -160,6 +161,7 @@ class PictureOrders(Queries, picture_store.PictureOrders):
 
     def close_order(self, order_id: str, *, state: PictureState = PictureState.CANCELED) -> int:
         self._connection.execute(_GIVE_TURNS_BACK, {"wanted": order_id})
+        self._connection.execute(_FORGET_FAILURES, {"wanted": order_id})
         return self._move(order_id, OPEN, state)
 
     def pause(self, order_ids: Sequence[str]) -> int:

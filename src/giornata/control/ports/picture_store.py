@@ -153,7 +153,8 @@ class PictureOrders(Protocol):
         """Return ids of orders with ended pictures that no event told of, and whose last event is older than that."""
 
     def close_order(self, order_id: str, *, state: PictureState = PictureState.CANCELED) -> int:
-        """Give all open pictures of the order this state; return how many. Turns that they had are given back."""
+        """Give all open pictures of the order this state; return how many. Turns that they had are given back, and
+        failures forgotten."""
 
     def pause(self, order_ids: Sequence[str]) -> int:
         """Take the queued pictures of these orders off the queue; return how many."""
@@ -220,6 +221,9 @@ class PictureLeases(Protocol):
 
         Pictures of an order that is paused become paused.
         """
+
+    def give_back_rest(self, attempt_ids: Sequence[str]) -> int:
+        """Put all pictures that these leases still have into the queue again; return how many."""
 
     def note_failures(
         self, keys: Sequence[PictureKey], *, machine_id: str, at_ms: int, tries: int, min_vram_bytes: int = 0
