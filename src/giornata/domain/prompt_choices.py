@@ -14,11 +14,15 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.named_draws import drawn_integer, drawn_share
 
 MAX_DEPTH = 20
+MAX_CHANCE = 1e6
 Wildcards = Mapping[str, Sequence[str]]
 
 _NAME = r"[A-Za-z0-9]+(?:[_/ .-][A-Za-z0-9]+)*"
 WILDCARD_NAME = re.compile(_NAME)
-_TOKEN = re.compile(rf"\\[()\[\]{{}}<>|:\\_]|[{{}}|]|__(?P<wildcard>{_NAME})__|[^\\{{}}|_]+|.", re.DOTALL)
+_TOKEN = re.compile(
+    rf"\\[()\[\]{{}}<>|:\\_]|[{{}}|]|__(?P<wildcard>{_NAME})__|(?:[^\\{{}}|_]|_(?!_))+|_+?(?=__{_NAME}__)|_+|.",
+    re.DOTALL,
+)
 _CHOICE = re.compile(rf"[{{}}]|__{_NAME}__")
 _OPTION_WEIGHT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)::")
 _SEVERAL = re.compile(r"\s*\d*(?:-\d*)?\$\$")
@@ -99,7 +103,8 @@ class _Drawing:
         lines = self.wildcards.get(wildcard.name)
         if not lines or depth == MAX_DEPTH:
             raise InvalidInput([no_list(wildcard, where=self.purpose, known=self.wildcards)])
-        place = self._place((1.0,) * len(lines))
+        self.count += 1
+        place = drawn_integer(self.seed, self.purpose, self.count, below=len(lines))
         yield from self.texts(parse_template(lines[place]), depth + 1)
 
     def _place(self, weights: tuple[float, ...]) -> int:
@@ -108,16 +113,15 @@ class _Drawing:
             return drawn_integer(self.seed, self.purpose, self.count, below=len(weights))
         sums = list(accumulate(weights))
         drawn = drawn_share(self.seed, self.purpose, self.count) * sums[-1]
-        return next(place for place, total in enumerate(sums) if drawn < total)
+        likely = [place for place, weight in enumerate(weights) if weight > 0]
+        return next((place for place in likely if drawn < sums[place]), likely[-1])
 
 
 def no_list(wildcard: Wildcard, *, where: str, known: Wildcards) -> Fault:
     """Return the fault of a wildcard without a list."""
     message = f"character {wildcard.start + 1}: there is no list for __{wildcard.name}__"
     lists = ", ".join(sorted(known)[:10])
-    hint = (
-        f"lists are {lists}" if lists else "give the lists as wildcards, such as {" + wildcard.name + ": [red, blue]}"
-    )
+    hint = f"lists are {lists}" if lists else "give lists as wildcards, such as {color: [red, blue]}"
     return Fault(where=where, message=message, hint=f"{hint}; write \\_\\_ for the characters")
 
 
@@ -173,6 +177,8 @@ class _TemplateReader:
             if not closing:
                 self._fault(start, "{ is not closed", "write \\{ for the character itself")
                 self.place = len(self.text) + 1
+        if max(choice.weights) > MAX_CHANCE:
+            self._fault(start, f"a weight is above {MAX_CHANCE:g}", "weights are relative, such as {2::a|b}")
         if not any(choice.weights):
             self._fault(start, "no option has a chance", "one weight has to be above 0, such as {2::a|b}")
             choice.weights = [1.0] * len(choice.options)
@@ -194,12 +200,16 @@ class _TemplateReader:
 
 def without_choices(template: PromptTemplate) -> str:
     """Return the source with a letter for each character of its choices, so that places stay and brackets count."""
-    text = template.source
+    texts = []
+    place = template.start
     for part in template.parts:
         if not isinstance(part, str):
-            first, last = part.start - template.start, part.end - template.start
-            text = text[:first] + "x" * (last - first) + text[last:]
-    return text
+            texts += [
+                template.source[place - template.start : part.start - template.start],
+                "x" * (part.end - part.start),
+            ]
+            place = part.end
+    return "".join([*texts, template.source[place - template.start :]])
 
 
 def options_of(template: PromptTemplate) -> Iterator[PromptTemplate]:

@@ -12,6 +12,7 @@ from giornata.control.text_limits import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.generation.contradictions import order_contradictions
 from giornata.protocol.generation.prompt_faults import prompt_faults
+from giornata.protocol.generation.schedulers import with_one_scheduler
 from giornata.protocol.generation.specs import OrderFields
 from giornata.protocol.model import Message
 from giornata.protocol.pretraining_checks import fault_of, folder_faults
@@ -41,6 +42,7 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
     faults = [fault for name, value in spec.items() for fault in _deep_text_faults(f"spec.{name}", value)]
     if issubclass(expected, OrderFields):
         faults += prompt_faults(spec)
+        spec = with_one_scheduler(spec)
     try:
         if as_written:
             check_as_written(expected, spec)

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from giornata.domain.clip import token_count
@@ -21,6 +22,7 @@ from giornata.domain.prompt_choices import (
 )
 from giornata.domain.prompt_grammar import parse
 from giornata.domain.prompt_loras import blanked, lora_faults, without_loras
+from giornata.protocol.generation.grid import PROMPTS, with_each_value
 from giornata.protocol.generation.picture import MAX_PROMPT_CHARS
 from giornata.protocol.generation.picture_fields import MAX_LORAS
 
@@ -28,6 +30,7 @@ CHUNK_TOKENS = 75
 MAX_CHUNKS = 10
 """Chunks of 75 tokens that a prompt may have. Each costs a node memory at every step."""
 MOST_FAULTS = 100
+NEGATIVE = "negative_prompt"
 _MARKED = re.compile(r"[()\[\]{}<\\]|__|BREAK")
 _BREAK = re.compile(r"\bBREAK\b")
 _BRACKETS = re.compile(r"[()\[\]]")
@@ -36,47 +39,46 @@ Named = tuple[str, str]
 
 
 def prompt_faults(spec: Mapping[str, Any]) -> list[Fault]:
-    """Return the faults of every prompt and wildcard of a spec as it came, the first hundred by name."""
+    """Return the faults of the prompts and wildcards of a spec as it came. After a hundred nothing more is read."""
     lists = _lists(spec.get("wildcards"))
-    check = _PromptCheck(lists=lists, shared_loras=len(_list(spec.get("loras"))))
-    found = list(check.of_lists())
-    for where, text in _texts(spec):
-        found += check.of_text(where, text, negative=where.endswith("negative_prompt"))
-    if (more := len(found) - MOST_FAULTS) > 0:
-        found[MOST_FAULTS:] = [Fault(where="spec", message=f"{more} more faults of prompts", hint="mend these first")]
+    check = _PromptCheck(lists=lists, circular=_circular(lists), shared_loras=len(_list(spec.get("loras"))))
+    of_texts = (check.of_text(where, text) for where, text in _texts(spec))
+    found = list(islice(chain(check.of_lists(), chain.from_iterable(of_texts)), MOST_FAULTS))
+    if len(found) == MOST_FAULTS:
+        found.append(Fault(where="spec", message="may have more faults in prompts", hint="mend these first"))
     return found
 
 
 def _texts(spec: Mapping[str, Any]) -> Iterator[Named]:
-    """Yield prompts with their places. A slot of a grid stands with its longest value."""
-    slots = [axis for axis in _list(spec.get("axes")) if isinstance(axis, Mapping) and axis.get("slot")]
-    for name in ("prompts", "prompt", "negative_prompt"):
+    """Yield prompts with their places. A prompt with slots stands with each value of each slot."""
+    axes = [(number, axis) for number, axis in enumerate(_list(spec.get("axes"))) if isinstance(axis, Mapping)]
+    for name in ("prompts", *PROMPTS):
         given = spec.get(name)
         if isinstance(given, str):
-            yield f"spec.{name}", _with_slots(given, slots)
+            yield from _with_slots(f"spec.{name}", given, axes)
         for number, each in enumerate(_list(given)):
             if isinstance(each, str):
                 yield f"spec.{name}.{number}", each
     for number, each in enumerate(_list(spec.get("pictures"))):
-        for name in ("prompt", "negative_prompt"):
+        for name in PROMPTS:
             if isinstance(each, Mapping) and isinstance(each.get(name), str):
                 yield f"spec.pictures.{number}.{name}", each[name]
-    for number, axis in enumerate(_list(spec.get("axes"))):
-        if isinstance(axis, Mapping) and (axis.get("slot") or axis.get("field") in {"prompt", "negative_prompt"}):
+    for number, axis in axes:
+        if axis.get("field") in PROMPTS:
             for place, value in enumerate(_list(axis.get("values"))):
                 yield f"spec.axes.{number}.values.{place}", str(value)
 
 
-def _with_slots(text: str, slots: list[Mapping[str, Any]]) -> str:
-    for axis in slots:
-        longest = max((str(each) for each in _list(axis.get("values"))), key=len, default="")
-        text = text.replace(f"{{{axis['slot']}}}", longest)
-    return text
+def _with_slots(where: str, text: str, axes: list[tuple[int, Mapping[str, Any]]]) -> Iterator[Named]:
+    slots = [(number, axis["slot"], _list(axis.get("values"))) for number, axis in axes if axis.get("slot")]
+    for written, changed in with_each_value(text, [(str(slot), values) for _, slot, values in slots]):
+        yield where if changed is None else f"spec.axes.{slots[changed[0]][0]}.values.{changed[1]}", written
 
 
 @dataclass(slots=True, kw_only=True)
 class _PromptCheck:
     lists: Wildcards
+    circular: set[str]
     shared_loras: int
     sums: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """The largest cost of each list, by the name of the cost."""
@@ -90,18 +92,18 @@ class _PromptCheck:
             for number, line in enumerate(lines):
                 if _MARKED.search(line):
                     yield from self._grammar(f"spec.wildcards.{name}.{number}", line)
-        for name in sorted(_circular(self.lists)):
+        for name in sorted(self.circular):
             message, hint = "names itself, or a list that does", "take the wildcard out of its own list"
             yield Fault(where=f"spec.wildcards.{name}", message=message, hint=hint)
 
-    def of_text(self, where: str, text: str, *, negative: bool) -> list[Fault]:
+    def of_text(self, where: str, text: str) -> list[Fault]:
         """Return the faults of a prompt: its grammar, then its length as drawn."""
         marked = _MARKED.search(text) is not None
         faults = list(self._grammar(where, text)) if marked else []
-        if negative and without_loras(text)[1]:
+        if where.endswith(NEGATIVE) and without_loras(text)[1]:
             message, hint = "names a LoRA", "a LoRA acts on the whole picture; name it in the prompt"
             faults.append(Fault(where=where, message=message, hint=hint))
-        if not faults and not _circular(self.lists):
+        if not faults and not self.circular:
             faults += self._lengths(where, text)
         return faults
 

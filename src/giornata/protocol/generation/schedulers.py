@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, StringConstraints
 
@@ -113,6 +113,17 @@ def canonical_scheduler(text: str) -> str:
     near = difflib.get_close_matches(spelled, all_schedulers(), n=3, cutoff=0.5)
     known = ", ".join(near or [sampler.name for sampler in SAMPLERS])
     raise ValueError(f"there is no such scheduler; {'near names are' if near else 'samplers are'} {known}")
+
+
+def with_one_scheduler(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a spec with sampler and schedule in one name. A1111's API and ComfyUI's nodes have two:
+    `sampler_name` and `scheduler`.
+    """
+    sampler, schedule = spec.get("sampler_name"), spec.get("scheduler")
+    if not isinstance(sampler, str) or not isinstance(schedule, str):
+        return spec
+    others = {name: value for name, value in spec.items() if name != "sampler_name"}
+    return {**others, "scheduler": f"{sampler} {schedule}"}
 
 
 SchedulerName = Annotated[str, StringConstraints(max_length=64), AfterValidator(canonical_scheduler)]

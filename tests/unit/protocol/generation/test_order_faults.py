@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from giornata.control.jobs.spec_faults import parse_spec
-from giornata.protocol.generation.contradictions import family_faults
+from giornata.domain.errors import InvalidInput
+from giornata.protocol.generation.expand import picture_params, planned_pictures
 from giornata.protocol.generation.named_models import named_models, uploaded_pictures
 from giornata.protocol.generation.prompt_faults import MOST_FAULTS
 
@@ -39,6 +42,17 @@ def test_faults_of_fields_and_of_prompts_are_told_together() -> None:
         "spec.wildcards.two": "names itself, or a list that does",
         "spec.wildcards.three.0": "character 2: ) closes nothing",
     }
+
+
+def test_sampler_and_schedule_in_two_fields_are_one_scheduler() -> None:
+    parsed, found = parse_spec(
+        "generate",
+        {"model": "m", "prompts": ["a"], "sampler_name": "dpmpp_2m", "scheduler": "karras"},
+        as_written=True,
+    )
+    assert found == []
+    assert parsed is not None
+    assert parsed.model_dump()["scheduler"] == "dpmpp_2m_karras"
 
 
 @pytest.mark.parametrize(
@@ -108,16 +122,43 @@ def test_prompt_is_as_long_as_ten_chunks() -> None:
 def test_thousands_of_broken_prompts_are_told_in_short() -> None:
     _, found = parse_spec("generate", {"model": "m", "prompts": ["(a"] * 5000})
     assert len(found) == MOST_FAULTS + 1
-    assert found[-1].message == "4900 more faults of prompts"
+    assert found[-1].message == "may have more faults in prompts"
 
 
 def test_values_of_axes_are_held_to_their_fields() -> None:
-    axes = [{"field": "width", "values": [511, 512]}, {"slot": "b", "values": ["(x", "y"]}]
+    axes = [{"field": "width", "values": [511, 512]}, {"slot": "b", "values": ["(x", "y", "z]"]}]
     assert faults("grid", prompt="a {b}", axes=axes) == {
         "spec.prompt": "character 3: ( is not closed",
-        "spec.axes.1.values.0": "character 1: ( is not closed",
+        "spec.axes.1.values.2": "character 4: ] closes nothing",
         "spec.axes": "width: input should be a multiple of 8; it is 511",
     }
+
+
+def test_weight_and_lora_of_a_prompt_may_be_slots() -> None:
+    axes = [{"slot": "w", "values": [0.5, 1, "1.x"]}, {"slot": "style", "values": ["ink", "oil"]}]
+    prompt = "(a:{w}) <lora:{style}:0.5>"
+    assert faults("grid", prompt=prompt, axes=axes) == {
+        "spec.axes.0.values.2": "character 3: the colon begins no weight"
+    }
+    axes[0]["values"] = [0.5, 1]
+    parsed, found = parse_spec("grid", {"model": "m", "prompt": prompt, "axes": axes, "seed": 1})
+    assert parsed is not None
+    pictures = list(planned_pictures("grid", parsed.model_dump(mode="json")))
+    assert found == []
+    assert [(each.differs["prompt"], each.differs["loras"][0]["name"]) for each in pictures] == [
+        ("(a:0.5)", "ink"),
+        ("(a:0.5)", "oil"),
+        ("(a:1)", "ink"),
+        ("(a:1)", "oil"),
+    ]
+
+
+def test_lora_whose_name_is_several_slots_has_to_be_in_the_spec() -> None:
+    axes = [{"slot": "x", "values": ["a", "b"]}, {"slot": "y", "values": ["c", "d"]}]
+    spec = {"model": "m", "prompt": "<lora:{x}{y}:1>", "axes": axes, "seed": 1}
+    with pytest.raises(InvalidInput, match="prompt_loras"):
+        list(planned_pictures("grid", spec))
+    assert len(list(planned_pictures("grid", spec | {"prompt_loras": {"bd": {"name": "n"}}}))) == 4
 
 
 @pytest.mark.parametrize(
@@ -126,11 +167,12 @@ def test_values_of_axes_are_held_to_their_fields() -> None:
         ({"field": "loras.1.weight", "values": [1]}, "loras.1.weight: the spec has no loras number 1"),
         ({"field": "refiner.switch_at", "values": [0.5]}, "refiner.switch_at: the spec has no such object"),
         ({"slot": "c", "values": [1]}, "axes name the slot c"),
+        ({"slot": "a", "values": ["b"] * 500}, "axes put 500 values into 5003 characters"),
         ({"field": "width", "values": list(range(64, 64 + 8 * 1000, 8))}, "axes make 16000 pictures"),
     ],
 )
 def test_axis_that_leads_nowhere_or_too_far_is_refused(axis: dict[str, Any], told: str) -> None:
-    found = faults("grid", prompt="a", axes=[axis], n=16, loras=["l"])
+    found = faults("grid", prompt="{a}" + " " * 5000, axes=[axis], n=16, loras=["l"])
     assert list(found) == ["spec.axes"]
     assert found["spec.axes"].startswith(told)
 
@@ -177,14 +219,58 @@ def test_checkpoints_of_an_axis_are_models() -> None:
     assert places[-2:] == ["spec.axes.0.values.0", "spec.axes.0.values.1"]
 
 
-def test_model_of_another_family_is_refused_by_the_base_it_is_used_with() -> None:
-    spec = {
-        "model": {"name": "m"},
-        "loras": [{"name": "l"}],
-        "pictures": [{"model": {"name": "n"}, "loras": [{"name": "k"}]}, {"loras": [{"name": "k"}]}],
-    }
-    families = {"m": "sdxl", "l": "sd15", "n": "sd15", "k": "sd15"}
-    found = family_faults((each, families[each.use["name"]]) for each in named_models(spec))
-    assert [fault.where for fault in found] == ["spec.loras.0", "spec.pictures.1.loras.0"]
-    assert found[0].message == "l is a lora of Stable Diffusion 1.5"
-    assert family_faults((each, None) for each in named_models(spec)) == []
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "{b}", "__x__", "(a", "loras.0", "seed"])
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "prompt", "slot", "field", "values", "image", "x"]), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(
+        ["prompt", "prompts", "pictures", "axes", "wildcards", "loras", "controlnets", "image", "width", "y"]
+    ),
+    ANYTHING,
+    max_size=5,
+)
+
+
+@given(st.sampled_from(["generate", "grid"]), FIELDS)
+def test_any_json_is_an_order_or_faults(kind: str, fields: dict[str, Any]) -> None:
+    parsed, found = parse_spec(kind, {"model": "base", **fields}, as_written=True)
+    assert (parsed is None) <= bool(found)
+    list(uploaded_pictures(fields))
+    list(named_models(fields))
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries({"slot": st.just("b"), "values": st.lists(ANYTHING, min_size=1, max_size=3)})
+        | st.fixed_dictionaries(
+            {
+                "field": st.sampled_from(
+                    ["loras.0", "loras.0.weight", "model", "seed", "width", "controlnets", "vae", "prompt"]
+                ),
+                "values": st.lists(ANYTHING, min_size=1, max_size=3),
+            }
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_any_axes_are_a_grid_or_faults(axes: list[dict[str, Any]]) -> None:
+    spec = {"model": "base", "prompt": "a {b}", "axes": axes, "loras": ["l"], "seed": 1}
+    parsed, found = parse_spec("grid", spec, as_written=True)
+    if parsed is not None and not found:
+        for picture in planned_pictures("grid", parsed.model_dump(mode="json")):
+            picture_params("grid", parsed.model_dump(mode="json"), seed=picture.seed, differs=picture.differs)
