@@ -76,7 +76,14 @@ def test_request_with_the_same_key_is_the_same_order(served: Served) -> None:
 
 
 def test_all_faults_of_a_request_come_at_once_at_its_own_places(standing: Served) -> None:
-    odd = {"PROMPT": "a (fox", "MODEL_ID": "some/model", "WIDTH": 7, "PIPELINE": "Foo", "scheduler": "nope", "promt": "x"}
+    odd = {
+        "PROMPT": "a (fox",
+        "MODEL_ID": "some/model",
+        "WIDTH": 7,
+        "PIPELINE": "Foo",
+        "scheduler": "nope",
+        "promt": "x",
+    }
     reply = standing.call("POST", "/v1/generations", standing.keys.member, json=odd)
     assert set(faults(reply)) == {"PROMPT", "WIDTH", "PIPELINE", "scheduler", "promt"}
     missing = standing.call("POST", "/v1/generations", standing.keys.member, json={})

@@ -5,6 +5,8 @@ import threading
 import pytest
 from tests.fixtures.drawn_orders import DrawingNode, drawn_bytes
 
+from giornata.cli.jobs.order_options import OrderOptions, OrderTerms, check_order
+
 ASKED = ("generate", "a red fox", "--model", "some/model", "--size", "64x64")
 
 
@@ -42,23 +44,48 @@ def test_pictures_are_downloaded_as_they_are_done_and_named_by_order_and_number(
     assert f"{job.id} succeeded: 3 pictures" in done.output
 
 
-def test_options_are_fields_of_the_spec(run, served, tmp_path):
+def test_options_are_fields_of_the_spec(tmp_path):
     (tmp_path / "prompts.txt").write_text("a hare\n\na fox\n")
-    done = run(
-        *("generate", "a bear", "--prompts", str(tmp_path / "prompts.txt"), "--model", "some/model", "--no-wait"),
-        *("--lora", "job_1:0.8", "--lora", "other", "-n", "2", "--size", "1216x896", "--steps", "20"),
-        *("--guidance", "5.5", "--scheduler", "Euler a", "--seed", "9", "--negative", "rain", "--set", "clip_skip=2"),
-        *("--priority", "3", "--max-cost", "0.50", "--min-vram", "12GB", "--json"),
+    options = OrderOptions(
+        prompts=["a bear"],
+        prompts_file=tmp_path / "prompts.txt",
+        model="some/model",
+        loras=["job_1:0.8", "other"],
+        count=2,
+        size="1216x896",
+        steps=20,
+        guidance=5.5,
+        scheduler="Euler a",
+        seed=9,
+        negative="rain",
+        assignments=["clip_skip=2", "prompt_loras={}"],
     )
-    assert done.status == 0, done.errors
-    spec = done.json["spec"]
-    wanted = {"prompts": ["a bear", "a hare", "a fox"], "num_images_per_prompt": 2, "width": 1216, "height": 896}
-    wanted |= {"num_inference_steps": 20, "guidance_scale": 5.5, "scheduler": "euler_ancestral", "seed": 9}
-    wanted |= {"negative_prompt": "rain", "clip_skip": 2}
-    assert {name: spec[name] for name in wanted} == wanted
-    assert [(each["name"], each["weight"]) for each in spec["loras"]] == [("job_1", 0.8), ("other", 1.0)]
-    terms = [done.json[name] for name in ("priority", "budget_micro_usd", "min_vram_bytes", "total_steps")]
-    assert terms == [3, 500_000, 12_000_000_000, 6]
+    terms = OrderTerms(name="animals", priority=3, max_cost="0.50", min_vram="12GB")
+    order = check_order(options, terms)
+    assert order.spec == {
+        "prompts": ["a bear", "a hare", "a fox"],
+        "model": {"name": "some/model"},
+        "loras": [{"name": "job_1", "weight": 0.8}, {"name": "other"}],
+        "num_images_per_prompt": 2,
+        "width": 1216,
+        "height": 896,
+        "num_inference_steps": 20,
+        "guidance_scale": 5.5,
+        "scheduler": "Euler a",
+        "seed": 9,
+        "negative_prompt": "rain",
+        "clip_skip": 2,
+        "prompt_loras": {},
+    }
+    memory = 12_000_000_000
+    assert order.terms == {"name": "animals", "priority": 3, "budget_micro_usd": 500_000, "min_vram_bytes": memory}
+
+
+def test_order_is_placed_with_its_terms(run):
+    terms = ("--name", "foxes", "--priority", "3", "--max-cost", "0.50", "--min-vram", "12GB")
+    job = run(*ASKED, *terms, "-n", "2", "--no-wait", "--json").json
+    found = [job[name] for name in ("name", "priority", "budget_micro_usd", "min_vram_bytes", "total_steps")]
+    assert found == ["foxes", 3, 500_000, 12_000_000_000, 2]
 
 
 def test_all_faults_come_at_once_and_name_the_options(run, served, tmp_path):
