@@ -63,7 +63,7 @@ class ImageGenerationRequest(Message):
     def fields(self) -> dict[str, Any]:
         """Return the fields of the `generate` spec that is asked for."""
         found = dict(self.model_extra or {}) | {"prompt": self.prompt, "model": self.model}
-        found["num_images_per_prompt"] = self.n or 1
+        found["n"] = self.n or 1
         if self.size not in {None, "auto"}:
             width, _, height = str(self.size).partition("x")
             found |= {"width": int(width), "height": int(height)}

@@ -129,7 +129,7 @@ def test_pictures_come_in_pages_by_number_and_with_their_states(served: Served) 
     assert (failed.state, failed.request) == ("failed", None) and "cannot be drawn" in str(failed.error)
     assert {picture.state for picture in found if picture.number not in (0, 1, 2)} <= {"queued", "leased"}
     counts = served.client().get_job(job_id)
-    assert counts.pictures is not None and counts.step == 3
+    assert counts.pictures is not None and counts.step == 2
     assert (counts.pictures.succeeded, counts.pictures.failed) == (2, 1)
 
 

@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from giornata.protocol.generation.request_fields import spec_fields
 from giornata.protocol.openai_images import ImageGenerationRequest
 
 
@@ -11,7 +12,7 @@ def fields(**given: object) -> dict[str, object]:
 
 
 def test_request_of_prompt_and_model_asks_for_one_picture_of_the_usual_size() -> None:
-    assert fields() == {"prompt": "a fox", "model": "m", "num_images_per_prompt": 1}
+    assert fields() == {"prompt": "a fox", "model": "m", "n": 1}
     assert fields(size="auto", n=None, quality="auto", background="opaque", stream=False) == fields()
 
 
@@ -22,7 +23,7 @@ def test_parameters_have_their_equivalents_in_the_spec() -> None:
     assert found == {
         "prompt": "a fox",
         "model": "m",
-        "num_images_per_prompt": 3,
+        "n": 3,
         "width": 1216,
         "height": 896,
         "num_inference_steps": 50,
@@ -63,3 +64,8 @@ def test_user_becomes_a_label_and_the_newer_name_wins() -> None:
     request = {"prompt": "a", "model": "m", "user": "old", "safety_identifier": "new"}
     assert ImageGenerationRequest.model_validate(request).labels() == {"user": "new"}
     assert ImageGenerationRequest.model_validate({"prompt": "a", "model": "m"}).labels() == {}
+
+
+def test_number_of_pictures_under_two_names_is_a_fault() -> None:
+    (fault,) = spec_fields(fields(num_images_per_prompt=4)).faults
+    assert fault.message == "the same field is given as num_images_per_prompt too"

@@ -95,9 +95,9 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
 
 
 def _with_pictures(tx: Transaction, order: Job) -> Job:
-    """Return the reply with the order's pictures counted by state; its step is the number of those that are done."""
+    """Return the reply with the order's pictures counted by state; its step is the number of those that succeeded."""
     counts = PictureCounts.model_validate(dict(tx.picture_orders.counts(order.id)))
-    return order.model_copy(update={"pictures": counts, "step": counts.succeeded + counts.failed})
+    return order.model_copy(update={"pictures": counts, "step": counts.succeeded})
 
 
 def _outlook(ctx: Context, tx: Transaction, job: JobRecord) -> Outlook | None:
