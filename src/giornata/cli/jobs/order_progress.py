@@ -8,7 +8,7 @@ from pathlib import Path
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output
 from giornata.cli.ui.text import cost, count, size
-from giornata.cli.ui.watch import coming_back, progress_bar, waiting_words
+from giornata.cli.ui.watch import coming_back, progress_bar, waiting_words, without_numbers
 from giornata.client import STANDS_STILL, Client
 from giornata.domain.job import JobState
 from giornata.domain.picture import PictureState
@@ -60,11 +60,10 @@ def follow_order(
                 bar.update(task, completed=progress.ended, note=progress.words())
             if over:
                 break
-            if (told := waiting_words(job.waiting_because or "")) and not progress.ended:
-                bar.update(task, note=told)
-                if told != why and not out.live:
-                    out.say(told)
-                why = told
+            told = "" if progress.ended else waiting_words(job.waiting_because or "")
+            if told and without_numbers(told) != why:
+                bar.console.print(told, style="dim", markup=False)  # above the bar, which has no room for a sentence
+                why = without_numbers(told)
             sleep(POLL_S)
             looks += 1
             if looks % (1 + (job.total_steps or 0) // PICTURES_PER_LOOK) == 0:

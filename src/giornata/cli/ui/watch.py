@@ -100,7 +100,8 @@ def waiting_words(why: str) -> str:
     return waits + ("; add one with: giornata node --join URL#KEY" if why.startswith(NO_NODE) else "")
 
 
-def _without_numbers(why: str) -> str:
+def without_numbers(why: str) -> str:
+    """Return a reason in the form by which it is told again only when more than its numbers has changed."""
     return "".join(each for each in why if not each.isdigit())
 
 
@@ -139,9 +140,9 @@ def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[flo
             _say_events(client, job_id, after, out)
             return job
         why = job.waiting_because or ""
-        if why and _without_numbers(why) != told:
+        if why and without_numbers(why) != told:
             out.say(waiting_words(why))
-        told = _without_numbers(why)
+        told = without_numbers(why)
         sleep(POLL_S)
 
 
