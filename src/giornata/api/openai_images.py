@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from giornata.api.callers import Ctx, Settings, User, Wake
 from giornata.api.generations import place_order
@@ -48,6 +49,8 @@ class OpenAiRoute(APIRoute):
                 return await handle(request)
             except RequestValidationError as error:
                 return error_reply(InvalidInput(input_faults(request, error)))
+            except HTTPException as error:  # the framework could not read the body
+                return error_reply(InvalidInput([Fault(where="body", message=str(error.detail))]))
             except GiornataError as error:
                 log_defect(request, error)
                 return error_reply(error)

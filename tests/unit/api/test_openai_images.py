@@ -103,7 +103,12 @@ def test_client_that_leaves_cancels_its_order(served: Served) -> None:
 
 def test_body_that_is_refused_before_the_route_sees_it_has_the_same_shape(standing: Served) -> None:
     headers = {"Content-Type": "application/json"}
-    for content, code in ((b'{"n": NaN}', "invalid-input"), (b" " * (2**20 + 1), "too-large")):
+    refused = {
+        b'{"n": NaN}': "invalid-input",
+        b'{"prompt": "\xff"}': "invalid-input",
+        b" " * (2**20 + 1): "too-large",
+    }
+    for content, code in refused.items():
         reply = standing.call(
             "POST", "/v1/images/generations", standing.keys.member, content=content, headers=headers
         )
