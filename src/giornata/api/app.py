@@ -9,9 +9,10 @@ from starlette.middleware.cors import CORSMiddleware
 
 from giornata import __version__
 from giornata.api import admin, fleets, histories, jobs, models, node, uploads
+from giornata.api import admin, fleets, generations, histories, jobs, node, openai_images, order_pictures, uploads
 from giornata.api.batching import RequestBatcher
 from giornata.api.blobs import blob_routes, serves_blobs
-from giornata.api.body_limits import BodyLimits, Head
+from giornata.api.body_limits import DATASETS_PATH, ORDER_PATHS, BodyLimits, Head
 from giornata.api.connection import BodyPace
 from giornata.api.fast_routes import FastNodeRoutes
 from giornata.api.health import Check, health_routes
@@ -40,13 +41,16 @@ _ROUTERS = (
     models.router,
     jobs.router,
     histories.router,
+    order_pictures.router,
+    generations.router,
+    openai_images.router,
     admin.router,
     fleets.router,
     node.router,
     node.attempts,
 )
-_CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Range", "X-API-Key"]
-_CORS_REPLY = ["Content-Range", "ETag", "Location", "Retry-After", "X-Request-Id"]
+_CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Prefer", "Range", "X-API-Key"]
+_CORS_REPLY = ["Content-Range", "ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"]
 
 
 def create_app(
@@ -101,6 +105,7 @@ def create_app(
     app.state.submissions = RequestBatcher(partial(submit_each, ctx), key=_idempotency)
     app.state.lists = Lists(threads=settings.list_threads)
     app.state.streams = ConnectionQuota("streams", most=settings.streams_per_key)
+    app.state.waiting_orders = ConnectionQuota("requests that wait for pictures", most=settings.streams_per_key)
     app.state.waiting_claims = ConnectionQuota("waiting claims", most=settings.waiting_claims_per_key)
     install_handlers(app)
     for router in routers:
@@ -133,7 +138,8 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
         Middleware(
             BodyLimits,
             max_json_bytes=settings.max_json_bytes,
-            max_dataset_bytes=settings.max_dataset_bytes,
+            max_bytes_by_path={DATASETS_PATH: settings.max_dataset_bytes}
+            | dict.fromkeys(ORDER_PATHS, settings.max_order_bytes),
             pace=BodyPace(grace_s=settings.body_grace_s, bytes_per_s=settings.body_bytes_per_s),
         ),
     ]

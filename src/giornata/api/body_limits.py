@@ -6,17 +6,21 @@ HEAD works wherever GET does, with the same status and headers and no body (RFC 
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from giornata.api import openai_errors
 from giornata.api.connection import BodyPace
 from giornata.api.problems import problem_of, respond
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooLarge
 
 BLOBS_PATH = "/v1/blobs/"
 DATASETS_PATH = "/v1/datasets"
+ORDER_PATHS = ("/v1/jobs", "/v1/jobs:estimate", "/v1/generations")
+"""Where an order of thousands of prompts may come."""
 DRAINED_BYTES = 32 * 2**20
 # Nothing but these bytes can make a JSON document that Python reads and that the standard, or a database, does not.
 _SUSPECTS = (b"\\u0000", b"\\ud", b"\\uD", b"NaN", b"Infinity", b"\x00")
@@ -29,15 +33,17 @@ _IS_HEAD = "giornata.head"
 class BodyLimits:
     """ASGI middleware that reads the whole body, at most `max_json_bytes`, before the app sees the request.
 
-    The list of a dataset's pictures may have `max_dataset_bytes`.
+    A path of `max_bytes_by_path` may have as many bytes as that says.
 
     Bytes for `/v1/blobs/` pass by: they are streamed, and bounded by what their URL was signed for. All of them have
     to keep the `pace`.
     """
 
-    def __init__(self, app: ASGIApp, *, max_json_bytes: int, max_dataset_bytes: int, pace: BodyPace) -> None:
+    def __init__(
+        self, app: ASGIApp, *, max_json_bytes: int, max_bytes_by_path: Mapping[str, int], pace: BodyPace
+    ) -> None:
         self._app, self._pace = app, pace
-        self._max_json_bytes, self._max_dataset_bytes = max_json_bytes, max_dataset_bytes
+        self._max_json_bytes, self._max_bytes_by_path = max_json_bytes, max_bytes_by_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer with the problem that it has."""
@@ -48,10 +54,13 @@ class BodyLimits:
             _check_address(scope)
             receive = self._pace.kept(receive)
             if not scope["path"].startswith(BLOBS_PATH):
-                most = self._max_dataset_bytes if scope["path"] == DATASETS_PATH else self._max_json_bytes
+                most = self._max_bytes_by_path.get(scope["path"], self._max_json_bytes)
                 receive = await self._bounded(receive, most)
         except GiornataError as error:
-            await respond(problem_of(error), {"Connection": "close"})(scope, receive, send)
+            close = {"Connection": "close"}
+            openai = scope["path"].startswith(openai_errors.PATHS)
+            reply = openai_errors.error_reply(error, close) if openai else respond(problem_of(error), close)
+            await reply(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -28,9 +28,20 @@ _TRAIN = {
     "max_train_steps": 1000,
     "rank": 16,
 }
+_GENERATE = {
+    "model": {"name": "stabilityai/stable-diffusion-xl-base-1.0"},
+    "prompts": ["a red fox in the snow", "a blue hare"],
+    "loras": [{"name": "job_0123456789abcdef0123456789", "weight": 0.8}],
+    "seed": 7,
+}
 EXAMPLES: Mapping[str, list[Any]] = {
     "SubmitTrainJob": [{"kind": "train", "name": "my-dog", "spec": _TRAIN, "labels": {"customer": "42"}}],
     "SubmitOwnJob": [{"kind": "x-count", "spec": {"steps": 5}}],
+    "SubmitGenerateJob": [{"kind": "generate", "spec": _GENERATE, "budget_micro_usd": 1_000_000}],
+    "GenerationRequest": [{**_GENERATE, "num_images_per_prompt": 4, "name": "foxes"}],
+    "ImageGenerationRequest": [
+        {"model": "stabilityai/stable-diffusion-xl-base-1.0", "prompt": "a red fox", "n": 2, "size": "1024x1024"}
+    ],
     "ContinueJob": [{"spec": {"max_train_steps": 500}, "name": "my-dog-2"}],
     "ChangeJob": [{"budget_micro_usd": 5_000_000}],
     "UploadRequest": [{"files": [{"sha256": "0" * 64, "size_bytes": 1_048_576, "name": "IMG_0001.jpg"}]}],

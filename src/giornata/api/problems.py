@@ -133,9 +133,14 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONR
 
 def answer_to(request: Request, error: GiornataError) -> JSONResponse:
     """Return the reply to a request that one of our errors ended; what is not the client's fault is logged."""
+    log_defect(request, error)
+    return respond(problem_of(error))
+
+
+def log_defect(request: Request, error: GiornataError) -> None:
+    """Log an error that is not the client's fault."""
     if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("%s %s: %s", request.method, request.url.path, error)
-    return respond(problem_of(error))
 
 
 def internal_problem(request_id: str) -> Problem:
@@ -147,6 +152,15 @@ def internal_problem(request_id: str) -> Problem:
 def faults_of(errors: Iterable[Mapping[str, Any]]) -> tuple[Fault, ...]:
     """Return pydantic's errors as faults; `where` is the path in the body, or `query.limit` and the like."""
     return tuple(_fault(error) for error in errors)
+
+
+def input_faults(request: Request, error: RequestValidationError) -> list[Fault]:
+    """Return the faults of a request that the framework refuses, those of its query among them."""
+    faults: list[Fault] = []
+    for each in error.errors():
+        unknown = unknown_query_faults(request, each)
+        faults += faults_of([each]) if unknown is None else unknown
+    return faults
 
 
 def install_handlers(app: FastAPI) -> None:
@@ -190,11 +204,7 @@ def _on_domain_error(request: Request, error: Exception) -> JSONResponse:
 
 def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    faults: list[Fault] = []
-    for each in error.errors():
-        unknown = unknown_query_faults(request, each)
-        faults += faults_of([each]) if unknown is None else unknown
-    return respond(problem_of(InvalidInput(faults)))
+    return respond(problem_of(InvalidInput(input_faults(request, error))))
 
 
 def _allowed(request: Request) -> str:

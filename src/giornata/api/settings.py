@@ -13,7 +13,8 @@ class ApiSettings:
     for signed URLs are received with `blob_threads`. Pages of
     lists are read and written as JSON with `list_threads`. A key may have `streams_per_key` event streams and
     `waiting_claims_per_key` claims that wait open on one server. A body has at most `max_json_bytes`, the list of a
-    dataset's pictures `max_dataset_bytes`. It has `body_grace_s` to arrive, and a second
+    dataset's pictures `max_dataset_bytes`, and an order of pictures `max_order_bytes`. A request in OpenAI's shape
+    waits `images_wait_s` for its pictures. A body has `body_grace_s` to arrive, and a second
     more for each `body_bytes_per_s` of it that has come: whoever is slower is cut off, and may not keep a thread for
     ever.
     """
@@ -22,6 +23,8 @@ class ApiSettings:
     allowed_origins: tuple[str, ...] = ()
     max_json_bytes: int = 2**20
     max_dataset_bytes: int = 16 * 2**20
+    max_order_bytes: int = 4 * 2**20
+    images_wait_s: float = 300.0
     body_grace_s: float = 30.0
     body_bytes_per_s: int = 4096
     claim_poll_s: float = 0.5

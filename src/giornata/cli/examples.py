@@ -22,6 +22,13 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "    --model ./sd_xl_base_1.0.safetensors --max-cost 0.50 --estimate",
         "giornata train --from config.toml --from dataset.toml \\\n    --standalone -o ./lora --checkpoint-to ./safe",
     ),
+    "generate": (
+        'giornata generate "a red fox in the snow" \\\n'
+        "    --model stabilityai/stable-diffusion-xl-base-1.0 -n 4 -o ./foxes",
+        'giornata generate "a photo of sks dog" --model ./tiny --lora JOB:0.8 \\\n'
+        "    --size 768x512 --steps 20 --scheduler 'DPM++ 2M Karras' --seed 7",
+        "giornata generate --prompts prompts.txt --model ./tiny --no-wait",
+    ),
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),
     "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --limit 5 --json"),
@@ -29,6 +36,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "follow": ("giornata follow last", "giornata follow my-dog -o ./loras"),
     "events": ("giornata events JOB", "giornata events JOB --follow"),
     "logs": ("giornata logs JOB", "giornata logs JOB --follow"),
+    "pictures": ("giornata pictures JOB", "giornata pictures last --limit 20 --json"),
     "checkpoints": ("giornata checkpoints JOB",),
     "download": (
         "giornata download JOB -o ./my-lora",

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from giornata.client.connection import LONG_TIMEOUT, Connection
 from giornata.client.downloads import download_artifacts, download_file
 from giornata.client.follow import follow
+from giornata.client.generation_calls import GenerationCalls
 from giornata.client.model_calls import ModelCalls
 from giornata.client.operator_calls import quoted
 from giornata.client.retry import Backoff
@@ -68,7 +69,7 @@ KEPT_CHECKPOINTS = (
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
-class Client(ModelCalls):
+class Client(GenerationCalls, ModelCalls):
     """A server, seen with one key.
 
     Every method raises the classes of `giornata.domain.errors`. Calls that may be repeated are, on connection

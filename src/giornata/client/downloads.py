@@ -9,6 +9,8 @@ import httpx
 from giornata.client.transfer import download
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.jobs import Artifact, Checkpoint
+from giornata.protocol.order_pictures import OrderPicture
+from giornata.protocol.uploads import Download
 
 _FOLDERS = {".": "_", "..": "__"}
 
@@ -28,18 +30,36 @@ def download_artifacts(
     kept, and `apart` goes into the name of the new one. Raises InvalidInput for a name that leads out of the
     directory, and BlobMismatch for bytes that are not what the server promised.
     """
-    wanted = list(artifacts)
-    named = [(_FOLDERS.get(item.name, item.name), item) for item in wanted]
-    unsafe = [name for name, _ in named if not name or Path(name).name != name]
-    if unsafe:
-        raise InvalidInput(Fault(where=name, message="is not a plain file name") for name in unsafe)
+    named = [(_FOLDERS.get(item.name, item.name), item) for item in artifacts]
+    require_plain_names(name for name, _ in named)
     return tuple(
         download_file(http, item, _place(item, directory / name, apart), progress=progress) for name, item in named
     )
 
 
+def require_plain_names(names: Iterable[str]) -> None:
+    """Raises InvalidInput for names that lead out of a directory: a server says them, and is not trusted that far."""
+    unsafe = [name for name in names if not name or Path(name).name != name]
+    if unsafe:
+        raise InvalidInput(Fault(where=name, message="is not a plain file name") for name in unsafe)
+
+
+def download_picture(http: httpx.Client, picture: OrderPicture, directory: Path) -> Path:
+    """Fetch one picture under its own name. Raises InvalidInput for a picture without a file, and BlobMismatch."""
+    require_plain_names([picture.filename])
+    if picture.request is None or picture.sha256 is None or picture.size_bytes is None:
+        message = f"picture {picture.number} is {picture.state}, and has no file"
+        raise InvalidInput([Fault(where=f"pictures.{picture.number}", message=message)])
+    file = Download(sha256=picture.sha256, size_bytes=picture.size_bytes, request=picture.request)
+    return download_file(http, file, directory / picture.filename)
+
+
 def download_file(
-    http: httpx.Client, item: Artifact | Checkpoint, path: Path, *, progress: Callable[[int], None] | None = None
+    http: httpx.Client,
+    item: Artifact | Checkpoint | Download,
+    path: Path,
+    *,
+    progress: Callable[[int], None] | None = None,
 ) -> Path:
     """Fetch one object, unless the file is there already with the right bytes. Raises BlobMismatch."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +74,7 @@ def _place(item: Artifact, path: Path, apart: str | None) -> Path:
     return path.with_name(f"{path.stem}-{apart}{path.suffix}")
 
 
-def _holds(path: Path, item: Artifact | Checkpoint) -> bool:
+def _holds(path: Path, item: Artifact | Checkpoint | Download) -> bool:
     if not path.is_file() or path.stat().st_size != item.size_bytes:
         return False
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Follows a job's events or log lines over a connection that may break, without loss or repeat."""
+"""Follows a job's events, log lines or pictures over a connection that may break, without loss or repeat."""
 
 import codecs
 from collections.abc import Iterable, Iterator
@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from giornata.client.connection import Connection
 from giornata.domain.errors import GiornataError, Unavailable
 from giornata.protocol.jobs import Event, LogLine
+from giornata.protocol.order_pictures import OrderPicture
 
-I = TypeVar("I", Event, LogLine)  # noqa: E741
+I = TypeVar("I", Event, LogLine, OrderPicture)  # noqa: E741
 
 MAX_MESSAGE_BYTES = 2**24
 

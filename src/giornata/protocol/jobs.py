@@ -118,6 +118,17 @@ class FaultReply(Reply):
     hint: str = ""
 
 
+class PictureCounts(Reply):
+    """How many pictures of an order are in each state. A blocked picture is among those that succeeded."""
+
+    queued: int = 0
+    leased: int = 0
+    paused: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    canceled: int = 0
+
+
 class Job(Reply):
     """A job, whole. `step` is the last one reported; `committed_step` the last one that is safe."""
 
@@ -156,6 +167,7 @@ class Job(Reply):
     error: str | None = None
     faults: tuple[FaultReply, ...] = ()
     result: dict[str, Any] = Field(default_factory=dict)
+    pictures: PictureCounts | None = Field(None, description="Of an order of pictures; left out of lists.")
     retry_of: str | None = None
     attempts: tuple[Attempt, ...] = ()
     urls: JobUrls
@@ -176,6 +188,8 @@ class Estimate(Reply):
 
     spec: dict[str, Any]
     total_steps: int | None
+    pictures: int | None = Field(None, description="Of an order of pictures.")
+    pixel_steps: int | None = Field(None, description="Work of an order: pixels times denoising steps.")
     queue_position: int
     step_s: float | None = Field(None, description="Median seconds per step of comparable finished jobs.")
     run_s: float | None = None

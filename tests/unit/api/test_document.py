@@ -17,6 +17,8 @@ from giornata.protocol.admin import CreateKey, CreateProject
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, ContinueJob, SubmitJob
 from giornata.protocol.models import AddModel
+from giornata.protocol.openai_images import ImageGenerationRequest
+from giornata.protocol.order_pictures import GenerationRequest
 from giornata.protocol.specs import KINDS, TrainSpec
 from giornata.protocol.uploads import CreateDataset, UploadRequest
 
@@ -56,7 +58,10 @@ def test_every_refusal_is_a_problem(document: dict[str, object]) -> None:
     for path, operations in document["paths"].items():  # type: ignore[attr-defined]
         for operation in operations.values():
             for status, response in operation["responses"].items():
-                if int(status) >= 400 and path != "/readyz":
+                if int(status) >= 400 and path == "/v1/images/generations":
+                    schema = response["content"]["application/json"]["schema"]
+                    assert schema == {"$ref": "#/components/schemas/ImageErrorReply"}, status
+                elif int(status) >= 400 and path != "/readyz":
                     assert list(response["content"]) == ["application/problem+json"], (path, status)
 
 
@@ -156,9 +161,11 @@ def test_examples_are_good(document: dict[str, object]) -> None:
     schemas = document["components"]["schemas"]  # type: ignore[index, call-overload]
     models = {
         "SubmitTrainJob": SubmitJob,
+        "SubmitGenerateJob": SubmitJob,
         "SubmitOwnJob": SubmitJob,
         **{model.__name__: model for model in (ContinueJob, ChangeJob, UploadRequest, CreateDataset, CreateKey)},
         "AddModel": AddModel,
+        **{model.__name__: model for model in (GenerationRequest, ImageGenerationRequest)},
         "CreateProject": CreateProject,
         "Problem": Problem,
     }

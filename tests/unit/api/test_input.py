@@ -100,9 +100,16 @@ def test_numbers_that_no_column_holds(served: Served) -> None:
 
 def test_a_body_that_is_too_large(standing: Served) -> None:
     for size_bytes in (2**20 + 1, 5 * 2**20):
-        response = post(standing, b" " * size_bytes)
+        response = post(standing, b" " * size_bytes, "/v1/uploads")
         assert (response.status_code, response.json()["code"]) == (413, "too-large")
-    assert faults(post(standing, b" " * 2**20))
+    assert faults(post(standing, b" " * 2**20, "/v1/uploads"))
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs:estimate", "/v1/generations"])
+def test_an_order_of_pictures_may_be_longer_and_is_bounded_too(standing: Served, path: str) -> None:
+    response = post(standing, b" " * (4 * 2**20 + 1), path)
+    assert (response.status_code, response.json()["code"]) == (413, "too-large")
+    assert faults(post(standing, b" " * 2 * 2**20, path))
 
 
 def test_the_list_of_a_datasets_pictures_may_be_longer_and_is_bounded_too(standing: Served) -> None:
@@ -113,7 +120,7 @@ def test_the_list_of_a_datasets_pictures_may_be_longer_and_is_bounded_too(standi
 
 def test_a_body_of_unknown_length_that_is_too_large(standing: Served) -> None:
     headers = {"Content-Type": "application/json"}
-    chunks = (b" " * 65536 for _ in range(40))
+    chunks = (b" " * 65536 for _ in range(80))
     response = standing.call("POST", "/v1/jobs", standing.keys.member, content=chunks, headers=headers)
     assert (response.status_code, response.json()["code"]) == (413, "too-large")
 

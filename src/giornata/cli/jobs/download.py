@@ -17,6 +17,7 @@ from giornata.cli.ui.text import ago, size
 from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.protocol.jobs import Job
+from giornata.protocol.specs import ORDER_KINDS
 from giornata.protocol.training.file_names import lora_file
 
 
@@ -74,7 +75,8 @@ def download(
 ) -> None:
     """Download and verify the results of a job.
 
-    With JOB@STEP or --checkpoint STEP, the files are made from the checkpoint of that step, even while the job runs.
+    An order's pictures are downloaded as far as they are done. With JOB@STEP or --checkpoint STEP, the files are made
+    from the checkpoint of that step, even while the job runs.
     """
     with reporting(as_json) as out:
         job_id, step = _with_step(job_id)
@@ -83,7 +85,7 @@ def download(
         with connect(settings_of(context)) as client:
             found = find_job(client, job_id)
             if checkpoint is None:
-                files = fetch_results(client, found, output, out)
+                files = fetch_results(client, client.get_job(found), output, out)
             else:
                 files = _from_checkpoint(client, client.get_job(found), checkpoint, output, formats, out)
             out.result({"files": [str(file) for file in files]})
@@ -125,7 +127,7 @@ def _from_checkpoint(
         run_model_code("giornata.diffusion.files.export", words)
         files.append(file)
     for file in files:
-        out.say(f"{file}  {size(file.stat().st_size)}")
+        _say_file(file, out)
     return tuple(files)
 
 
@@ -142,11 +144,17 @@ def folder_faults(folder: Path | None) -> list[Fault]:
     return []
 
 
-def fetch_results(client: Client, job_id: str, folder: Path, out: Output) -> tuple[Path, ...]:
+def fetch_results(client: Client, job: Job, folder: Path, out: Output) -> tuple[Path, ...]:
     """Every result, verified. No file of another job is overwritten. Raises NotFound when there is none yet."""
-    files = client.download(job_id, folder, keep_others=True)
-    if not files:
-        raise NotFound(f"{job_id} has no results yet", hint=f"See its progress with: {giornata('job', job_id)}")
+    files = client.download(job.id, folder, keep_others=True)
     for file in files:
-        out.say(f"{file}  {size(file.stat().st_size)}")
+        _say_file(file, out)
+    if job.kind in ORDER_KINDS:
+        files += client.download_pictures(job.id, folder, progress=lambda _, file: _say_file(file, out))
+    if not files:
+        raise NotFound(f"{job.id} has no results yet", hint=f"See its progress with: {giornata('job', job.id)}")
     return files
+
+
+def _say_file(file: Path, out: Output) -> None:
+    out.say(f"{file}  {size(file.stat().st_size)}")

@@ -1,4 +1,4 @@
-"""`giornata train --estimate`: what a job would take and cost, without submitting it."""
+"""`--estimate` of `giornata train` and `giornata generate`: what a job would take and cost, without submitting it."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +34,11 @@ def estimate_job(
         job = check(asked, settings, fields, copies=Path(copies), others=faults)
         with connect(settings) as client:
             found = client.estimate(send_inputs(client, job, out), priority=job.terms["priority"] or 0)
+    say_estimate(found, out)
+
+
+def say_estimate(found: Estimate, out: Output) -> None:
+    """Print an estimate, and what it rests on."""
     for line in estimate_lines(found):
         out.say(line)
     out.hint(f"  time and cost   {found.basis}")
@@ -44,12 +49,15 @@ def estimate_job(
 
 
 def estimate_lines(found: Estimate) -> list[str]:
-    """Steps, time, cost and start, for people."""
+    """Steps or pictures, time, cost and start, for people."""
     steps = UNKNOWN if found.total_steps is None else str(found.total_steps)
+    work = ("steps", steps)
+    if found.pixel_steps is not None:
+        work = ("pictures", f"{found.pictures}, {found.pixel_steps / 1e6:,.0f} megapixel-steps")
     time = _figure(found.run_s, found.run_s_range, duration)
     price = _figure(found.cost_micro_usd, found.cost_micro_usd_range, format_usd)
     start = UNKNOWN if found.expected_start_at is None else f"{found.expected_start_at:%Y-%m-%d %H:%M} UTC"
-    rows = (("steps", steps), ("time", time), ("cost", price), ("place in the queue", str(found.queue_position)))
+    rows = (work, ("time", time), ("cost", price), ("place in the queue", str(found.queue_position)))
     return [f"{name:<20}{value}" for name, value in (*rows, ("start", start))]
 
 

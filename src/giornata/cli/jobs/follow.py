@@ -7,6 +7,7 @@ import typer
 
 from giornata.cli.jobs.download import fetch_results, folder_faults
 from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.order_progress import finish_order, follow_order
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
@@ -16,6 +17,7 @@ from giornata.client import Client
 from giornata.domain.errors import InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Job
+from giornata.protocol.specs import ORDER_KINDS
 
 FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended, or is paused.")]
 
@@ -46,8 +48,11 @@ def follow(
         if faults := folder_faults(output):
             raise InvalidInput(faults)
         with connect(settings_of(context)) as client:
-            job = watch(client, find_job(client, job_id), out, output=output)
-            status = finish(client, job, output, out)
+            job = client.get_job(find_job(client, job_id))
+            if job.kind in ORDER_KINDS:
+                status = finish_order(*follow_order(client, job, out, output=output), output, out)
+            else:
+                status = finish(client, watch(client, job.id, out, output=output), output, out)
     if status:
         raise typer.Exit(status)
 
@@ -62,7 +67,7 @@ def finish(client: Client, job: Job, output: Path | None, out: Output) -> int:
         if output is None:
             out.hint(f"  download      {giornata('download', job.id, '-o', f'{job.name}-lora')}")
         else:
-            files = fetch_results(client, job.id, output, out)
+            files = fetch_results(client, job, output, out)
     out.result(job.model_dump(mode="json") | ({} if output is None else {"files": [str(file) for file in files]}))
     if job.state is JobState.SUCCEEDED:
         return 0

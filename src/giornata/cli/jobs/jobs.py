@@ -14,7 +14,10 @@ from giornata.cli.ui.text import ago, ahead, cost, duration, standing, steps
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.domain.money import format_rate_usd, format_usd
-from giornata.protocol.jobs import Job, JobPart
+from giornata.protocol.jobs import Attempt, Job, JobPart, PictureCounts
+
+LEASES = 10
+"""Leases of an order that are shown."""
 
 
 def register(app: typer.Typer) -> None:
@@ -86,7 +89,10 @@ def _describe(job: Job, out: Output) -> None:
     out.say(f"  state       {standing(job)}" + (f": {job.waiting_because}" if job.waiting_because else ""))
     if job.next_try_at is not None:
         out.say(f"  next try    {ahead(job.next_try_at)}")
-    out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
+    if job.pictures is None:
+        out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
+    else:
+        out.say(f"  pictures    {job.total_steps}: {_by_state(job.pictures)}")
     out.say(f"  submitted   {ago(job.created_at)}")
     out.say(f"  time        {duration(job.useful_s)} useful, {duration(job.lost_s)} lost")
     each = job.cost_per_useful_step_usd
@@ -99,7 +105,9 @@ def _describe(job: Job, out: Output) -> None:
         out.say(f"  error       {job.error}")
     for fault in job.faults:
         out.say(f"  error       {fault.where}: {fault.message}" + (f" ({fault.hint})" if fault.hint else ""))
-    if job.attempts:
+    if job.attempts and job.pictures is not None:
+        _leases(job, out)
+    elif job.attempts:
         out.say("")
         rows = [
             (
@@ -114,6 +122,25 @@ def _describe(job: Job, out: Output) -> None:
             for a in job.attempts
         ]
         out.table(("attempt", "node", "state", "steps", "safe", "billed", "cost"), rows, right=(3, 4, 5, 6))
+
+
+def _leases(order: Job, out: Output) -> None:
+    """Print the latest leases that began with a picture of the order; they may have pictures of others too."""
+    out.say("")
+    shown = order.attempts[-LEASES:]
+    if len(shown) < len(order.attempts):
+        out.hint(f"the latest {len(shown)} of {len(order.attempts)} leases")
+    rows = [(a.node_name, _lease_state(a), duration(a.billed_s), cost(a.cost_micro_usd)) for a in shown]
+    out.table(("node", "state", "billed", "cost"), rows, right=(2, 3))
+
+
+def _lease_state(lease: Attempt) -> str:
+    return "drawing" if lease.ended_at is None else str(lease.reason)
+
+
+def _by_state(pictures: PictureCounts) -> str:
+    """`3 succeeded, 1 queued`: the states that pictures are in."""
+    return ", ".join(f"{number} {state}" for state, number in pictures.model_dump().items() if number)
 
 
 def _labels(given: list[str]) -> dict[str, str]:

@@ -8,16 +8,17 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BeforeValidator
 
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.model import Message
 from giornata.protocol.specs import TrainSpec, canonical_names
 
-PROSE = frozenset({"sample_prompts"})
+PROSE = frozenset({"sample_prompts", "prompts"})
 """Lists whose items have commas in them."""
 MODEL_NAMES = ("pretrained_model_name_or_path", "model")
 
 
-def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """Values are JSON where they read as JSON (numbers, true, lists), and text otherwise. A list may also be written
-    with commas: target_modules=to_k,to_q.
+def parse_assignments(assignments: Sequence[str], *, spec: type[Message] = TrainSpec) -> dict[str, Any]:
+    """Values are JSON where they read as JSON (numbers, true, lists), and text otherwise. A list of the `spec` may
+    also be written with commas: target_modules=to_k,to_q.
 
     Raises InvalidInput that lists every assignment without an equals sign or a name.
     """
@@ -29,7 +30,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     ]
     if faults:
         raise InvalidInput(faults)
-    return {key.strip(): _as_list(key.strip(), _value(text)) for key, _, text in pairs}
+    return {key.strip(): _as_list(spec, key.strip(), _value(text)) for key, _, text in pairs}
 
 
 def with_model_option(faults: Iterable[Fault], spec: Mapping[str, Any]) -> list[Fault]:
@@ -41,13 +42,13 @@ def with_model_option(faults: Iterable[Fault], spec: Mapping[str, Any]) -> list[
     return [missing, *(fault for fault in faults if fault.where != f"spec.{MODEL_NAMES[0]}")]
 
 
-def _as_list(key: str, value: Any) -> Any:
+def _as_list(spec: type[Message], key: str, value: Any) -> Any:
     """The value as a list, where the field is one and the value was written with commas or is a single item.
 
     A field that is no list, or that understands a text itself, gets the value as it was written.
     """
-    own = next(iter(canonical_names(TrainSpec, {key: value})[0]))
-    field = TrainSpec.model_fields.get(own)
+    own = next(iter(canonical_names(spec, {key: value})[0]))
+    field = spec.model_fields.get(own)
     items = None if field is None or own in PROSE else _items_of(field.annotation)
     if field is None or items is None or not isinstance(value, str | int | float) or isinstance(value, bool):
         return value

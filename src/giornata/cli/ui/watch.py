@@ -75,7 +75,7 @@ def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float],
     task = bar.add_task(job.name, total=job.total_steps or 1, note="")
 
     def shown() -> RenderableType:
-        return Group(Text(_waiting(why), style="dim"), bar.get_renderable()) if why else bar.get_renderable()
+        return Group(Text(waiting_words(why), style="dim"), bar.get_renderable()) if why else bar.get_renderable()
 
     with Live(get_renderable=shown, console=bar.console, refresh_per_second=4) as live:
         try:
@@ -92,13 +92,16 @@ def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float],
     return job
 
 
-def _waiting(why: str) -> str:
-    """Return the reason for waiting, with a hint where a person has to act."""
+def waiting_words(why: str) -> str:
+    """Return the reason for waiting, with a hint where a person has to act. Empty: nothing is said."""
+    if not why:
+        return ""
     waits = why if why.startswith("waiting") else f"waiting: {why}"
     return waits + ("; add one with: giornata node --join URL#KEY" if why.startswith(NO_NODE) else "")
 
 
-def _without_numbers(why: str) -> str:
+def without_numbers(why: str) -> str:
+    """Return a reason in the form by which it is told again only when more than its numbers has changed."""
     return "".join(each for each in why if not each.isdigit())
 
 
@@ -137,9 +140,9 @@ def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[flo
             _say_events(client, job_id, after, out)
             return job
         why = job.waiting_because or ""
-        if why and _without_numbers(why) != told:
-            out.say(_waiting(why))
-        told = _without_numbers(why)
+        if why and without_numbers(why) != told:
+            out.say(waiting_words(why))
+        told = without_numbers(why)
         sleep(POLL_S)
 
 
@@ -213,6 +216,10 @@ SENTENCES: Mapping[str, Callable[[Data], str]] = MappingProxyType(
         ),
         EventType.ARTIFACT_COMMITTED: lambda data: (
             f"result {data.get('name')} ({size(int(data.get('size_bytes', 0)))})"
+        ),
+        EventType.PICTURES_READY: lambda data: (
+            f"{data.get('succeeded')} of {data.get('pictures')} pictures are done"
+            + (f", {data['failed']} failed" if data.get("failed") else "")
         ),
         EventType.NOTICE: _notice,
     }

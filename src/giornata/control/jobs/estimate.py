@@ -19,7 +19,9 @@ from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.estimates import COLLECTED, PUBLISHED_PACES, PublishedPace, published_pace
 from giornata.domain.money import cost_micro_usd
+from giornata.protocol.generation.expand import planned_pictures
 from giornata.protocol.jobs import Estimate, SubmitJob
+from giornata.protocol.specs import ORDER_KINDS
 
 UNKNOWN = "no finished job of this project is like it: same kind, base model and size of a step"
 
@@ -56,10 +58,19 @@ def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
     return Estimate(
         spec=job.spec,
         total_steps=job.total_steps,
+        **_work_of_order(job),
         queue_position=ahead + 1,
         **figures,
         **_instants(expected, now_ms=job.created_at_ms),
     )
+
+
+def _work_of_order(job: JobRecord) -> dict[str, Any]:
+    """Return how many pictures an order has, and their work; nothing for any other job."""
+    if job.kind not in ORDER_KINDS:
+        return {}
+    planned = list(planned_pictures(job.kind, job.spec))
+    return {"pictures": len(planned), "pixel_steps": sum(each.pixel_steps for each in planned)}
 
 
 def _instants(expected: Expectation, *, now_ms: int) -> dict[str, Any]:

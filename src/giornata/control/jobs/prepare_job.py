@@ -17,11 +17,13 @@ from giornata.control.storage.item_faults import few_faults, resolution_faults
 from giornata.control.text_limits import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
+from giornata.protocol.generation.specs import OrderFields
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.model import Message
 from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.specs import (
+    ORDER_KINDS,
     PRETRAIN_KIND,
     TrainSpec,
     canonical_names,
@@ -66,6 +68,8 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         spec["output_name"] = parsed.output_name or output_name_of(request.name or "") or job_id
         spec["seed"] = ctx.names.seed() if parsed.seed is None else parsed.seed
         spec["alpha"] = float(parsed.rank) if parsed.alpha is None else parsed.alpha
+    elif isinstance(parsed, OrderFields) and parsed.seed is None:
+        spec["seed"] = ctx.names.seed()
     now_ms = ctx.clock.now_ms()
     return JobRecord(
         id=job_id,
@@ -101,11 +105,13 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
 
 def _size_faults(ctx: Context, request: SubmitJob) -> Iterable[Fault]:
     """Yield a fault of a spec that is too large: a spec is kept as long as its job, and has no room for data."""
-    most = ctx.policy.max_spec_bytes
+    is_order = request.kind in ORDER_KINDS
+    most = ctx.policy.max_order_bytes if is_order else ctx.policy.max_spec_bytes
     size_bytes = len(json.dumps(request.spec, separators=(",", ":"), ensure_ascii=False).encode())
     if size_bytes > most:
         message = f"has {size_bytes} bytes as JSON; at most {most} are taken"
         hint = "upload large data as files (POST /v1/uploads), make a dataset of them, and name its id in the spec"
+        hint = "divide it into several orders" if is_order else hint
         yield Fault(where="spec", message=message, hint=hint)
 
 

@@ -21,7 +21,8 @@ from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.fleet_share import Bidder
 from giornata.domain.job import JobState
 from giornata.domain.starts import is_late
-from giornata.protocol.jobs import Job, JobPage, JobPart
+from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts
+from giornata.protocol.specs import ORDER_KINDS
 
 
 def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
@@ -89,7 +90,14 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, job.kind)
         because = waiting_because(job, view, found, names=names, missing=missing)
     attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
-    return job_reply(job, attempts, names=names, waiting_because=because, next_try_at=next_try_at(found))
+    reply = job_reply(job, attempts, names=names, waiting_because=because, next_try_at=next_try_at(found))
+    return _with_pictures(tx, reply) if job.kind in ORDER_KINDS else reply
+
+
+def _with_pictures(tx: Transaction, order: Job) -> Job:
+    """Return the reply with the order's pictures counted by state; its step is the number of those that succeeded."""
+    counts = PictureCounts.model_validate(dict(tx.picture_orders.counts(order.id)))
+    return order.model_copy(update={"pictures": counts, "step": counts.succeeded})
 
 
 def _outlook(ctx: Context, tx: Transaction, job: JobRecord) -> Outlook | None:

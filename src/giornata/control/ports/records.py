@@ -146,6 +146,16 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobInShort:
+    """A job without its spec. `image_format` is that of an order of pictures, and None for other jobs."""
+
+    id: str
+    name: str
+    state: str
+    image_format: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
     """An attempt's row with what is billed for it: its share of the node's price while it shared the node."""
 

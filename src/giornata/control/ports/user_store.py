@@ -18,6 +18,7 @@ from giornata.control.ports.records import (
     EventRecord,
     FinishedRecord,
     ItemRecord,
+    JobInShort,
     JobRecord,
     KeyRecord,
     LogRecord,
@@ -148,6 +149,9 @@ class JobReads(Protocol):
     """Queries that read jobs and nodes."""
 
     def get(self, job_id: str, *, project_id: str) -> JobRecord | None: ...
+
+    def in_short(self, job_id: str, *, project_id: str) -> JobInShort | None:
+        """Return what is told of an order beside its pictures, without reading its spec whole."""
 
     def exists(self, job_id: str, *, project_id: str) -> bool:
         """Return True when the project has this job. Reads nothing of it."""

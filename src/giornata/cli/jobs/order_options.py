@@ -1,0 +1,176 @@
+"""The options of `giornata generate`, turned into an order and checked whole."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from giornata.cli.jobs.base_models import sent_name
+from giornata.cli.jobs.budget import micro_usd
+from giornata.cli.jobs.spec_options import parse_assignments
+from giornata.cli.options import check_job_name
+from giornata.cli.ui.text import parse_size
+from giornata.control.jobs.spec_faults import parse_spec
+from giornata.domain.errors import Fault, InvalidInput, collecting
+from giornata.protocol.generation.request_fields import SpecFields, spec_fields
+from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec
+
+OPTIONS = {
+    "prompts": "PROMPT",
+    "model": "--model",
+    "loras": "--lora",
+    "num_images_per_prompt": "--count",
+    "width": "--size",
+    "height": "--size",
+    "num_inference_steps": "--steps",
+    "guidance_scale": "--guidance",
+    "scheduler": "--scheduler",
+    "seed": "--seed",
+    "negative_prompt": "--negative",
+}
+"""Fields of the spec, and the option that sets each."""
+SIZE = re.compile(r"([0-9]{1,5})[x×]([0-9]{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderOptions:
+    """The options of the command that say what is drawn, as they were typed."""
+
+    prompts: Sequence[str]
+    prompts_file: Path | None = None
+    model: str | None = None
+    loras: Sequence[str] | None = None
+    count: int | None = None
+    size: str | None = None
+    steps: int | None = None
+    guidance: float | None = None
+    scheduler: str | None = None
+    seed: int | None = None
+    negative: str | None = None
+    assignments: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderTerms:
+    """The options of the command that say how the order stands in the queue, as they were typed."""
+
+    name: str | None = None
+    priority: int = 0
+    max_cost: str | None = None
+    min_vram: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedOrder:
+    """An order, found good as far as can be told without the server."""
+
+    fields: SpecFields
+    terms: dict[str, Any]
+    """Keyword arguments of `Client.submit` beside the spec."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec as it is sent."""
+        return self.fields.spec
+
+
+def check_order(asked: OrderOptions, terms: OrderTerms, others: Iterable[Fault] = ()) -> CheckedOrder:
+    """Check an order. Raises InvalidInput with all faults of the spec and of the options, and `others`."""
+    faults = list(others)
+    fields = _fields(asked, faults)
+    faults += [*fields.faults, *_as_options(_spec_faults(fields.spec))]
+    given: dict[str, Any] = {"name": terms.name, "priority": terms.priority}
+    with collecting(faults):
+        if terms.max_cost is not None:
+            given["budget_micro_usd"] = micro_usd(terms.max_cost, where="--max-cost")
+    with collecting(faults):
+        if terms.min_vram is not None:
+            given["min_vram_bytes"] = parse_size(terms.min_vram, option="--min-vram")
+    with collecting(faults):
+        check_job_name(terms.name)
+    if faults:
+        raise InvalidInput(faults)
+    return CheckedOrder(fields=fields, terms=given)
+
+
+@contextmanager
+def in_options() -> Iterator[None]:
+    """Name the options instead of fields of the spec in faults that the server finds."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(_as_options(error.faults)) from None
+
+
+def _fields(asked: OrderOptions, faults: list[Fault]) -> SpecFields:
+    """Return the fields that the options stand for; what cannot be read is added to `faults`."""
+    lines, side_lengths, assigned = list[str](), dict[str, int](), dict[str, Any]()
+    with collecting(faults):
+        lines = _lines(asked.prompts_file)
+    with collecting(faults):
+        side_lengths = _side_lengths(asked.size)
+    with collecting(faults):
+        assigned = parse_assignments(asked.assignments, spec=GenerateSpec)
+    options = {
+        "prompts": [*asked.prompts, *lines] or None,
+        "model": None if asked.model is None else sent_name(asked.model),
+        "loras": asked.loras and list(asked.loras),
+        "num_images_per_prompt": asked.count,
+        **side_lengths,
+        "num_inference_steps": asked.steps,
+        "guidance_scale": asked.guidance,
+        "scheduler": asked.scheduler,
+        "seed": asked.seed,
+        "negative_prompt": asked.negative,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return spec_fields(given | assigned)
+
+
+def _side_lengths(size: str | None) -> dict[str, int]:
+    if size is None:
+        return {}
+    found = SIZE.fullmatch(size.strip())
+    if found is None:
+        raise InvalidInput([Fault(where="--size", message=f"{size!r} is not WIDTHxHEIGHT", hint="--size 1024x1024")])
+    return {"width": int(found[1]), "height": int(found[2])}
+
+
+def _lines(file: Path | None) -> list[str]:
+    """The prompts of a file, one on each line; empty lines are left out. Raises InvalidInput."""
+    if file is None:
+        return []
+    try:
+        return [line.strip() for line in file.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "is not a text in UTF-8"
+        raise InvalidInput(
+            [Fault(where="--prompts", message=f"{file}: {said}", hint="a prompt on each line")]
+        ) from None
+
+
+def _spec_faults(spec: dict[str, Any]) -> Iterable[Fault]:
+    said = dict[str, Fault]()
+    if "model" not in spec:
+        hint = "give a name of giornata models, a hub id, or a folder from: giornata tiny-model DIR"
+        said["spec.model"] = Fault(where="spec.model", message="no base model is given", hint=hint)
+    if not {"prompts", "pictures"} & spec.keys():
+        hint = 'such as: giornata generate "a red fox" --model MODEL'
+        said["spec.prompts"] = Fault(where="spec.prompts", message="no prompt is given", hint=hint)
+    _, faults = parse_spec(GENERATE_KIND, spec)
+    yield from said.values()
+    yield from (each for each in faults if each.where not in said)
+
+
+def _as_options(faults: Iterable[Fault]) -> list[Fault]:
+    return [replace(fault, where=_option(fault.where)) for fault in faults]
+
+
+def _option(where: str) -> str:
+    """Return the option that sets the field; of several prompts the number of the one, from 1."""
+    field, _, rest = where.removeprefix("spec.").partition(".")
+    if not where.startswith("spec.") or field not in OPTIONS:
+        return where
+    return f"{OPTIONS[field]} {int(rest) + 1}" if field == "prompts" and rest.isdigit() else OPTIONS[field]

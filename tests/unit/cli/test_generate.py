@@ -1,0 +1,154 @@
+"""`giornata generate`, `pictures`, `download` and `follow` for orders of pictures."""
+
+import threading
+
+import pytest
+from tests.fixtures.drawn_orders import DrawingNode, drawn_bytes
+
+from giornata.cli.jobs.order_options import OrderOptions, OrderTerms, check_order
+
+ASKED = ("generate", "a red fox", "--model", "some/model", "--size", "64x64")
+
+
+@pytest.fixture
+def drawing(served):
+    """A node that draws in another thread until something was there to draw."""
+
+    def start(**how):
+        def draw():
+            node = DrawingNode(served=served)
+            while not node.work(**how):
+                pass
+
+        thread = threading.Thread(target=draw, daemon=True)
+        thread.start()
+        return thread
+
+    return start
+
+
+def only_job(served):
+    (job,) = served.client(served.keys.admin).jobs(include=["spec"])
+    return job
+
+
+def test_pictures_are_downloaded_as_they_are_done_and_named_by_order_and_number(run, drawing, served, tmp_path):
+    node = drawing()
+    done = run(*ASKED, "-n", "3", "--seed", "5", "--name", "foxes", "-o", str(tmp_path / "out"))
+    node.join()
+    assert done.status == 0, done.errors
+    job = only_job(served)
+    names = [f"foxes-{job.id[-6:]}-{number:04d}.png" for number in range(3)]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == names
+    assert [(tmp_path / "out" / name).read_bytes() for name in names] == [drawn_bytes(seed) for seed in (5, 6, 7)]
+    assert f"{job.id} succeeded: 3 pictures" in done.output
+
+
+def test_options_are_fields_of_the_spec(tmp_path):
+    (tmp_path / "prompts.txt").write_text("a hare\n\na fox\n")
+    options = OrderOptions(
+        prompts=["a bear"],
+        prompts_file=tmp_path / "prompts.txt",
+        model="some/model",
+        loras=["job_1:0.8", "other"],
+        count=2,
+        size="1216x896",
+        steps=20,
+        guidance=5.5,
+        scheduler="Euler a",
+        seed=9,
+        negative="rain",
+        assignments=["clip_skip=2", "prompt_loras={}"],
+    )
+    terms = OrderTerms(name="animals", priority=3, max_cost="0.50", min_vram="12GB")
+    order = check_order(options, terms)
+    assert order.spec == {
+        "prompts": ["a bear", "a hare", "a fox"],
+        "model": {"name": "some/model"},
+        "loras": [{"name": "job_1", "weight": 0.8}, {"name": "other"}],
+        "num_images_per_prompt": 2,
+        "width": 1216,
+        "height": 896,
+        "num_inference_steps": 20,
+        "guidance_scale": 5.5,
+        "scheduler": "Euler a",
+        "seed": 9,
+        "negative_prompt": "rain",
+        "clip_skip": 2,
+        "prompt_loras": {},
+    }
+    memory = 12_000_000_000
+    assert order.terms == {"name": "animals", "priority": 3, "budget_micro_usd": 500_000, "min_vram_bytes": memory}
+
+
+def test_order_is_placed_with_its_terms(run):
+    terms = ("--name", "foxes", "--priority", "3", "--max-cost", "0.50", "--min-vram", "12GB")
+    job = run(*ASKED, *terms, "-n", "2", "--no-wait", "--json").json
+    found = [job[name] for name in ("name", "priority", "budget_micro_usd", "min_vram_bytes", "total_steps")]
+    assert found == ["foxes", 3, 500_000, 12_000_000_000, 2]
+
+
+def test_all_faults_come_at_once_and_name_the_options(run, served, tmp_path):
+    done = run(
+        *("generate", "a (red fox", "--size", "65x64", "--scheduler", "nope", "--lora", "", "--max-cost", "much"),
+        *("--min-vram", "12", "--set", "sede=1", "--no-wait", "-o", str(tmp_path)),
+    )
+    assert done.status == 2
+    for word in ("PROMPT", "--model", "--size", "--scheduler", "--max-cost", "--min-vram", "spec.sede", "--output"):
+        assert word in done.errors, word
+    assert not list(served.client(served.keys.admin).jobs())
+
+
+def test_no_prompt_a_bad_size_and_a_missing_file_of_prompts_are_faults(run, tmp_path):
+    assert "PROMPT: no prompt is given" in run("generate", "--model", "m").errors
+    assert "--size: 'large' is not WIDTHxHEIGHT" in run("generate", "a", "--model", "m", "--size", "large").errors
+    missing = run("generate", "--model", "m", "--prompts", str(tmp_path / "none.txt"))
+    assert missing.status == 2 and "--prompts" in missing.errors
+
+
+def test_estimate_places_nothing(run, served):
+    done = run(*ASKED, "-n", "4", "--steps", "10", "--estimate")
+    assert done.status == 0 and "4, 0 megapixel-steps" in done.output
+    assert not list(served.client(served.keys.admin).jobs())
+
+
+def test_order_without_waiting_is_followed_and_fetched_later(run, served, drawing, tmp_path):
+    order = run(*ASKED, "-n", "2", "--no-wait", "--json").json["id"]
+    assert run("download", order, "-o", str(tmp_path / "none")).status == 1
+    node = drawing()
+    followed = run("follow", order, "-o", str(tmp_path / "one"), "--json")
+    node.join()
+    assert followed.status == 0 and len(followed.json["files"]) == 2
+    fetched = run("download", order, "-o", str(tmp_path / "two"), "--json")
+    files = [file.rsplit("/", 1)[1] for file in followed.json["files"]]
+    assert sorted(file.rsplit("/", 1)[1] for file in fetched.json["files"]) == sorted(files)
+
+
+def test_blocked_and_failed_pictures_are_counted_at_the_end(run, drawing, tmp_path):
+    node = drawing(blocked=(1,))
+    done = run(*ASKED, "-n", "3", "-o", str(tmp_path / "out"))
+    node.join()
+    assert "3 pictures, 1 blocked" in done.output
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_canceled_order_ends_with_status_1(run, served):
+    order = run(*ASKED, "--no-wait", "--json").json["id"]
+    run("cancel", order)
+    assert run("follow", order).status == 1
+
+
+def test_pictures_are_listed_by_number(run, drawing):
+    order = run(*ASKED, "-n", "3", "--seed", "1", "--no-wait", "--json").json["id"]
+    drawing(blocked=(1,)).join()
+    rows = [line.split("\t") for line in run("pictures", order).output.splitlines()]
+    assert rows[0] == ["number", "state", "seed", "size", "prompt"]
+    assert [row[:3] for row in rows[1:]] == [
+        ["0", "succeeded", "1"],
+        ["1", "succeeded, blocked", "2"],
+        ["2", "succeeded", "3"],
+    ]
+    some = run("pictures", order, "--limit", "2")
+    assert (
+        "there are more" in some.output and len(run("pictures", order, "--limit", "2", "--json").json["items"]) == 2
+    )
