@@ -1,5 +1,7 @@
 """Rows are denoised as diffusers' pipelines do it: bit for bit when alone, within a level of 255 in a batch."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,37 +24,44 @@ from tests.fixtures.drawing import (
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.sampling.decoded import picture_of
 from giornata.diffusion.sampling.denoising import Denoiser
+from giornata.protocol.generation.samplers import SAMPLERS
+from giornata.protocol.generation.schedulers import all_schedulers
 
-SCHEDULERS: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {
-    "euler": ("EulerDiscreteScheduler", ()),
-    "euler_a": ("EulerAncestralDiscreteScheduler", ()),
-    "ddim": ("DDIMScheduler", ()),
-    "dpmpp_2m_karras": ("DPMSolverMultistepScheduler", (("use_karras_sigmas", True),)),
-    "dpmpp_2m_sde": ("DPMSolverMultistepScheduler", (("algorithm_type", "sde-dpmsolver++"),)),
-    "dpmpp_2s": ("DPMSolverSinglestepScheduler", ()),
-    "unipc": ("UniPCMultistepScheduler", ()),
-    "heun": ("HeunDiscreteScheduler", ()),
-    "dpm2": ("KDPM2DiscreteScheduler", ()),
-    "dpm2_a": ("KDPM2AncestralDiscreteScheduler", ()),
-    "pndm": ("PNDMScheduler", (("skip_prk_steps", True),)),
-    "ddpm": ("DDPMScheduler", ()),
-    "deis": ("DEISMultistepScheduler", ()),
-    "lcm": ("LCMScheduler", ()),
-}
+OWN = [sampler.name for sampler in SAMPLERS]
+FEW = ("euler", "euler_ancestral", "heun", "pndm", "dpmpp_2m")
+"""One of each sort: noise in each step, two evaluations a step, more timesteps than steps, state across steps."""
+
+
+def _cases(first: Sequence[str]) -> list[Any]:
+    """Both families and all schedulers; what is not among the first ones takes long together."""
+    found = []
+    for family in ("sdxl", "sd15"):
+        quick = first if family == "sdxl" else FEW
+        found += [
+            pytest.param(family, name, marks=() if name in quick else pytest.mark.long, id=f"{family}-{name}")
+            for name in all_schedulers()
+        ]
+    return found
+
+
+def _wanted(name: str) -> Wanted:
+    scheduler = all_schedulers()[name]
+    return Wanted(class_name=scheduler.class_name, settings=tuple(scheduler.settings.items()))
+
+
+@pytest.fixture
+def bases(tiny_base: BaseModel, tiny_sd15_base: BaseModel) -> dict[str, BaseModel]:
+    return {"sdxl": tiny_base, "sd15": tiny_sd15_base}
 
 
 @pytest.fixture(params=["sdxl", "sd15"])
-def base(request: pytest.FixtureRequest, tiny_base: BaseModel, tiny_sd15_base: BaseModel) -> BaseModel:
-    return tiny_base if request.param == "sdxl" else tiny_sd15_base
+def base(request: pytest.FixtureRequest, bases: dict[str, BaseModel]) -> BaseModel:
+    return bases[request.param]
 
 
-@pytest.fixture(params=list(SCHEDULERS))
-def wanted(request: pytest.FixtureRequest) -> Wanted:
-    class_name, settings = SCHEDULERS[request.param]
-    return Wanted(class_name=class_name, settings=settings)
-
-
-def test_a_text_row_alone_equals_the_pipeline(base: BaseModel, wanted: Wanted) -> None:
+@pytest.mark.parametrize(("family", "name"), _cases([*OWN, "dpmpp_2m_karras"]))
+def test_a_text_row_alone_equals_the_pipeline(bases: dict[str, BaseModel], family: str, name: str) -> None:
+    base, wanted = bases[family], _wanted(name)
     pipeline = pipeline_of(base, wanted)
     theirs = pipeline(**asked(wanted), height=SIDE_PX, width=SIDE_PX, output_type="latent").images
 
@@ -61,7 +70,9 @@ def test_a_text_row_alone_equals_the_pipeline(base: BaseModel, wanted: Wanted) -
     assert torch.equal(ours, theirs)
 
 
-def test_an_image_row_alone_equals_the_pipeline(base: BaseModel, wanted: Wanted) -> None:
+@pytest.mark.parametrize(("family", "name"), _cases(OWN))
+def test_an_image_row_alone_equals_the_pipeline(bases: dict[str, BaseModel], family: str, name: str) -> None:
+    base, wanted = bases[family], _wanted(name)
     pipeline = pipeline_of(base, wanted, "Img2Img")
     theirs = pipeline(**asked(wanted), image=photo(), strength=wanted.strength, output_type="latent").images
 
@@ -70,7 +81,9 @@ def test_an_image_row_alone_equals_the_pipeline(base: BaseModel, wanted: Wanted)
     assert torch.equal(ours, theirs)
 
 
-def test_an_inpainting_row_alone_equals_the_pipeline(base: BaseModel, wanted: Wanted) -> None:
+@pytest.mark.parametrize(("family", "name"), _cases(OWN))
+def test_an_inpainting_row_alone_equals_the_pipeline(bases: dict[str, BaseModel], family: str, name: str) -> None:
+    base, wanted = bases[family], _wanted(name)
     [ours] = finished(base, inpainting_row(base, wanted))
 
     assert torch.equal(ours, _inpainted(base, wanted))
@@ -118,8 +131,8 @@ def test_a_finished_picture_equals_the_pipelines_picture(base: BaseModel) -> Non
 
 def test_rows_that_join_and_leave_are_within_a_level_of_themselves_alone(base: BaseModel) -> None:
     all_wanted = [
-        Wanted(class_name=class_name, settings=settings, seed=seed, steps=3 + seed % 4, guidance=(6.0, 1.0)[seed % 2])
-        for seed, (class_name, settings) in enumerate(SCHEDULERS.values())
+        replace(_wanted(name), seed=seed, steps=3 + seed % 4, guidance=(6.0, 1.0)[seed % 2])
+        for seed, name in enumerate(OWN)
     ]
     alone = [finished(base, text_row(base, wanted))[0] for wanted in all_wanted]
 

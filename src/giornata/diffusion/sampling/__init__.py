@@ -1,1 +1,1 @@
-"""Draws pictures: rows that share passes of a UNet (read rows, then denoising), and the samples and sheets of a job."""
+"""Draws pictures: rows that share passes of a UNet (read rows, then denoising), and a job's samples and sheets."""

@@ -3,7 +3,8 @@
 Each ControlNet runs once for all rows that it steers, or once for each length of their prompts: it takes no mask of
 tokens. A row without ControlNet is given zeros.
 
-Shapes: as in `denoising`; K of the B rows are steered by one ControlNet.
+Shapes: B rows of a pass; K of them are steered by one ControlNet; L tokens; D the UNet's cross-attention width; C, H,
+W of the latents.
 """
 
 from collections import defaultdict
@@ -14,6 +15,23 @@ from typing import Any
 import torch
 
 from giornata.diffusion.sampling.rows import RowControl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassInputs:
+    """The inputs of one pass of the UNet. `mask_BL` is None where all prompts are equally long."""
+
+    sample_BCHW: torch.Tensor
+    timesteps_B: torch.Tensor
+    hidden_BLD: torch.Tensor
+    mask_BL: torch.Tensor | None
+    added: Mapping[str, torch.Tensor] | None
+
+    def lengths(self) -> list[int]:
+        """Return the number of tokens of each row's prompt."""
+        if self.mask_BL is None:
+            return [self.hidden_BLD.shape[1]] * self.hidden_BLD.shape[0]
+        return [int(count) for count in self.mask_BL.sum(dim=1).tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,56 +46,36 @@ class Residuals:
         return {"down_block_additional_residuals": self.down, "mid_block_additional_residual": self.middle_BCHW}
 
 
-def control_residuals(
-    acting: Sequence[Sequence[RowControl]],
-    sample_BCHW: torch.Tensor,
-    timesteps_B: torch.Tensor,
-    hidden_BLD: torch.Tensor,
-    mask_BL: torch.Tensor | None,
-    added: Mapping[str, torch.Tensor] | None,
-) -> Residuals:
+def control_residuals(acting: Sequence[Sequence[RowControl]], given: PassInputs) -> Residuals:
     """Return the sum of what the ControlNets of each row add. `acting` holds those of each row of the pass; a row's
-    first ControlNet is added before its second, as diffusers does it."""
+    first ControlNet is added before its second, as diffusers does it. Raises ValueError when no row has one."""
     total: Residuals | None = None
-    lengths = _lengths(hidden_BLD, mask_BL)
+    lengths = given.lengths()
     for turn in range(max(len(controls) for controls in acting)):
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row, controls in enumerate(acting):
             if turn < len(controls):
                 groups[id(controls[turn].model), lengths[row]].append(row)
         for (_, length), rows in groups.items():
-            controls = [acting[row][turn] for row in rows]
-            found = _forward(controls, rows, length, sample_BCHW, timesteps_B, hidden_BLD, added)
+            found = _forward([acting[row][turn] for row in rows], rows, length, given)
             total = _summed(total, found, rows, len(acting))
     if total is None:
         raise ValueError("no row has a ControlNet that acts")
     return total
 
 
-def _lengths(hidden_BLD: torch.Tensor, mask_BL: torch.Tensor | None) -> list[int]:
-    if mask_BL is None:
-        return [hidden_BLD.shape[1]] * hidden_BLD.shape[0]
-    return [int(count) for count in mask_BL.sum(dim=1).tolist()]
-
-
-def _forward(
-    controls: Sequence[RowControl],
-    rows: Sequence[int],
-    length: int,
-    sample_BCHW: torch.Tensor,
-    timesteps_B: torch.Tensor,
-    hidden_BLD: torch.Tensor,
-    added: Mapping[str, torch.Tensor] | None,
-) -> Residuals:
+def _forward(controls: Sequence[RowControl], rows: Sequence[int], length: int, given: PassInputs) -> Residuals:
     """Run one ControlNet for the rows that it steers. Each row has its own weight."""
-    at = torch.tensor(rows, device=sample_BCHW.device)
-    weights_K111 = torch.tensor([control.weight for control in controls], device=sample_BCHW.device).view(-1, 1, 1, 1)
+    device = given.sample_BCHW.device
+    of_all = len(rows) == len(given.sample_BCHW)
+    at = slice(None) if of_all else torch.tensor(rows, device=device)
+    weights_K111 = torch.tensor([control.weight for control in controls], device=device).view(-1, 1, 1, 1)
     down, middle = controls[0].model(
-        sample_BCHW[at],
-        timesteps_B[at],
-        encoder_hidden_states=hidden_BLD[at, :length],
+        given.sample_BCHW[at],
+        given.timesteps_B[at],
+        encoder_hidden_states=given.hidden_BLD[at, :length],
         controlnet_cond=torch.cat([control.image_13HW for control in controls]),
-        added_cond_kwargs=None if added is None else {name: value[at] for name, value in added.items()},
+        added_cond_kwargs=None if given.added is None else {name: each[at] for name, each in given.added.items()},
         return_dict=False,
     )
     scaled = [(each * weights_K111).to(each.dtype) for each in (*down, middle)]
@@ -85,13 +83,14 @@ def _forward(
 
 
 def _summed(total: Residuals | None, found: Residuals, rows: Sequence[int], of: int) -> Residuals:
-    """Add what was found for some rows to what all rows have so far."""
+    """Add what was found for some of the rows to what all of them have so far."""
     if total is None and len(rows) == of:
         return found
     at = torch.tensor(rows, device=found.middle_BCHW.device)
     parts = (*found.down, found.middle_BCHW)
-    before = (
-        [each.new_zeros(of, *each.shape[1:]) for each in parts] if total is None else [*total.down, total.middle_BCHW]
-    )
+    if total is None:
+        before = [each.new_zeros(of, *each.shape[1:]) for each in parts]
+    else:
+        before = [*total.down, total.middle_BCHW]
     added = [old.index_add(0, at, new) for old, new in zip(before, parts, strict=True)]
     return Residuals(down=tuple(added[:-1]), middle_BCHW=added[-1])

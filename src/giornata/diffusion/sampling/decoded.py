@@ -34,7 +34,7 @@ def mask_of(mask: Image.Image, *, width: int, height: int) -> torch.Tensor:
 def control_of(image: Image.Image, *, width: int, height: int) -> torch.Tensor:
     """Return pixels_13HW in 0 … 1 of a control picture."""
     processor = _processor(do_convert_rgb=True, do_normalize=False)
-    return processor.preprocess(image, height=height, width=width).to(torch.float32)
+    return processor.preprocess(image, height=height, width=width).to(torch.float32).contiguous()
 
 
 def let_large_be_tiled(vae: Any, *, side_px: int = LARGE_SIDE_PX) -> None:

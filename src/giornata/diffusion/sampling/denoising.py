@@ -9,13 +9,13 @@ then the other rows; L tokens; D, P as in `rows`; C, H, W of the latents.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 
-from giornata.diffusion.sampling.controls import Residuals, control_residuals
+from giornata.diffusion.sampling.controls import PassInputs, Residuals, control_residuals
 from giornata.diffusion.sampling.rows import DenoisingRow
 
 
@@ -59,22 +59,16 @@ class Denoiser:
     def predict(self, rows: Sequence[DenoisingRow]) -> list[torch.Tensor]:
         """Return each row's prediction, 1CHW, after guidance. No row changes, so a failed call can be repeated."""
         conditions = self._conditions_of(tuple(rows))
-        inputs = [row.model_input() for row in rows]
-        sample_BCHW = torch.cat([inputs[place] for place in conditions.order])
-        times = [float(row.schedule.timestep) for row in rows]
-        timesteps_B = torch.tensor([times[place] for place in conditions.order], device=sample_BCHW.device)
-        given: dict[str, Any] = {
-            "encoder_hidden_states": conditions.hidden_BLD,
-            "added_cond_kwargs": conditions.added,
-        }
-        residuals = self._residuals(rows, conditions, sample_BCHW, timesteps_B)
+        given = _inputs(rows, conditions)
+        residuals = _residuals(rows, conditions, given)
         with self._chosen_loras(rows, conditions):
             answer_BCHW = self._unet(
-                sample_BCHW,
-                timesteps_B,
-                encoder_attention_mask=conditions.mask_BL,
+                given.sample_BCHW,
+                given.timesteps_B,
+                encoder_hidden_states=given.hidden_BLD,
+                encoder_attention_mask=given.mask_BL,
                 timestep_cond=conditions.timestep_condition_BT,
-                **given,
+                added_cond_kwargs=given.added,
                 **({} if residuals is None else residuals.of_unet()),
                 return_dict=False,
             )[0]
@@ -96,24 +90,25 @@ class Denoiser:
             return nullcontext()
         return self._loras.rows([rows[place].loras for place in conditions.order])
 
-    def _residuals(
-        self,
-        rows: Sequence[DenoisingRow],
-        conditions: PassConditions,
-        sample_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-    ) -> Residuals | None:
-        acting = [rows[place].active_controls() for place in conditions.order]
-        if not any(acting):
-            return None
-        return control_residuals(
-            acting,
-            sample_BCHW[:, : rows[0].latents_1CHW.shape[1]],
-            timesteps_B,
-            conditions.hidden_BLD,
-            conditions.mask_BL,
-            conditions.added,
-        )
+
+def _inputs(rows: Sequence[DenoisingRow], conditions: PassConditions) -> PassInputs:
+    inputs = [row.model_input() for row in rows]
+    times = [float(row.schedule.timestep) for row in rows]
+    return PassInputs(
+        sample_BCHW=torch.cat([inputs[place] for place in conditions.order]),
+        timesteps_B=torch.tensor([times[place] for place in conditions.order], device=inputs[0].device),
+        hidden_BLD=conditions.hidden_BLD,
+        mask_BL=conditions.mask_BL,
+        added=conditions.added,
+    )
+
+
+def _residuals(rows: Sequence[DenoisingRow], conditions: PassConditions, given: PassInputs) -> Residuals | None:
+    acting = [rows[place].active_controls() for place in conditions.order]
+    if not any(acting):
+        return None
+    latent_channels = rows[0].latents_1CHW.shape[1]
+    return control_residuals(acting, replace(given, sample_BCHW=given.sample_BCHW[:, :latent_channels]))
 
 
 def is_guided(unet: Any, row: DenoisingRow) -> bool:

@@ -103,7 +103,7 @@ def inpainting(
 
 
 def _skip_draw(base: BaseModel, like_1Chw: torch.Tensor, generator: torch.Generator) -> None:
-    """Draw what the pipeline of diffusers draws to encode the masked picture, which a UNet of 4 channels never sees."""
+    """Draw what the pipeline of diffusers draws for the masked picture, which a UNet of 4 channels never sees."""
     randn_tensor(like_1Chw.shape, generator=generator, dtype=base.vae.dtype)
 
 

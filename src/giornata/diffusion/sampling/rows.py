@@ -18,16 +18,16 @@ class TextCondition(Protocol):
     them."""
 
     @property
-    def prompt_LD(self) -> torch.Tensor: ...
+    def prompt_LD(self) -> torch.Tensor: ...  # noqa: N802
 
     @property
-    def pooled_P(self) -> torch.Tensor | None: ...
+    def pooled_P(self) -> torch.Tensor | None: ...  # noqa: N802
 
     @property
-    def negative_LD(self) -> torch.Tensor: ...
+    def negative_LD(self) -> torch.Tensor: ...  # noqa: N802
 
     @property
-    def negative_pooled_P(self) -> torch.Tensor | None: ...
+    def negative_pooled_P(self) -> torch.Tensor | None: ...  # noqa: N802
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
