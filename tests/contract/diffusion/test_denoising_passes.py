@@ -9,7 +9,6 @@ import torch
 from diffusers import ControlNetModel
 from tests.fixtures.drawing import (
     SIDE_PX,
-    Said,
     Wanted,
     asked,
     finished,
@@ -26,6 +25,7 @@ from tests.fixtures.drawing import (
 from torch.nn import functional
 
 from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.encode.prompt_embeds import PromptEmbeds
 from giornata.diffusion.sampling import initial_latents
 from giornata.diffusion.sampling.decoded import control_of, mask_of, picture_of, spared
 from giornata.diffusion.sampling.denoising import Denoiser
@@ -163,7 +163,7 @@ def test_a_base_that_predicts_velocities_equals_the_pipeline(base: BaseModel, ze
 def test_a_row_with_a_longer_prompt_is_within_a_level_of_itself_alone(base: BaseModel) -> None:
     wanted = Wanted()
     short, long = said(base, wanted), said(base, Wanted(prompt="a green star"))
-    twice = Said(
+    twice = PromptEmbeds(
         prompt_LD=torch.cat([long.prompt_LD] * 2),
         pooled_P=long.pooled_P,
         negative_LD=torch.cat([long.negative_LD] * 2),

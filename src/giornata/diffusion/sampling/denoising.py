@@ -7,23 +7,17 @@ Shapes: R rows; G of them guided; B = R + G rows of a pass: the negative halves 
 then the other rows; L tokens; D, P as in `rows`; C, H, W of the latents.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn import functional
 
+from giornata.diffusion.adapter.row_adapters import RowAdapters
 from giornata.diffusion.sampling.controls import PassInputs, Residuals, control_residuals
 from giornata.diffusion.sampling.rows import DenoisingRow
-
-
-class LoraRows(Protocol):
-    """The LoRAs of a UNet, chosen row by row around one forward pass."""
-
-    def rows(self, weights: Sequence[Mapping[str, float]]) -> AbstractContextManager[object]:
-        """Within, each row of a pass acts with its own LoRAs, by key and weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +39,7 @@ class PassConditions:
 class Denoiser:
     """Denoises rows with one UNet. `loras` are the LoRAs of the UNet, if it has any."""
 
-    def __init__(self, unet: Any, *, loras: LoraRows | None = None) -> None:
+    def __init__(self, unet: Any, *, loras: RowAdapters | None = None) -> None:
         self._unet, self._loras = unet, loras
         self._of_rows: tuple[DenoisingRow, ...] = ()
         self._conditions: PassConditions | None = None

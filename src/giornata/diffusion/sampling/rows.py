@@ -1,33 +1,16 @@
 """One picture while it is denoised. Rows share the forward passes of a UNet; nothing else of a row is another's.
 
-Shapes: L tokens of a prompt; D the UNet's cross-attention width; P the width of the pooled embedding; C, H, W of the
-latents.
+Shapes: C, H, W of the latents; the control picture's H and W are those of the picture.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from giornata.diffusion.encode.prompt_embeds import PromptEmbeds
 from giornata.diffusion.sampling.row_schedule import RowSchedule
-
-
-class TextCondition(Protocol):
-    """The embeddings of a prompt and of its negative prompt, on the base's device. Pooled ones where the family has
-    them."""
-
-    @property
-    def prompt_LD(self) -> torch.Tensor: ...  # noqa: N802
-
-    @property
-    def pooled_P(self) -> torch.Tensor | None: ...  # noqa: N802
-
-    @property
-    def negative_LD(self) -> torch.Tensor: ...  # noqa: N802
-
-    @property
-    def negative_pooled_P(self) -> torch.Tensor | None: ...  # noqa: N802
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +61,7 @@ class DenoisingRow:
     half.
     """
 
-    text: TextCondition
+    text: PromptEmbeds
     schedule: RowSchedule
     latents_1CHW: torch.Tensor
     guidance_scale: float
