@@ -1,6 +1,7 @@
 """The `generate` kind on the tiny models: whole leases, from parameters to files."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from tests.fixtures.single_file import write_single_file
 from tests.fixtures.train_studio import RecordingReporter
 
 from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
-from giornata.diffusion.tiny.tiny_model import tiny_pipeline
+from giornata.diffusion.tiny.tiny_model import tiny_pipeline, tiny_sd15_pipeline
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pictures import PictureFlag
+from giornata.workloads.generate.workload import GenerateWorkload
 from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 
 
@@ -217,19 +219,21 @@ def test_inpainting_spares_the_bytes_outside_of_the_mask(tiny_folder: Path, tmp_
     assert (drawn[:, 32:] != original[:, 32:]).any()
 
 
-def test_a_single_file_without_a_suffix_draws_what_its_folder_draws(tiny_folder: Path, tmp_path: Path) -> None:
-    file = write_single_file(tmp_path / "model.safetensors", tiny_pipeline())
+def test_a_single_file_without_a_suffix_draws_what_its_folder_draws(tiny_sd15_folder: Path, tmp_path: Path) -> None:
+    file = write_single_file(tmp_path / "model.safetensors", tiny_sd15_pipeline())
     layouts = tmp_path / "layouts"
-    shutil.copytree(tiny_folder, layouts / "sdxl", ignore=shutil.ignore_patterns("*.safetensors"))
-    given = {"model": {"name": "toy", "sha256": sha256_of(file)}}
-    easel = Easel()
-    easel.workload = type(easel.workload)(
-        device="cpu", load=lambda source, **options: load_model(source, **options, layouts=layouts)
+    shutil.copytree(tiny_sd15_folder, layouts / "sd15", ignore=shutil.ignore_patterns("*.safetensors"))
+    workload = GenerateWorkload(device="cpu", load=partial(load_model, layouts=layouts))
+    start = lease(
+        tmp_path,
+        [params(tiny_sd15_folder) | {"model": {"name": "toy", "sha256": sha256_of(file)}}],
+        [("base", file)],
     )
 
-    drawn = easel.draw(lease(tmp_path, [params(tiny_folder, **given)], [("base", file)]))
+    drawn = RecordingReporter()
+    workload.run(start, drawn)
 
-    assert (pixels(drawn) == pixels(Easel().draw(lease(tmp_path, [params(tiny_folder)])))).all()
+    assert (pixels(drawn) == pixels(Easel().draw(lease(tmp_path, [params(tiny_sd15_folder)])))).all()
 
 
 def test_another_base_takes_the_place_of_the_warm_one(tiny_folder: Path, tmp_path: Path) -> None:
