@@ -16,7 +16,6 @@ from giornata.protocol.generation.picture import (
     LoraUse,
     ModelUse,
     Refiner,
-    Share,
     Side,
 )
 from giornata.protocol.generation.schedulers import DEFAULT, SchedulerName
@@ -26,7 +25,7 @@ MAX_LORAS = 16
 MAX_EMBEDDINGS = 32
 MAX_CONTROLNETS = 4
 Guidance = Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)]
-Strength = Annotated[Share, Field(gt=0)]
+Strength = Annotated[float, Field(gt=0, le=1)]
 Loras = Annotated[tuple[LoraUse, ...], Field(max_length=MAX_LORAS)]
 Embeddings = Annotated[tuple[EmbeddingUse, ...], Field(max_length=MAX_EMBEDDINGS)]
 ControlNets = Annotated[tuple[ControlNetUse, ...], Field(max_length=MAX_CONTROLNETS)]

@@ -10,7 +10,7 @@ from giornata.protocol.generation.named_models import named_models, uploaded_pic
 from giornata.protocol.generation.prompt_faults import MOST_FAULTS
 
 SHA = "0" * 64
-NEAR = "there is no such scheduler; near names are dpmpp_2s_karras, dpmpp_2m_karras, dpm_2_karras; it is 'dpmpp_2 karras'"
+NEAR = "there is no such scheduler; near names are dpmpp_2m, dpm_2, dpmpp_2s; it is 'dpmp_2m'"
 
 
 def faults(kind: str = "generate", **fields: Any) -> dict[str, str]:
@@ -23,7 +23,7 @@ def test_faults_of_fields_and_of_prompts_are_told_together() -> None:
         prompts=["fine", "(open", "{a|[b}", "__size__", "<lora:x:y>"],
         negative_prompt="<lora:ink:1>",
         width=513,
-        scheduler="dpmpp_2 karras",
+        scheduler="dpmp_2m",
         wildcards={"none": [], "one": ["__two__"], "two": ["a", "__one__"], "three": ["a)"]},
     )
     assert found == {
