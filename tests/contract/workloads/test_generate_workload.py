@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import ControlNetModel
+from diffusers import ControlNetModel, StableDiffusionXLImg2ImgPipeline, UNet2DConditionModel
 from PIL import Image
 from safetensors.torch import save_file
-from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half
+from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half, scheduler_of
 from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params, sha256_of
 from tests.fixtures.single_file import write_single_file
 from tests.fixtures.train_studio import RecordingReporter
@@ -304,6 +304,53 @@ def _controlnet_file(folder: Path, path: Path) -> Path:
     net = ControlNetModel.from_unet(loaded(folder).unet)
     save_file({name: tensor.contiguous() for name, tensor in net.state_dict().items()}, path)
     return path
+
+
+def test_a_picture_that_sdxls_refiner_goes_on_with_has_the_bytes_of_the_pipelines(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    base, share = loaded(tiny_folder), 0.5
+    refiner = _refiner(base)
+    refiner.save_pretrained(tmp_path / "refiner", safe_serialization=True)
+    wanted = Wanted(steps=6)
+    first = pipeline_of(base, wanted)(
+        **asked(wanted), height=64, width=64, denoising_end=share, output_type="latent"
+    ).images
+    theirs = refiner(**asked(wanted), image=first, denoising_start=share).images[0]
+    second = {"refiner": {"model": {"name": str(tmp_path / "refiner")}, "switch_at": share}}
+
+    ours = CountedWorkload().draw(
+        lease(tmp_path, [params(tiny_folder, negative_prompt="blue", num_inference_steps=6, **second)])
+    )
+
+    assert (pixels(ours) == np.asarray(theirs)).all()
+
+
+def _refiner(base: BaseModel) -> StableDiffusionXLImg2ImgPipeline:
+    """A tiny model of the refiner's architecture: the second text encoder alone, and a score in place of the size."""
+    hidden = base.text_encoders[1].config.projection_dim
+    width = base.unet.config.addition_time_embed_dim
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        unet = UNet2DConditionModel.from_config(
+            base.unet.config,
+            cross_attention_dim=hidden,
+            projection_class_embeddings_input_dim=5 * width + hidden,
+        )
+    pipeline = StableDiffusionXLImg2ImgPipeline(
+        vae=base.vae,
+        text_encoder=None,
+        tokenizer=None,
+        text_encoder_2=base.text_encoders[1],
+        tokenizer_2=base.tokenizers[1],
+        unet=unet.eval(),
+        scheduler=scheduler_of(base, Wanted()),
+        requires_aesthetics_score=True,
+        force_zeros_for_empty_prompt=False,
+        add_watermarker=False,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
 
 
 def test_results_are_written_in_the_format_that_was_asked_for(tiny_folder: Path, tmp_path: Path) -> None:

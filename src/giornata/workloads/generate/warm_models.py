@@ -118,7 +118,8 @@ class WarmModels:
         if REFINER in self._models and self._models[REFINER].base.key == key:
             return self._models[REFINER]
         path = files.weights(use, where="refiner.model")
-        return self._replaced(REFINER, ModelSource(name=use.name, key=key, path=path, field="refiner.model"), told)
+        source = ModelSource(name=use.name, key=key, path=path, field="refiner.model", refiner=True)
+        return self._replaced(REFINER, source, told)
 
     def controlnet(self, use: ControlNetUse, files: LeaseFiles, *, where: str) -> Any:
         """Return a ControlNet for the warm base. Raises WorkloadFailed for one of another family, and KeyError
