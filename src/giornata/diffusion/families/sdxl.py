@@ -127,5 +127,5 @@ SDXL_REFINER = replace(
     text_encoders=SDXL.text_encoders[1:],
     force_zeros_for_empty_prompt=False,
 )
-"""The model that goes on with pictures that SDXL has begun. It is not among `FAMILIES`, because it is not trained here.
+"""The model that goes on with pictures that SDXL has begun. It is not among `FAMILIES`: it is not trained here.
 It is told a score of how a picture looks, in place of a size."""
