@@ -11,7 +11,7 @@ import torch
 from diffusers import ControlNetModel, StableDiffusionXLImg2ImgPipeline, UNet2DConditionModel
 from PIL import Image
 from safetensors.torch import save_file
-from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half, scheduler_of
+from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half, scheduler_of, with_mask_channels
 from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params, sha256_of
 from tests.fixtures.single_file import write_single_file
 from tests.fixtures.train_studio import RecordingReporter
@@ -221,6 +221,35 @@ def test_inpainting_spares_the_bytes_outside_of_the_mask(tiny_folder: Path, tmp_
     original = np.asarray(photo())
     assert (drawn[:, :32] == original[:, :32]).all()
     assert (drawn[:, 32:] != original[:, 32:]).any()
+
+
+@pytest.mark.parametrize("in_one_file", [False, True])
+def test_a_model_that_was_made_to_inpaint_draws_the_pictures_with_a_mask(
+    tiny_sd15_folder: Path, tmp_path: Path, in_one_file: bool
+) -> None:
+    files = [tmp_path / "photo.png", tmp_path / "mask.png"]
+    photo().save(files[0])
+    right_half().save(files[1])
+    made_for_it, wanted = with_mask_channels(loaded(tiny_sd15_folder)), Wanted(steps=3, strength=1.0)
+    theirs = pipeline_of(made_for_it, wanted, "Inpaint")
+    image = theirs(**asked(wanted), image=photo(), mask_image=right_half(), strength=1.0, height=64, width=64).images[
+        0
+    ]
+    given = {"image": sha256_of(files[0]), "mask": sha256_of(files[1]), "strength": 1.0, "negative_prompt": "blue"}
+    inputs, layouts = [("picture", file) for file in files], tmp_path / "layouts"
+    shutil.copytree(tiny_sd15_folder, layouts / "sd15", ignore=shutil.ignore_patterns("*.safetensors"))
+    theirs.save_pretrained(tmp_path / "model", safe_serialization=True)
+    model: dict[str, Any] = {"name": str(tmp_path / "model")}
+    if in_one_file:
+        inputs.append(("base", write_single_file(tmp_path / "model.safetensors", theirs)))
+        model = {"name": "toy", "sha256": sha256_of(inputs[-1][1])}
+    workload, told = GenerateWorkload(device="cpu", load=partial(load_model, layouts=layouts)), RecordingReporter()
+
+    each = [params(tiny_sd15_folder, **given) | {"model": model}, params(tiny_sd15_folder) | {"model": model}]
+    workload.run(lease(tmp_path, each, inputs), told)
+
+    assert (pixels(told)[:, 32:] == np.asarray(image)[:, 32:]).all()
+    assert "made to inpaint" in told.failed_pictures[ORDER, 1][1]
 
 
 def test_a_single_file_without_a_suffix_draws_what_its_folder_draws(tiny_sd15_folder: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class ModelSource:
 
     `path` and `vae_path` are verified `.safetensors` files on this machine; then the names are words for faults only.
     `key` becomes that of the base. Faults are at `field` and `vae_field`. With `refiner` a folder may hold SDXL's
-    refiner.
+    refiner, and with `inpainting` the UNet may take a mask.
     """
 
     name: str
@@ -80,6 +80,7 @@ class ModelSource:
     field: str = FIELD
     vae_field: str = VAE_FIELD
     refiner: bool = False
+    inpainting: bool = False
 
     @classmethod
     def of(cls, spec: TrainSpec) -> Self:
@@ -171,10 +172,12 @@ def _located(source: ModelSource, hub: ModelHub) -> Path:
 def _inspected(source: ModelSource, place: Path) -> Family:
     """Return the family of the model that lies there. Raises WorkloadFailed with all that is wrong with it."""
     if place.is_dir() or not is_single_file(place.name):
-        found = inspect_model_folder(place, variant=source.variant, field=source.field, refiner=source.refiner)
-        _refuse(found, place)
+        allowed = {"refiner": source.refiner, "inpainting": source.inpainting}
+        _refuse(inspect_model_folder(place, variant=source.variant, field=source.field, **allowed), place)
         return family_of_folder(place, refiner=source.refiner)
-    family, faults = inspect_single_file(place, field=source.field, own_vae=source.vae is None)
+    family, faults = inspect_single_file(
+        place, field=source.field, own_vae=source.vae is None, inpainting=source.inpainting
+    )
     if not faults.damage and place.is_file():
         wrong = sha256_faults(place, source.sha256)
         faults = FolderFaults(layout=(*faults.layout, *wrong), damage=faults.damage)

@@ -12,12 +12,10 @@ import torch
 from diffusers.utils.torch_utils import randn_tensor
 from torch.nn import functional
 
+from giornata.diffusion.base.model_folder import MASKED_CHANNELS
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.sampling.row_schedule import RowSchedule
 from giornata.diffusion.sampling.rows import Inpainting
-
-MASKED_CHANNELS = 9
-"""Input channels of a UNet that was made to inpaint: latents, mask, latents of the masked picture."""
 
 
 def seeded(seed: int) -> torch.Generator:

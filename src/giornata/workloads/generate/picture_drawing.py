@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from giornata.diffusion.base.model_folder import MASKED_CHANNELS
 from giornata.diffusion.encode.prompt_embeds import PromptEmbeds
 from giornata.diffusion.families import SDXL, SDXL_REFINER, Family
 from giornata.diffusion.families.sdxl import AESTHETIC_SCORE, NEGATIVE_AESTHETIC_SCORE
@@ -49,6 +50,8 @@ class PictureDrawing:
             self._later.append(lambda latents: self._second(second, latents))
         self._size = (params.width, params.height)
         self._original: Image.Image | None = None
+        if params.mask is None and self._main.base.unet.config.in_channels == MASKED_CHANNELS:
+            raise WorkloadFailed(Reason.BAD_SPEC, "model: it was made to inpaint, and the picture has no mask")
         self.row = self._first()
 
     def go_on(self) -> bool:

@@ -107,6 +107,7 @@ class WarmModels:
             vae_path=None if params.vae is None else files.weights(params.vae, where="vae"),
             field="model",
             vae_field="vae",
+            inpainting=True,
         )
         self._models.pop(REFINER, None)
         self._controlnets.clear()
