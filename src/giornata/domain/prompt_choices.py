@@ -118,9 +118,7 @@ def no_list(wildcard: Wildcard, *, where: str, known: Wildcards) -> Fault:
     """Return the fault of a wildcard without a list."""
     message = f"character {wildcard.start + 1}: there is no list for __{wildcard.name}__"
     lists = ", ".join(sorted(known)[:10])
-    hint = (
-        f"lists are {lists}" if lists else "give the lists as wildcards, such as {" + wildcard.name + ": [red, blue]}"
-    )
+    hint = f"lists are {lists}" if lists else "give lists as wildcards, such as {color: [red, blue]}"
     return Fault(where=where, message=message, hint=f"{hint}; write \\_\\_ for the characters")
 
 

@@ -26,7 +26,7 @@ MOST_FAULTS = 20
 """Faults of one prompt that are told."""
 PARTNER = {")": "(", "]": "["}
 
-_TOKEN = re.compile(r"\\[()\[\]{}<>|:\\_]|\w+|.", re.DOTALL)
+_TOKEN = re.compile(r"\\[()\[\]{}<>|:\\_]|\bBREAK\b|(?:(?!\bBREAK\b)[^\\()\[\]:|])+|.", re.DOTALL)
 _WEIGHT = re.compile(r":\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*\)")
 _NOT_PLAIN = re.compile(r"[()\[\]\\]|\bBREAK\b")
 _SPECIAL_CHARACTER = re.compile(r"[()\[\]{}<>|:\\_]")

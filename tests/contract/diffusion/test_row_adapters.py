@@ -1,19 +1,20 @@
 """Each row of a batch has the LoRAs that diffusers would load for it alone, and rows do not touch each other."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import RecompileError
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.adapter.row_adapters import RowAdapters
+from giornata.diffusion.base.low_rank import LowRank
 from giornata.diffusion.base.models import BaseModel
-from giornata.diffusion.base.regional import compiler_of
 from giornata.diffusion.base.weights_digest import described
 from giornata.diffusion.encode.prompt_embeds import PromptEncoder
 from giornata.diffusion.files.formats import Format, write_lora
@@ -28,7 +29,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 """The tiny UNet enlarges rounding: where much is adapted, both sides are computed in float64."""
 
 
-@pytest.fixture(params=["SDXL", "Stable Diffusion 1.5"])
+@pytest.fixture(scope="module", params=["SDXL", "Stable Diffusion 1.5"])
 def base(request: pytest.FixtureRequest) -> BaseModel:
     return request.getfixturevalue("tiny_base" if request.param == "SDXL" else "tiny_sd15_base")
 
@@ -78,11 +79,12 @@ def loaded(base: BaseModel, loras: Mapping[str, RowLora], **options: Any) -> Row
     return adapters
 
 
-@pytest.fixture
-def three(base: BaseModel, tmp_path: Path) -> Iterator[dict[str, RowLora]]:
+@pytest.fixture(scope="module")
+def three(base: BaseModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RowLora]:
+    folder = tmp_path_factory.mktemp("loras")
     ranks = {"a": 2, "b": 4, "c": 3}
-    yield {
-        key: read_row_lora(lora_file(base, tmp_path, seed=number, rank=rank), base)
+    return {
+        key: read_row_lora(lora_file(base, folder, seed=number, rank=rank), base)
         for number, (key, rank) in enumerate(ranks.items())
     }
 
@@ -102,8 +104,7 @@ def folder_of(base: BaseModel, request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue("tiny_folder" if base.family.pooled else "tiny_sd15_folder")
 
 
-@pytest.mark.parametrize("kind", ["kohya", "diffusers"])
-@pytest.mark.parametrize("targets", [ATTENTION, WIDE], ids=["attention", "wide"])
+@pytest.mark.parametrize(("kind", "targets"), [("kohya", ATTENTION), ("diffusers", WIDE)])
 def test_row_with_one_lora_equals_diffusers(
     base: BaseModel, request: pytest.FixtureRequest, tmp_path: Path, kind: Format, targets: tuple[str, ...]
 ) -> None:
@@ -234,6 +235,16 @@ def test_least_recently_used_lora_is_dropped_and_none_of_the_batch(tiny_base: Ba
             pass
 
 
+def test_lora_that_is_needed_next_is_not_dropped_for_another(base: BaseModel, three: dict[str, RowLora]) -> None:
+    with RowAdapters(base, capacity=2) as adapters:
+        for key in "ab":
+            adapters.load(key, three[key].unet)
+        for key in "ac":
+            if not adapters.use(key):
+                adapters.load(key, three[key].unet)
+        assert adapters.keys == ("a", "c")
+
+
 def test_lora_that_replaces_another_of_its_key_is_used(tiny_base: BaseModel, tmp_path: Path) -> None:
     first, second = (
         read_row_lora(lora_file(tiny_base, tmp_path, seed=seed, rank=rank), tiny_base)
@@ -254,27 +265,16 @@ def test_lora_that_replaces_another_of_its_key_is_used(tiny_base: BaseModel, tmp
 # ---- compiled kernels stay ---------------------------------------------------------------------------------------
 
 
-def test_other_loras_change_no_module_shape_or_stride(tiny_base: BaseModel, tmp_path: Path) -> None:
-    loras = {
-        str(seed): read_row_lora(lora_file(tiny_base, tmp_path, seed=seed, rank=rank), tiny_base)
-        for seed, rank in ((0, 4), (1, 1), (2, 3))
-    }
-
+def test_other_loras_change_no_module_shape_or_stride(base: BaseModel, three: dict[str, RowLora]) -> None:
     def state() -> list[Any]:
-        layers = [layer for layer in tiny_base.unet.modules() if getattr(layer, "stack", None) is not None]
+        layers = [layer for layer in base.unet.modules() if getattr(layer, "stack", None) is not None]
         tensors = [tensor for layer in layers for tensor in (layer.stack.a_JRI, layer.stack.b_JOR)]
-        return [(id(layer), id(layer.stack)) for layer in layers] + [
-            (tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors
-        ]
+        places = [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors]
+        return [*((id(layer), id(layer.stack)) for layer in layers), *places]
 
-    with loaded(tiny_base, loras) as adapters:
-        states = []
-        for rows in (
-            [{"0": 1.0}, {"1": 1.0}],
-            [{"2": 1.0}, {}],
-            [{"0": 0.1, "1": 0.1}, {}][1:] * 2,
-            [{"1": 2.0}, {"2": 1.0}],
-        ):
+    states = []
+    with loaded(base, three) as adapters:
+        for rows in ([{"a": 1.0}, {"b": 1.0}], [{"c": 1.0}, {}], [{}, {}], [{"b": 2.0}, {"c": 1.0}]):
             with adapters.rows(rows):
                 states.append(state())
     assert len(states[0]) > 20
@@ -282,28 +282,34 @@ def test_other_loras_change_no_module_shape_or_stride(tiny_base: BaseModel, tmp_
     assert states[2] == []
 
 
-@pytest.mark.skipif(compiler_of(torch.device("cpu")) is None, reason="there is no C++ compiler")
-def test_compiled_kernels_stay_while_loras_change(tiny_base: BaseModel, tmp_path: Path) -> None:
-    loras = {
-        str(seed): read_row_lora(lora_file(tiny_base, tmp_path, seed=seed, rank=rank), tiny_base)
-        for seed, rank in ((0, 4), (1, 1), (2, 3))
+def tripled(layers: Mapping[str, LowRank]) -> dict[str, LowRank]:
+    """A LoRA of three times the rank."""
+    return {
+        name: LowRank(down=torch.cat([each.down] * 3), up_OR=torch.cat([each.up_OR] * 3, dim=1))
+        for name, each in layers.items()
     }
-    block = tiny_base.unet.mid_block.attentions[0].transformer_blocks[0]
-    batch = Pass(tiny_base, 2)
-    with loaded(tiny_base, loras, steady=True) as adapters:
+
+
+def test_compiled_graphs_stay_while_loras_change(base: BaseModel, three: dict[str, RowLora]) -> None:
+    block = base.unet.mid_block.attentions[0].transformer_blocks[0]
+    batch = Pass(base, 2)
+    with loaded(base, three, steady=True) as adapters:
         block.compile(dynamic=False, backend="eager")
         try:
-            with adapters.rows([{"0": 1.0}, {"1": 1.0}]):
-                batch.of(tiny_base.unet)
+            with adapters.rows([{"a": 1.0}, {"b": 1.0}]):
+                batch.of(base.unet)
             with torch._dynamo.config.patch(error_on_recompile=True):
-                for rows in ([{"2": 1.0}, {}], [{"1": 2.0}, {"0": 1.0}]):
+                for rows in ([{"c": 1.0}, {}], [{"b": 2.0}, {"a": 1.0}]):
                     with adapters.rows(rows):
-                        kernels = batch.of(tiny_base.unet)
+                        compiled = batch.of(base.unet)
+                adapters.load("larger", tripled(three["b"].unet))
+                with pytest.raises(RecompileError), adapters.rows([{"larger": 1.0}, {}]):
+                    batch.of(base.unet)
         finally:
             block._compiled_call_impl = None
             torch._dynamo.reset()
-        with adapters.rows([{"1": 2.0}, {"0": 1.0}]):
-            assert torch.allclose(kernels, batch.of(tiny_base.unet), atol=1e-5)
+        with adapters.rows([{"b": 2.0}, {"a": 1.0}]):
+            assert torch.equal(compiled, batch.of(base.unet))
 
 
 # ---- what it costs -----------------------------------------------------------------------------------------------
@@ -327,14 +333,13 @@ def operations(batch: Pass, base: BaseModel) -> int:
     return counted.count
 
 
-def test_eight_loras_cost_two_operations_a_layer(tiny_base: BaseModel, tmp_path: Path) -> None:
-    loras = {str(seed): read_row_lora(lora_file(tiny_base, tmp_path, seed=seed), tiny_base) for seed in range(8)}
-    layers, batch = len(loras["0"].unet), Pass(tiny_base, 16)
-    bare = operations(batch, tiny_base)
-    with loaded(tiny_base, loras) as adapters:
-        with adapters.rows([{key: 1.0} for key in loras], repeats=2):
-            assert operations(batch, tiny_base) <= bare + 2 * layers
-        with adapters.rows([{key: 1.0} for key in loras], repeats=2):
-            with Operations() as written:
-                pass
-            assert written.count == 0
+def test_eight_loras_cost_two_operations_a_layer(base: BaseModel, three: dict[str, RowLora]) -> None:
+    rows: list[Mapping[str, float]] = [{str(number): 1.0} for number in range(8)]
+    layers, batch = len(three["a"].unet), Pass(base, 16)
+    bare = operations(batch, base)
+    with loaded(base, {str(number): three["a"] for number in range(8)}) as adapters:
+        with adapters.rows(rows, repeats=2):
+            assert bare < operations(batch, base) <= bare + 2 * layers
+        with Operations() as written, adapters.rows(rows, repeats=2):
+            pass
+        assert written.count == 0

@@ -60,6 +60,13 @@ class RowAdapters:
         """Return the loaded LoRAs, the least recently used first."""
         return tuple(self._loaded)
 
+    def use(self, key: str) -> bool:
+        """Return True when the LoRA is loaded, and count it as used just now. A batch that needs several LoRAs asks
+        for each, and loads those that are missing: then up to `capacity` of them do not drop each other."""
+        if key in self._loaded:
+            self._loaded.move_to_end(key)
+        return key in self._loaded
+
     def load(self, key: str, layers: Mapping[str, LowRank]) -> None:
         """Take a LoRA into memory: its factors by the layers' names in the UNet, as
         `giornata.diffusion.files.row_lora` reads them. A LoRA that has this key already is replaced."""

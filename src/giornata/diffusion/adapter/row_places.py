@@ -12,13 +12,17 @@ from giornata.diffusion.adapter.batched_lora import StackedLora
 
 class LayerPlaces:
     """The factors of one layer, for `count` rows. They are zero until they are written: a row without a LoRA has the
-    numbers of the bare base."""
+    numbers of the bare base. Those of a linear layer lie in memory as its products read them, transposed."""
 
     def __init__(self, layer: nn.Module, *, count: int, rank: int, device: torch.device, dtype: torch.dtype) -> None:
         outputs, *inputs = layer_shape(layer)
         self.rank = rank
-        self.a_PRI = torch.zeros((count, rank, *inputs), device=device, dtype=dtype)
-        self.b_POR = torch.zeros((count, outputs, rank), device=device, dtype=dtype)
+        if isinstance(layer, nn.Conv2d):
+            self.a_PRI = torch.zeros((count, rank, *inputs), device=device, dtype=dtype)
+            self.b_POR = torch.zeros((count, outputs, rank), device=device, dtype=dtype)
+        else:
+            self.a_PRI = torch.zeros((count, *inputs, rank), device=device, dtype=dtype).transpose(1, 2)
+            self.b_POR = torch.zeros((count, rank, outputs), device=device, dtype=dtype).transpose(1, 2)
         self._stacks: dict[int, StackedLora] = {}
 
     def stack(self, rows: int) -> StackedLora:

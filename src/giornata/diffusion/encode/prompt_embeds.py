@@ -96,7 +96,7 @@ class PromptEncoder:
         return len(self._cache)
 
     def clear(self) -> None:
-        """Forget all prompts."""
+        """Forget every prompt that was encoded."""
         self._cache.clear()
         self.in_memory_bytes = 0
 

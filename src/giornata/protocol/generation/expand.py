@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.prompt_choices import draw_prompt
-from giornata.domain.prompt_loras import without_loras
+from giornata.domain.prompt_loras import PromptLora, without_loras
 from giornata.protocol.generation.grid import GRID_KIND, PROMPTS, GridSpec, cell_changes, cell_count
 from giornata.protocol.generation.picture import MAX_SEED, PictureParams
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, OrderFields
@@ -64,7 +65,9 @@ def count_of(spec: OrderFields) -> int:
 
 
 def planned_pictures(kind: str, spec: Mapping[str, Any]) -> Iterator[PlannedPicture]:
-    """Yield the pictures of an order whose stored spec this is. Raises ValueError for a spec without a seed."""
+    """Yield the pictures of an order whose stored spec this is. Raises ValueError for a spec without a seed, and
+    InvalidInput for a prompt that cannot be drawn.
+    """
     parsed = order_spec(kind, spec)
     if parsed.seed is None:
         raise ValueError("an order's seed is set at submission")
@@ -107,21 +110,22 @@ def _drawn(parsed: OrderFields, shared: Mapping[str, Any], changes: Mapping[str,
             differs[name] = text
     differs["prompt"], named = without_loras(differs["prompt"])
     if named:
-        loras = [
-            {
-                **parsed.prompt_loras[lora.name].model_dump(mode="json"),
-                "weight": lora.weight,
-                "text_encoder_weight": lora.text_encoder_weight,
-            }
-            for lora in named
-        ]
+        loras = [_lora(lora, shared["prompt_loras"]) for lora in named]
         differs["loras"] = [*differs.get("loras", shared["loras"]), *loras]
     if differs.get("negative_prompt") == shared["negative_prompt"]:
         del differs["negative_prompt"]
     return differs
 
 
-def _keys_by_settings(shared: Mapping[str, Any]) -> Any:
+def _lora(named: PromptLora, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the LoRA of a mark. A name that several slots of a grid make up has to be in the spec."""
+    if named.name not in known:
+        message = f"<lora:{named.name}> has a name of several slots"
+        raise InvalidInput([Fault(where="spec.prompt", message=message, hint="say in prompt_loras which LoRA it is")])
+    return {**known[named.name], "weight": named.weight, "text_encoder_weight": named.text_encoder_weight}
+
+
+def _keys_by_settings(shared: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], _Keys]:
     """Return a function from changed settings to keys, which makes each set of settings into a picture only once."""
 
     @lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,6 +16,8 @@ from giornata.protocol.model import Message
 GRID_KIND = "grid"
 MAX_AXES = 6
 MAX_VALUES = 1000
+MAX_SLOT_CHARS = 2_000_000
+"""Characters of a prompt times values of its slots: a prompt is checked with each value."""
 SLOT = r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)*"
 FIELD = re.compile(r"(?P<name>[a-z_]+)(?:\.(?P<place>\d+))?(?:\.(?P<inner>[a-z_]+))?", re.ASCII)
 PROMPTS = ("prompt", "negative_prompt")
@@ -84,9 +86,11 @@ class GridSpec(OrderFields):
     def texts(self) -> Iterator[str]:
         """Yield every prompt, and every text that comes into one."""
         yield from super().texts()
-        yield self.prompt
+        slots = [(axis.slot, axis.values) for axis in self.axes if axis.slot is not None]
+        for text in (self.prompt, self.negative_prompt):
+            yield from (written for written, _ in with_each_value(text, slots))
         for axis in self.axes:
-            if axis.slot is not None or axis.field in PROMPTS:
+            if axis.field in PROMPTS:
                 yield from map(str, axis.values)
 
     @model_validator(mode="after")
@@ -95,9 +99,39 @@ class GridSpec(OrderFields):
         if count > MAX_PICTURES:
             raise ValueError(f"axes make {count} pictures; at most {MAX_PICTURES} are one order")
         for axis in self.axes:
-            if axis.slot is not None and f"{{{axis.slot}}}" not in self.prompt + self.negative_prompt:
-                raise ValueError(f"axes name the slot {axis.slot}, and the prompt has no {{{axis.slot}}}")
+            if axis.slot is not None and _mark(axis.slot) not in self.prompt + self.negative_prompt:
+                raise ValueError(f"axes name the slot {axis.slot}, and the prompt has no {_mark(axis.slot)}")
+        chars = len(self.prompt + self.negative_prompt)
+        values = sum(len(axis.values) for axis in self.axes if axis.slot is not None)
+        if chars * values > MAX_SLOT_CHARS:
+            raise ValueError(f"axes put {values} values into {chars} characters; at most {MAX_SLOT_CHARS} are tried")
         return self.with_prompt_loras()
+
+
+def with_each_value(
+    text: str, slots: Sequence[tuple[str, Sequence[object]]]
+) -> Iterator[tuple[str, tuple[int, int] | None]]:
+    """Yield the text with the first value of each slot, then with every other value of one slot at a time.
+
+    Beside each text is the slot and the value that is not the first, by their places. Texts end where they have
+    `MAX_SLOT_CHARS` together.
+    """
+    first = {slot: str(values[0]) for slot, values in slots if values and _mark(slot) in text}
+    yield _filled(text, first), None
+    for number, (slot, values) in enumerate(slots):
+        tried = min(len(values), MAX_SLOT_CHARS // max(1, len(text)))
+        for place in range(1, tried if slot in first else 0):
+            yield _filled(text, {**first, slot: str(values[place])}), (number, place)
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for slot, value in values.items():
+        text = text.replace(_mark(slot), value)
+    return text
+
+
+def _mark(slot: str) -> str:
+    return f"{{{slot}}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +167,7 @@ def cell_changes(spec: GridSpec, shared: Mapping[str, Any], combination: int) ->
     for axis, place in zip(spec.axes, _places(spec, combination), strict=True):
         value = axis.values[place]
         if axis.slot is not None:
-            slot = f"{{{axis.slot}}}"
-            changes |= {name: changes[name].replace(slot, str(value)) for name in PROMPTS}
+            changes |= {name: _filled(changes[name], {axis.slot: str(value)}) for name in PROMPTS}
         elif axis.field is not None:
             _set(changes, shared, axis.field, value)
     return changes

@@ -21,6 +21,7 @@ from giornata.domain.prompt_choices import (
 )
 from giornata.domain.prompt_grammar import parse
 from giornata.domain.prompt_loras import blanked, lora_faults, without_loras
+from giornata.protocol.generation.grid import PROMPTS, with_each_value
 from giornata.protocol.generation.picture import MAX_PROMPT_CHARS
 from giornata.protocol.generation.picture_fields import MAX_LORAS
 
@@ -48,30 +49,29 @@ def prompt_faults(spec: Mapping[str, Any]) -> list[Fault]:
 
 
 def _texts(spec: Mapping[str, Any]) -> Iterator[Named]:
-    """Yield prompts with their places. A slot of a grid stands with its longest value."""
-    slots = [axis for axis in _list(spec.get("axes")) if isinstance(axis, Mapping) and axis.get("slot")]
-    for name in ("prompts", "prompt", "negative_prompt"):
+    """Yield prompts with their places. A prompt with slots stands with each value of each slot."""
+    axes = [(number, axis) for number, axis in enumerate(_list(spec.get("axes"))) if isinstance(axis, Mapping)]
+    for name in ("prompts", *PROMPTS):
         given = spec.get(name)
         if isinstance(given, str):
-            yield f"spec.{name}", _with_slots(given, slots)
+            yield from _with_slots(f"spec.{name}", given, axes)
         for number, each in enumerate(_list(given)):
             if isinstance(each, str):
                 yield f"spec.{name}.{number}", each
     for number, each in enumerate(_list(spec.get("pictures"))):
-        for name in ("prompt", "negative_prompt"):
+        for name in PROMPTS:
             if isinstance(each, Mapping) and isinstance(each.get(name), str):
                 yield f"spec.pictures.{number}.{name}", each[name]
-    for number, axis in enumerate(_list(spec.get("axes"))):
-        if isinstance(axis, Mapping) and (axis.get("slot") or axis.get("field") in {"prompt", "negative_prompt"}):
+    for number, axis in axes:
+        if axis.get("field") in PROMPTS:
             for place, value in enumerate(_list(axis.get("values"))):
                 yield f"spec.axes.{number}.values.{place}", str(value)
 
 
-def _with_slots(text: str, slots: list[Mapping[str, Any]]) -> str:
-    for axis in slots:
-        longest = max((str(each) for each in _list(axis.get("values"))), key=len, default="")
-        text = text.replace(f"{{{axis['slot']}}}", longest)
-    return text
+def _with_slots(where: str, text: str, axes: list[tuple[int, Mapping[str, Any]]]) -> Iterator[Named]:
+    slots = [(number, axis["slot"], _list(axis.get("values"))) for number, axis in axes if axis.get("slot")]
+    for written, changed in with_each_value(text, [(str(slot), values) for _, slot, values in slots]):
+        yield where if changed is None else f"spec.axes.{slots[changed[0]][0]}.values.{changed[1]}", written
 
 
 @dataclass(slots=True, kw_only=True)

@@ -71,9 +71,8 @@ class DrawingModel:
     def show(self, loras: Sequence[RowLora]) -> None:
         """Make sure that these LoRAs, those of all rows of the next pass, are on the device."""
         self.adapters.capacity = max(LORAS_ON_DEVICE, len({lora.sha256 for lora in loras}))
-        for lora in loras:
-            if lora.sha256 not in self.adapters:
-                self.adapters.load(lora.sha256, lora.unet)
+        for lora in [lora for lora in loras if not self.adapters.use(lora.sha256)]:
+            self.adapters.load(lora.sha256, lora.unet)
 
 
 class WarmModels:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.control.jobs.spec_faults import parse_spec
+from giornata.domain.errors import InvalidInput
 from giornata.protocol.generation.expand import picture_params, planned_pictures
 from giornata.protocol.generation.named_models import named_models, uploaded_pictures
 from giornata.protocol.generation.prompt_faults import MOST_FAULTS
@@ -114,12 +115,39 @@ def test_thousands_of_broken_prompts_are_told_in_short() -> None:
 
 
 def test_values_of_axes_are_held_to_their_fields() -> None:
-    axes = [{"field": "width", "values": [511, 512]}, {"slot": "b", "values": ["(x", "y"]}]
+    axes = [{"field": "width", "values": [511, 512]}, {"slot": "b", "values": ["(x", "y", "z]"]}]
     assert faults("grid", prompt="a {b}", axes=axes) == {
         "spec.prompt": "character 3: ( is not closed",
-        "spec.axes.1.values.0": "character 1: ( is not closed",
+        "spec.axes.1.values.2": "character 4: ] closes nothing",
         "spec.axes": "width: input should be a multiple of 8; it is 511",
     }
+
+
+def test_weight_and_lora_of_a_prompt_may_be_slots() -> None:
+    axes = [{"slot": "w", "values": [0.5, 1, "1.x"]}, {"slot": "style", "values": ["ink", "oil"]}]
+    prompt = "(a:{w}) <lora:{style}:0.5>"
+    assert faults("grid", prompt=prompt, axes=axes) == {
+        "spec.axes.0.values.2": "character 3: the colon begins no weight"
+    }
+    axes[0]["values"] = [0.5, 1]
+    parsed, found = parse_spec("grid", {"model": "m", "prompt": prompt, "axes": axes, "seed": 1})
+    assert parsed is not None
+    pictures = list(planned_pictures("grid", parsed.model_dump(mode="json")))
+    assert found == []
+    assert [(each.differs["prompt"], each.differs["loras"][0]["name"]) for each in pictures] == [
+        ("(a:0.5)", "ink"),
+        ("(a:0.5)", "oil"),
+        ("(a:1)", "ink"),
+        ("(a:1)", "oil"),
+    ]
+
+
+def test_lora_whose_name_is_several_slots_has_to_be_in_the_spec() -> None:
+    axes = [{"slot": "x", "values": ["a", "b"]}, {"slot": "y", "values": ["c", "d"]}]
+    spec = {"model": "m", "prompt": "<lora:{x}{y}:1>", "axes": axes, "seed": 1}
+    with pytest.raises(InvalidInput, match="prompt_loras"):
+        list(planned_pictures("grid", spec))
+    assert len(list(planned_pictures("grid", spec | {"prompt_loras": {"bd": {"name": "n"}}}))) == 4
 
 
 @pytest.mark.parametrize(
@@ -128,11 +156,12 @@ def test_values_of_axes_are_held_to_their_fields() -> None:
         ({"field": "loras.1.weight", "values": [1]}, "loras.1.weight: the spec has no loras number 1"),
         ({"field": "refiner.switch_at", "values": [0.5]}, "refiner.switch_at: the spec has no such object"),
         ({"slot": "c", "values": [1]}, "axes name the slot c"),
+        ({"slot": "a", "values": ["b"] * 500}, "axes put 500 values into 5003 characters"),
         ({"field": "width", "values": list(range(64, 64 + 8 * 1000, 8))}, "axes make 16000 pictures"),
     ],
 )
 def test_axis_that_leads_nowhere_or_too_far_is_refused(axis: dict[str, Any], told: str) -> None:
-    found = faults("grid", prompt="a", axes=[axis], n=16, loras=["l"])
+    found = faults("grid", prompt="{a}" + " " * 5000, axes=[axis], n=16, loras=["l"])
     assert list(found) == ["spec.axes"]
     assert found["spec.axes"].startswith(told)
 
