@@ -355,6 +355,16 @@ def test_a_picture_that_sdxls_refiner_goes_on_with_has_the_bytes_of_the_pipeline
     assert (pixels(ours) == np.asarray(theirs)).all()
 
 
+def test_a_refiner_that_takes_over_at_the_very_end_changes_nothing(tiny_folder: Path, tmp_path: Path) -> None:
+    late = {"refiner": {"model": {"name": str(tiny_folder)}, "switch_at": 1.0}}
+    counted = CountedWorkload()
+
+    drawn = counted.draw(lease(tmp_path, [params(tiny_folder, **late), params(tiny_folder)]))
+
+    assert (pixels(drawn, 0) == pixels(drawn, 1)).all()
+    assert counted.passes == [4, 4, 4]
+
+
 def _refiner(base: BaseModel) -> StableDiffusionXLImg2ImgPipeline:
     """A tiny model of the refiner's architecture: the second text encoder alone, and a score in place of the size."""
     hidden = base.text_encoders[1].config.projection_dim

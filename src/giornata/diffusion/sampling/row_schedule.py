@@ -60,7 +60,7 @@ class RowSchedule:
         """Return the rest of the schedule after the share `start` of the noise levels, which another model did."""
         scheduler.set_timesteps(steps, device="cpu")
         left = int((scheduler.timesteps < _cutoff(scheduler, start)).sum())
-        if scheduler.order == 2 and left % 2 == 0:
+        if scheduler.order == 2 and left and left % 2 == 0:
             left += 1  # a step of two evaluations is not cut in its middle
         begin = len(scheduler.timesteps) - left
         return cls(scheduler, scheduler.timesteps[begin:], begin=begin, generator=generator)

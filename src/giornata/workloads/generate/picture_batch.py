@@ -151,6 +151,8 @@ class PictureBatch:
         began_s = self._clock()
         groups: dict[tuple[int, torch.Size], list[PictureInBatch]] = defaultdict(list)
         for each in self._rows:
+            if each.drawing.row.is_done:
+                continue  # a pass may have nothing to do: a refiner that takes over at the very end
             groups[id(each.drawing.model), each.drawing.row.latents_1CHW.shape].append(each)
         self._denoisers = {key: self._denoisers.get(key) or _denoiser(rows) for key, rows in groups.items()}
         for key, rows in groups.items():
