@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from giornata.diffusion.families import FAMILIES, SD15, SDXL, Family, family_of_index
+from giornata.diffusion.families import FAMILIES, SD15, SDXL, SDXL_REFINER, Family, family_of_index
 from giornata.domain.errors import Fault
 
 FIELD = "spec.pretrained_model_name_or_path"
@@ -19,6 +19,8 @@ VAE_STEM = "diffusion_pytorch_model"
 ONLY_THESE = "only " + " and ".join(family.title for family in FAMILIES) + " models can be trained"
 MAX_HEADER_BYTES = 100_000_000
 BEGINNING_BYTES = 256
+MASKED_CHANNELS = 9
+"""Input channels of a UNet that was made to inpaint: latents, mask, latents of the masked picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,11 @@ def check_model_folder(path: Path, *, variant: str | None = None, field: str = F
     return list(inspect_model_folder(path, variant=variant, field=field))
 
 
-def inspect_model_folder(path: Path, *, variant: str | None = None, field: str = FIELD) -> FolderFaults:
-    """Check the folder as `check_model_folder` does, but keep the two kinds of faults apart."""
+def inspect_model_folder(
+    path: Path, *, variant: str | None = None, field: str = FIELD, refiner: bool = False, inpainting: bool = False
+) -> FolderFaults:
+    """Check the folder as `check_model_folder` does, but keep the two kinds of faults apart. With `refiner` it may
+    hold a refiner, too, and with `inpainting` a model whose UNet takes a mask."""
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         hint = "give a folder in diffusers layout, with model_index.json at its top, or a .safetensors checkpoint"
@@ -51,9 +56,10 @@ def inspect_model_folder(path: Path, *, variant: str | None = None, field: str =
         hint = "give a folder in diffusers layout, or a single .safetensors checkpoint by its file's name"
         missing = Fault(where=field, message=f"{path} holds no model_index.json", hint=hint)
         return FolderFaults(layout=(missing,))
-    family = _nearest(index)
+    index = _plain(index) if inpainting else index
+    family = _nearest(index, refiner=refiner)
     layout = list(_index_faults(index, family, field))
-    layout += _unet_faults(path, family, field, damage)
+    layout += _unet_faults(path, family, field, damage, inpainting=inpainting)
     missing_names = [name for name in family.components if not (path / name).is_dir()]
     layout += [_folders_missing(path, missing_names, family, field)] if missing_names else []
     for name, stem in family.weight_stems.items():
@@ -123,18 +129,34 @@ def _something_else(path: Path, beginning: bytes) -> Fault | None:
     return None
 
 
-def family_of_folder(path: Path) -> Family:
+def family_of_folder(path: Path, *, refiner: bool = False) -> Family:
     """Return the family of a folder that was found to be fine. Raises ValueError for one that was not."""
-    index, _ = _json_object(path / "model_index.json")
+    found, _ = _json_object(path / "model_index.json")
+    index = None if found is None else _plain(found)
+    if refiner and index is not None and _is_refiner(index):
+        return SDXL_REFINER
     family = family_of_index((index or {}).get("_class_name"))
     if family is None:
         raise ValueError(f"{path} is not a model that can be trained")
     return family
 
 
-def _nearest(index: dict[str, Any]) -> Family:
+def _nearest(index: dict[str, Any], *, refiner: bool) -> Family:
     """Return the family that the folder names, or the one that was probably meant."""
+    if refiner and _is_refiner(index):
+        return SDXL_REFINER
     return family_of_index(index.get("_class_name")) or (SDXL if "text_encoder_2" in index else SD15)
+
+
+def _plain(index: dict[str, Any]) -> dict[str, Any]:
+    """Return the index of an inpainting model as if its pipeline were the family's own."""
+    return index | {"_class_name": str(index.get("_class_name")).replace("InpaintPipeline", "Pipeline")}
+
+
+def _is_refiner(index: dict[str, Any]) -> bool:
+    """Return True for SDXL's refiner, which lacks the first of SDXL's text encoders."""
+    first = index.get("text_encoder")
+    return index.get("_class_name") in SDXL_REFINER.pipelines and (first is None or first == [None, None])
 
 
 def _index_faults(index: dict[str, Any], family: Family, field: str) -> Iterator[Fault]:
@@ -149,13 +171,15 @@ def _index_faults(index: dict[str, Any], family: Family, field: str) -> Iterator
             yield Fault(where=field, message=f"{each.folder} is {name}, not {each.class_name}", hint=ONLY_THESE)
 
 
-def _unet_faults(path: Path, family: Family, field: str, damage: list[Fault]) -> Iterator[Fault]:
+def _unet_faults(path: Path, family: Family, field: str, damage: list[Fault], *, inpainting: bool) -> Iterator[Fault]:
     config, broken = _json_object(path / "unet" / "config.json")
     damage += broken
     if config is None:
         return
     for key, value in family.unet_settings.items():
         found = config.get(key)
+        if inpainting and key == "in_channels" and found == MASKED_CHANNELS:
+            continue
         if (found or None) != (value or None):
             message = f"the UNet's {key} is {found!r}, where {family.title} has {value!r}"
             yield Fault(where=field, message=message, hint=ONLY_THESE)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, DDPMScheduler
+from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from torch import nn
 from transformers import CLIPTokenizer
 
-from giornata.diffusion.base.model_folder import FIELD, ONLY_THESE, FolderFaults, damaged
+from giornata.diffusion.base.model_folder import FIELD, MASKED_CHANNELS, ONLY_THESE, FolderFaults, damaged
 from giornata.diffusion.families import FAMILIES, Family
 from giornata.diffusion.families.vocabulary import END, clip_tokenizer
 from giornata.domain.errors import Fault
@@ -41,11 +41,11 @@ class Parts:
 
 
 def inspect_single_file(
-    path: Path, *, field: str = FIELD, own_vae: bool = True
+    path: Path, *, field: str = FIELD, own_vae: bool = True, inpainting: bool = False
 ) -> tuple[Family | None, FolderFaults]:
     """Return the family of a checkpoint, and everything that keeps it from being used. Reads the header only.
 
-    Without `own_vae` the file need not hold one.
+    Without `own_vae` the file need not hold one. With `inpainting` its UNet may take a mask.
     """
     if not path.is_file():
         hint = "give the path of a file on the node, or owner/name/file.safetensors on the hub"
@@ -63,7 +63,8 @@ def inspect_single_file(
         message = f"{path.name} holds no {', no '.join(lacking)} of {family.title}"
         faults.append(Fault(where=field, message=message, hint=hint))
     first = shapes.get(family.input_key)
-    if first is not None and first[1] != family.unet_settings["in_channels"]:
+    allowed = {family.unet_settings["in_channels"], *([MASKED_CHANNELS] if inpainting else [])}
+    if first is not None and first[1] not in allowed:
         message = f"the UNet in {path.name} takes {first[1]} channels, where {family.title} has 4"
         faults.append(Fault(where=field, message=message, hint="inpainting models cannot be trained"))
     return family, FolderFaults(layout=tuple(faults))
@@ -99,11 +100,16 @@ def load_single_file(
     layout = layouts / family.name
     given = {"config": str(layout), "local_files_only": True}
     tokenizers = _tokenizers(family, layout)
-    named = {each.tokenizer: tokenizer for each, tokenizer in zip(family.text_encoders, tokenizers, strict=True)}
+    named: dict[str, Any] = {
+        each.tokenizer: tokenizer for each, tokenizer in zip(family.text_encoders, tokenizers, strict=True)
+    }
     vae = None
     try:
         if vae_dtype is not None:
             vae = AutoencoderKL.from_single_file(str(path), subfolder="vae", torch_dtype=vae_dtype, **given)
+        if _input_channels(path, family) == MASKED_CHANNELS:  # the layout's config is that of a UNet without a mask
+            options = {"subfolder": "unet", "torch_dtype": dtype, "in_channels": MASKED_CHANNELS, **given}
+            named["unet"] = UNet2DConditionModel.from_single_file(str(path), **options)
         pipeline = family.pipeline_class().from_single_file(
             str(path), torch_dtype=dtype, vae=vae or _no_vae(), **named, **given, **family.pipeline_options
         )
@@ -124,6 +130,11 @@ def layout_vae_config(family: Family, layouts: Path = LAYOUTS) -> dict[str, Any]
     """Return the config of the family's own VAE."""
     config: dict[str, Any] = AutoencoderKL.load_config(layouts / family.name / "vae")
     return config
+
+
+def _input_channels(path: Path, family: Family) -> int | None:
+    shape = _shapes(path).get(family.input_key)
+    return None if shape is None else shape[1]
 
 
 def _no_vae() -> AutoencoderKL:
