@@ -2,11 +2,11 @@
 
 import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.events import AttemptFailed
@@ -17,16 +17,17 @@ from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, LeaseLost, NotFound
 from giornata.domain.reasons import Reason
+from giornata.protocol.pictures import LeaseFile
 from giornata.protocol.pipe import InputFile, ResumePoint
 from giornata.protocol.uploads import Download
-from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
+from giornata.protocol.work import AnyLease, LeaseCheckpoint, LeaseInput
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 6
 # A link that is slower than this is of no use: a transfer that moves is waited for, but not for ever.
 LEAST_BYTES_PER_S = 2**16
-ROLES: tuple[Literal["instance", "class", "init_lora"], ...] = ("instance", "class", "init_lora")
+ROLES: tuple[str, ...] = get_args(InputFile.model_fields["role"].annotation)
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
 # The checkpoint itself is bad or not there; the one before may do.
 BAD_BYTES = (BlobMismatch, BlobMissing, NotFound)
@@ -52,11 +53,11 @@ class Fetching:
         self._node, self._calls, self._storage, self._cache = node, calls, storage, cache
         self._monotonic_s, self._patience_s, self._check = monotonic_s, patience_s, check
 
-    def inputs(self, listed: tuple[LeaseInput, ...], job_dir: JobDir) -> tuple[InputFile, ...]:
+    def inputs(self, listed: Sequence[LeaseInput | LeaseFile], job_dir: JobDir) -> tuple[InputFile, ...]:
         """Fetch the inputs, several at a time. Hashes name the files, since users' names may not be file names."""
         distinct = {each.download.sha256: each for each in listed}
 
-        def place(item: LeaseInput) -> None:
+        def place(item: LeaseInput | LeaseFile) -> None:
             self._check()
             target = job_dir.inputs / item.download.sha256
             with _named(item.name):
@@ -92,7 +93,7 @@ class Fetching:
     def _reject(self, step: int, message: str) -> None:
         log.warning("checkpoint of step %d rejected: %s", step, message)
 
-        def reject(lease: Lease) -> None:
+        def reject(lease: AnyLease) -> None:
             self._check()
             self._node.reject_checkpoint(lease, step, message)
 
@@ -129,7 +130,7 @@ class Fetching:
                 message = f"only {received_bytes} of {what.size_bytes} bytes have come in far too long a time"
                 raise AttemptFailed(Reason.NODE_DOWNLOAD, message)
 
-        def fetch(_: Lease) -> None:
+        def fetch(_: AnyLease) -> None:
             self._check()
             self._storage.download(what, path, progress=progress)
 
@@ -149,14 +150,8 @@ def _named(what: str, *, passing: tuple[type[GiornataError], ...] = ()) -> Itera
         raise AttemptFailed(reason, f"{what}: {type(error).__name__}: {error}") from error
 
 
-def _input_file(item: LeaseInput, path: Path) -> InputFile:
-    role = next((role for role in ROLES if role == item.role), ROLES[0])
-    return InputFile(
-        role=role,
-        path=path,
-        sha256=item.download.sha256,
-        name=item.name,
-        caption=item.caption,
-        repeats=item.repeats,
-        resolution=item.resolution,
-    )
+def _input_file(item: LeaseInput | LeaseFile, path: Path) -> InputFile:
+    said = {"role": item.role if item.role in ROLES else ROLES[0], "name": item.name}
+    if isinstance(item, LeaseInput):
+        said |= item.model_dump(include={"caption", "repeats", "resolution"})
+    return InputFile.model_validate({**said, "path": path, "sha256": item.download.sha256})

@@ -116,6 +116,10 @@ class Lease(Reply):
     )
 
 
+AnyLease = Lease | PictureLease
+"""A lease of a job or of pictures. Both have an attempt's id, its token, and the times of renewal."""
+
+
 class ClaimReply(Reply):
     """A lease, or why there is none."""
 
@@ -126,6 +130,11 @@ class ClaimReply(Reply):
     )
     detail: str | None = None
     drain: bool = Field(False, description="The node should leave.")
+
+    @property
+    def granted(self) -> AnyLease | None:
+        """The lease of either sort, if the reply brings one."""
+        return self.lease or self.picture_lease
 
 
 class Order(StrEnum):
