@@ -223,7 +223,9 @@ class Agent:
             key = wanted_key(self.engines.current, self._running.engaged, places=self._settings.places)
             return None if key is None else JoiningJob(joint_key=key)
         half = max(1, self._settings.max_pictures // 2)
-        return MorePictures() if left <= half and len(self._running) < MOST_PICTURE_LEASES else None
+        if left > half or len(self._running) >= MOST_PICTURE_LEASES:
+            return None
+        return MorePictures(base_keys=self._running.base_keys)
 
     def _note_ended(self, ended: EndedAttempt) -> None:
         if ended.defect is not None:

@@ -65,7 +65,9 @@ class JoiningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePictures:
-    """A further lease of pictures, beside the one that the engine draws."""
+    """A further lease of pictures, beside those at hand. `base_keys` name the base models of these."""
+
+    base_keys: tuple[str, ...]
 
 
 Wanted = JoiningJob | MorePictures
@@ -139,12 +141,15 @@ class Claiming:
             price_micro_usd_per_hour=settings.price_micro_usd_per_hour,
             versions=dict(list(hello.versions.items())[:MOST_THINGS]) if hello is not None else {},
         )
+        held = engine.held if engine is not None else ()
+        if isinstance(wanted, MorePictures):
+            held = tuple(dict.fromkeys((*wanted.base_keys, *held)))
         draws = GENERATE_KIND in self._engines.kinds and not isinstance(wanted, JoiningJob)
         return Claim(
             request_id=f"{self._deps.rng.getrandbits(128):032x}",
             node=info,
             kinds=(GENERATE_KIND,) if isinstance(wanted, MorePictures) else self._engines.kinds,
-            held_models=engine.held[:MOST_THINGS] if engine is not None else (),
+            held_models=held[:MOST_THINGS],
             joint_key=wanted.joint_key if isinstance(wanted, JoiningJob) else None,
             max_pictures=settings.max_pictures if draws else 0,
             wait_s=settings.claim_wait_s if wanted is None else 0.0,

@@ -27,6 +27,7 @@ class RunningAttempts:
 
     def __init__(self) -> None:
         self._attempts: dict[str, AttemptRunner] = {}
+        self._leases: dict[str, AnyLease] = {}
         self._ended: queue.SimpleQueue[EndedAttempt] = queue.SimpleQueue()
 
     def __len__(self) -> int:
@@ -44,13 +45,19 @@ class RunningAttempts:
         return None if None in left else sum(each or 0 for each in left)
 
     @property
+    def base_keys(self) -> tuple[str, ...]:
+        """The base models of the pictures at work, each once."""
+        keys = (lease.base_key for lease in self._leases.values() if isinstance(lease, PictureLease))
+        return tuple(dict.fromkeys(key for key in keys if key))
+
+    @property
     def told_to_leave(self) -> bool:
         """True when an attempt was told that the node has to leave."""
         return any(attempt.told_to_leave for attempt in self._attempts.values())
 
     def begin(self, lease: AnyLease, attempt: AttemptRunner, belongings: ExitStack) -> None:
         """Run the attempt at this lease; `belongings` are closed when it has ended."""
-        self._attempts[lease.attempt_id] = attempt
+        self._attempts[lease.attempt_id], self._leases[lease.attempt_id] = attempt, lease
 
         def run() -> None:
             outcome, defect = None, None
@@ -71,7 +78,7 @@ class RunningAttempts:
             ended = self._ended.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        del self._attempts[ended.lease.attempt_id]
+        del self._attempts[ended.lease.attempt_id], self._leases[ended.lease.attempt_id]
         return ended
 
 

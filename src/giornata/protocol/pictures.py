@@ -48,12 +48,14 @@ class LeaseFile(Reply):
 class PictureLease(Reply):
     """Pictures of one batch key, of any orders, for as long as the lease is renewed.
 
+    `base_key` names their base model: a node that holds the model says so in its claims (`held_models`).
     The token, renewal (`POST …/heartbeat`) and ends (`complete`, `fail`, `release`) are those of an attempt.
     """
 
     attempt_id: str
     token: str
     batch_key: str
+    base_key: str = ""
     lease_s: float
     renew_every_s: float
     pictures: tuple[LeasedPicture, ...]

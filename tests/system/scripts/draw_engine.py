@@ -35,7 +35,7 @@ def say(kind, **fields):
     sys.stdout.flush()
 
 
-class Orders:
+class AgentCommands:
     """What the agent wants of attempts that have begun, or stand in line."""
 
     def __init__(self):
@@ -90,7 +90,7 @@ def listen(starts, orders):
 
 
 def main():
-    starts, orders = queue.Queue(), Orders()
+    starts, orders = queue.Queue(), AgentCommands()
     threading.Thread(target=listen, args=(starts, orders), daemon=True).start()
     say("hello", protocol=1, pid=os.getpid(), kinds=sys.argv[sys.argv.index("--kinds") + 1].split(","))
     while (start := starts.get())["type"] == "start":

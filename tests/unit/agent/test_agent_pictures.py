@@ -93,7 +93,7 @@ def test_the_next_lease_is_claimed_when_half_of_the_first_is_drawn(
     gate = tmp_path / "gate"
     gate.touch()
     api.picture_leases = [
-        picture_lease("a cat", "a cat", f"gate={gate}", "a cat"),
+        picture_lease("a cat", "a cat", f"gate={gate}", "a cat", base_key="0123"),
         picture_lease("a cat", attempt=2),
     ]
     claims = itertools.count()
@@ -108,6 +108,7 @@ def test_the_next_lease_is_claimed_when_half_of_the_first_is_drawn(
     first, second, *_ = api.bodies("claim")
     assert (first["kinds"], first["max_pictures"]) == (["generate", "canary"], 4)
     assert (second["kinds"], second["max_pictures"], second["wait_s"]) == (["generate"], 4, 0)
+    assert (first["held_models"], second["held_models"]) == ([], ["0123"])
     assert drawn(api) == each_once(4)
     assert drawn(api, "job_2") == each_once(1)
 

@@ -17,6 +17,7 @@ from pydantic_settings import (
 from giornata.cli.settings.fleet_settings import FleetName, FleetTable
 from giornata.domain.datasets import MAX_DATASET_ITEMS
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.pictures import MOST_PICTURES
 
 if TYPE_CHECKING:
     from giornata.blobs.s3 import S3Credentials
@@ -264,8 +265,15 @@ class Settings(BaseSettings):
     batch_join_window_s: float = Field(
         3600.0,
         ge=0,
-        description="Seconds after the start of a batch during which further jobs may join it. After that the "
-        "batch runs until it is empty.",
+        description="Seconds after the start of a batch during which further jobs or pictures may join it. After "
+        "that the batch runs until it is empty.",
+    )
+    max_pictures: int = Field(
+        16,
+        ge=1,
+        le=MOST_PICTURES,
+        description="Maximum number of pictures that the node takes in one lease. The node asks for more when half "
+        "of them are drawn.",
     )
     shutdown_grace_s: float = Field(
         30.0, ge=0, description="Seconds for the last checkpoint after SIGTERM. After that the node stops the engine."
