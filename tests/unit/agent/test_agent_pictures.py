@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import runpy
 import sys
+import threading
 from pathlib import Path
 
 import httpx
@@ -111,6 +112,28 @@ def test_the_next_lease_is_claimed_when_half_of_the_first_is_drawn(
     assert (first["held_models"], second["held_models"]) == ([], ["0123"])
     assert drawn(api) == each_once(4)
     assert drawn(api, "job_2") == each_once(1)
+
+
+def test_no_more_than_four_leases_are_held_while_uploads_are_slow(api: FakeNodeApi, drawing: NodeFactory) -> None:
+    """Uploads do not end before the fourth lease has been renewed several times: a fifth would have been claimed."""
+    api.picture_leases = [picture_lease("a cat", attempt=number) for number in range(1, 7)]
+    beats, go = itertools.count(1), threading.Event()
+
+    def beat(request: httpx.Request) -> httpx.Response:
+        if request.headers["authorization"] == "Bearer token-4" and next(beats) == 10:
+            go.set()
+        return api_ok(request)
+
+    def slow(request: httpx.Request) -> httpx.Response:
+        assert go.wait(60)
+        api.uploads[request.url.path.rsplit("/", 1)[-1]] = request.read()
+        return httpx.Response(200)
+
+    api.always |= {"heartbeat": beat, "storage/upload": slow}
+    drawing().run()
+    assert len(api.bodies("complete")) == 6
+    routes = [call.route for call in api.calls if call.route in {"claim", "complete"}]
+    assert routes[:5] == ["claim"] * 4 + ["complete"]
 
 
 def test_no_further_pictures_are_taken_when_their_time_is_over(api: FakeNodeApi, drawing: NodeFactory) -> None:
