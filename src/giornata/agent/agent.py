@@ -14,10 +14,10 @@ from giornata.agent.claiming import (
     Claiming,
     Companions,
     ExitCode,
+    FurtherWork,
     GaveUp,
     JoiningJob,
     MorePictures,
-    Wanted,
     wanted_key,
 )
 from giornata.agent.commands import ServerCommands, ShutdownSignal
@@ -214,7 +214,7 @@ class Agent:
             message = "the node asked for work that may join that at hand, and this may not"
             self._hand_back(reply.granted, asked.sent_at_s, Released(reason=Reason.RELEASED, message=message))
 
-    def _wanted(self) -> Wanted | None:
+    def _wanted(self) -> FurtherWork | None:
         """Return what the node could do besides the work at hand; None for nothing."""
         # Without an end to it, jobs with other keys would never have their turn while there are some with this one.
         if self._now_s() - self._first_came_s > self._settings.join_for_s:
@@ -243,6 +243,10 @@ class Agent:
             self._companions.rest(next(self._failures))
 
     def _begin(self, lease: AnyLease, sent_at_s: float, work_dir: WorkDir) -> None:
+        if isinstance(lease, PictureLease) and not lease.pictures:
+            # The reply to its claim was lost, and its pictures have been canceled since.
+            self._hand_back(lease, sent_at_s, Finished(step=0, summary={}))
+            return
         with log_about(**fields_of(lease)):
             log.info("%s begins", name_of(lease))
         with ExitStack() as stack:

@@ -70,7 +70,7 @@ class MorePictures:
     base_keys: tuple[str, ...]
 
 
-Wanted = JoiningJob | MorePictures
+FurtherWork = JoiningJob | MorePictures
 """The work that a node asks for while attempts are at work."""
 
 
@@ -114,7 +114,7 @@ class Claiming:
         """Wait a little between two tries."""
         self._deps.sleep(next(self.fresh_delays()))
 
-    def ask(self, wanted: "Wanted | None" = None) -> SentClaim:
+    def ask(self, wanted: "FurtherWork | None" = None) -> SentClaim:
         """Make a claim; while attempts are at work it asks for what is `wanted`, and the server answers at once."""
         return SentClaim(claim=self.request(wanted), sent_at_s=self._deps.monotonic_s())
 
@@ -124,7 +124,7 @@ class Claiming:
         self._answered_at_s = self._deps.monotonic_s()
         return reply
 
-    def request(self, wanted: "Wanted | None" = None) -> Claim:
+    def request(self, wanted: "FurtherWork | None" = None) -> Claim:
         """Build the claim. Raises ValidationError for settings that the server would not take."""
         settings, engine, hello = self._settings, self._engines.current, self._engines.hello
         info = NodeInfo(
@@ -210,7 +210,7 @@ class Companions:
         """Send no claim for so many seconds."""
         self._not_before_s = max(self._not_before_s, self._now_s() + seconds)
 
-    def ask(self, wanted: Wanted | None) -> tuple[SentClaim, ClaimReply] | None:
+    def ask(self, wanted: FurtherWork | None) -> tuple[SentClaim, ClaimReply] | None:
         """Send a claim for a companion. Returns the claim and its reply; None without a claim or without a reply."""
         if self.due_in_s > 0 or not self._understood or (self._asked is None and wanted is None):
             return None

@@ -199,14 +199,24 @@ class PictureUploader:
             raise LeaseLost("the attempt has ended")
 
     def _report(self, results: Sequence[PictureResult]) -> list[PictureResult]:
-        """Report results, and return drawn pictures that the server neither accepts nor drops."""
+        """Report results, and return drawn pictures that the server neither accepts nor drops.
+
+        The server refuses a whole report for one picture whose bytes storage does not have. The halves of the report
+        then tell which picture that is.
+        """
         if not results:
             return []
         report = PictureResults(
             drawn=tuple(each.said for each in results if isinstance(each.said, DrawnPicture)),
             failed=tuple(each.said for each in results if isinstance(each.said, FailedPicture)),
         )
-        reply = self._calls.persist(lambda lease: self._node.report_pictures(lease, report))
+        try:
+            reply = self._calls.persist(lambda lease: self._node.report_pictures(lease, report))
+        except (BlobMismatch, BlobMissing):
+            if len(results) == 1:
+                return list(results)
+            half = len(results) // 2
+            return [*self._report(results[:half]), *self._report(results[half:])]
         self._drop({key_of(each) for each in reply.dropped})
         settled = {key_of(each) for each in (*reply.accepted, *reply.dropped)}
         again = [each for each in results if each.path is not None and each.key not in settled]

@@ -186,15 +186,16 @@ class FakeNodeApi:
         return {"order_id": picture["order_id"], "number": picture["number"], "url": put["url"], "headers": {}}
 
     def _report(self, body: dict[str, Any]) -> httpx.Response:
-        """Take the pictures whose bytes are there, as the server does."""
-        accepted = []
-        for each in body["drawn"]:
-            content = None if each["sha256"] is None else self.uploads.get(each["sha256"])
-            if each["sha256"] is None or (content and hashlib.sha256(content).hexdigest() == each["sha256"]):
-                self.pictures[_key(each)].append(content)
-                accepted.append(each)
-        accepted += body["failed"]
-        return _json({"accepted": _ids(map(_key, accepted)), "dropped": _ids(sorted(self.unwanted))})
+        """Take the pictures if the bytes of all are there, as the server does."""
+        wanted = [each for each in body["drawn"] if _key(each) not in self.unwanted]
+        contents = {_key(each): each["sha256"] and self.uploads.get(each["sha256"], b"") for each in wanted}
+        for each in wanted:
+            if each["sha256"] and hashlib.sha256(contents[_key(each)]).hexdigest() != each["sha256"]:
+                return httpx.Response(409, json={"code": "blob-missing", "detail": "not there"}, headers=PROBLEM)
+        for key, content in contents.items():
+            self.pictures[key].append(content)
+        taken = [*contents, *(_key(each) for each in body["failed"])]
+        return _json({"accepted": _ids(taken), "dropped": _ids(sorted(self.unwanted))})
 
     def _signed(self, method: str, path: str) -> dict[str, Any]:
         expires_at = datetime.now(UTC) + timedelta(hours=1)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from fake_node_api import lease
 
-from giornata.agent.claiming import Claiming, Companions, JoiningJob, SentClaim, Wanted, wanted_key
+from giornata.agent.claiming import Claiming, Companions, FurtherWork, JoiningJob, SentClaim, wanted_key
 from giornata.agent.engine_process import EngineProcess
 from giornata.protocol.pipe import Seats
 from giornata.protocol.work import ClaimReply, Lease
@@ -75,7 +75,7 @@ class Asking:
     def fresh_delays(self) -> Iterator[float]:
         return itertools.repeat(60.0)
 
-    def ask(self, wanted: Wanted | None) -> SentClaim:
+    def ask(self, wanted: FurtherWork | None) -> SentClaim:
         return SentClaim(claim=cast(Any, wanted), sent_at_s=self.now_s)
 
     def send(self, asked: SentClaim) -> ClaimReply:

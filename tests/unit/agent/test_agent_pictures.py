@@ -252,11 +252,17 @@ def test_bytes_that_storage_spoils_are_uploaded_again(api: FakeNodeApi, drawing:
         spoilt.append(True)
         return httpx.Response(200)
 
-    api.picture_leases = [picture_lease("a cat")]
+    api.picture_leases = [picture_lease(*["a cat"] * 5)]
     api.always["storage/upload"] = spoil
     drawing().run()
-    assert drawn(api) == each_once(1)
-    assert len(spoilt) == 2
+    assert drawn(api) == each_once(5)
+    assert len(spoilt) == 6
+
+
+def test_a_lease_whose_pictures_were_all_canceled_is_done_at_once(api: FakeNodeApi, drawing: NodeFactory) -> None:
+    api.picture_leases = [picture_lease()]
+    drawing().run()
+    assert api.routes() == ["claim", "complete", "claim"]
 
 
 def test_storage_that_never_keeps_the_bytes_fails_the_lease_and_blames_no_job(
