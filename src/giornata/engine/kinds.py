@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.specs import CANARY_KIND, PRETRAIN_KIND
 from giornata.workloads.interface import Workload
 
@@ -42,8 +43,14 @@ def _pretrain(_device: str, _places: int, _model_cache_bytes: int | None, _kerne
     return PretrainWorkload()
 
 
+def _generate(device: str, places: int, model_cache_bytes: int | None, _kernels: KernelPlace) -> Workload:
+    from giornata.workloads.generate.workload import GenerateWorkload
+
+    return GenerateWorkload(device=device, places=places, model_cache_bytes=model_cache_bytes)
+
+
 FACTORIES: Mapping[str, Callable[[str, int, int | None, KernelPlace], Workload]] = MappingProxyType(
-    {"train": _train, PRETRAIN_KIND: _pretrain, CANARY_KIND: _canary}
+    {"train": _train, GENERATE_KIND: _generate, PRETRAIN_KIND: _pretrain, CANARY_KIND: _canary}
 )
 
 

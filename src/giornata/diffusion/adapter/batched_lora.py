@@ -103,6 +103,12 @@ def up(outputs: torch.Tensor, low: torch.Tensor, stack: StackedLora) -> torch.Te
     return torch.addmm(flat_NO, low_NR, stack.b_JOR.squeeze(0).t()).view(outputs.shape)
 
 
+def replace_layer(model: nn.Module, name: str, layer: nn.Module) -> None:
+    """Put a layer into the place of that with this name."""
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, layer)
+
+
 # ---- fused projections: queries, keys and values of one attention
 #
 # Shapes as above; S projections of one input. Their frozen weights lie one under the other, and so do

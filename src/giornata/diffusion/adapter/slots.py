@@ -27,7 +27,13 @@ from giornata.diffusion.adapter.adapter_plan import (
     size_of,
     usual_size,
 )
-from giornata.diffusion.adapter.batched_lora import BatchedLoraLinear, FusedProjections, StackedLora, families
+from giornata.diffusion.adapter.batched_lora import (
+    BatchedLoraLinear,
+    FusedProjections,
+    StackedLora,
+    families,
+    replace_layer,
+)
 from giornata.diffusion.adapter.dropping import Dropping
 from giornata.diffusion.adapter.lora import Adapters, initialise
 from giornata.diffusion.adapter.slot_layout import SlotLayout, SlotScaling, TensorPlace, layout_of
@@ -244,7 +250,7 @@ class _Adapted:
     layer: BatchedLoraLinear
 
     def undo(self) -> None:
-        _put(self.what.model, self.what.name, self.what.layer)
+        replace_layer(self.what.model, self.what.name, self.what.layer)
 
 
 def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> tuple[tuple[_Adapted, ...], ...]:
@@ -262,7 +268,7 @@ def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]
         if isinstance(each.layer, nn.Linear)
     }
     for each in adapted.values():
-        _put(each.what.model, each.what.name, each.layer)
+        replace_layer(each.what.model, each.what.name, each.layer)
     together = [tuple(adapted[name] for name in names) for names in related]
     for members in together:
         FusedProjections([each.layer for each in members])
@@ -284,8 +290,3 @@ def _related(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize])
 
 def _shaped(part_JX: torch.Tensor, place: TensorPlace) -> torch.Tensor:
     return part_JX.view(-1, place.rows, place.columns)
-
-
-def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
-    parent, _, child = name.rpartition(".")
-    setattr(model.get_submodule(parent), child, layer)

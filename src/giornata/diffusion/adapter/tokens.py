@@ -16,10 +16,10 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.draws.randomness import normal
+from giornata.diffusion.encode.extended_embedding import ExtendedEmbedding
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
@@ -67,19 +67,6 @@ def taught(base: BaseModel, spec: TrainSpec) -> BaseModel:
     return replace(base, tokenizers=tokenizers)
 
 
-class _Extended(nn.Module):
-    """An embedding matrix with rows beside it: id -1 is the first of them, -2 the second."""
-
-    def __init__(self, frozen: nn.Embedding, rows_NE: nn.Parameter) -> None:
-        super().__init__()
-        self.frozen, self.rows_NE = frozen, rows_NE
-
-    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        old_BLE = functional.embedding(ids_BL.clamp(min=0), self.frozen.weight)
-        new_BLE = functional.embedding((-1 - ids_BL).clamp(min=0), self.rows_NE).to(old_BLE.dtype)
-        return torch.where(ids_BL.unsqueeze(-1) < 0, new_BLE, old_BLE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTokens:
     """The trainable rows, fp32: `tokens.clip_l` and `tokens.clip_g`, one for each text encoder, of N × E. As a
@@ -106,7 +93,7 @@ class NewTokens:
             hook.remove()
         for encoder in self.encoders:
             extended = encoder.get_input_embeddings()
-            if isinstance(extended, _Extended):
+            if isinstance(extended, ExtendedEmbedding):
                 encoder.set_input_embeddings(extended.frozen)
 
 
@@ -131,7 +118,7 @@ def add_tokens(base: BaseModel, spec: TrainSpec) -> NewTokens:
         frozen = encoder.get_input_embeddings()
         rows[TOKENS + name] = nn.Parameter(first_NE.to(frozen.weight.device))
         spreads[TOKENS + name] = frozen.weight.detach().float().std()
-        encoder.set_input_embeddings(_Extended(frozen, rows[TOKENS + name]))
+        encoder.set_input_embeddings(ExtendedEmbedding(frozen, rows[TOKENS + name]))
         new_from = tokenizer.convert_tokens_to_ids(next(iter(words.values()))[0])
         hooks.append(encoder.register_forward_pre_hook(_renumbered(new_from), with_kwargs=True))
     return NewTokens(rows=rows, spreads=spreads, encoders=base.text_encoders, hooks=tuple(hooks))

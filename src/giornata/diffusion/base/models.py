@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
@@ -34,7 +34,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.model_names import hub_file, is_single_file, looks_like_path
 
-__all__ = ["BaseModel", "check_model_folder", "load_base"]
+__all__ = ["BaseModel", "ModelSource", "check_model_folder", "load_base", "load_model"]
 
 VAE_FIELD = "spec.pretrained_vae_model_name_or_path"
 PREDICTIONS = ("epsilon", "v_prediction")
@@ -60,6 +60,38 @@ class BaseModel:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """The place of a base model: a name, as `TrainSpec.pretrained_model_name_or_path` has it, or a file.
+
+    `path` and `vae_path` are verified `.safetensors` files on this machine; then the names are words for faults only.
+    `key` becomes that of the base. Faults are at `field` and `vae_field`.
+    """
+
+    name: str
+    key: str
+    revision: str | None = None
+    variant: str | None = None
+    sha256: str | None = None
+    vae: str | None = None
+    path: Path | None = None
+    vae_path: Path | None = None
+    field: str = FIELD
+    vae_field: str = VAE_FIELD
+
+    @classmethod
+    def of(cls, spec: TrainSpec) -> Self:
+        """Return the source that a training job names."""
+        return cls(
+            name=spec.pretrained_model_name_or_path,
+            key=model_key("train", spec.model_dump()),
+            revision=spec.revision,
+            variant=spec.variant,
+            sha256=spec.pretrained_model_sha256,
+            vae=spec.pretrained_vae_model_name_or_path,
+        )
+
+
 def load_base(
     spec: TrainSpec,
     *,
@@ -68,7 +100,19 @@ def load_base(
     hub: ModelHub | None = None,
     layouts: Path = LAYOUTS,
 ) -> BaseModel:
-    """Load the base that `spec` names onto `device`, from a folder, a single file or from `hub`.
+    """Load the base that a training job names. Otherwise as `load_model`."""
+    return load_model(ModelSource.of(spec), device=device, dtype=dtype, hub=hub, layouts=layouts)
+
+
+def load_model(
+    source: ModelSource,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    hub: ModelHub | None = None,
+    layouts: Path = LAYOUTS,
+) -> BaseModel:
+    """Load a base model onto `device`, from a folder, a single file or from `hub`.
 
     `layouts` holds the configs of single files (see giornata.diffusion.base.single_file). Raises WorkloadFailed:
     BAD_SPEC when there is no such model, none that can be trained, or not the content asked for, with all faults;
@@ -77,22 +121,22 @@ def load_base(
     """
     logging.disable_progress_bar()  # its bars would be lines of the job's log
     hub = hub or HuggingFaceHub()
-    place = _located(spec, hub)
-    family = _inspected(spec, place)
-    vae_folder = _vae_folder(spec, hub)
+    place = _located(source, hub)
+    family = _inspected(source, place)
+    vae_place = _vae_place(source, hub)
     try:
-        vae = None if vae_folder is None else _load_vae(vae_folder, family, dtype, variant=None)
+        vae = None if vae_place is None else _load_other_vae(vae_place, family, dtype, layouts)
         load = _parts_of_file if place.is_file() else _parts_of_folder
-        parts = load(place, family, dtype, own_vae=vae is None, variant=spec.variant, layouts=layouts)
+        parts = load(place, family, dtype, own_vae=vae is None, variant=source.variant, layouts=layouts)
         vae = parts.vae if vae is None else vae
-        return _frozen(spec, family, parts, vae=vae, device=torch.device(device), dtype=dtype)
+        return _frozen(source, family, parts, vae=vae, device=torch.device(device), dtype=dtype)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         if isinstance(error, RuntimeError) and _is_device_error(error):
             raise
         # Cut files were found before, so what does not load now will not load elsewhere either; unless it was
         # the disk: only the operating system's own errors carry a number.
         of_disk = isinstance(error, OSError) and error.errno is not None
-        fault = Fault(where=FIELD, message=f"{place} cannot be loaded: {error}", hint="is it a whole model?")
+        fault = Fault(where=source.field, message=f"{place} cannot be loaded: {error}", hint="is it a whole model?")
         raise WorkloadFailed(Reason.NODE_DISK if of_disk else Reason.BAD_SPEC, str(fault), (fault,)) from error
 
 
@@ -107,28 +151,29 @@ def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if vae_config.get("force_upcast", True) else dtype
 
 
-def _located(spec: TrainSpec, hub: ModelHub) -> Path:
+def _located(source: ModelSource, hub: ModelHub) -> Path:
     """Return the folder or the file of the base model on this machine, or a path where nothing lies."""
-    name = spec.pretrained_model_name_or_path
+    if source.path is not None:
+        return source.path
+    name = source.name
     local = Path(name).expanduser()
     if local.exists():
         return local
     if (file := hub_file(name)) is not None:
-        return fetched_file(hub, file, revision=file.revision or spec.revision, field=FIELD)
+        return fetched_file(hub, file, revision=file.revision or source.revision, field=source.field)
     if looks_like_path(name) or is_single_file(name):
         return local
-    return fetched_pipeline(hub, name, revision=spec.revision, variant=spec.variant, field=FIELD)
+    return fetched_pipeline(hub, name, revision=source.revision, variant=source.variant, field=source.field)
 
 
-def _inspected(spec: TrainSpec, place: Path) -> Family:
+def _inspected(source: ModelSource, place: Path) -> Family:
     """Return the family of the model that lies there. Raises WorkloadFailed with all that is wrong with it."""
     if place.is_dir() or not is_single_file(place.name):
-        _refuse(inspect_model_folder(place, variant=spec.variant), place)
+        _refuse(inspect_model_folder(place, variant=source.variant, field=source.field), place)
         return family_of_folder(place)
-    own_vae = spec.pretrained_vae_model_name_or_path is None
-    family, faults = inspect_single_file(place, own_vae=own_vae)
+    family, faults = inspect_single_file(place, field=source.field, own_vae=source.vae is None)
     if not faults.damage and place.is_file():
-        wrong = sha256_faults(place, spec.pretrained_model_sha256)
+        wrong = sha256_faults(place, source.sha256)
         faults = FolderFaults(layout=(*faults.layout, *wrong), damage=faults.damage)
     _refuse(faults, place)
     if family is None:
@@ -136,22 +181,30 @@ def _inspected(spec: TrainSpec, place: Path) -> Family:
     return family
 
 
-def _vae_folder(spec: TrainSpec, hub: ModelHub) -> Path | None:
-    """Return the folder of another VAE; None when the model's own is wanted."""
-    name = spec.pretrained_vae_model_name_or_path
-    if name is None:
-        return None
+def _vae_place(source: ModelSource, hub: ModelHub) -> Path | None:
+    """Return the folder or the file of another VAE; None when the model's own is wanted."""
+    name = source.vae
+    if name is None or source.vae_path is not None:
+        return source.vae_path
     local = Path(name).expanduser()
-    folder = local if local.exists() or looks_like_path(name) else fetched_vae(hub, name, field=VAE_FIELD)
+    folder = local if local.exists() or looks_like_path(name) else fetched_vae(hub, name, field=source.vae_field)
     if (folder / "vae" / "config.json").is_file():
         folder = folder / "vae"
     if not (folder / "config.json").is_file():
         hint = "give a hub id, or a folder with an AutoencoderKL in diffusers layout"
-        fault = Fault(where=VAE_FIELD, message=f"{folder} holds no config.json of a VAE", hint=hint)
+        fault = Fault(where=source.vae_field, message=f"{folder} holds no config.json of a VAE", hint=hint)
         _refuse(FolderFaults(layout=(fault,)), folder)
-    layout, damage = component_faults(folder, stem=VAE_STEM, variant=None, field=VAE_FIELD)
+    layout, damage = component_faults(folder, stem=VAE_STEM, variant=None, field=source.vae_field)
     _refuse(FolderFaults(layout=tuple(layout), damage=tuple(damage)), folder)
     return folder
+
+
+def _load_other_vae(place: Path, family: Family, dtype: torch.dtype, layouts: Path) -> AutoencoderKL:
+    if not place.is_file():
+        return _load_vae(place, family, dtype, variant=None)
+    options = {"config": str(layouts / family.name), "subfolder": "vae", "local_files_only": True}
+    own = vae_dtype(layout_vae_config(family, layouts), dtype)
+    return AutoencoderKL.from_single_file(str(place), torch_dtype=own, **options)
 
 
 def _load_vae(folder: Path, family: Family, dtype: torch.dtype, *, variant: str | None) -> AutoencoderKL:
@@ -195,7 +248,7 @@ def _parts_of_folder(
 
 
 def _frozen(
-    spec: TrainSpec, family: Family, parts: Parts, *, vae: Any, device: torch.device, dtype: torch.dtype
+    source: ModelSource, family: Family, parts: Parts, *, vae: Any, device: torch.device, dtype: torch.dtype
 ) -> BaseModel:
     for module in (parts.unet, vae, *parts.text_encoders):
         off_the_file(module.requires_grad_(False).eval().to(device))
@@ -207,7 +260,7 @@ def _frozen(
         tokenizers=parts.tokenizers,
         noise_scheduler=parts.noise_scheduler,
         prediction_type=parts.noise_scheduler.config.prediction_type,
-        key=model_key("train", spec.model_dump()),
+        key=source.key,
         device=device,
         dtype=dtype,
     )

@@ -18,7 +18,7 @@ _known: "WeakKeyDictionary[nn.Module, str]" = WeakKeyDictionary()
 
 def weights_digest(module: nn.Module) -> str:
     """Return the sha256 over the module's configuration and its tensors: over all that decides what it computes."""
-    return hashlib.sha256(f"{_configuration(module)} {tensors_digest(module)}".encode()).hexdigest()
+    return hashlib.sha256(f"{configuration(module)} {tensors_digest(module)}".encode()).hexdigest()
 
 
 def tensors_digest(module: nn.Module) -> str:
@@ -32,13 +32,18 @@ def tensors_digest(module: nn.Module) -> str:
     return _known[module]
 
 
+def forget_digest(module: nn.Module) -> None:
+    """Forget the digest of a module whose weights were written over."""
+    _known.pop(module, None)
+
+
 def described(name: str, tensor: torch.Tensor) -> list[str]:
     """Return name, type, shape, and sha256 of the bytes of a tensor."""
     flat = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
     return [name, str(tensor.dtype), str(tuple(tensor.shape)), hashlib.sha256(memoryview(flat.numpy())).hexdigest()]
 
 
-def _configuration(module: nn.Module) -> str:
+def configuration(module: nn.Module) -> str:
     """Return the settings that decide what the weights compute. Notes on the weights' origin are left out, because
     they differ by node."""
     config = getattr(module, "config", {})

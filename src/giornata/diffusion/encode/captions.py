@@ -85,10 +85,10 @@ def encode(
             ).input_ids
         else:
             tokens_BL = _in_chunks(tokenizer, captions, chunks, truncation=truncation)
-        output = encoder(_moved(tokens_BL, encoder.device), output_hidden_states=True)
+        output = encoder(moved(tokens_BL, encoder.device), output_hidden_states=True)
         layer = family.hidden_layer
         states_BLD = output.last_hidden_state if layer is None else output.hidden_states[layer]
-        hidden.append(_joined(states_BLD, chunks))
+        hidden.append(joined_chunks(states_BLD, chunks))
         pooled_BP = output[0][::chunks] if family.pooled else None
     if family.pooled and (pooled_BP is None or pooled_BP.ndim != 2):
         raise TypeError(f"the last text encoder gives no pooled output; {family.title} needs one with a projection")
@@ -115,7 +115,7 @@ def _in_chunks(tokenizer: Any, captions: Sequence[str], chunks: int, *, truncati
     return torch.tensor(rows, dtype=torch.long)
 
 
-def _joined(states_BLD: torch.Tensor, chunks: int) -> torch.Tensor:
+def joined_chunks(states_BLD: torch.Tensor, chunks: int) -> torch.Tensor:
     """Join hidden states of the chunks, (B N) x 77 x D, into one row for each caption: B x (75 N + 2) x D."""
     if chunks == 1:
         return states_BLD
@@ -124,7 +124,7 @@ def _joined(states_BLD: torch.Tensor, chunks: int) -> torch.Tensor:
     return torch.cat([states_BNLD[:, 0, :1], inner_BLD, states_BNLD[:, -1, -1:]], dim=1)
 
 
-def _moved(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+def moved(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Move the numbers to the device. A copy to a GPU waits for nothing that is under way there."""
     if device.type != "cuda":
         return numbers.to(device)
@@ -260,7 +260,7 @@ class EmbeddingCache:
         if entry is not None:
             return entry
         device = self._text_encoders[0].device
-        return _embedding([_moved(each, device) for each in self._file.read(self._rows[key])])
+        return _embedding([moved(each, device) for each in self._file.read(self._rows[key])])
 
     def _key(self, caption: str) -> tuple[str, str]:
         return hashlib.sha256(caption.encode("utf-8")).hexdigest(), self._encoder_key

@@ -34,7 +34,8 @@ class Family:
     `unet_settings` is what the UNet's config has to say; a setting that is not in the file counts as None or False.
     `single_file_keys` maps each part of a single-file checkpoint, in the layout of the model's authors, to a tensor
     that shows that the part is there. `input_key` is the UNet's first convolution in it. `hub_tags` are what model
-    hubs find its LoRAs by.
+    hubs find its LoRAs by. With `force_zeros_for_empty_prompt` the pipeline takes zeros where no negative prompt is
+    given.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Family:
     single_file_keys: Mapping[str, str]
     input_key: str = "model.diffusion_model.input_blocks.0.0.weight"
     download_options: Mapping[str, Any] = field(default_factory=dict)
+    force_zeros_for_empty_prompt: bool = False
 
     @property
     def encoder_names(self) -> tuple[str, ...]:

@@ -96,6 +96,7 @@ SDXL = Family(
     ),
     hidden_layer=-2,
     pooled=True,
+    force_zeros_for_empty_prompt=True,
     unet_settings={"addition_embed_type": "text_time", "in_channels": 4, "out_channels": 4},
     guidance_scale=5.0,
     kohya_name=kohya_name,

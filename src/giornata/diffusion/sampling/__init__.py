@@ -1,1 +1,1 @@
-"""Draws pictures from prompts, and lays the pictures out on sheets. Read samples first."""
+"""Draws pictures: rows that share passes of a UNet (read rows, then denoising), and a job's samples and sheets."""

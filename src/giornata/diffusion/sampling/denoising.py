@@ -1,0 +1,178 @@
+"""Denoise rows together: one forward pass of the UNet for all rows, each at its own timestep.
+
+Rows may differ in scheduler, timestep, guidance, prompt, length of the prompt, LoRAs and ControlNets. They have one
+UNet and one size. The passes are those of diffusers' pipelines, bit for bit for a row that is alone.
+
+Shapes: R rows; G of them guided; B = R + G rows of a pass: the negative halves of guided rows, their positive halves,
+then the other rows; L tokens; D, P as in `rows`; C, H, W of the latents.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from giornata.diffusion.adapter.row_adapters import RowAdapters
+from giornata.diffusion.sampling.controls import PassInputs, Residuals, control_residuals
+from giornata.diffusion.sampling.rows import DenoisingRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassConditions:
+    """What a pass needs besides latents and timesteps. It stays the same while the same rows go on together.
+
+    `mask_BL` is None where all prompts are equally long. `order` holds the row of each of the B rows of the pass.
+    """
+
+    order: tuple[int, ...]
+    guided: int
+    hidden_BLD: torch.Tensor
+    mask_BL: torch.Tensor | None
+    added: dict[str, torch.Tensor] | None
+    guidance_G111: torch.Tensor
+    timestep_condition_BT: torch.Tensor | None
+
+
+class Denoiser:
+    """Denoises rows with one UNet. `loras` are the LoRAs of the UNet, if it has any."""
+
+    def __init__(self, unet: Any, *, loras: RowAdapters | None = None) -> None:
+        self._unet, self._loras = unet, loras
+        self._of_rows: tuple[DenoisingRow, ...] = ()
+        self._conditions: PassConditions | None = None
+
+    def step(self, rows: Sequence[DenoisingRow]) -> None:
+        """Move all rows by one evaluation."""
+        for row, noise_1CHW in zip(rows, self.predict(rows), strict=True):
+            row.advance(noise_1CHW)
+
+    @torch.no_grad()
+    def predict(self, rows: Sequence[DenoisingRow]) -> list[torch.Tensor]:
+        """Return each row's prediction, 1CHW, after guidance. No row changes, so a failed call can be repeated."""
+        conditions = self._conditions_of(tuple(rows))
+        given = _inputs(rows, conditions)
+        residuals = _residuals(rows, conditions, given)
+        with self._chosen_loras(rows, conditions):
+            answer_BCHW = self._unet(
+                given.sample_BCHW,
+                given.timesteps_B,
+                encoder_hidden_states=given.hidden_BLD,
+                encoder_attention_mask=given.mask_BL,
+                timestep_cond=conditions.timestep_condition_BT,
+                added_cond_kwargs=given.added,
+                **({} if residuals is None else residuals.of_unet()),
+                return_dict=False,
+            )[0]
+        return _guided(answer_BCHW, conditions, len(rows))
+
+    def forget(self) -> None:
+        """Release the tensors that are kept for the next step."""
+        self._of_rows, self._conditions = (), None
+
+    def _conditions_of(self, rows: tuple[DenoisingRow, ...]) -> PassConditions:
+        if self._conditions is None or rows != self._of_rows:
+            self._conditions, self._of_rows = _conditions(self._unet, rows), rows
+        return self._conditions
+
+    def _chosen_loras(
+        self, rows: Sequence[DenoisingRow], conditions: PassConditions
+    ) -> AbstractContextManager[object]:
+        if self._loras is None:
+            return nullcontext()
+        return self._loras.rows([rows[place].loras for place in conditions.order])
+
+
+def _inputs(rows: Sequence[DenoisingRow], conditions: PassConditions) -> PassInputs:
+    inputs = [row.model_input() for row in rows]
+    times = [float(row.schedule.timestep) for row in rows]
+    return PassInputs(
+        sample_BCHW=torch.cat([inputs[place] for place in conditions.order]),
+        timesteps_B=torch.tensor([times[place] for place in conditions.order], device=inputs[0].device),
+        hidden_BLD=conditions.hidden_BLD,
+        mask_BL=conditions.mask_BL,
+        added=conditions.added,
+    )
+
+
+def _residuals(rows: Sequence[DenoisingRow], conditions: PassConditions, given: PassInputs) -> Residuals | None:
+    acting = [rows[place].active_controls() for place in conditions.order]
+    if not any(acting):
+        return None
+    latent_channels = rows[0].latents_1CHW.shape[1]
+    return control_residuals(acting, replace(given, sample_BCHW=given.sample_BCHW[:, :latent_channels]))
+
+
+def is_guided(unet: Any, row: DenoisingRow) -> bool:
+    """Return True for a row that needs a negative half. A distilled UNet takes the guidance scale as an input."""
+    return row.guidance_scale > 1 and unet.config.time_cond_proj_dim is None
+
+
+def _conditions(unet: Any, rows: Sequence[DenoisingRow]) -> PassConditions:
+    guided = [place for place, row in enumerate(rows) if is_guided(unet, row)]
+    plain = [place for place, row in enumerate(rows) if not is_guided(unet, row)]
+    negative, positive = [rows[place] for place in guided], [rows[place] for place in (*guided, *plain)]
+    hidden_BLD, mask_BL = _padded(
+        [*(row.text.negative_LD for row in negative), *(row.text.prompt_LD for row in positive)]
+    )
+    pooled = [*(row.text.negative_pooled_P for row in negative), *(row.text.pooled_P for row in positive)]
+    ids = [*(row.sizes.negative_time_ids for row in negative), *(row.sizes.time_ids for row in positive)]
+    scales = torch.tensor([row.guidance_scale for row in negative], device=hidden_BLD.device)
+    return PassConditions(
+        order=(*guided, *guided, *plain),
+        guided=len(guided),
+        hidden_BLD=hidden_BLD,
+        mask_BL=mask_BL,
+        added=_added(pooled, ids),
+        guidance_G111=scales.view(-1, 1, 1, 1),
+        timestep_condition_BT=_timestep_condition(unet, positive, hidden_BLD),
+    )
+
+
+def _added(pooled: Sequence[torch.Tensor | None], ids: Sequence[tuple[float, ...]]) -> dict[str, torch.Tensor] | None:
+    known = [each for each in pooled if each is not None]
+    if not known:
+        return None
+    text_BP = torch.stack(known)
+    return {"text_embeds": text_BP, "time_ids": torch.tensor(ids, dtype=text_BP.dtype, device=text_BP.device)}
+
+
+def _padded(prompts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Stack prompts of any lengths. Shorter ones are filled up with zeros, which the mask hides."""
+    longest = max(each_LD.shape[0] for each_LD in prompts)
+    if all(each_LD.shape[0] == longest for each_LD in prompts):
+        return torch.stack(list(prompts)), None
+    filled = [functional.pad(each_LD, (0, 0, 0, longest - each_LD.shape[0])) for each_LD in prompts]
+    mask_BL = torch.zeros(len(prompts), longest, device=prompts[0].device)
+    for place, each_LD in enumerate(prompts):
+        mask_BL[place, : each_LD.shape[0]] = 1
+    return torch.stack(filled), mask_BL
+
+
+def _timestep_condition(unet: Any, rows: Sequence[DenoisingRow], hidden_BLD: torch.Tensor) -> torch.Tensor | None:
+    """Return the embedding of the guidance scale for a UNet that was distilled with it; None for any other.
+
+    The formula is that of diffusers' `get_guidance_scale_embedding`: sines and cosines of 1000 times the scale.
+    """
+    width = unet.config.time_cond_proj_dim
+    if width is None:
+        return None
+    scales_B = torch.tensor([row.guidance_scale - 1 for row in rows]) * 1000.0
+    half = width // 2
+    rates = torch.exp(torch.arange(half, dtype=torch.float32) * -(torch.log(torch.tensor(10000.0)) / (half - 1)))
+    angles = scales_B[:, None] * rates[None, :]
+    embedding = functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
+    return embedding.to(hidden_BLD)
+
+
+def _guided(answer_BCHW: torch.Tensor, conditions: PassConditions, rows: int) -> list[torch.Tensor]:
+    """Return the prediction of each row in the order of the rows."""
+    guided, order = conditions.guided, conditions.order
+    negative_GCHW, positive_GCHW = answer_BCHW[:guided], answer_BCHW[guided : 2 * guided]
+    push_GCHW = conditions.guidance_G111 * (positive_GCHW - negative_GCHW)
+    together_GCHW = negative_GCHW + push_GCHW.to(answer_BCHW.dtype)
+    found = dict(zip(order[:guided], together_GCHW.split(1), strict=True)) if guided else {}
+    found |= dict(zip(order[2 * guided :], answer_BCHW[2 * guided :].split(1), strict=True)) if rows > guided else {}
+    return [found[place] for place in range(rows)]

@@ -1,0 +1,56 @@
+"""The files of one lease on the node's disk, by sha256."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from PIL import Image
+
+from giornata.diffusion.encode.decoding import Undecodable, decode
+from giornata.domain.errors import Fault, WorkloadFailed
+from giornata.domain.reasons import Reason
+from giornata.protocol.generation.picture import ModelUse
+from giornata.protocol.pipe import Start
+
+SUFFIX = ".safetensors"
+
+
+class LeaseFiles:
+    """The files that came with a lease: verified, and named by their hash."""
+
+    def __init__(self, start: Start) -> None:
+        self._paths: Mapping[str, Path] = {each.sha256: each.path for each in start.inputs}
+        self._directory = start.directory
+
+    def weights(self, use: ModelUse, *, where: str) -> Path | None:
+        """Return the weights of a model, under a name that ends in `.safetensors`; None for one without a sha256,
+        which its reader finds by its name."""
+        if use.sha256 is None:
+            return None
+        path = self._path(use.sha256, where=where)
+        if path.suffix == SUFFIX:
+            return path
+        link = self._directory / f"{use.sha256}{SUFFIX}"  # libraries unpickle files of other names
+        if not link.is_symlink():
+            link.symlink_to(path.resolve())
+        return link
+
+    def file(self, use: ModelUse, *, where: str) -> Path:
+        """Return the file of a model that has to be one file: a LoRA, or an embedding. Raises WorkloadFailed."""
+        path = self.weights(use, where=where) or Path(use.name).expanduser()
+        if not path.is_file():
+            fault = Fault(where=where, message=f"there is no file {use.name}", hint="add it by giornata models add")
+            raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
+        return path
+
+    def picture(self, sha256: str, *, where: str) -> Image.Image:
+        """Return a picture as a viewer shows it. Raises WorkloadFailed for one that cannot be shown."""
+        try:
+            return decode(self._path(sha256, where=where))
+        except Undecodable as error:
+            fault = Fault(where=where, message=f"the picture {error}", hint="give another picture")
+            raise WorkloadFailed(Reason.BAD_DATA, str(fault), (fault,)) from error
+
+    def _path(self, sha256: str, *, where: str) -> Path:
+        if sha256 not in self._paths:
+            raise WorkloadFailed(Reason.NODE_DOWNLOAD, f"{where}: the lease came without the file {sha256}")
+        return self._paths[sha256]

@@ -1,0 +1,240 @@
+"""The batch of an engine: rows of several leases, which join and leave at every evaluation of the UNet.
+
+Rows of one model and one size share a forward pass. When memory runs out the pass is made again in halves, and the
+batch stays that small; a row that does not fit alone fails, and the process goes on.
+"""
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from giornata.diffusion.sampling.denoising import Denoiser
+from giornata.domain.errors import InvalidInput, WorkloadFailed
+from giornata.domain.reasons import Reason
+from giornata.protocol.pictures import LeasedPicture, PictureFlag
+from giornata.workloads.generate.lease_work import LeaseWork, params_of
+from giornata.workloads.generate.picture_drawing import PictureDrawing
+from giornata.workloads.generate.result_writer import MEDIA_TYPES, ResultWriter, Written
+from giornata.workloads.generate.warm_models import WarmModels
+from giornata.workloads.interface import AgentRequest, BatchSession, Outcome, Stopped
+from giornata.workloads.train.faults import reason_of
+
+DRAIN_S = 10.0
+"""A lease that has to stop soon lets those rows end that need no longer than this."""
+WRITTEN_WAIT_S = 0.2
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PictureInBatch:
+    """A picture that is drawn or written, and the lease that it is of."""
+
+    lease: LeaseWork
+    picture: LeasedPicture
+    drawing: PictureDrawing
+    flags: PictureFlag = PictureFlag.NOTHING
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Return the picture's order and number."""
+        return self.picture.order_id, self.picture.number
+
+
+class PictureBatch:
+    """Draws the pictures of leases that share a base, up to `places` leases and `rows` rows at a time."""
+
+    def __init__(self, models: WarmModels, *, places: int, rows: int, clock: Clock, drain_s: float = DRAIN_S) -> None:
+        self._models, self._places, self._most_rows, self._clock = models, places, rows, clock
+        self._drain_s = drain_s
+        self._leases: list[LeaseWork] = []
+        self._rows: list[PictureInBatch] = []
+        self._denoisers: dict[tuple[int, torch.Size], Denoiser] = {}
+        self._evaluation_s = 0.0
+
+    def run(self, crew: BatchSession) -> None:
+        """Draw until the crew has no leases left. Raises what broke the batch for all, if something did."""
+        with ResultWriter[PictureInBatch]() as writer:
+            self._admit(crew)
+            while self._leases:
+                self._heed(crew)
+                self._fill()
+                if self._rows and not writer.is_full:
+                    self._evaluate(writer)
+                for written in writer.written(wait_s=None if self._rows and not writer.is_full else WRITTEN_WAIT_S):
+                    self._hand_over(written)
+                self._settle(crew)
+                self._admit(crew)
+
+    # ---- leases come and go
+
+    def _admit(self, crew: BatchSession) -> None:
+        while len(self._leases) < self._places and (entry := crew.next()) is not None:
+            start, reporter = entry
+            try:
+                lease = LeaseWork.of(start, reporter)
+                self._load(lease)
+            except WorkloadFailed as error:
+                crew.ended(start, error)
+            else:
+                self._leases.append(lease)
+
+    def _load(self, lease: LeaseWork) -> None:
+        """Load the base of a lease. A base that cannot be loaded ends the lease, not one picture after the other."""
+        reporter = lease.reporter
+        reporter.phase("loading")
+        self._models.main(params_of(lease.waiting[0]), lease.files, lambda: reporter.phase("loading"))
+        reporter.phase("drawing", 0, lease.total)
+
+    def _heed(self, crew: BatchSession) -> None:
+        """Do what agents ask: stop, stop soon, or drop single pictures."""
+        for lease in list(self._leases):
+            wish = lease.reporter.wish()
+            if wish is AgentRequest.STOP:
+                self._leave(lambda each, lease=lease: each.lease is lease)
+                self._leases.remove(lease)
+                crew.ended(lease.start, Stopped())
+                continue
+            if wish is AgentRequest.CHECKPOINT_AND_STOP and not lease.closing:
+                lease.closing = True
+                lease.waiting.clear()
+                self._leave(lambda each, lease=lease: each.lease is lease and not self._ends_soon(each))
+            if dropped := lease.reporter.dropped_pictures():
+                lease.waiting = type(lease.waiting)(
+                    each for each in lease.waiting if (each.order_id, each.number) not in dropped
+                )
+                self._leave(lambda each, lease=lease, gone=dropped: each.lease is lease and each.key in gone)
+
+    def _ends_soon(self, each: PictureInBatch) -> bool:
+        return each.drawing.evaluations_left() * self._evaluation_s <= self._drain_s
+
+    def _leave(self, gone: Callable[[PictureInBatch], bool]) -> None:
+        """Take rows out of the batch. Nobody hears of their pictures."""
+        for each in [each for each in self._rows if gone(each)]:
+            self._rows.remove(each)
+            each.lease.open -= 1
+
+    def _settle(self, crew: BatchSession) -> None:
+        for lease in [lease for lease in self._leases if lease.is_over]:
+            self._leases.remove(lease)
+            end: Outcome | Exception = Stopped() if lease.closing else lease.outcome()
+            crew.ended(lease.start, end)
+
+    # ---- rows
+
+    def _fill(self) -> None:
+        """Begin pictures while there is room, in the order in which their leases came."""
+        for lease in self._leases:
+            while lease.waiting and len(self._rows) < self._most_rows:
+                picture = lease.waiting.popleft()
+                lease.open += 1
+                try:
+                    drawing = self._begun(lease, picture)
+                except Exception as error:  # noqa: BLE001 - the supervisor of this picture: the others go on
+                    self._fail(lease, picture, error)
+                else:
+                    self._rows.append(PictureInBatch(lease=lease, picture=picture, drawing=drawing))
+
+    def _begun(self, lease: LeaseWork, picture: LeasedPicture) -> PictureDrawing:
+        def told() -> None:
+            lease.reporter.phase("loading")
+
+        return PictureDrawing(params_of(picture), models=self._models, files=lease.files, told=told)
+
+    def _evaluate(self, writer: ResultWriter[PictureInBatch]) -> None:
+        """Make one evaluation of every row; finished rows leave."""
+        began_s = self._clock()
+        groups: dict[tuple[int, torch.Size], list[PictureInBatch]] = defaultdict(list)
+        for each in self._rows:
+            groups[id(each.drawing.model), each.drawing.row.latents_1CHW.shape].append(each)
+        self._denoisers = {key: self._denoisers.get(key) or _denoiser(rows) for key, rows in groups.items()}
+        for key, rows in groups.items():
+            for some in _slices(rows, self._most_rows):
+                self._move(self._denoisers[key], some)
+        self._evaluation_s = self._clock() - began_s
+        for each in [each for each in self._rows if each.drawing.row.is_done]:
+            self._finish(each, writer)
+
+    def _move(self, denoiser: Denoiser, rows: Sequence[PictureInBatch]) -> None:
+        """Make one evaluation of these rows, in halves when memory does not suffice."""
+        try:
+            rows[0].drawing.model.show([lora for each in rows for lora in each.drawing.loras])
+            predicted = denoiser.predict([each.drawing.row for each in rows])
+        except RuntimeError as error:
+            if reason_of(error) is not Reason.NODE_VRAM:
+                raise
+            said = str(error)
+        else:
+            for each, noise_1CHW in zip(rows, predicted, strict=True):
+                each.drawing.row.advance(noise_1CHW)
+            return
+        # Outside of the except clause: the traceback's frames held the activations.
+        denoiser.forget()
+        _free_memory()
+        if len(rows) == 1:
+            self._rows.remove(rows[0])
+            message = f"one picture alone is too large for this device: {said}"
+            rows[0].lease.told_failed(rows[0].picture, Reason.NODE_VRAM, message)
+            return
+        self._most_rows = min(self._most_rows, len(rows) // 2)
+        for each in rows:
+            each.flags |= PictureFlag.OUT_OF_MEMORY_ONCE
+        for some in _slices(rows, self._most_rows):
+            self._move(denoiser, some)
+
+    def _finish(self, each: PictureInBatch, writer: ResultWriter[PictureInBatch]) -> None:
+        """Begin the next pass of a picture, or let it be written."""
+        try:
+            if each.drawing.go_on():
+                return
+        except Exception as error:  # noqa: BLE001 - as above
+            self._rows.remove(each)
+            self._fail(each.lease, each.picture, error)
+            return
+        self._rows.remove(each)
+        params = each.drawing.params
+        name = f"{each.picture.order_id}-{each.picture.number}.{params.image_format.value}"
+        writer.write(each, each.drawing.image, params, each.lease.start.directory / name)
+
+    def _hand_over(self, written: Written[PictureInBatch]) -> None:
+        each = written.what
+        if each.lease not in self._leases:
+            return  # its lease was stopped meanwhile
+        if written.error is not None:
+            self._fail(each.lease, each.picture, written.error)
+            return
+        media_type = MEDIA_TYPES[each.drawing.params.image_format]
+        each.lease.told_drawn(each.picture, written.path, media_type, each.flags)
+
+    def _fail(self, lease: LeaseWork, picture: LeasedPicture, error: Exception) -> None:
+        """Report what keeps one picture from being drawn. Raises what breaks the batch for all."""
+        match error:
+            case InvalidInput():
+                reason = Reason.BAD_SPEC
+            case WorkloadFailed():
+                reason = error.reason
+            case _:
+                reason = reason_of(error) or Reason.CRASHED
+        if reason in {Reason.NODE_DRIVER, Reason.NODE_DISK}:
+            raise error
+        if reason is Reason.NODE_VRAM:
+            _free_memory()
+        lease.told_failed(picture, reason, str(error) or type(error).__name__)
+
+
+def _slices(rows: Sequence[PictureInBatch], most: int) -> list[Sequence[PictureInBatch]]:
+    return [rows[first : first + most] for first in range(0, len(rows), most)]
+
+
+def _denoiser(rows: Sequence[PictureInBatch]) -> Denoiser:
+    model = rows[0].drawing.model
+    return Denoiser(model.base.unet, loras=model.adapters)
+
+
+def _free_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

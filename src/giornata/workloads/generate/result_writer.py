@@ -1,0 +1,79 @@
+"""Decodes finished pictures and writes their files in a thread, while the next rows are denoised."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from PIL import Image
+
+from giornata.protocol.generation.picture import ImageFormat, PictureParams
+
+MOST_UNWRITTEN = 16
+"""Finished pictures that wait for their files at most; their latents take memory."""
+
+MEDIA_TYPES = {ImageFormat.PNG: "image/png", ImageFormat.JPEG: "image/jpeg", ImageFormat.WEBP: "image/webp"}
+
+W = TypeVar("W")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written(Generic[W]):
+    """A file that is complete, or the error that prevented it."""
+
+    what: W
+    path: Path
+    error: Exception | None
+
+
+class ResultWriter(Generic[W]):
+    """Writes files one after the other in a thread of its own. `what` says whose a file is, and is given back.
+
+    As a context manager it waits for the file that is being written, and leaves the others.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pictures")
+        self._under_way: deque[tuple[W, Path, Future[None]]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    @property
+    def is_full(self) -> bool:
+        """Return True when no further picture should be given before one is written."""
+        return len(self._under_way) >= MOST_UNWRITTEN
+
+    def write(self, what: W, image: Callable[[], Image.Image], params: PictureParams, path: Path) -> None:
+        """Decode a picture by `image` and write it to `path`, soon."""
+        self._under_way.append((what, path, self._pool.submit(_write, image, params, path)))
+
+    def written(self, *, wait_s: float | None = None) -> Iterator[Written[W]]:
+        """Yield what is done since the last call. With `wait_s`, wait so long for one."""
+        if wait_s is not None and self._under_way:
+            wait([future for _, _, future in self._under_way], timeout=wait_s, return_when=FIRST_COMPLETED)
+        while self._under_way and self._under_way[0][2].done():
+            what, path, future = self._under_way.popleft()
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            yield Written(what=what, path=path, error=error)
+
+
+def _write(image: Callable[[], Image.Image], params: PictureParams, path: Path) -> None:
+    """Write the file aside and rename it, so that no reader sees half of it."""
+    aside = path.with_name(f".{path.name}")
+    options = {} if params.image_format is ImageFormat.PNG else {"quality": params.quality}
+    image().save(aside, format=params.image_format.value, **options)
+    aside.rename(path)

@@ -1,0 +1,196 @@
+"""The models that pictures are drawn with, warm between leases: one base, its LoRAs, a refiner, ControlNets."""
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import ControlNetModel
+from diffusers.loaders.single_file_utils import convert_controlnet_checkpoint
+
+from giornata.diffusion.adapter.row_adapters import RowAdapters
+from giornata.diffusion.base.hub import HubCache, HuggingFaceHub, arriving
+from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
+from giornata.diffusion.base.swap import can_swap, swap_base
+from giornata.diffusion.encode.prompt_embeds import PromptEncoder, TextualInversion
+from giornata.diffusion.files.row_lora import RowLora, read_row_lora
+from giornata.diffusion.files.textual_inversion import read_textual_inversion
+from giornata.diffusion.sampling.decoded import let_large_be_tiled
+from giornata.diffusion.tensor_file import read_tensors
+from giornata.domain.errors import Fault, WorkloadFailed
+from giornata.domain.reasons import Reason
+from giornata.protocol.generation.expand import base_key_of
+from giornata.protocol.generation.picture import ControlNetUse, EmbeddingUse, LoraUse, ModelUse, PictureParams
+from giornata.workloads.generate.lease_files import LeaseFiles
+
+Loader = Callable[..., BaseModel]
+Told = Callable[[], None]
+"""Called while a model arrives from the hub, however slowly."""
+
+MAIN, REFINER = "main", "refiner"
+LORAS_ON_DEVICE = 16
+CONTROLNETS_KEPT = 4
+LORAS_READ = 64
+
+
+class DrawingModel:
+    """A base model with its prompt encoder and its places for LoRAs."""
+
+    def __init__(self, base: BaseModel) -> None:
+        let_large_be_tiled(base.vae)
+        self.base = base
+        self.encoder = PromptEncoder(base)
+        self.adapters = RowAdapters(base, capacity=LORAS_ON_DEVICE)
+        self._loras: OrderedDict[str, RowLora] = OrderedDict()
+
+    def become(self, base: BaseModel) -> None:
+        """Take over the weights of another base in place; LoRAs and compiled kernels stay."""
+        self.base = swap_base(self.base, base)
+        let_large_be_tiled(self.base.vae)
+        self.encoder = PromptEncoder(self.base)
+
+    def lora(self, use: LoraUse, files: LeaseFiles, *, where: str) -> RowLora:
+        """Read a LoRA, or find it among those that were read. Raises InvalidInput or WorkloadFailed."""
+        path = files.file(use, where=where)
+        key = use.sha256 or str(path)
+        if key not in self._loras:
+            self._loras[key] = read_row_lora(path, self.base, where=where)
+            if len(self._loras) > LORAS_READ:
+                self._loras.popitem(last=False)
+        self._loras.move_to_end(key)
+        return self._loras[key]
+
+    def inversion(self, use: EmbeddingUse, files: LeaseFiles, *, where: str) -> TextualInversion:
+        """Read a textual inversion. Raises InvalidInput or WorkloadFailed."""
+        return read_textual_inversion(files.file(use, where=where), use.token, self.base, where=where)
+
+    def show(self, loras: Sequence[RowLora]) -> None:
+        """Make sure that these LoRAs, those of all rows of the next pass, are on the device."""
+        self.adapters.capacity = max(LORAS_ON_DEVICE, len({lora.sha256 for lora in loras}))
+        for lora in loras:
+            if lora.sha256 not in self.adapters:
+                self.adapters.load(lora.sha256, lora.unet)
+
+
+class WarmModels:
+    """Loads what a lease draws with, and keeps the last of it. `load` has the signature of `load_model`."""
+
+    def __init__(
+        self, device: torch.device, *, load: Loader = load_model, model_cache_bytes: int | None = None
+    ) -> None:
+        self._device, self._load, self._model_cache_bytes = device, load, model_cache_bytes
+        self._dtype = torch.float16 if device.type == "cuda" else torch.float32
+        self._models: dict[str, DrawingModel] = {}
+        self._controlnets: OrderedDict[str, Any] = OrderedDict()
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the base key of the warm base."""
+        return (self._models[MAIN].base.key,) if MAIN in self._models else ()
+
+    def main(self, params: PictureParams, files: LeaseFiles, told: Told) -> DrawingModel:
+        """Return the base of this picture, warm. The weights of another base are written over where its shapes
+        agree; otherwise it is released first, because two might not fit."""
+        key = base_key_of(params)
+        if key in self.keys():
+            return self._models[MAIN]
+        source = ModelSource(
+            name=params.model.name,
+            key=key,
+            revision=params.revision,
+            variant=params.variant,
+            vae=None if params.vae is None else params.vae.name,
+            path=files.weights(params.model, where="model"),
+            vae_path=None if params.vae is None else files.weights(params.vae, where="vae"),
+            field="model",
+            vae_field="vae",
+        )
+        self._models.pop(REFINER, None)
+        self._controlnets.clear()
+        return self._replaced(MAIN, source, told)
+
+    def refiner(self, use: ModelUse, files: LeaseFiles, told: Told) -> DrawingModel:
+        """Return the model that goes on with pictures of the warm base."""
+        key = use.sha256 or use.name
+        if REFINER in self._models and self._models[REFINER].base.key == key:
+            return self._models[REFINER]
+        path = files.weights(use, where="refiner.model")
+        return self._replaced(REFINER, ModelSource(name=use.name, key=key, path=path, field="refiner.model"), told)
+
+    def controlnet(self, use: ControlNetUse, files: LeaseFiles, *, where: str) -> Any:
+        """Return a ControlNet for the warm base. Raises WorkloadFailed for one of another family, and KeyError
+        without a base."""
+        key = use.sha256 or use.name
+        if key not in self._controlnets:
+            place = files.weights(use, where=where) or Path(use.name).expanduser()
+            self._controlnets[key] = _controlnet(place, self._models[MAIN].base, where=where)
+            if len(self._controlnets) > CONTROLNETS_KEPT:
+                self._controlnets.popitem(last=False)
+        self._controlnets.move_to_end(key)
+        return self._controlnets[key]
+
+    def drop(self) -> None:
+        """Release all models and their memory."""
+        self._models.clear()
+        self._controlnets.clear()
+        self._collect()
+
+    def _replaced(self, role: str, source: ModelSource, told: Told) -> DrawingModel:
+        """Return the model of `source`, in the modules of the one before if their shapes agree."""
+        other = self._loaded(source, told)
+        warm = self._models.get(role)
+        if warm is not None and can_swap(warm.base, other):
+            warm.become(other)
+            return warm
+        del warm
+        self._models.pop(role, None)
+        self._collect()
+        self._models[role] = DrawingModel(_moved(other, self._device))
+        return self._models[role]
+
+    def _loaded(self, source: ModelSource, told: Told) -> BaseModel:
+        """Load onto the CPU: weights of two models are never on the device together."""
+        cache = HubCache(bound_bytes=self._model_cache_bytes)
+        with closing(HuggingFaceHub(None, cache)) as hub, arriving(cache.directory, told):
+            return self._load(source, device=torch.device("cpu"), dtype=self._dtype, hub=hub)
+
+    def _collect(self) -> None:
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _moved(base: BaseModel, device: torch.device) -> BaseModel:
+    for module in (base.unet, base.vae, *base.text_encoders):
+        module.to(device)
+    return replace(base, device=device)
+
+
+def _controlnet(place: Path, base: BaseModel, *, where: str) -> Any:
+    """Read a ControlNet: a folder in diffusers layout, or one file in diffusers' or the authors' layout."""
+    try:
+        if place.is_dir():
+            options = {"torch_dtype": base.dtype, "use_safetensors": True, "local_files_only": True}
+            net = ControlNetModel.from_pretrained(place, **options)
+        else:
+            net = ControlNetModel.from_unet(base.unet, load_weights_from_unet=False)
+            net.load_state_dict(_diffusers_names(read_tensors(place)[1], net.config))
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        said = str(error).splitlines()[0]
+        fault = Fault(
+            where=where,
+            message=f"is no ControlNet for a base of {base.family.title}: {said}",
+            hint="take one that was trained for this kind of base model",
+        )
+        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,)) from error
+    return net.to(base.device, base.dtype).requires_grad_(False).eval()
+
+
+def _diffusers_names(tensors: dict[str, torch.Tensor], config: Any) -> dict[str, torch.Tensor]:
+    if any(name.startswith(("control_model.", "input_hint_block.")) for name in tensors):
+        converted: dict[str, torch.Tensor] = convert_controlnet_checkpoint(tensors, config)
+        return converted
+    return tensors

@@ -1,0 +1,154 @@
+"""Rows are denoised as diffusers' pipelines do it: bit for bit when alone, within a level of 255 in a batch."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.fixtures.drawing import (
+    SIDE_PX,
+    Wanted,
+    asked,
+    finished,
+    image_row,
+    inpainting_row,
+    photo,
+    pipeline_of,
+    right_half,
+    text_row,
+    with_mask_channels,
+)
+
+from giornata.diffusion.base.models import BaseModel
+from giornata.diffusion.sampling.decoded import picture_of
+from giornata.diffusion.sampling.denoising import Denoiser
+from giornata.protocol.generation.samplers import SAMPLERS
+from giornata.protocol.generation.schedulers import all_schedulers
+
+OWN = [sampler.name for sampler in SAMPLERS]
+FEW = ("euler", "euler_ancestral", "heun", "pndm", "dpmpp_2m")
+"""One of each sort: noise in each step, two evaluations a step, more timesteps than steps, state across steps."""
+
+
+def _cases(first: Sequence[str]) -> list[Any]:
+    """Both families and all schedulers; what is not among the first ones takes long together."""
+    found = []
+    for family in ("sdxl", "sd15"):
+        quick = first if family == "sdxl" else FEW
+        found += [
+            pytest.param(family, name, marks=() if name in quick else pytest.mark.long, id=f"{family}-{name}")
+            for name in all_schedulers()
+        ]
+    return found
+
+
+def _wanted(name: str) -> Wanted:
+    scheduler = all_schedulers()[name]
+    return Wanted(class_name=scheduler.class_name, settings=tuple(scheduler.settings.items()))
+
+
+@pytest.fixture
+def bases(tiny_base: BaseModel, tiny_sd15_base: BaseModel) -> dict[str, BaseModel]:
+    return {"sdxl": tiny_base, "sd15": tiny_sd15_base}
+
+
+@pytest.fixture(params=["sdxl", "sd15"])
+def base(request: pytest.FixtureRequest, bases: dict[str, BaseModel]) -> BaseModel:
+    return bases[request.param]
+
+
+@pytest.mark.parametrize(("family", "name"), _cases([*OWN, "dpmpp_2m_karras"]))
+def test_a_text_row_alone_equals_the_pipeline(bases: dict[str, BaseModel], family: str, name: str) -> None:
+    base, wanted = bases[family], _wanted(name)
+    pipeline = pipeline_of(base, wanted)
+    theirs = pipeline(**asked(wanted), height=SIDE_PX, width=SIDE_PX, output_type="latent").images
+
+    [ours] = finished(base, text_row(base, wanted))
+
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("family", "name"), _cases(OWN))
+def test_an_image_row_alone_equals_the_pipeline(bases: dict[str, BaseModel], family: str, name: str) -> None:
+    base, wanted = bases[family], _wanted(name)
+    pipeline = pipeline_of(base, wanted, "Img2Img")
+    theirs = pipeline(**asked(wanted), image=photo(), strength=wanted.strength, output_type="latent").images
+
+    [ours] = finished(base, image_row(base, wanted))
+
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("family", "name"), _cases(OWN))
+def test_an_inpainting_row_alone_equals_the_pipeline(bases: dict[str, BaseModel], family: str, name: str) -> None:
+    base, wanted = bases[family], _wanted(name)
+    [ours] = finished(base, inpainting_row(base, wanted))
+
+    assert torch.equal(ours, _inpainted(base, wanted))
+
+
+@pytest.mark.parametrize("strength", [0.6, 1.0])
+def test_an_inpainting_row_of_nine_channels_equals_the_pipeline(base: BaseModel, strength: float) -> None:
+    made_for_it, wanted = with_mask_channels(base), Wanted(strength=strength)
+
+    [ours] = finished(made_for_it, inpainting_row(made_for_it, wanted))
+
+    assert torch.equal(ours, _inpainted(made_for_it, wanted))
+
+
+def _inpainted(base: BaseModel, wanted: Wanted) -> torch.Tensor:
+    found: torch.Tensor = pipeline_of(base, wanted, "Inpaint")(
+        **asked(wanted),
+        image=photo(),
+        mask_image=right_half(),
+        strength=wanted.strength,
+        height=SIDE_PX,
+        width=SIDE_PX,
+        output_type="latent",
+    ).images
+    return found
+
+
+def test_a_row_without_guidance_equals_the_pipeline(base: BaseModel) -> None:
+    wanted = Wanted(guidance=1.0)
+    theirs = pipeline_of(base, wanted)(**asked(wanted), height=SIDE_PX, width=SIDE_PX, output_type="latent").images
+
+    [ours] = finished(base, text_row(base, wanted))
+
+    assert torch.equal(ours, theirs)
+
+
+def test_a_finished_picture_equals_the_pipelines_picture(base: BaseModel) -> None:
+    wanted = Wanted()
+    theirs = pipeline_of(base, wanted)(**asked(wanted), height=SIDE_PX, width=SIDE_PX).images[0]
+
+    [latents] = finished(base, text_row(base, wanted))
+
+    assert picture_of(base, latents).tobytes() == theirs.tobytes()
+
+
+def test_rows_that_join_and_leave_are_within_a_level_of_themselves_alone(base: BaseModel) -> None:
+    all_wanted = [
+        replace(_wanted(name), seed=seed, steps=3 + seed % 4, guidance=(6.0, 1.0)[seed % 2])
+        for seed, name in enumerate(OWN)
+    ]
+    alone = [finished(base, text_row(base, wanted))[0] for wanted in all_wanted]
+
+    together = _joined_one_by_one(base, all_wanted)
+
+    for one, other in zip(alone, together, strict=True):
+        levels = [np.asarray(picture_of(base, latents)).astype(int) for latents in (one, other)]
+        assert np.abs(levels[0] - levels[1]).max() <= 1
+
+
+def _joined_one_by_one(base: BaseModel, all_wanted: list[Wanted]) -> list[torch.Tensor]:
+    """A row joins at each step, and leaves as soon as it is done."""
+    rows = [text_row(base, wanted) for wanted in all_wanted]
+    denoiser, waiting, present = Denoiser(base.unet), list(rows), []
+    while waiting or present:
+        present += [waiting.pop()] if waiting else []
+        denoiser.step(present)
+        present = [row for row in present if not row.is_done]
+    return [row.latents_1CHW for row in rows]

@@ -1,0 +1,293 @@
+"""The `generate` kind on the tiny models: whole leases, from parameters to files."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import ControlNetModel
+from PIL import Image
+from safetensors.torch import save_file
+from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half
+from tests.fixtures.picture_leases import ORDER, Easel, lease, params, sha256_of
+from tests.fixtures.single_file import write_single_file
+from tests.fixtures.train_studio import RecordingReporter
+
+from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
+from giornata.diffusion.tiny.tiny_model import tiny_pipeline
+from giornata.domain.errors import WorkloadFailed
+from giornata.domain.reasons import Reason
+from giornata.protocol.pictures import PictureFlag
+from giornata.workloads.interface import AgentRequest, Outcome, Stopped
+
+
+def pixels(reporter: RecordingReporter, number: int = 0) -> np.ndarray:
+    path, media_type, _ = reporter.pictures[ORDER, number]
+    assert path is not None
+    assert media_type == "image/png"
+    return np.asarray(Image.open(path)).astype(int)
+
+
+def loaded(folder: Path) -> BaseModel:
+    return load_model(ModelSource(name=str(folder), key="k"), device="cpu", dtype=torch.float32)
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tiny_folder: Path, tiny_sd15_folder: Path) -> Path:
+    return tiny_sd15_folder if getattr(request, "param", "sdxl") == "sd15" else tiny_folder
+
+
+@pytest.mark.parametrize("folder", ["sdxl", "sd15"], indirect=True)
+def test_a_picture_alone_has_the_bytes_of_the_pipelines(folder: Path, tmp_path: Path) -> None:
+    base, wanted = loaded(folder), Wanted(steps=3)
+    theirs = pipeline_of(base, wanted)(**asked(wanted), height=64, width=64).images[0]
+
+    start = lease(tmp_path, [params(folder, negative_prompt="blue")])
+    ours = Easel().draw(start)
+
+    assert (pixels(ours) == np.asarray(theirs)).all()
+
+
+def test_pictures_of_a_lease_share_their_passes_and_none_is_a_level_off(tiny_folder: Path, tmp_path: Path) -> None:
+    each = [
+        params(tiny_folder, seed=seed, num_inference_steps=2 + seed % 3, prompt=prompt)
+        for seed, prompt in enumerate(["a red circle", "a blue (square:1.3)", "a dog " * 90, "a heart"])
+    ]
+    easel = Easel()
+
+    together = easel.draw(lease(tmp_path, each))
+    alone = [Easel().draw(lease(tmp_path, [one])) for one in each]
+
+    assert easel.passes == [8, 8, 4, 2]
+    for number, one in enumerate(alone):
+        assert np.abs(pixels(together, number) - pixels(one)).max() <= 1
+
+
+def test_a_lease_that_comes_later_joins_the_rows_at_work(tiny_folder: Path, tmp_path: Path) -> None:
+    first = lease(tmp_path, [params(tiny_folder, num_inference_steps=6)])
+    second = lease(tmp_path, [params(tiny_folder, seed=8, num_inference_steps=2)])
+    reporters, easel = [RecordingReporter(), RecordingReporter()], Easel()
+
+    table = easel.draw_all((first, reporters[0]), late={4: (second, reporters[1])})
+
+    assert [type(end) for end in table.ends.values()] == [Outcome, Outcome]
+    assert sorted(easel.passes) == [2, 2, 2, 2, 4, 4]
+    assert all((ORDER, 0) in reporter.pictures for reporter in reporters)
+
+
+def test_a_pass_without_memory_is_made_in_halves_and_the_pictures_say_so(tiny_folder: Path, tmp_path: Path) -> None:
+    def small(rows: int) -> None:
+        if rows > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    each = [params(tiny_folder, seed=seed) for seed in range(4)]
+    easel = Easel(before=small)
+
+    drawn = easel.draw(lease(tmp_path, each))
+
+    assert easel.passes == [8, *([4] * 6)]
+    assert {flags for _, _, flags in drawn.pictures.values()} == {PictureFlag.OUT_OF_MEMORY_ONCE}
+
+
+def test_a_row_that_does_not_fit_alone_fails_and_the_workload_goes_on(tiny_folder: Path, tmp_path: Path) -> None:
+    full = [True]
+
+    def none(_rows: int) -> None:
+        if full[0]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    easel = Easel(before=none)
+    each = [params(tiny_folder, seed=seed) for seed in range(2)]
+
+    failed = easel.draw(lease(tmp_path, each))
+    full[0] = False
+    drawn = easel.draw(lease(tmp_path, each))
+
+    assert {reason for reason, _ in failed.failed_pictures.values()} == {Reason.NODE_VRAM}
+    assert len(failed.failed_pictures) == 2
+    assert len(drawn.pictures) == 2
+
+
+def test_a_dropped_picture_leaves_and_the_others_go_on(tiny_folder: Path, tmp_path: Path) -> None:
+    reporter = RecordingReporter()
+
+    def drop(_rows: int) -> None:
+        reporter.dropped.add((ORDER, 1))
+
+    each = [params(tiny_folder, seed=seed) for seed in range(3)]
+    easel = Easel(before=drop)
+
+    easel.draw(lease(tmp_path, each), reporter)
+
+    assert sorted(reporter.pictures) == [(ORDER, 0), (ORDER, 2)]
+    assert easel.passes == [6, 4, 4]
+
+
+class Wishing(RecordingReporter):
+    """Wants something after so many passes of the easel."""
+
+    easel: Easel
+    after: int
+    wanted: AgentRequest
+
+    def wish(self) -> AgentRequest:
+        return self.wanted if len(self.easel.passes) >= self.after else AgentRequest.GO_ON
+
+
+def _wishing(easel: Easel, after: int, wanted: AgentRequest) -> Wishing:
+    reporter = Wishing()
+    reporter.easel, reporter.after, reporter.wanted = easel, after, wanted
+    return reporter
+
+
+def test_a_stopped_lease_leaves_at_once_and_its_neighbor_goes_on(tiny_folder: Path, tmp_path: Path) -> None:
+    easel = Easel()
+    stopped, other = _wishing(easel, 1, AgentRequest.STOP), RecordingReporter()
+    starts = [lease(tmp_path, [params(tiny_folder, seed=seed)]) for seed in range(2)]
+
+    table = easel.draw_all((starts[0], stopped), (starts[1], other))
+
+    assert isinstance(table.ends[starts[0].job], Stopped)
+    assert not stopped.pictures
+    assert (ORDER, 0) in other.pictures
+    assert easel.passes == [4, 2, 2]
+
+
+def test_a_lease_that_drains_ends_the_rows_that_end_soon_and_begins_no_other(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    ticks = iter(range(10_000))
+    easel = Easel(rows=2, clock=lambda: float(next(ticks)))  # each pass takes a second
+    reporter = _wishing(easel, 1, AgentRequest.CHECKPOINT_AND_STOP)
+    each = [params(tiny_folder, seed=seed, num_inference_steps=steps) for seed, steps in enumerate((5, 30, 5))]
+    start = lease(tmp_path, each)
+
+    table = easel.draw_all((start, reporter))
+
+    assert isinstance(table.ends[start.job], Stopped)
+    assert sorted(reporter.pictures) == [(ORDER, 0)]
+
+
+def test_pictures_that_cannot_be_drawn_are_named_and_the_others_go_on(tiny_folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    each = [
+        params(tiny_folder),
+        params(tiny_folder, loras=[{"name": "nowhere.safetensors"}]),
+        params(tiny_folder, image=sha256_of(broken)),
+        params(tiny_folder, image="0" * 64),
+        params(tiny_folder, safety_checker=True),
+        {**params(tiny_folder), "width": 63},
+    ]
+
+    told = Easel().draw(lease(tmp_path, each, [("picture", broken)]))
+
+    assert list(told.pictures) == [(ORDER, 0)]
+    reasons = {number: reason for (_, number), (reason, _) in told.failed_pictures.items()}
+    assert reasons == {
+        1: Reason.BAD_SPEC,
+        2: Reason.BAD_DATA,
+        3: Reason.NODE_DOWNLOAD,
+        4: Reason.BAD_SPEC,
+        5: Reason.BAD_SPEC,
+    }
+    assert "nowhere.safetensors" in told.failed_pictures[ORDER, 1][1]
+
+
+def test_a_base_that_cannot_be_loaded_ends_the_lease(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadFailed) as failed:
+        Easel().draw(lease(tmp_path, [params(tmp_path / "nowhere")]))
+
+    assert failed.value.reason is Reason.BAD_SPEC
+    assert failed.value.faults[0].where == "model"
+
+
+def test_inpainting_spares_the_bytes_outside_of_the_mask(tiny_folder: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "photo.png", tmp_path / "mask.png"]
+    photo().save(files[0])
+    right_half().save(files[1])
+    wanted = params(tiny_folder, image=sha256_of(files[0]), mask=sha256_of(files[1]))
+
+    drawn = pixels(Easel().draw(lease(tmp_path, [wanted], [("picture", file) for file in files])))
+
+    original = np.asarray(photo())
+    assert (drawn[:, :32] == original[:, :32]).all()
+    assert (drawn[:, 32:] != original[:, 32:]).any()
+
+
+def test_a_single_file_without_a_suffix_draws_what_its_folder_draws(tiny_folder: Path, tmp_path: Path) -> None:
+    file = write_single_file(tmp_path / "model.safetensors", tiny_pipeline())
+    layouts = tmp_path / "layouts"
+    shutil.copytree(tiny_folder, layouts / "sdxl", ignore=shutil.ignore_patterns("*.safetensors"))
+    given = {"model": {"name": "toy", "sha256": sha256_of(file)}}
+    easel = Easel()
+    easel.workload = type(easel.workload)(
+        device="cpu", load=lambda source, **options: load_model(source, **options, layouts=layouts)
+    )
+
+    drawn = easel.draw(lease(tmp_path, [params(tiny_folder, **given)], [("base", file)]))
+
+    assert (pixels(drawn) == pixels(Easel().draw(lease(tmp_path, [params(tiny_folder)])))).all()
+
+
+def test_another_base_takes_the_place_of_the_warm_one(tiny_folder: Path, tmp_path: Path) -> None:
+    other = tiny_pipeline()
+    with torch.no_grad():
+        other.unet.conv_out.weight.mul_(0.5)
+    other.save_pretrained(tmp_path / "other", safe_serialization=True)
+    easel = Easel()
+
+    drawn = [pixels(easel.draw(lease(tmp_path, [params(each)]))) for each in (tiny_folder, tmp_path / "other")]
+
+    fresh = pixels(Easel().draw(lease(tmp_path, [params(tmp_path / "other")])))
+    assert (drawn[1] == fresh).all()
+    assert (drawn[0] != drawn[1]).any()
+
+
+def test_everything_that_a_picture_can_have_is_drawn_beside_a_plain_one(tiny_folder: Path, tmp_path: Path) -> None:
+    control = tmp_path / "control.png"
+    photo().save(control)
+    net = _controlnet_file(tiny_folder, tmp_path / "net.safetensors")
+    full: dict[str, Any] = {
+        "controlnets": [{"name": "edges", "sha256": sha256_of(net), "image": sha256_of(control)}],
+        "refiner": {"model": {"name": str(tiny_folder)}, "switch_at": 0.5},
+        "high_resolution": {"width": 96, "height": 96},
+        "scheduler": "DPM++ 2M Karras",
+    }
+    start = lease(
+        tmp_path, [params(tiny_folder, **full), params(tiny_folder)], [("controlnet", net), ("picture", control)]
+    )
+
+    drawn = Easel().draw(start)
+
+    assert pixels(drawn, 0).shape == (96, 96, 3)
+    plain = pixels(Easel().draw(lease(tmp_path, [params(tiny_folder)])))
+    assert np.abs(pixels(drawn, 1) - plain).max() <= 1
+
+
+def _controlnet_file(folder: Path, path: Path) -> Path:
+    net = ControlNetModel.from_unet(loaded(folder).unet)
+    save_file({name: tensor.contiguous() for name, tensor in net.state_dict().items()}, path)
+    return path
+
+
+def test_results_are_written_in_the_format_that_was_asked_for(tiny_folder: Path, tmp_path: Path) -> None:
+    formats = ("png", "jpeg", "webp")
+    told = Easel().draw(lease(tmp_path, [params(tiny_folder, image_format=each) for each in formats]))
+
+    for number, each in enumerate(formats):
+        path, media_type, _ = told.pictures[ORDER, number]
+        assert path is not None
+        assert media_type == f"image/{each}"
+        assert Image.open(path).format == each.upper()
+
+
+def test_the_base_stays_warm_and_is_told(tiny_folder: Path, tmp_path: Path) -> None:
+    easel = Easel()
+    easel.draw(lease(tmp_path, [params(tiny_folder)]))
+
+    [held] = easel.workload.held()
+
+    assert len(held) == 32
