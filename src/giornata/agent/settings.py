@@ -11,6 +11,7 @@ from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, spec_type
+from giornata.protocol.work import NODE_KINDS
 
 GIB = 2**30
 LEAST_KEY_LETTERS = 32
@@ -74,7 +75,7 @@ def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, wh
         for kind in kinds
         if kind.startswith(OWN_KIND_PREFIX) and kind not in workloads
     ]
-    known = f"there are {', '.join(KINDS)}; one of your own starts with {OWN_KIND_PREFIX}"
+    known = f"there are {', '.join({**KINDS, GENERATE_KIND: None})}; one of your own starts with {OWN_KIND_PREFIX}"
     return found + [
         Fault(where=where, message=f"there is no kind {kind!r}", hint=known)
         for kind in kinds
@@ -113,7 +114,7 @@ class AgentSettings(AttemptSettings):
     fleet: str = "local"
     instance_id: str | None = None  # what the provider calls the container or process
     price_micro_usd_per_hour: int = 0
-    kinds: tuple[str, ...] = ("train",)
+    kinds: tuple[str, ...] = NODE_KINDS
     workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     engine: tuple[str, ...] = BUILT_IN  # starts the engine of all kinds but one's own
     threads: int = 1

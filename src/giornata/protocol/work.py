@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints, field_validator
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
+from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.model import (
     ArtifactName,
     Count,
@@ -25,6 +26,8 @@ from giornata.protocol.secrets import Confidential
 from giornata.protocol.uploads import Download
 
 MAX_WAIT_S = 30
+NODE_KINDS: tuple[str, ...] = ("train", GENERATE_KIND)
+"""The kinds that a node takes unless it is told others."""
 ModelKey = Annotated[str, StringConstraints(max_length=2048)]
 
 

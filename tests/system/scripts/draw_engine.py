@@ -1,7 +1,8 @@
 """An engine for kind `generate` that draws without a model: a picture is a square, and its seed gives the color.
 
-The words of a prompt direct it: `sleep=S` takes S seconds, `gate=PATH` writes PATH.here and waits until PATH is gone,
-`fail` cannot draw, `block` finds the picture unsafe, `crash` kills the engine, `forget` says nothing of the picture.
+The words of a prompt direct it: `sleep=S` takes S seconds, `gate=PATH` writes the process id into PATH.here and waits
+until PATH is gone, `fail` cannot draw, `block` finds the picture unsafe, `crash` kills the engine, and `forget` says
+nothing of the picture.
 """
 
 import json
@@ -51,7 +52,9 @@ class AgentCommands:
 def pause(words):
     time.sleep(float(words.get("sleep", 0)))
     if "gate" in words and (gate := Path(words["gate"])).exists():
-        gate.with_name(gate.name + ".here").touch()
+        aside = gate.with_name(f"{gate.name}.{os.getpid()}")
+        aside.write_text(str(os.getpid()))
+        aside.rename(gate.with_name(gate.name + ".here"))
         while gate.exists():
             time.sleep(0.02)
 

@@ -18,6 +18,7 @@ from giornata.cli.settings.fleet_settings import FleetName, FleetTable
 from giornata.domain.datasets import MAX_DATASET_ITEMS
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pictures import MOST_PICTURES
+from giornata.protocol.work import NODE_KINDS
 
 if TYPE_CHECKING:
     from giornata.blobs.s3 import S3Credentials
@@ -225,7 +226,7 @@ class Settings(BaseSettings):
         description="Price of this node in US dollars per hour, including a Ray cluster behind it. Jobs on the "
         "node are charged this price.",
     )
-    kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that this node takes.")
+    kinds: tuple[str, ...] = Field(NODE_KINDS, description="Kinds of job that this node takes.")
     workloads: dict[str, str] = Field(
         default_factory=dict,
         description="Your own kinds of job: x-NAME = command line of a program that speaks the pipe protocol.",
@@ -268,7 +269,7 @@ class Settings(BaseSettings):
         description="Seconds after the start of a batch during which further jobs or pictures may join it. After "
         "that the batch runs until it is empty.",
     )
-    max_pictures: int = Field(
+    max_pictures_per_lease: int = Field(
         16,
         ge=1,
         le=MOST_PICTURES,
