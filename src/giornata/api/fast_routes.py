@@ -25,6 +25,7 @@ from giornata.control.jobs.submit import IDEMPOTENCY_KEY
 from giornata.domain.errors import GiornataError
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.node_checks import NodeChecks
+from giornata.protocol.pictures import PictureResults, PictureUploads
 from giornata.protocol.uploads import UploadRequest
 from giornata.protocol.work import (
     Claim,
@@ -54,6 +55,8 @@ BODIES: Mapping[str, type[BaseModel]] = {
     f"{_OF_AN_ATTEMPT}uploads": UploadRequest,
     f"{_OF_AN_ATTEMPT}checkpoints": CommitCheckpoint,
     f"{_OF_AN_ATTEMPT}artifacts": CommitArtifact,
+    f"{_OF_AN_ATTEMPT}picture-uploads": PictureUploads,
+    f"{_OF_AN_ATTEMPT}pictures": PictureResults,
     f"{_OF_AN_ATTEMPT}complete": CompleteAttempt,
     f"{_OF_AN_ATTEMPT}fail": FailAttempt,
     f"{_OF_AN_ATTEMPT}release": ReleaseAttempt,

@@ -14,8 +14,10 @@ from giornata.control.attempts import claim, commit, complete, heartbeat, known_
 from giornata.control.attempts import reject_checkpoint as rejecting_checkpoint
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.pictures import picture_uploads, results
 from giornata.control.storage import uploads
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
+from giornata.protocol.pictures import PictureResults, PictureResultsReply, PictureUploads, PictureUploadUrls
 from giornata.protocol.strict_json import Json
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
@@ -63,7 +65,7 @@ async def claim_job(
         while True:
             reply: ClaimReply = nothing or await request.app.state.claims.ask(asked)
             left_s = ends_s - time.monotonic()
-            if reply.lease is not None or reply.drain:
+            if reply.lease is not None or reply.picture_lease is not None or reply.drain:
                 return reply
             if reply.reason in NOTHING_FOR_ANYBODY:
                 listener.nothing()
@@ -175,6 +177,21 @@ def get_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey) -> CacheReply:
 def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: Json[CommitCache]) -> Committed:
     """Commit uploaded bytes under this key. The first commit stands."""
     return uploads.commit_cache(ctx, attempt_id, key, body)
+
+
+@attempts.post("/picture-uploads", responses=ATTEMPT, operation_id="request_picture_uploads")
+def request_picture_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[PictureUploads]) -> PictureUploadUrls:
+    """Return a signed PUT for each picture of the lease that is still wanted."""
+    return picture_uploads.picture_uploads(ctx, attempt_id, body)
+
+
+@attempts.post("/pictures", responses=ATTEMPT)
+def report_pictures(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[PictureResults]) -> PictureResultsReply:
+    """Make uploaded pictures results of their orders, and take back those that failed. May be repeated."""
+    reply = results.record_results(ctx, attempt_id, body)
+    if body.failed:
+        wakeup.notify()
+    return reply
 
 
 @attempts.post("/complete", responses=ATTEMPT)

@@ -12,6 +12,7 @@ from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_dead
 from giornata.domain.fleet_plan import FleetView, ScalingLimits, ScalingPolicy, limited
 from giornata.domain.fleet_share import Bidder, share_demand
 from giornata.domain.money import MS_PER_HOUR
+from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.replacement import may_reallocate
 from giornata.domain.starts import FAILED_STARTS, NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
@@ -85,7 +86,11 @@ def demand_of(
             banned_machines=each.banned_machines,
             only_machine_id=each.only_machine_id,
         )
-        for each in tx.jobs.demand()
+        # A queued order is no job that a node takes.
+        for each in (
+            *(group for group in tx.jobs.demand() if group.kind not in ORDER_KINDS),
+            *tx.picture_orders.demand(),
+        )
     ]
     urgent = [
         Demand(

@@ -7,11 +7,13 @@ import threading
 from dataclasses import dataclass, field
 
 from giornata.control.caller import Caller
+from giornata.control.ports.picture_store import OrderSpec
 from giornata.domain.budget import Spent
 from giornata.domain.stragglers import Trail
 
 MOST_CALLERS = 4096
 MOST_MEASURED_JOBS = 4096
+MOST_ORDERS = 4096
 READERS = 2
 
 
@@ -52,6 +54,9 @@ class ProcessCache:
         self._settled: dict[str | None, Settled] = {}
         self._measured: dict[str, MetricNames] = {}
         self._awake: tuple[int, int] | None = None  # since when, and the latest look
+        self._order_specs: dict[str, OrderSpec] = {}
+        self._begun_orders: set[str] = set()
+        self._settled_orders: dict[str, int] = {}
         # How far each live attempt was when, by its id. Only the loop `stragglers` reads and writes them.
         self.trails: dict[str, Trail] = {}
 
@@ -116,6 +121,37 @@ class ProcessCache:
     def remember_settled(self, project_id: str | None, settled: Settled) -> None:
         """Remember the project's sum; of two threads that work it out at once the later wins."""
         self._settled[project_id] = settled
+
+    def order_spec(self, order_id: str) -> OrderSpec | None:
+        """Return the spec of an order of pictures. It never changes."""
+        return self._order_specs.get(order_id)
+
+    def remember_order_spec(self, spec: OrderSpec) -> None:
+        """Remember the spec of an order of pictures."""
+        with self._lock:
+            if len(self._order_specs) >= MOST_ORDERS:
+                self._order_specs.clear()
+            self._order_specs[spec.id] = spec
+
+    def begins(self, order_id: str) -> bool:
+        """Return True when this process has not been asked about this order's begin before."""
+        with self._lock:
+            if order_id in self._begun_orders:
+                return False
+            if len(self._begun_orders) >= MOST_ORDERS:
+                self._begun_orders.clear()
+            self._begun_orders.add(order_id)
+            return True
+
+    def may_settle(self, order_id: str, *, at_ms: int, every_ms: int) -> bool:
+        """Return True at most once in `every_ms` for an order, and then remember that it was settled at `at_ms`."""
+        with self._lock:
+            if 0 <= at_ms - self._settled_orders.get(order_id, -every_ms) < every_ms:
+                return False
+            if len(self._settled_orders) >= MOST_ORDERS:
+                self._settled_orders.clear()
+            self._settled_orders[order_id] = at_ms
+            return True
 
     def metric_names(self, job_id: str) -> MetricNames:
         """Return the known names of a job's metrics. Only the holder of the job's row may change them."""

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 # or more of a job's hour, and the window holds that many jobs of every project that waits, among which one on the
 # held model is likely. What it costs is fairness: of two projects that wait one may get ahead by twice the window.
 AFFINITY_WINDOW = 16
+# Turns of pictures are counted in pixel-steps. A window holds 64 pictures of 1024 x 1024 pixels and 32 steps of each
+# project that waits.
+PICTURE_AFFINITY_WINDOW = 64 * 1024 * 1024 * 32
 # A node with unknown GPU memory counts as having this much: it may try every job.
 ENDLESS_BYTES = 2**63 - 1
 # Of what was handed out latest this many tell where the queue is.
@@ -97,3 +100,26 @@ def memory_after_too_small(vram_bytes: int) -> int:
     for themselves), while the next larger size is at least 9 % away.
     """
     return vram_bytes + vram_bytes // 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureTurns:
+    """The turns behind a new order's first turn, each None when there is none.
+
+    `head` is the least turn of a queued picture of this priority, `last` the turn behind the last order of this
+    priority, and `own` that of the project's own last order.
+    """
+
+    head: int | None
+    last: int | None
+    own: int | None
+
+
+def first_picture_turn(turns: PictureTurns) -> int:
+    """Return the turn of an order's first picture; each other picture's turn is its predecessor's plus its work.
+
+    Start-time fair queuing as above, with a picture's pixel-steps for its length. When nothing is queued, the present
+    turn is the one behind everything that was ever queued.
+    """
+    present = turns.head if turns.head is not None else turns.last or 0
+    return max(present, turns.own or 0)

@@ -25,6 +25,7 @@ class EventType(StrEnum):
     CHECKPOINT_COMMITTED = "checkpoint.committed"
     CHECKPOINT_REJECTED = "checkpoint.rejected"
     ARTIFACT_COMMITTED = "artifact.committed"
+    PICTURES_READY = "pictures.ready"
     NOTICE = "notice"
 
 
@@ -52,6 +53,8 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         EventType.CHECKPOINT_REJECTED: "The bytes of a checkpoint are lost; the one before it is used. "
         "data: step, message, found",
         EventType.ARTIFACT_COMMITTED: "A result is stored and verified. data: name, size_bytes, sha256",
+        EventType.PICTURES_READY: "Pictures of the order have ended. At most one a second. "
+        "data: pictures, succeeded, failed, and place, up to which pictures have ended",
         EventType.NOTICE: "A notice of the workload or of the server. data: name, and the fields of the notice",
     }
 )

@@ -18,7 +18,10 @@ _COLUMNS = tuple(attempts.c[name] for name in AttemptRow.__slots__)
 LIVE = attempts.c.ended_at_ms.is_(None)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(attempts.c.id == sa.bindparam("wanted"))
-_LIVE_OF_JOB = sa.select(*_COLUMNS).where(attempts.c.job_id == sa.bindparam("wanted"), LIVE)
+# A lease of pictures, which names one of its orders, is no attempt at that order.
+_LIVE_OF_JOB = sa.select(*_COLUMNS).where(
+    attempts.c.job_id == sa.bindparam("wanted"), LIVE, attempts.c.pictures == sa.literal_column("0")
+)
 _OF_REQUEST = sa.select(*_COLUMNS).where(
     attempts.c.node_id == sa.bindparam("node"), attempts.c.request_id == sa.bindparam("request")
 )
@@ -159,7 +162,7 @@ def _of_requests(dialect_name: str) -> sa.Select[Any]:
     """Look into the index once for each pair; two lists would be looked up each with each."""
     asked = row_list(dialect_name, types_of(attempts, "node_id", "request_id"))
     same = (attempts.c.node_id == asked.c.node_id) & (attempts.c.request_id == asked.c.request_id)
-    found = (attempts.c.node_id, attempts.c.request_id, attempts.c.id, attempts.c.job_id)
+    found = (attempts.c.node_id, attempts.c.request_id, attempts.c.id, attempts.c.job_id, attempts.c.pictures)
     return sa.select(*found).select_from(asked.join(attempts, same))
 
 

@@ -93,14 +93,14 @@ class Spending(Queries, money_store.Spending):
         yield from self._shared(self._connection.execute(beside).all(), month_ms=month_ms)
 
     def _shared(self, rows: Sequence[Any], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
-        job_of = {row.attempt_id: row.job_id for row in rows}
-        pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        asked = {(row.attempt_id, row.job_id) for row in rows}
+        pairs: dict[str, set[tuple[str, str]]] = defaultdict(set)  # a lease of pictures comes once for each order
         for row in rows:
-            pairs[row.attempt_id].append((row.attempt_id, row.other_id))
+            pairs[row.attempt_id].add((row.attempt_id, row.other_id))
         for some in _slices(list(pairs)):
             these = [pair for attempt_id in some for pair in pairs[attempt_id]]
             found = shares_from(self._connection, these, from_ms=month_ms)
-            yield from ((job_of[attempt_id], amount) for attempt_id, amount in found.items())
+            yield from ((of_job[1], amount) for of_job, amount in found.items() if of_job in asked)
 
 
 def _before(month_ms: int) -> sa.ColumnElement[int]:
@@ -180,11 +180,10 @@ class Pausing(Queries, money_store.Pausing):
                 phase="",
                 interrupted=jobs.c.attempt_count > 0,
             )
-            .returning(jobs.c.id, jobs.c.committed_step)
+            .returning(jobs.c.id, jobs.c.kind, jobs.c.committed_step)
         )
-        return [
-            PausedJob(job_id=row.id, committed_step=row.committed_step) for row in self._connection.execute(statement)
-        ]
+        found = self._connection.execute(statement)
+        return [PausedJob(job_id=row.id, kind=row.kind, committed_step=row.committed_step) for row in found]
 
 
 def _limits(row: Any) -> ProjectLimits:

@@ -108,13 +108,13 @@ def of_key(joint_key: Text | None) -> list[sa.ColumnElement[bool]]:
     return [] if joint_key is None else [jobs.c.joint_key == joint_key]
 
 
-def first_of_queue(key: ClaimQueryKey) -> sa.Select[Any]:
+def first_of_queue(key: ClaimQueryKey, *, lock: bool = True) -> sa.Select[Any]:
     """Select the id of the job to hand out, its row locked; rows that others are just taking are passed over.
 
     Takes the values of a `ClaimQuery`.
     """
     conditions = eligible(parameter("machine"), vram_parameter(), parameter("project") if key.one_project else None)
-    return _ranked(key, conditions, pinned=not key.companion, each=1).limit(1)
+    return _ranked(key, conditions, pinned=not key.companion, each=1, lock=lock).limit(1)
 
 
 def first_ones_of_queue(key: ClaimQueryKey, *, each: int) -> sa.Select[Any]:
@@ -129,7 +129,7 @@ def first_ones_of_queue(key: ClaimQueryKey, *, each: int) -> sa.Select[Any]:
 
 
 def _ranked(
-    key: ClaimQueryKey, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int
+    key: ClaimQueryKey, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int, lock: bool = True
 ) -> sa.Select[Any]:
     conditions = [*of_key(parameter("joint") if key.companion else None), *conditions]
     kinds = kinds_of(key)
@@ -144,7 +144,7 @@ def _ranked(
         _branch(kind, [FOR_ANYONE, jobs.c.model_key == model, *conditions], held=True, each=each)
         for kind, model in models
     ]
-    heads = _together([branch.with_for_update(skip_locked=True) for branch in branches])
+    heads = _together([branch.with_for_update(skip_locked=True) if lock else branch for branch in branches])
     return sa.select(heads.c.id).order_by(
         heads.c.pinned.desc(),
         heads.c.interrupted.desc(),

@@ -146,7 +146,8 @@ def _stay(rows: Sequence[Any], known: Container[str]) -> StayRecord:
     return StayRecord(
         host_key=key if key in known else first.id,
         run=replace(run_of(first), **{name: getattr(first, name) for name in _TOLD}),
-        intervals=tuple(Interval(from_ms=row.from_ms, to_ms=row.to_ms) for row in rows),
+        # A lease of pictures has one interval, with a row for each order.
+        intervals=tuple(dict.fromkeys(Interval(from_ms=row.from_ms, to_ms=row.to_ms) for row in rows)),
     )
 
 

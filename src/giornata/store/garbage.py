@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports import user_store
 from giornata.control.ports.records import UploadRecord
+from giornata.domain.picture import PictureState, parts_of_key
 from giornata.store.rows import Queries, columns, record_of
 from giornata.store.schema import (
     artifacts,
@@ -15,6 +16,7 @@ from giornata.store.schema import (
     dataset_items,
     idempotency,
     job_inputs,
+    pictures,
     uploads,
 )
 
@@ -55,7 +57,19 @@ class Garbage(Queries, user_store.Garbage):
             sa.select(blobs.c.key).where(blobs.c.key.in_(keys)),
             sa.select(uploads.c.key).where(uploads.c.key.in_(keys), uploads.c.completed_at_ms.is_(None)),
         )
-        return set(keys) - set(self._connection.scalars(known))
+        return set(keys) - set(self._connection.scalars(known)) - self._of_results(keys)
+
+    def _of_results(self, keys: Sequence[str]) -> set[str]:
+        """Return those of the keys whose bytes are results of pictures. No row names them; lease and hash do."""
+        parts = {parsed: key for key in keys if (parsed := parts_of_key(key)) is not None}
+        if not parts:
+            return set()
+        columns_ = (pictures.c.project_id, pictures.c.lease, pictures.c.sha256)
+        leases = sorted({lease for _, lease, _ in parts})
+        found = sa.select(*columns_).where(
+            pictures.c.lease.in_(leases), pictures.c.state == PictureState.SUCCEEDED, pictures.c.sha256.is_not(None)
+        )
+        return {parts[key] for row in self._connection.execute(found) if (key := tuple(row)) in parts}
 
     def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
         columns_ = list(idempotency.primary_key.columns)

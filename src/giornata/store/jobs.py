@@ -37,11 +37,12 @@ _PROJECT_BUDGETS = [
 _WHOLE = (*_COLUMNS, *_PROJECT_BUDGETS)  # in the order of the fields of JobRow
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_WHOLE).where(jobs.c.id == sa.bindparam("wanted"))
-_LOCK = _BY_ID.with_for_update()
+# Weaker than what a foreign key waits for: a lease of pictures is billed to orders that somebody else may hold.
+_LOCK = _BY_ID.with_for_update(key_share=True)
 _LOCK_OF_ATTEMPT = (
     sa.select(*_WHOLE)
     .where(jobs.c.id == sa.select(attempts.c.job_id).where(attempts.c.id == sa.bindparam("wanted")).scalar_subquery())
-    .with_for_update()
+    .with_for_update(key_share=True)
 )
 _TAKEN: dict[str, Any] = {
     "state": next_state(JobState.QUEUED, JobEvent.CLAIM),
@@ -64,6 +65,10 @@ _PAST_DEADLINE = (
 class Jobs(Queries, work_store.Jobs):
     def claimable(self, wanted: Wanted) -> bool:
         return is_claimable(self._connection, wanted)
+
+    def head_priority(self, wanted: Wanted) -> int | None:
+        query = claim_query(wanted)
+        return self._connection.scalar(_head(query.key._replace(models=0)), {**query.values})
 
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         query = claim_query(claim.wanted)
@@ -166,11 +171,17 @@ class Jobs(Queries, work_store.Jobs):
         return None if row is None else _job(row)
 
 
+@functools.lru_cache(maxsize=64)
+def _head(key: ClaimQueryKey) -> sa.Select[Any]:
+    first = first_of_queue(key, lock=False).scalar_subquery()
+    return sa.select(jobs.c.priority).where(jobs.c.id == first)
+
+
 @functools.cache
 def _lock_of_attempts(dialect_name: str) -> sa.Select[Any]:
     """Lock jobs in the order of their ids: two who lock several must not wait for one another."""
     theirs = sa.select(attempts.c.job_id).where(among(dialect_name, attempts.c.id, "wanted"))
-    return sa.select(*_WHOLE).where(jobs.c.id.in_(theirs)).order_by(jobs.c.id).with_for_update()
+    return sa.select(*_WHOLE).where(jobs.c.id.in_(theirs)).order_by(jobs.c.id).with_for_update(key_share=True)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import starmap
 from typing import Any
 
@@ -19,7 +20,7 @@ import sqlalchemy as sa
 from giornata.control.ports import work_store
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.budget import Spent
-from giornata.domain.costs import Interval, shared_cost_micro_usd
+from giornata.domain.costs import Interval, apportion, shared_cost_micro_usd
 from giornata.domain.money import MS_PER_HOUR
 from giornata.store.rows import Queries, among
 from giornata.store.schema import attempts, jobs, ledger
@@ -104,11 +105,20 @@ def _extend(dialect_name: str) -> sa.Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptBill:
-    """An attempt's intervals in order, and what its node costs an hour."""
+    """An attempt's intervals in order, and what its node costs an hour.
+
+    `prices` are the parts of that price by job: of an attempt at a job all of it, of a lease of pictures the parts of
+    its orders.
+    """
 
     intervals: tuple[Interval, ...]
-    price_per_hour: int
+    prices: Mapping[str, int]
     runs: bool
+
+    @property
+    def price_per_hour(self) -> int:
+        """The price of an hour of the node, in micro-dollars."""
+        return sum(self.prices.values())
 
     @property
     def life(self) -> tuple[Interval, ...]:
@@ -132,11 +142,17 @@ class AttemptBill:
             if interval.from_ms < until_ms
         )
 
-    def spent(self, beside: Sequence["AttemptBill"], *, from_ms: int) -> Spent:
-        """Return the attempt's share, in all and from this instant on."""
-        whole = self.amount_micro_usd(beside)
-        before = self.amount_micro_usd(beside, until_ms=from_ms)
-        return Spent(total_micro_usd=whole, month_micro_usd=whole - before)
+    def spent(self, beside: Sequence["AttemptBill"], *, from_ms: int) -> Mapping[str, Spent]:
+        """Return the attempt's share by job, in all and from this instant on."""
+        whole = self._by_job(self.amount_micro_usd(beside))
+        before = self._by_job(self.amount_micro_usd(beside, until_ms=from_ms))
+        return {
+            job_id: Spent(total_micro_usd=amount, month_micro_usd=amount - earlier)
+            for job_id, amount, earlier in zip(self.prices, whole, before, strict=True)
+        }
+
+    def _by_job(self, amount_micro_usd: int) -> tuple[int, ...]:
+        return apportion(amount_micro_usd, [Fraction(price) for price in self.prices.values()])
 
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
@@ -153,9 +169,15 @@ def shares(connection: sa.Connection, pairs: Iterable[tuple[str, str]]) -> Mappi
     return {of: bill.amount_micro_usd(beside) for of, bill, beside in _bills_beside(connection, pairs)}
 
 
-def shares_from(connection: sa.Connection, pairs: Iterable[tuple[str, str]], *, from_ms: int) -> Mapping[str, Spent]:
-    """Return the costs of such attempts by id, in all and from this instant on."""
-    return {of: bill.spent(beside, from_ms=from_ms) for of, bill, beside in _bills_beside(connection, pairs)}
+def shares_from(
+    connection: sa.Connection, pairs: Iterable[tuple[str, str]], *, from_ms: int
+) -> Mapping[tuple[str, str], Spent]:
+    """Return the costs of such attempts by attempt and job, in all and from this instant on."""
+    return {
+        (of, job_id): spent
+        for of, bill, beside in _bills_beside(connection, pairs)
+        for job_id, spent in bill.spent(beside, from_ms=from_ms).items()
+    }
 
 
 def _bills_beside(
@@ -174,7 +196,7 @@ def _bills_beside(
 def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, AttemptBill]:
     runs = attempts.c.ended_at_ms.is_(None) & ~attempts.c.lapsed
     query = (
-        sa.select(*ledger.c, runs.label("runs"))
+        sa.select(*ledger.c, runs.label("runs"), attempts.c.pictures)
         .join(attempts, attempts.c.id == ledger.c.attempt_id)
         .where(ledger.c.attempt_id.in_(attempt_ids))
         .order_by(ledger.c.attempt_id, ledger.c.seq)
@@ -186,8 +208,8 @@ def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str
 
 
 def _bill(attempt_id: str, rows: Sequence[Any]) -> tuple[str, AttemptBill]:
-    intervals = tuple(Interval(from_ms=row.from_ms, to_ms=row.to_ms) for row in rows)
-    last = rows[-1]
-    return attempt_id, AttemptBill(
-        intervals=intervals, price_per_hour=last.price_micro_usd_per_hour, runs=bool(last.runs)
-    )
+    # A lease of pictures has one interval, with a row for each order.
+    lease, last = bool(rows[0].pictures), rows[-1]
+    intervals = tuple(Interval(from_ms=row.from_ms, to_ms=row.to_ms) for row in (rows[:1] if lease else rows))
+    prices = {row.job_id: row.price_micro_usd_per_hour for row in (rows if lease else rows[-1:])}
+    return attempt_id, AttemptBill(intervals=intervals, prices=prices, runs=bool(last.runs))

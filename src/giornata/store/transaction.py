@@ -21,6 +21,8 @@ from giornata.store.ledger import Ledger
 from giornata.store.machines import Machines
 from giornata.store.nodes import Nodes
 from giornata.store.paces import Forecasts, Paces
+from giornata.store.picture_leases import PictureLeases
+from giornata.store.picture_orders import PictureOrders
 from giornata.store.reports import Events, Reports
 from giornata.store.results import Artifacts, Checkpoints
 from giornata.store.submission import Submission
@@ -68,3 +70,5 @@ class Transaction(store.Transaction):
     pausing = _group(Pausing)
     costs = _group(CostQueries)
     forecasts = _group(Forecasts)
+    picture_orders = _group(PictureOrders)
+    picture_leases = _group(PictureLeases)

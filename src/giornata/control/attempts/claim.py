@@ -3,14 +3,24 @@
 Claims that came in while the database was at work are done in one transaction: its cost is shared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from giornata.control.attempts.admit import Admitted, HealthByKey, admit_each, canary_of, crowded_out, health_of_each
 from giornata.control.attempts.build_lease import build_lease
+from giornata.control.attempts.claim_pictures import (
+    Drawer,
+    draw,
+    draw_first,
+    for_jobs,
+    may_draw,
+    nothing_reply,
+    orders_of,
+    same_pictures,
+    something_waits,
+)
 from giornata.control.attempts.claim_refusals import (
     draining_reply,
-    empty_reply,
     fail_begun,
     fail_unbegun,
     unusable_reply,
@@ -20,6 +30,8 @@ from giornata.control.attempts.known_node import known_node, price_of, refusal_o
 from giornata.control.attempts.renew_lease import renew_lease
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.pictures.lease import begin_orders, pictures_wanted
+from giornata.control.ports.picture_store import PicturesWanted
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import (
     AttemptRow,
@@ -34,6 +46,7 @@ from giornata.control.ports.work_rows import (
 )
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput
+from giornata.domain.picture import LEASE_KIND, ORDER_KINDS
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo, Order
@@ -72,6 +85,13 @@ class Asked:
         """The id of the node that asks."""
         return self.claim.node.node_id
 
+    def pictures(self, *, at_ms: int) -> PicturesWanted | None:
+        """Return the conditions of the pictures that the node may have; None for a node that draws none."""
+        if not self.claim.max_pictures or ORDER_KINDS.isdisjoint(self.claim.kinds):
+            return None
+        wanted = self.wanted
+        return pictures_wanted(self.claim, machine_id=wanted.machine_id, project_id=wanted.project_id, at_ms=at_ms)
+
     @property
     def sighting(self) -> NodeSighting:
         """The facts of that node that the store keeps."""
@@ -108,8 +128,8 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
             return None
         if node.draining:
             return draining_reply()
-        if not tx.jobs.claimable(asked.wanted):
-            return empty_reply(tx, asked.wanted)
+        if not something_waits(tx, asked.wanted, asked.pictures(at_ms=now_ms)):
+            return nothing_reply(tx, asked.wanted)
         known = health_of_each(tx, ctx, [asked.wanted], at_ms=now_ms, hold=False)
         (admitted,) = admit_each(tx, ctx, [asked.wanted], known, at_ms=now_ms)
         return None if admitted.wanted is not None or admitted.on_trial else admitted.refusal
@@ -136,6 +156,7 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
         taken = iter(_take_each(tx, ctx, new, nodes, at_ms=now_ms) if new else ())
         answers = [answer or next(taken) for answer in known]
     # In transactions that do not hold a node's row: heartbeats lock the job before the node.
+    begin_orders(ctx, orders_of(answers))
     return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, Earlier) else answer for answer in answers]
 
 
@@ -175,11 +196,20 @@ def _take_round(
     replies = [each.refusal for each in admitted]
     begun: list[Beginning] = []
     handed_out: dict[int, JobRow] = {}
-    taken = _taken(tx, ctx, admitted, health, at_ms=at_ms)
+    drawers = _drawers(ctx, asked, admitted, nodes, at_ms=at_ms)
+    drawn = draw_first(tx, ctx, drawers, at_ms=at_ms)
+    taken = _taken(tx, ctx, admitted, health, but=drawn.keys(), at_ms=at_ms)
+    got_a_job = {number for number, (_, job) in taken.items() if job is not None}
+    drawn |= draw(
+        tx, ctx, {number: drawers[number] for number in drawers.keys() - drawn.keys() - got_a_job}, at_ms=at_ms
+    )
+    for number, granted in enumerate(admitted):
+        if granted.wanted is not None and number not in taken:
+            replies[number] = drawn.get(number) or nothing_reply(tx, asked[number].wanted)
     for number, (taking, job) in taken.items():
         each = asked[number]
         if job is None:
-            replies[number] = replies[number] or empty_reply(tx, taking.wanted)
+            replies[number] = replies[number] or drawn.get(number) or nothing_reply(tx, taking.wanted)
             continue
         _end_silent(tx, job, each.node, at_ms=at_ms)
         price = price_of(ctx, each.node, nodes[each.node_id])
@@ -195,28 +225,48 @@ def _take_round(
     # Their nodes' rows are held: nothing else begins there now.
     tx.attempts.begin_each(begun)
     ctx.durations.claimed(handed_out.values(), at_ms=at_ms)
-    got_a_job = {number for number, (_, job) in taken.items() if job is not None}
-    again = crowded_out(admitted, {number: job.kind for number, job in handed_out.items()}) - got_a_job
+    begun_kinds = {number: job.kind for number, job in handed_out.items()} | dict.fromkeys(drawn, LEASE_KIND)
+    again = crowded_out(admitted, begun_kinds) - got_a_job - drawn.keys()
     return [
-        None if number in again or reply is None else _told(tx, asked[number], admitted[number], reply)
+        None if number in again or reply is None else _told(tx, asked[number], admitted[number], reply, at_ms=at_ms)
         for number, reply in enumerate(replies)
     ]
 
 
-def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) -> ClaimReply:
+def _drawers(
+    ctx: Context, asked: Sequence[Asked], admitted: Sequence[Admitted], nodes: Mapping[str, NodeRow], *, at_ms: int
+) -> dict[int, Drawer]:
+    """Return the claims of nodes that may draw now, by number."""
+    found = {}
+    for number, (each, granted) in enumerate(zip(asked, admitted, strict=True)):
+        wanted = each.pictures(at_ms=at_ms)
+        if wanted is not None and may_draw(granted):
+            price = price_of(ctx, each.node, nodes[each.node_id])
+            found[number] = Drawer(claim=each.claim, node=each.node, wanted=wanted, admitted=granted, price=price)
+    return found
+
+
+def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply, *, at_ms: int) -> ClaimReply:
     """Answer a refused claim as empty when no job waits for the node anyway.
 
     `nothing_yet` says the same, before it comes to the machine's health.
     """
-    refused = reply is admitted.refusal
-    return empty_reply(tx, asked.wanted) if refused and not tx.jobs.claimable(asked.wanted) else reply
+    if reply is not admitted.refusal or something_waits(tx, asked.wanted, asked.pictures(at_ms=at_ms)):
+        return reply
+    return nothing_reply(tx, asked.wanted)
 
 
 def _taken(
-    tx: Transaction, ctx: Context, admitted: Sequence[Admitted], health: HealthByKey, *, at_ms: int
+    tx: Transaction,
+    ctx: Context,
+    admitted: Sequence[Admitted],
+    health: HealthByKey,
+    *,
+    but: Collection[int],
+    at_ms: int,
 ) -> Mapping[int, tuple[Taking, JobRow | None]]:
-    """Take jobs; return by the number of the claim what it asked for, and what it got. A canary goes before
-    everything else.
+    """Take jobs for all claims `but` these; return by the number of the claim what it asked for, and what it got. A
+    canary goes before everything else.
     """
     taken: dict[int, tuple[Taking, JobRow | None]] = {}
     for number, each in enumerate(admitted):
@@ -225,9 +275,12 @@ def _taken(
             taking = Taking(wanted=wanted, attempt_id=ctx.names.new("att"))
             taken[number] = taking, tx.jobs.take(taking, at_ms=at_ms)
     rest = {
-        number: Taking(wanted=each.wanted, attempt_id=ctx.names.new("att"))
+        number: Taking(wanted=jobs, attempt_id=ctx.names.new("att"))
         for number, each in enumerate(admitted)
-        if each.wanted is not None and (number not in taken or taken[number][1] is None)
+        if each.wanted is not None
+        and (jobs := for_jobs(each.wanted)) is not None
+        and number not in but
+        and (number not in taken or taken[number][1] is None)
     }
     jobs = tx.jobs.take_each(list(rest.values()), at_ms=at_ms) if rest else []
     return taken | {number: (rest[number], job) for number, job in zip(rest, jobs, strict=True)}
@@ -294,6 +347,9 @@ def _again(ctx: Context, earlier: Earlier, *, at_ms: int) -> ClaimReply:
                 reason="claim-repeated-after-end",
                 detail="the attempt that this request id began has ended; claim with a new request id",
             )
+        if attempt.pictures:
+            renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
+            return same_pictures(tx, ctx, attempt)
         try:
             lease = build_lease(tx, ctx, job, attempt, at_ms=at_ms)
         except InvalidInput as unusable:

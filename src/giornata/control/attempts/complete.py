@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from giornata.control.attempts.end_attempt import AttemptEnd, end_attempts
+from giornata.control.attempts.end_picture_lease import complete_lease
 from giornata.control.attempts.judge_machines import judge_successes
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
@@ -61,6 +62,9 @@ def complete_each(ctx: Context, done: Sequence[Completion]) -> list[AttemptEnded
                 continue
             job, attempt = found[each.attempt_id]
             try:
+                if attempt.pictures:
+                    answers[each.attempt_id] = complete_lease(tx, ctx, job, attempt, at_ms=now_ms)
+                    continue
                 repeated = _answer(tx, job, attempt, each.report, committed.get(job.id, ()))
             except GiornataError as error:  # nothing was written for it
                 answers[each.attempt_id] = error

@@ -8,7 +8,7 @@ from typing import Any
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent
 from giornata.domain.errors import LeaseLost
-from giornata.domain.reasons import BLAME, Reason
+from giornata.domain.reasons import BAN, BLAME, Reason
 from giornata.protocol.events import EventType
 
 
@@ -75,17 +75,23 @@ def end_attempts(
 ) -> None:
     """End the attempts, and add the events behind those of the ends. The jobs must be locked.
 
+    The end of a lease of pictures is told only where something went wrong: an order has thousands of leases.
+
     Raises LeaseLost when one has ended already.
     """
     if not tx.attempts.update_live_each({each.attempt.id: _columns(each, at_ms=at_ms) for each in endings}):
         raise LeaseLost(f"of the attempts {', '.join(each.attempt.id for each in endings)} one has ended")
     billed: dict[int, list[str]] = defaultdict(list)
+    leased: dict[int, list[str]] = defaultdict(list)
     for each in endings:
         if not each.attempt.lapsed:
-            billed[each.last_sign_ms(at_ms)].append(each.attempt.id)
+            (leased if each.attempt.pictures else billed)[each.last_sign_ms(at_ms)].append(each.attempt.id)
     for to_ms, attempt_ids in billed.items():
         tx.ledger.extend_each(attempt_ids, to_ms=to_ms)
-    tx.events.add_each([*(_event(each, at_ms=at_ms) for each in endings), *events])
+    for to_ms, attempt_ids in leased.items():
+        tx.picture_leases.extend_bills(attempt_ids, to_ms=to_ms)
+    told = [_event(each, at_ms=at_ms) for each in endings if not each.attempt.pictures or BAN[each.reason]]
+    tx.events.add_each([*told, *events])
 
 
 def _columns(ending: AttemptEnd, *, at_ms: int) -> Mapping[str, Any]:

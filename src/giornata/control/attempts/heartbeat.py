@@ -81,7 +81,10 @@ def heartbeat_each(ctx: Context, beats: Sequence[Beat]) -> list[HeartbeatReply |
 def _renew(tx: Transaction, ctx: Context, held: Sequence[_LockedHeartbeat], *, at_ms: int) -> list[AttemptRow]:
     renewals = [(each.job, each.attempt, _progress(each, at_ms=at_ms)) for each in held]
     renewed = renew_leases(tx, ctx, renewals, at_ms=at_ms)
-    _note_progress(tx, ctx, held, renewed, at_ms=at_ms)
+    # A lease of pictures tells of its progress by results.
+    at_jobs = [(each, attempt) for each, attempt in zip(held, renewed, strict=True) if not attempt.pictures]
+    if at_jobs:
+        _note_progress(tx, ctx, at_jobs, at_ms=at_ms)
     return renewed
 
 
@@ -96,9 +99,9 @@ def _replies(
     }
     draining = tx.nodes.beat_each(list(beats.values()), at_ms=at_ms)
     mtbi_s = fleet_mtbi_s(tx, ctx, at_ms=at_ms)
-    jobs = [each.job for each in held]
     note_told(tx, renewed, at_ms=at_ms)
-    orders = enforce_budgets(tx, ctx, list(zip(jobs, renewed, strict=True)), at_ms=at_ms)
+    at_jobs = [(each.job, attempt) for each, attempt in zip(held, renewed, strict=True) if not attempt.pictures]
+    orders = enforce_budgets(tx, ctx, at_jobs, at_ms=at_ms)
 
     def reply(attempt: AttemptRow) -> HeartbeatReply | LeaseLost:
         order = orders.get(attempt.id, Order(attempt.order))
@@ -129,13 +132,14 @@ def _progress(held: _LockedHeartbeat, *, at_ms: int) -> Mapping[str, Any]:
 
 
 def _note_progress(
-    tx: Transaction, ctx: Context, held: Sequence[_LockedHeartbeat], renewed: Sequence[AttemptRow], *, at_ms: int
+    tx: Transaction, ctx: Context, at_jobs: Sequence[tuple[_LockedHeartbeat, AttemptRow]], *, at_ms: int
 ) -> None:
     steps = {
         each.job.id: {"step": attempt.last_step, "phase": each.said.phase, **_announced(each.said)}
-        for each, attempt in zip(held, renewed, strict=True)
+        for each, attempt in at_jobs
     }
     tx.jobs.update_each(steps)
+    held = [each for each, _ in at_jobs]
     measured = [
         (each.attempt, each.said.step, kept)
         for each in held

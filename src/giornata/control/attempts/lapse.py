@@ -1,5 +1,8 @@
 """Lapse leases that ran out: the job is queued again, and its attempt may come back until somebody takes it.
 
+A lease of pictures ends at once instead: its pictures are queued again, and a node that comes back has lost at most
+what one lease holds.
+
 Leases count by the server's clock. When that is set back, those granted before would run on for as long as it was
 wrong; they are cut to one lease from now, which is later than their nodes count on.
 """
@@ -11,6 +14,7 @@ from giornata.control.attempts.judge_machines import judge_failure
 from giornata.control.attempts.requeue import fail_job, fruitless_after, requeue, verdict
 from giornata.control.budgets.budgets import used_up
 from giornata.control.context import Context
+from giornata.control.pictures.failed_pictures import give_back_all
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.attempt import CLOCKS_AGREE_MS
@@ -68,6 +72,10 @@ def _lapse(ctx: Context, attempt_id: str) -> bool:
             return False
         if attempt.lease_expires_at_ms >= now_ms:
             return False  # it was renewed just now
+        if attempt.pictures:
+            _end_silent(tx, job, attempt, at_ms=now_ms)
+            give_back_all(tx, ctx, attempt, Reason.LEASE_EXPIRED, message=SILENT, at_ms=now_ms)
+            return True
         fruitless = fruitless_after(job, attempt)
         why = verdict(tx, ctx, job, attempt, reason=Reason.LEASE_EXPIRED, fruitless=fruitless)
         if why is None and used_up(tx, ctx, job, at_ms=now_ms) is not None:

@@ -42,7 +42,9 @@ def renew_leases(tx: Transaction, ctx: Context, renewals: Sequence[Renewal], *, 
     for job, attempt, _ in renewals:
         if attempt.lapsed:
             _bring_back(tx, job, attempt, at_ms=at_ms)
-    tx.ledger.extend_each([attempt.id for _, attempt, _ in renewals if not attempt.lapsed], to_ms=at_ms)
+    running = [attempt for _, attempt, _ in renewals if not attempt.lapsed]
+    tx.ledger.extend_each([attempt.id for attempt in running if not attempt.pictures], to_ms=at_ms)
+    tx.picture_leases.extend_bills([attempt.id for attempt in running if attempt.pictures], to_ms=at_ms)
     return [_with(attempt, columns_by_id[attempt.id]) for _, attempt, _ in renewals]
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from giornata.control.attempts.end_attempt import end_attempt
+from giornata.control.attempts.end_picture_lease import fail_lease
 from giornata.control.attempts.judge_machines import judge_failure
 from giornata.control.attempts.requeue import requeue, settle_failure
 from giornata.control.context import Context
+from giornata.control.pictures.failed_pictures import give_back_all
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.storage.fence import locked, refuse_ended
@@ -100,6 +102,9 @@ def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
     """
 
     def settle(tx: Transaction, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
+        if attempt.pictures:
+            end_by_report(tx, job, attempt, report, at_ms=at_ms)
+            return fail_lease(tx, ctx, job, attempt, report.reason, message=report.message, at_ms=at_ms)
         fault = shared_fault(tx, job, attempt, report)
         end_by_report(tx, job, attempt, report, at_ms=at_ms, shared_fault=fault is not None)
         if fault is not None:
@@ -147,6 +152,10 @@ def release(ctx: Context, attempt_id: str, report: ReleaseAttempt) -> AttemptEnd
     """
 
     def settle(tx: Transaction, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
+        if attempt.pictures:
+            end_by_report(tx, job, attempt, report, at_ms=at_ms)
+            give_back_all(tx, ctx, attempt, report.reason, message=report.message, at_ms=at_ms)
+            return job.state
         if report.reason is Reason.RELEASED and attempt.order_reason is not None:
             return ordered_end(tx, ctx, job, attempt, report, at_ms=at_ms)
         end_by_report(tx, job, attempt, report, at_ms=at_ms)

@@ -28,6 +28,7 @@ from giornata.domain.budget import (
 from giornata.domain.errors import OverBudget
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.money import format_usd
+from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import CANARY_KIND
 
@@ -122,6 +123,8 @@ def pause_job(
     """
     begun = job.attempt_count > 0
     state = tx.jobs.change(job, JobEvent.PAUSE, paused_by=budget.payer, interrupted=begun, phase="", **columns)
+    if job.kind in ORDER_KINDS:
+        tx.picture_orders.pause([job.id])
     tx.events.add(job.id, job.project_id, EventType.JOB_PAUSED, attempt_number, {**told(budget), **data}, at_ms)
     return state
 
@@ -129,6 +132,8 @@ def pause_job(
 def resume_job(tx: Transaction, job: JobRow, *, at_ms: int) -> JobState:
     """Put a locked, paused job into the queue; one that ran goes ahead of those that never did."""
     state = tx.jobs.change(job, JobEvent.RESUME, paused_by=None)
+    if job.kind in ORDER_KINDS:
+        tx.picture_orders.resume([job.id])
     data = {"resume_step": job.committed_step}
     tx.events.add(job.id, job.project_id, EventType.JOB_RESUMED, None, data, at_ms)
     return state

@@ -12,6 +12,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow
 from giornata.domain.errors import NotFound
 from giornata.domain.job import TERMINAL, JobEvent, JobState
+from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job
@@ -40,6 +41,9 @@ def stop_job(
     """
     state = tx.jobs.change(job, event, ended_at_ms=at_ms, paused_by=None)
     ctx.durations.ended(job, state, at_ms=at_ms)
+    if job.kind in ORDER_KINDS:
+        # Nodes that draw some of them are told when they ask or report.
+        tx.picture_orders.close_order(job.id)
     attempt = tx.attempts.live_of_job(job.id)
     number = None
     if attempt is not None:

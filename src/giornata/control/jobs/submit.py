@@ -14,10 +14,12 @@ from giornata.control.context import Context
 from giornata.control.jobs.job_reply import job_reply, waiting_because
 from giornata.control.jobs.prepare_job import missing_file, prepare_job
 from giornata.control.jobs.read_jobs import read_job
+from giornata.control.pictures.place_order import place_orders
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
 from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight
+from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.routing import Turns, next_turn
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, SubmitJob
@@ -128,6 +130,7 @@ def enqueue_each(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecord]:
     tx.submission.hold_project(jobs[0].project_id)
     queued = _at_their_turns(tx, jobs)
     tx.submission.add_each(queued)
+    place_orders(tx, queued)
     for job in queued:
         _add_files(tx, job)
     tx.events.add_each(
@@ -165,7 +168,8 @@ def _at_their_turns(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecor
     queued = []
     for job in jobs:
         turn, alike = 0, (job.kind, job.priority)
-        if job.only_machine_id is None:
+        # Each picture of an order has a turn of its own.
+        if job.only_machine_id is None and job.kind not in ORDER_KINDS:
             if alike not in known:
                 known[alike] = tx.submission.turns(job.project_id, kind=job.kind, priority=job.priority)
             turn = next_turn(known[alike])

@@ -15,6 +15,7 @@ class PausedJob:
     """A job that was moved out of the queue, or back into it."""
 
     job_id: str
+    kind: str
     committed_step: int
 
 

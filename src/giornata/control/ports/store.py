@@ -11,6 +11,7 @@ from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Bans, Machines, Paces
 from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, Spending
+from giornata.control.ports.picture_store import PictureLeases, PictureOrders
 from giornata.control.ports.user_store import (
     Datasets,
     Garbage,
@@ -63,6 +64,8 @@ class Transaction(Protocol):
     paces: Paces
     gauges: GaugeQueries
     fleets: Fleets
+    picture_orders: PictureOrders
+    picture_leases: PictureLeases
 
 
 class Store(Protocol):

@@ -67,6 +67,7 @@ class AttemptRow:
     first_step: int | None = None  # how far it was at `first_step_at_ms`
     stepped_to: int | None = None  # its latest step that a beat or metrics told of, which its end may be beyond
     stepped_at_ms: int | None = None
+    pictures: int = 0  # of its lease, and `job_id` is the order of the first of them; 0: an attempt at a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ class Earlier(NamedTuple):
 
     attempt_id: str
     job_id: str
+    pictures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,9 @@ class Jobs(Protocol):
     def claimable(self, wanted: Wanted) -> bool:
         """Return True when `take` would find a job. Changes and locks nothing."""
 
+    def head_priority(self, wanted: Wanted) -> int | None:
+        """Return the priority of the first job that `take` would find; None when there is none."""
+
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         """Pick the first of the queue by `domain.routing.rank` and set it running, in one statement.
 

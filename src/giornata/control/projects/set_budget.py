@@ -20,6 +20,7 @@ from giornata.control.text_limits import is_id
 from giornata.domain.budget import Budget, Payer, ProjectLimits, first_used_up, project_budgets, reservation_micro_usd
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.admin import Project, SetBudget
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, Job
@@ -113,6 +114,7 @@ def _stop(tx: Transaction, ctx: Context, project_id: str, limits: ProjectLimits,
 def _pause(ctx: Context, project_id: str, budget: Budget) -> int:
     def some(tx: Transaction) -> list[NewEvent]:
         jobs = tx.pausing.pause_queued(project_id, payer=budget.payer, limit=AT_ONCE)
+        tx.picture_orders.pause([job.job_id for job in jobs if job.kind in ORDER_KINDS])
         return _events(ctx, project_id, EventType.JOB_PAUSED, jobs, lambda _: told(budget))
 
     return _until_done(ctx, some)
@@ -121,6 +123,7 @@ def _pause(ctx: Context, project_id: str, budget: Budget) -> int:
 def _resume(ctx: Context, project_id: str) -> int:
     def some(tx: Transaction) -> list[NewEvent]:
         jobs = tx.pausing.resume_paused(project_id, limit=AT_ONCE)
+        tx.picture_orders.resume([job.job_id for job in jobs if job.kind in ORDER_KINDS])
         return _events(ctx, project_id, EventType.JOB_RESUMED, jobs, lambda job: {"resume_step": job.committed_step})
 
     return _until_done(ctx, some)

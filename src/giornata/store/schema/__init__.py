@@ -8,6 +8,7 @@ operator's.
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
+from giornata.store.schema.pictures import picture_failures, picture_orders, pictures
 from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, uploads
 from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects
 from giornata.store.schema.work import attempts, bans, job_inputs, jobs, nodes, strikes
@@ -36,6 +37,9 @@ __all__ = [
     "metadata",
     "metrics",
     "nodes",
+    "picture_failures",
+    "picture_orders",
+    "pictures",
     "project_secrets",
     "projects",
     "reallocations",

@@ -9,6 +9,8 @@ PLACE = ("interrupted DESC", "priority DESC", "turn", "id")
 FOR_ANYONE = "state = 'queued' AND only_machine_id IS NULL"
 PINNED = "state = 'queued' AND only_machine_id IS NOT NULL"
 HANDED_OUT = "started_at_ms IS NOT NULL AND only_machine_id IS NULL"
+# Any number of leases of pictures name the same job; attempts at a job have numbers of their own.
+OF_PICTURES = "(CASE WHEN pictures > 0 THEN id ELSE '' END)"
 # Not what was given up before it began: it took no turn.
 HAS_A_TURN = "(state = 'queued' OR started_at_ms IS NOT NULL) AND only_machine_id IS NULL"
 
@@ -178,7 +180,9 @@ attempts = Table(
     at("stepped_at_ms", nullable=True),  # ... and when
     Column("order_reason", String(32)),  # how the attempt is to end when it obeys; None: as the node says
     at("ordered_at_ms", nullable=True),  # when its node was first told
-    Index("uq_attempts_job_number", "job_id", "number", unique=True),
+    # Pictures of its lease, whose job is then the order of the first of them; 0: an attempt at a job.
+    Column("pictures", Integer, nullable=False, server_default="0"),
+    Index("uq_attempts_job_number", "job_id", "number", sa.text(OF_PICTURES), unique=True),
     Index("uq_attempts_request", "node_id", "request_id", unique=True),
     Index(
         "ix_attempts_live_lease",
@@ -192,6 +196,7 @@ attempts = Table(
     Index(
         "uq_attempts_live_job",
         "job_id",
+        sa.text(OF_PICTURES),
         unique=True,
         sqlite_where=sa.text("ended_at_ms IS NULL"),
         postgresql_where=sa.text("ended_at_ms IS NULL"),

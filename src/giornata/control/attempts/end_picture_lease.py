@@ -1,0 +1,48 @@
+"""End leases of pictures as their nodes report. What a lease had not drawn is queued again."""
+
+from dataclasses import replace
+
+from giornata.control.attempts.end_attempt import end_attempt
+from giornata.control.attempts.judge_machines import judge_failure, judge_successes
+from giornata.control.context import Context
+from giornata.control.pictures.failed_pictures import give_back_all
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import AttemptRow, JobRow
+from giornata.control.storage.fence import refuse_ended
+from giornata.domain.job import JobState
+from giornata.domain.picture import LEASE_KIND, is_undecided
+from giornata.domain.reasons import STRIKE, Reason
+from giornata.protocol.work import AttemptEnded
+
+
+def complete_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> AttemptEnded:
+    """End a lease whose node is done with it; pictures without a result go back. Repeating it is answered alike.
+
+    Raises LeaseLost when the lease ended otherwise.
+    """
+    if attempt.reason is not Reason.SUCCEEDED:
+        refuse_ended(job, attempt)
+        end_attempt(tx, job, attempt, reason=Reason.SUCCEEDED, at_ms=at_ms, alive=True)
+        give_back_all(tx, ctx, attempt, Reason.RELEASED, message="the lease ended", at_ms=at_ms)
+        judge_successes(tx, ctx, [(_as_of_leases(job), attempt)], at_ms=at_ms)
+    return AttemptEnded(job_state=job.state)
+
+
+def fail_lease(
+    tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, message: str, at_ms: int
+) -> JobState:
+    """Give back the pictures of a lease that has just ended with a fault; blame the machine if it was the machine's.
+
+    A fault of which nobody knows whose it was counts against the machine only when the lease had one picture.
+    """
+    if STRIKE[reason]:
+        tx.bans.strike(attempt, reason, at_ms=at_ms)
+    give_back_all(tx, ctx, attempt, reason, message=message, at_ms=at_ms)
+    if not is_undecided(reason) or attempt.pictures == 1:
+        judge_failure(tx, ctx, _as_of_leases(job), attempt, reason, at_ms=at_ms, job_failed=False)
+    return job.state
+
+
+def _as_of_leases(job: JobRow) -> JobRow:
+    """Return the order with the kind by which machines that draw are judged, as a job that crashed nowhere."""
+    return replace(job, kind=LEASE_KIND, attempt_count=1)

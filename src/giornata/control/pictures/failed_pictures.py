@@ -1,0 +1,79 @@
+"""Decide what becomes of pictures that a node could not draw: another node draws them, or they fail."""
+
+from collections.abc import Sequence
+
+from giornata.control.context import Context
+from giornata.control.ports.picture_store import PictureKey, PictureRow
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import AttemptRow
+from giornata.control.storage.fence import live
+from giornata.domain.picture import halved, is_fruitless, is_undecided
+from giornata.domain.reasons import Reason
+from giornata.domain.routing import memory_after_too_small
+from giornata.protocol.pictures import FailedPicture
+
+
+def take_back(ctx: Context, attempt_id: str, failed: Sequence[FailedPicture]) -> set[PictureKey]:
+    """Queue pictures again that this node could not draw while others of its lease went well, or fail them.
+
+    Return the keys of those that the lease had. Raises LeaseLost.
+    """
+    now_ms = ctx.clock.now_ms()
+    taken: set[PictureKey] = set()
+    with ctx.store.begin() as tx:
+        _, attempt = live(tx, attempt_id)
+        tx.picture_leases.lock_orders(attempt_id)
+        for each in sorted(failed, key=lambda one: (one.order_id, one.number)):
+            key, undecided = PictureKey(each.order_id, each.number), is_undecided(each.reason)
+            rows = tx.picture_leases.give_back(attempt_id, keys=[key], fruitless=not undecided)
+            rows = _note_failures(tx, attempt, rows, each.reason, at_ms=now_ms)
+            _give_up(tx, ctx, rows, message=f"{each.message} ({each.reason})")
+            taken |= {row.key for row in rows}
+    return taken
+
+
+def give_back_all(
+    tx: Transaction, ctx: Context, attempt: AttemptRow, reason: Reason, *, message: str, at_ms: int
+) -> None:
+    """Give back all pictures that an ended lease had not drawn. The job of the attempt is locked.
+
+    A crash blames nobody: the pictures come again in leases of half the size, until the one that crashes is alone. A
+    picture whose leases come to nothing again and again fails as well.
+    """
+    undecided, fruitless = is_undecided(reason), is_fruitless(reason)
+    if undecided or fruitless:
+        tx.picture_leases.lock_orders(attempt.id)
+    left = len(tx.picture_leases.of_lease(attempt.id)) if undecided else 0
+    rows = tx.picture_leases.give_back(attempt.id, together=halved(left) if undecided else None, fruitless=fruitless)
+    if undecided and left == 1:
+        rows = _note_failures(tx, attempt, rows, reason, at_ms=at_ms)
+    if undecided or fruitless:
+        _give_up(tx, ctx, rows, message=f"{message} ({reason})")
+
+
+def _note_failures(
+    tx: Transaction, attempt: AttemptRow, rows: Sequence[PictureRow], reason: Reason, *, at_ms: int
+) -> list[PictureRow]:
+    """Note that the attempt's machine could not draw these pictures, which are queued again."""
+    return tx.picture_leases.note_failures(
+        [row.key for row in rows],
+        machine_id=attempt.machine_id,
+        at_ms=at_ms,
+        tries=int(is_undecided(reason)),
+        min_vram_bytes=_memory(tx, attempt) if reason is Reason.NODE_TOO_SMALL else 0,
+    )
+
+
+def _give_up(tx: Transaction, ctx: Context, rows: Sequence[PictureRow], *, message: str) -> None:
+    """Fail the pictures that were tried too often. Their orders are held."""
+    policy = ctx.policy
+    crashed = [row.key for row in rows if row.tries >= policy.max_crashed_machines]
+    tx.picture_leases.fail(crashed, error=f"{message}: it failed alone {policy.max_crashed_machines} times")
+    fruitless = [row.key for row in rows if row.key not in crashed and row.fruitless >= policy.max_fruitless]
+    tx.picture_leases.fail(fruitless, error=f"{message}: {policy.max_fruitless} leases with it came to nothing")
+
+
+def _memory(tx: Transaction, attempt: AttemptRow) -> int:
+    """Return the memory of a node that is larger than the attempt's; 0 when nobody knows that node's memory."""
+    node = tx.nodes.get(attempt.node_id)
+    return 0 if node is None or node.vram_bytes is None else memory_after_too_small(node.vram_bytes)

@@ -1,0 +1,167 @@
+"""Lease pictures to a node: an attempt that has pictures instead of a job. Part of the claim's transaction."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from giornata.control.access.authenticate import attempt_token
+from giornata.control.access.install import signing_key_in
+from giornata.control.context import Context
+from giornata.control.ports.picture_store import LeaseBill, OrderSpec, PictureRow, PicturesWanted
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import AttemptRow
+from giornata.control.storage.signed_urls import download
+from giornata.domain.attempt import lease_expires_at_ms, renew_every_s
+from giornata.domain.costs import apportion
+from giornata.domain.job import JobEvent, JobState
+from giornata.protocol.generation.expand import picture_params
+from giornata.protocol.generation.picture import PictureParams
+from giornata.protocol.pictures import LeasedPicture, LeaseFile, PictureLease
+from giornata.protocol.work import Claim, NodeInfo, Order
+
+FAILED_AGAIN_MS = 600_000
+"""A machine that failed to draw a picture is not asked for it again for so long."""
+
+
+def pictures_wanted(claim: Claim, *, machine_id: str, project_id: str | None, at_ms: int) -> PicturesWanted:
+    """Return the conditions of the pictures that a claim may get. `held_models` has the keys of bases that it holds.
+
+    A claim with a joint key asks for pictures that may join the batch of that key.
+    """
+    return PicturesWanted(
+        most=claim.max_pictures,
+        held_bases=claim.held_models,
+        machine_id=machine_id,
+        project_id=project_id,
+        vram_bytes=claim.node.vram_bytes,
+        batch_key=claim.joint_key,
+        failed_since_ms=at_ms - FAILED_AGAIN_MS,
+    )
+
+
+def lease_pictures(
+    tx: Transaction, ctx: Context, wanted: PicturesWanted, node: NodeInfo, request_id: str, *, price: int, at_ms: int
+) -> PictureLease | None:
+    """Lease pictures to the node, whose row is held; None when there are none for it.
+
+    The node's price is divided among the orders by the pixel-steps of their pictures.
+    """
+    attempt_id = ctx.names.new("att")
+    pictures = tx.picture_leases.take(wanted, lease=attempt_id)
+    if not pictures:
+        return None
+    attempt = _attempt(ctx, pictures, node, attempt_id, price=price, at_ms=at_ms)
+    tx.picture_leases.begin(attempt, request_id, bills_of(pictures, price_micro_usd_per_hour=price))
+    return build_picture_lease(tx, ctx, attempt, pictures)
+
+
+def build_picture_lease(
+    tx: Transaction, ctx: Context, attempt: AttemptRow, pictures: Sequence[PictureRow]
+) -> PictureLease:
+    """Return the lease of these pictures of one batch key; a second call gives the same, with fresh URLs."""
+    specs = _specs(tx, ctx, {each.order_id for each in pictures})
+    params = [
+        picture_params(specs[each.order_id].kind, specs[each.order_id].spec, seed=each.seed, differs=each.differs)
+        for each in pictures
+    ]
+    return PictureLease(
+        attempt_id=attempt.id,
+        token=attempt_token(signing_key_in(tx, ctx), attempt.id),
+        batch_key=pictures[0].batch_key if pictures else "",
+        lease_s=ctx.policy.lease_s,
+        renew_every_s=renew_every_s(ctx.policy.lease_s),
+        pictures=tuple(
+            LeasedPicture(order_id=each.order_id, number=each.number, params=whole.model_dump(mode="json"))
+            for each, whole in zip(pictures, params, strict=True)
+        ),
+        files=tuple(_files(tx, ctx, zip(pictures, params, strict=True))),
+    )
+
+
+def begin_orders(ctx: Context, order_ids: Iterable[str]) -> None:
+    """Note that these orders have begun, in transactions of their own: a claim that waited for an order's row would
+    hold pictures that the order's owner may be waiting for."""
+    for order_id in sorted(order_ids):
+        if not ctx.memory.begins(order_id):
+            continue
+        with ctx.store.begin() as tx:
+            job = tx.jobs.lock(order_id)
+            if job is not None and job.state is JobState.QUEUED:
+                now_ms = ctx.clock.now_ms()
+                tx.jobs.change(job, JobEvent.CLAIM, started_at_ms=job.started_at_ms or now_ms)
+                ctx.durations.claimed([job], at_ms=now_ms)
+
+
+def bills_of(pictures: Sequence[PictureRow], *, price_micro_usd_per_hour: int) -> list[LeaseBill]:
+    """Divide the node's price among the orders by the pixel-steps of their pictures; the parts add up to it."""
+    work: dict[tuple[str, str], int] = defaultdict(int)
+    for each in pictures:
+        work[each.order_id, each.project_id] += each.pixel_steps
+    parts = apportion(price_micro_usd_per_hour, [Fraction(steps) for steps in work.values()])
+    return [
+        LeaseBill(order_id=order_id, project_id=project_id, price_micro_usd_per_hour=part)
+        for (order_id, project_id), part in zip(work, parts, strict=True)
+    ]
+
+
+def _attempt(
+    ctx: Context, pictures: Sequence[PictureRow], node: NodeInfo, attempt_id: str, *, price: int, at_ms: int
+) -> AttemptRow:
+    return AttemptRow(
+        id=attempt_id,
+        job_id=pictures[0].order_id,
+        number=0,
+        node_id=node.node_id,
+        machine_id=node.machine_id,
+        node_name=node.name,
+        price_micro_usd_per_hour=price,
+        started_at_ms=at_ms,
+        first_step_at_ms=None,
+        renewed_at_ms=at_ms,
+        lease_expires_at_ms=lease_expires_at_ms(now_ms=at_ms, lease_s=ctx.policy.lease_s),
+        ended_at_ms=None,
+        lapsed=False,
+        reason=None,
+        shared_fault=False,
+        start_step=0,
+        last_step=0,
+        committed_step=0,
+        order=Order.CONTINUE,
+        pictures=len(pictures),
+    )
+
+
+def _specs(tx: Transaction, ctx: Context, order_ids: set[str]) -> Mapping[str, OrderSpec]:
+    """Return the specs of the orders. They never change, so this process remembers them without their lists of
+    prompts, which are long and stand in the pictures' rows."""
+    known = {order_id: spec for order_id in order_ids if (spec := ctx.memory.order_spec(order_id)) is not None}
+    if missing := sorted(order_ids - known.keys()):
+        for order_id, found in tx.picture_orders.specs(missing).items():
+            shared = {name: value for name, value in found.spec.items() if name in PictureParams.model_fields}
+            known[order_id] = OrderSpec(id=found.id, kind=found.kind, spec=shared)
+            ctx.memory.remember_order_spec(known[order_id])
+    return known
+
+
+def _files(tx: Transaction, ctx: Context, drawn: Iterable[tuple[PictureRow, PictureParams]]) -> Iterator[LeaseFile]:
+    """Yield each file once. A file that the project does not have is left out; the engine says what it lacks."""
+    wanted: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)  # role and name, by project and sha256
+    for picture, params in drawn:
+        names = _names(params)
+        for sha256, role in params.files().items():
+            wanted[picture.project_id].setdefault(sha256, (role, names.get(sha256, sha256)))
+    given: set[str] = set()
+    for project_id, files in sorted(wanted.items()):
+        for sha256, blob in sorted(tx.uploads.blobs(project_id, sorted(files)).items()):
+            if sha256 not in given:
+                given.add(sha256)
+                role, name = files[sha256]
+                where = download(ctx, sha256=sha256, size_bytes=blob.size_bytes, key=blob.key)
+                yield LeaseFile(role=role, name=name, download=where)
+
+
+def _names(params: PictureParams) -> Mapping[str, str]:
+    refiner = () if params.refiner is None else (params.refiner.model,)
+    vae = () if params.vae is None else (params.vae,)
+    uses = (params.model, *vae, *params.loras, *params.embeddings, *params.controlnets, *refiner)
+    return {use.sha256: use.name for use in uses if use.sha256 is not None}
