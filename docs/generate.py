@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, TypeAdapter
+from pydantic import AliasChoices, BaseModel, TypeAdapter
 
 from giornata.cli.settings import Settings
 from giornata.cli.settings.fleet_settings import TABLES
@@ -18,6 +18,10 @@ from giornata.domain.job import mermaid
 from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, BAN, BLAME, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING
+from giornata.protocol.generation.grid import GridSpec
+from giornata.protocol.generation.samplers import NOT_OFFERED as ABSENT_SCHEDULERS
+from giornata.protocol.generation.samplers import SAMPLERS, SCHEDULES
+from giornata.protocol.generation.specs import GenerateSpec, OrderFields
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.foreign_names import NOT_OFFERED
@@ -101,13 +105,18 @@ def events_table() -> str:
     return "\n".join(["| type | meaning |", "|---|---|", *rows])
 
 
-def train_spec_table() -> str:
-    """Every field of a train spec."""
-    schema = TrainSpec.model_json_schema(by_alias=False)
+def spec_table(spec: type[BaseModel], *, besides: type[BaseModel] | None = None) -> str:
+    """Every field of a spec, its own before those it has from others. `besides`: those that this spec has not."""
+    schema = spec.model_json_schema(by_alias=False)
     properties, definitions = schema["properties"], schema.get("$defs", {})
     rows = []
-    for name, field in TrainSpec.model_fields.items():
-        default = "required" if field.is_required() else f"`{_plain(field.default)}`"
+    own = [name for name in spec.__annotations__ if name in spec.model_fields]
+    for name in dict.fromkeys([*own, *spec.model_fields]):
+        field = spec.model_fields[name]
+        if besides is not None and name in besides.model_fields:
+            continue
+        value = "" if field.is_required() else _plain(field.get_default(call_default_factory=True))
+        default = "required" if field.is_required() else f"`{value}`" if value not in {"", "{}"} else ""
         rows.append(f"| `{name}` | {default} | {_values(properties[name], definitions)} | {field.description} |")
     return "\n".join(["| field | default | values | meaning |", "|---|---|---|---|", *rows])
 
@@ -134,15 +143,42 @@ def _values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     return ", ".join([*map(str, choices), *bounds, *filter(None, within)])
 
 
-def train_names_table() -> str:
-    """Names of other trainers that are understood as a field of a train spec."""
+def names_table(spec: type[BaseModel]) -> str:
+    """Other names that are understood as a field of a spec."""
     rows = []
-    for name, field in TrainSpec.model_fields.items():
+    for name, field in spec.model_fields.items():
         alias = field.validation_alias
         others = [f"`{each}`" for each in alias.choices if each != name] if isinstance(alias, AliasChoices) else []
         if others:
             rows.append(f"| {', '.join(others)} | `{name}` |")
     return "\n".join(["| also understood | is |", "|---|---|", *rows])
+
+
+def samplers_table() -> str:
+    """Every sampler with its names elsewhere, its diffusers class, and the noise schedules it can follow."""
+    rows = []
+    for each in SAMPLERS:
+        settings = ", ".join(f"{name}={value}" for name, value in each.settings.items())
+        made = f"{each.class_name}{f' ({settings})' if settings else ''}"
+        schedules = ", ".join(each.schedules)
+        rows.append(f"| `{each.name}` | {each.a1111} | {each.comfyui} | {made} | {schedules} |")
+    head = "| name | A1111 | ComfyUI | diffusers | noise schedules |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows])
+
+
+def schedules_table() -> str:
+    """Every noise schedule with its names elsewhere."""
+    rows = []
+    for each in SCHEDULES.values():
+        settings = ", ".join(f"{name}={value}" for name, value in each.settings.items()) or "as the base model says"
+        rows.append(f"| `{each.name}` | {each.a1111} | {', '.join((each.comfyui, *each.also))} | {settings} |")
+    return "\n".join(["| name | A1111 | ComfyUI, others | diffusers |", "|---|---|---|---|", *rows])
+
+
+def absent_schedulers_table() -> str:
+    """Samplers and noise schedules that are not offered, with what to use instead."""
+    rows = [f"| `{name}` | {advice} |" for name, advice in ABSENT_SCHEDULERS.items()]
+    return "\n".join(["| there | here |", "|---|---|", *rows])
 
 
 def foreign_names_table() -> str:
@@ -178,10 +214,18 @@ PARTS = {
     "how-to/providers/skypilot.md": {"options": partial(driver_options, "skypilot")},
     "how-to/providers/static.md": {"options": partial(driver_options, "static")},
     "reference/training.md": {
-        "spec": train_spec_table,
-        "names": train_names_table,
+        "spec": partial(spec_table, TrainSpec),
+        "names": partial(names_table, TrainSpec),
         "foreign": foreign_names_table,
         "optimizer-args": optimizer_args_table,
+    },
+    "reference/generation.md": {
+        "generate": partial(spec_table, GenerateSpec),
+        "grid": partial(spec_table, GridSpec, besides=OrderFields),
+        "names": partial(names_table, GenerateSpec),
+        "samplers": samplers_table,
+        "schedules": schedules_table,
+        "absent-schedulers": absent_schedulers_table,
     },
 }
 

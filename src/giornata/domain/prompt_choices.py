@@ -7,6 +7,7 @@ keeps its brackets and escapes, which `prompt_grammar` reads.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 
 from giornata.domain.errors import Fault, InvalidInput
@@ -56,6 +57,7 @@ def has_choices(prompt: str) -> bool:
     return _CHOICE.search(prompt) is not None
 
 
+@lru_cache(maxsize=256)
 def parse_template(prompt: str, *, where: str = "prompt") -> PromptTemplate:
     """Return the prompt with its choices. Raises InvalidInput with every fault of its braces."""
     if not has_choices(prompt):

@@ -72,7 +72,7 @@ def unescaped(text: str) -> str:
 
 
 @dataclass(slots=True)
-class _Part:
+class _WeightedText:
     text: str
     weight: float = 1.0
 
@@ -91,7 +91,7 @@ class _Reader:
     where: str
     offset: int
     faults: list[Fault] = field(default_factory=list)
-    sections: list[list[_Part]] = field(default_factory=lambda: [[]])
+    sections: list[list[_WeightedText]] = field(default_factory=lambda: [[]])
     open: list[_Bracket] = field(default_factory=list)
 
     def read(self) -> None:
@@ -120,7 +120,7 @@ class _Reader:
         elif piece == "BREAK":
             self.sections.append([])
         else:
-            self.sections[-1].append(_Part(piece[1:] if len(piece) > 1 and piece[0] == "\\" else piece))
+            self.sections[-1].append(_WeightedText(piece[1:] if len(piece) > 1 and piece[0] == "\\" else piece))
         return end
 
     def _open(self, character: str, place: int) -> None:
@@ -165,14 +165,14 @@ def _escape_hint(character: str) -> str:
     return f"write \\{character} for the character itself"
 
 
-def _section(parts: list[_Part], *, first: bool, last: bool) -> Section:
+def _section(parts: list[_WeightedText], *, first: bool, last: bool) -> Section:
     """Join neighbors of equal weight. Spaces beside a BREAK go."""
-    merged: list[_Part] = []
+    merged: list[_WeightedText] = []
     for part in parts:
         if merged and merged[-1].weight == part.weight:
             merged[-1].text += part.text
         else:
-            merged.append(_Part(part.text, part.weight))
+            merged.append(_WeightedText(part.text, part.weight))
     if merged and not first:
         merged[0].text = merged[0].text.lstrip()
     if merged and not last:

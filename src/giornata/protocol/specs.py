@@ -12,6 +12,10 @@ from pydantic.fields import FieldInfo
 
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
+from giornata.protocol.generation.expand import picture_count
+from giornata.protocol.generation.grid import GRID_KIND, GridSpec
+from giornata.protocol.generation.named_models import uploaded_pictures
+from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec
 from giornata.protocol.model import Message
 from giornata.protocol.pretraining_checks import ConsistentConfig
 from giornata.protocol.training.base_model import BaseQuantization
@@ -51,7 +55,11 @@ class CanarySpec(Message):
 
 
 PRETRAIN_KIND = "pretrain"
-KINDS: Mapping[str, type[Message]] = MappingProxyType({"train": TrainSpec, PRETRAIN_KIND: PretrainSpec})
+KINDS: Mapping[str, type[Message]] = MappingProxyType(
+    {"train": TrainSpec, PRETRAIN_KIND: PretrainSpec, GENERATE_KIND: GenerateSpec, GRID_KIND: GridSpec}
+)
+ORDER_KINDS = frozenset({GENERATE_KIND, GRID_KIND})
+"""Kinds of which a job is an order of pictures."""
 CANARY_KIND = "canary"
 PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec})
 OWN_KIND_PREFIX = "x-"
@@ -66,6 +74,8 @@ def spec_type(kind: str) -> type[Message] | None:
 
 def model_key(kind: str, spec: Mapping[str, Any]) -> str:
     """Names the base model that a job needs, so that it can go to a node that holds it; empty for none."""
+    if kind in ORDER_KINDS:
+        return _base_of_order(spec)
     if kind != "train":
         return ""
     parts = ("pretrained_model_name_or_path", "revision", "variant", "pretrained_vae_model_name_or_path")
@@ -73,6 +83,13 @@ def model_key(kind: str, spec: Mapping[str, Any]) -> str:
     content, held = spec.get("pretrained_model_sha256"), spec.get("base_quantization") or BaseQuantization.NONE
     key = f"{key}|{content}" if content else key
     return key if held == BaseQuantization.NONE else f"{key}|{held}"
+
+
+def _base_of_order(spec: Mapping[str, Any]) -> str:
+    vae = spec.get("vae") or {}
+    parts = (spec["model"]["name"], spec.get("revision"), spec.get("variant"), vae.get("name"))
+    key = "|".join(str(part or "") for part in parts)
+    return f"{key}|{content}" if (content := spec["model"].get("sha256")) else key
 
 
 def canonical_names(expected: type[Message], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
@@ -101,6 +118,8 @@ def _aliases(field: FieldInfo) -> list[str]:
 
 def input_files(kind: str, spec: Mapping[str, Any]) -> Mapping[str, str]:
     """The sha256 of each file that a job reads besides its datasets, by the part that it plays."""
+    if kind in ORDER_KINDS:
+        return dict(uploaded_pictures(spec))
     sha256 = spec.get("init_lora") if kind == "train" else None
     return {"init_lora": sha256} if isinstance(sha256, str) else {}
 
@@ -114,7 +133,9 @@ def step_artifacts(kind: str, spec: Mapping[str, Any]) -> frozenset[str]:
 
 
 def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:
-    """Return the number of the job's steps, if its kind says so."""
+    """Return the number of the job's steps, if its kind says so. A step of an order is a picture."""
+    if kind in ORDER_KINDS:
+        return picture_count(kind, spec)
     if kind == PRETRAIN_KIND:
         batch = spec["config"]["train"]["global_batch_size"]
         steps: int = sum(-(-phase["samples"] // batch) for phase in spec["config"]["phases"])
@@ -138,12 +159,24 @@ STEP_SIZE = (
 """Fields that decide, besides the base model, how much work one training step is."""
 
 
+def _picture_size(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide, besides the base model, how much work one picture of an order is."""
+    second = spec.get("high_resolution") or {}
+    return {name: spec.get(name) for name in ("width", "height", "num_inference_steps")} | {
+        "strength": spec.get("strength") if spec.get("image") else None,
+        "controlnets": len(spec.get("controlnets") or ()),
+        "refiner": spec.get("refiner") is not None,
+        "second": [second.get(name) for name in ("width", "height", "strength", "num_inference_steps")],
+    }
+
+
 def shape_key_of(kind: str, spec: Mapping[str, Any]) -> str:
-    """The same for jobs of one kind, on one base model, with equal fields of `STEP_SIZE`.
+    """The same for jobs of one kind, on one base model, with equal fields of `STEP_SIZE`. Of orders,
+    the same size of a picture.
 
     `spec` is the stored one, in which every default is written down. 32 hexadecimal digits.
     """
-    size = {name: spec.get(name) for name in STEP_SIZE}
+    size = _picture_size(spec) if kind in ORDER_KINDS else {name: spec.get(name) for name in STEP_SIZE}
     if spec.get("validation_steps"):
         size |= {name: spec.get(name) for name in ("validation_steps", "sample_prompts", "sample_steps")}
     if spec.get("validation_split"):

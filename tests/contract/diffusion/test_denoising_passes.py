@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import ControlNetModel
+from tests.fixtures.claimed_cuda.counting import Count
 from tests.fixtures.drawing import (
     SIDE_PX,
     Wanted,
@@ -202,3 +203,19 @@ def test_eight_rows_are_one_pass_of_the_unet(base: BaseModel) -> None:
     hook.remove()
 
     assert passes == [8 + 4]  # a half more for each row with guidance
+
+
+OPERATIONS_A_ROW = 17
+"""Of Euler's method: 6 on the row's latents; the others on single numbers on the CPU."""
+
+
+def test_a_further_row_costs_no_more_than_its_schedulers_step(base: BaseModel) -> None:
+    counted = {}
+    for count in (1, 8):
+        rows, denoiser = [text_row(base, Wanted(seed=seed)) for seed in range(count)], Denoiser(base.unet)
+        denoiser.step(rows)
+        with Count() as operations:
+            denoiser.step(rows)
+        counted[count] = sum(operations.operations.values())
+
+    assert (counted[8] - counted[1]) / 7 <= OPERATIONS_A_ROW

@@ -1,6 +1,7 @@
 """The `generate` kind on the tiny models: whole leases, from parameters to files."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ from tests.fixtures.picture_leases import ORDER, Easel, lease, params, sha256_of
 from tests.fixtures.single_file import write_single_file
 from tests.fixtures.train_studio import RecordingReporter
 
+from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
-from giornata.diffusion.tiny.tiny_model import tiny_pipeline
+from giornata.diffusion.files.formats import write_lora
+from giornata.diffusion.files.lora_facts import facts_of
+from giornata.diffusion.tiny.tiny_model import tiny_pipeline, tiny_sd15_pipeline
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pictures import PictureFlag
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.generate.workload import GenerateWorkload
 from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 
 
@@ -217,19 +223,21 @@ def test_inpainting_spares_the_bytes_outside_of_the_mask(tiny_folder: Path, tmp_
     assert (drawn[:, 32:] != original[:, 32:]).any()
 
 
-def test_a_single_file_without_a_suffix_draws_what_its_folder_draws(tiny_folder: Path, tmp_path: Path) -> None:
-    file = write_single_file(tmp_path / "model.safetensors", tiny_pipeline())
+def test_a_single_file_without_a_suffix_draws_what_its_folder_draws(tiny_sd15_folder: Path, tmp_path: Path) -> None:
+    file = write_single_file(tmp_path / "model.safetensors", tiny_sd15_pipeline())
     layouts = tmp_path / "layouts"
-    shutil.copytree(tiny_folder, layouts / "sdxl", ignore=shutil.ignore_patterns("*.safetensors"))
-    given = {"model": {"name": "toy", "sha256": sha256_of(file)}}
-    easel = Easel()
-    easel.workload = type(easel.workload)(
-        device="cpu", load=lambda source, **options: load_model(source, **options, layouts=layouts)
+    shutil.copytree(tiny_sd15_folder, layouts / "sd15", ignore=shutil.ignore_patterns("*.safetensors"))
+    workload = GenerateWorkload(device="cpu", load=partial(load_model, layouts=layouts))
+    start = lease(
+        tmp_path,
+        [params(tiny_sd15_folder) | {"model": {"name": "toy", "sha256": sha256_of(file)}}],
+        [("base", file)],
     )
 
-    drawn = easel.draw(lease(tmp_path, [params(tiny_folder, **given)], [("base", file)]))
+    drawn = RecordingReporter()
+    workload.run(start, drawn)
 
-    assert (pixels(drawn) == pixels(Easel().draw(lease(tmp_path, [params(tiny_folder)])))).all()
+    assert (pixels(drawn) == pixels(Easel().draw(lease(tmp_path, [params(tiny_sd15_folder)])))).all()
 
 
 def test_another_base_takes_the_place_of_the_warm_one(tiny_folder: Path, tmp_path: Path) -> None:
@@ -244,6 +252,31 @@ def test_another_base_takes_the_place_of_the_warm_one(tiny_folder: Path, tmp_pat
     fresh = pixels(Easel().draw(lease(tmp_path, [params(tmp_path / "other")])))
     assert (drawn[1] == fresh).all()
     assert (drawn[0] != drawn[1]).any()
+
+
+def test_rows_with_loras_of_their_own_are_as_they_would_be_alone(tiny_folder: Path, tmp_path: Path) -> None:
+    base = loaded(tiny_folder)
+    files = [_lora_file(base, tmp_path / f"{seed}.safetensors", seed=seed) for seed in range(2)]
+    uses = [{"name": file.name, "sha256": sha256_of(file), "weight": 0.8} for file in files]
+    each = [params(tiny_folder, loras=loras) for loras in (uses[:1], uses[1:], uses, [])]
+    given = [("lora", file) for file in files]
+
+    together = Easel().draw(lease(tmp_path, each, given))
+
+    drawn = [pixels(together, number) for number in range(4)]
+    for one, other in zip(each, drawn, strict=True):
+        assert np.abs(pixels(Easel().draw(lease(tmp_path, [one], given))) - other).max() <= 1
+    assert all((drawn[place] != drawn[3]).any() for place in range(3))
+
+
+def _lora_file(base: BaseModel, path: Path, *, seed: int) -> Path:
+    spec = TrainSpec(model="owner/name", dataset="ds_1", seed=seed, rank=2, resolution=64)
+    draw = torch.Generator().manual_seed(seed)
+    with add_adapters(base, spec) as adapters:
+        named = adapters.tensors().items()
+        tensors = {name: value + 0.1 * torch.randn(value.shape, generator=draw) for name, value in named}
+    facts = facts_of(spec, step=1, layers_per_block=1, family=base.family)
+    return write_lora("kohya", path, tensors, facts, dtype="float32")
 
 
 def test_everything_that_a_picture_can_have_is_drawn_beside_a_plain_one(tiny_folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from pydantic_core import ErrorDetails
 
 from giornata.control.text_limits import text_faults
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.generation.contradictions import order_contradictions
+from giornata.protocol.generation.prompt_faults import prompt_faults
+from giornata.protocol.generation.specs import OrderFields
 from giornata.protocol.model import Message
 from giornata.protocol.pretraining_checks import fault_of, folder_faults
 from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, PretrainSpec, TrainSpec, spec_type
@@ -36,6 +39,8 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
     if expected is None:
         return None, [_unknown_kind(kind)]
     faults = [fault for name, value in spec.items() for fault in _deep_text_faults(f"spec.{name}", value)]
+    if issubclass(expected, OrderFields):
+        faults += prompt_faults(spec)
     try:
         if as_written:
             check_as_written(expected, spec)
@@ -45,6 +50,8 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
         return None, [*found, *faults]
     if isinstance(parsed, PretrainSpec):
         faults += [replace(each, where=f"spec.config.{each.where}") for each in folder_faults(parsed.config)]
+    elif isinstance(parsed, OrderFields):
+        faults += order_contradictions(parsed)
     return parsed, faults
 
 

@@ -169,7 +169,7 @@ class RowAdapters:
                 start, end = filled[name], filled[name] + factors.rank
                 places, filled[name] = self._places[name], end
                 targets += [places.a_PRI[place, start:end], places.b_POR[place, :, start:end]]
-                values += [factors.down, factors.up_OR if weight == 1 else factors.up_OR * weight]
+                values += [factors.down, factors.up_OR * (factors.scale * weight)]
         if targets:
             torch._foreach_copy_(targets, values)
 

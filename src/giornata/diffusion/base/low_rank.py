@@ -1,7 +1,8 @@
 """One layer's low-rank update, as files of LoRAs hold it.
 
 Shapes: R the rank, I and O the inputs and outputs of the layer, K K a convolution's kernel. The update of a linear
-layer is up_OR · down_RI. That of a convolution is `down` as a convolution of R outputs, and then up_OR at each place.
+layer is scale · up_OR · down_RI. That of a convolution is `down` as a convolution of R outputs, and then up_OR at
+each place, times the scale.
 """
 
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank:
-    """The factors of one layer's update. `down` is R × I, or R × I × K × K; `up` has alpha / rank in it."""
+    """The factors of one layer's update. `down` is R × I, or R × I × K × K; `scale` is alpha / rank."""
 
     down: torch.Tensor
     up_OR: torch.Tensor
+    scale: float = 1.0
 
     @property
     def rank(self) -> int:
@@ -28,4 +30,4 @@ class LowRank:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "LowRank":
         """Return the factors on this device, in this precision."""
-        return LowRank(down=self.down.to(device, dtype), up_OR=self.up_OR.to(device, dtype))
+        return LowRank(down=self.down.to(device, dtype), up_OR=self.up_OR.to(device, dtype), scale=self.scale)

@@ -38,10 +38,11 @@ def text_loras_on(text_encoders: Sequence[nn.Module], loras: Sequence[tuple[Text
 
 def _adding(factors: LowRank, weight: float) -> Callable[..., torch.Tensor]:
     """Return a hook that adds the LoRA's product to a linear layer's output."""
+    scale = factors.scale * weight
 
     def hook(_layer: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
         (inputs,) = arguments
         moved = factors.to(output.device, output.dtype)
-        return output + functional.linear(functional.linear(inputs, moved.down), moved.up_OR) * weight
+        return output + functional.linear(functional.linear(inputs, moved.down), moved.up_OR) * scale
 
     return hook

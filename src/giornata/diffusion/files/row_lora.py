@@ -1,8 +1,8 @@
 """Reads a LoRA file as what pictures are drawn with: factors for layers of one base model.
 
 Rows can have what is a low-rank update: LoRA of any naming that `giornata.diffusion.files.lora_file` reads, and LoKr
-whose update has a rank of MOST_RANK or less. The magnitudes of a DoRA depend on the whole weight of a layer, and a LoHa
-has a high rank: such files are refused.
+whose update has a rank of MOST_RANK or less. The magnitudes of a DoRA depend on the whole weight of a layer, and a
+LoHa has a high rank: such files are refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -180,13 +180,14 @@ def _rank_faults(name: str, factors: LowRank, where: str) -> Iterator[Fault]:
 
 
 def _factors(update: Update, layer: nn.Module) -> LowRank:
-    """Return float32 factors in the shapes of the layer, with alpha / rank in B."""
+    """Return the factors in the shapes of the layer."""
     outputs, *inputs = layer_shape(layer)
     if isinstance(update, LoraFactors):
-        down, up = update.down.float(), update.up.float() * update.scale
+        down, up, scale = update.down, update.up, update.scale
     else:
+        scale = 1.0
         outputs_OR, values_R, inputs_RI = update.factorized()
         kept = int((values_R > NEGLIGIBLE * values_R.max()).sum())
         root_R = values_R[:kept].sqrt()
         down, up = (root_R[:, None] * inputs_RI[:kept]).float(), (outputs_OR[:, :kept] * root_R).float()
-    return LowRank(down=down.reshape(-1, *inputs).contiguous(), up_OR=up.reshape(outputs, -1).contiguous())
+    return LowRank(down=down.reshape(-1, *inputs), up_OR=up.reshape(outputs, -1), scale=scale)

@@ -1,1 +1,1 @@
-"""Orders of pictures, and single pictures as nodes draw them. Read `picture` first, then `specs`."""
+"""Orders of pictures, and single pictures as nodes draw them. Read `picture` first, then `specs` and `expand`."""

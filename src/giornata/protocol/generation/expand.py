@@ -4,18 +4,29 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from giornata.protocol.generation.picture import PictureParams
-from giornata.protocol.generation.specs import GenerateSpec
+from giornata.domain.prompt_choices import draw_prompt
+from giornata.domain.prompt_loras import without_loras
+from giornata.protocol.generation.grid import GRID_KIND, GridSpec, cell_changes, cell_count
+from giornata.protocol.generation.picture import MAX_SEED, PictureParams
+from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, OrderFields
+
+PROMPTS = ("prompt", "negative_prompt")
+KEY_FIELDS = (
+    *("model", "revision", "variant", "vae", "width", "height", "num_inference_steps", "image", "mask", "strength"),
+    *("controlnets", "refiner", "high_resolution"),
+)
+"""Settings that decide on the keys and the work of a picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPicture:
     """A picture of an order before it is drawn: its number from 0, its seed, and what differs from the order.
 
-    Pictures of equal `batch_key` may share a batch of one engine. `base_key` names the base model. `pixel_steps` is
-    its work.
+    `differs` has the prompt as drawn, without marks of LoRAs. Pictures of equal `batch_key` may share a batch of one
+    engine. `base_key` names the base model. `pixel_steps` is its work.
     """
 
     number: int
@@ -26,29 +37,100 @@ class PlannedPicture:
     differs: Mapping[str, Any] = field(default_factory=dict)
 
 
+class _Keys(NamedTuple):
+    batch_key: str
+    base_key: str
+    pixel_steps: int
+
+
+def order_spec(kind: str, spec: Mapping[str, Any]) -> OrderFields:
+    """Return the parsed spec of an order. Raises ValueError for a kind that is no order of pictures."""
+    if kind == GENERATE_KIND:
+        return GenerateSpec.model_validate(spec)
+    if kind == GRID_KIND:
+        return GridSpec.model_validate(spec)
+    raise ValueError(f"{kind} is no order of pictures")
+
+
 def picture_count(kind: str, spec: Mapping[str, Any]) -> int:
     """Return the number of pictures of an order."""
-    del kind
-    parsed = GenerateSpec.model_validate(spec)
-    return len(parsed.prompts) * parsed.num_images_per_prompt
+    return count_of(order_spec(kind, spec))
+
+
+def count_of(spec: OrderFields) -> int:
+    """Return the number of pictures of a parsed order."""
+    if isinstance(spec, GenerateSpec):
+        return (len(spec.prompts) + len(spec.pictures)) * spec.num_images_per_prompt
+    return cell_count(spec) * spec.num_images_per_prompt if isinstance(spec, GridSpec) else 0
 
 
 def planned_pictures(kind: str, spec: Mapping[str, Any]) -> Iterator[PlannedPicture]:
     """Yield the pictures of an order whose stored spec this is. Raises ValueError for a spec without a seed."""
-    parsed = GenerateSpec.model_validate(spec)
+    parsed = order_spec(kind, spec)
     if parsed.seed is None:
         raise ValueError("an order's seed is set at submission")
-    for number in range(picture_count(kind, spec)):
-        differs = {"prompt": parsed.prompts[number // parsed.num_images_per_prompt]}
-        params = picture_params(kind, spec, seed=parsed.seed + number, differs=differs)
-        yield PlannedPicture(
-            number=number,
-            seed=params.seed,
-            batch_key=batch_key_of(params),
-            base_key=base_key_of(params),
-            pixel_steps=params.pixel_steps(),
-            differs=differs,
-        )
+    shared = parsed.model_dump(mode="json")
+    keys_of = _keys_by_settings(shared)
+    repeats = parsed.num_images_per_prompt
+    for place, changes in enumerate(changes_of(parsed, shared)):
+        own_seed = changes.pop("seed", None)
+        keys = keys_of({name: changes[name] for name in KEY_FIELDS if name in changes})
+        for repeat in range(repeats):
+            number = place * repeats + repeat
+            first = parsed.seed if own_seed is None else own_seed
+            counted = repeat if own_seed is not None or isinstance(parsed, GridSpec) else number
+            seed = (first + counted) % (MAX_SEED + 1)
+            yield PlannedPicture(
+                number=number, seed=seed, differs=_drawn(parsed, shared, changes, seed), **keys._asdict()
+            )
+
+
+def changes_of(parsed: OrderFields, shared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what differs from the order for each prompt, entry or cell, before anything is drawn.
+
+    `shared` is the spec as JSON. Each has a prompt; a seed only where it is not the order's.
+    """
+    if isinstance(parsed, GridSpec):
+        for combination in range(cell_count(parsed)):
+            yield cell_changes(parsed, shared, combination)
+        return
+    yield from ({"prompt": prompt} for prompt in shared["prompts"])
+    yield from (dict(each) for each in shared["pictures"])
+
+
+def _drawn(parsed: OrderFields, shared: Mapping[str, Any], changes: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the changes with prompts as drawn, and with the LoRAs that the prompt names."""
+    differs = dict(changes)
+    for name in PROMPTS:
+        asked = changes.get(name, shared.get(name))
+        text = draw_prompt(asked, seed=seed, purpose=name, wildcards=parsed.wildcards)
+        if name in changes or text != asked:
+            differs[name] = text
+    differs["prompt"], named = without_loras(differs["prompt"])
+    if named:
+        loras = [
+            {
+                **parsed.prompt_loras[lora.name].model_dump(mode="json"),
+                "weight": lora.weight,
+                "text_encoder_weight": lora.text_encoder_weight,
+            }
+            for lora in named
+        ]
+        differs["loras"] = [*differs.get("loras", shared["loras"]), *loras]
+    if differs.get("negative_prompt") == shared["negative_prompt"]:
+        del differs["negative_prompt"]
+    return differs
+
+
+def _keys_by_settings(shared: Mapping[str, Any]) -> Any:
+    """Return a function from changed settings to keys, which makes each set of settings into a picture only once."""
+
+    @lru_cache(maxsize=4096)
+    def keys(changed: str) -> _Keys:
+        params = picture_params(GENERATE_KIND, shared, seed=0, differs={"prompt": "", **json.loads(changed)})
+        return _Keys(batch_key_of(params), base_key_of(params), params.pixel_steps())
+
+    return lambda changed: keys(json.dumps(changed))
 
 
 def picture_params(kind: str, spec: Mapping[str, Any], *, seed: int, differs: Mapping[str, Any]) -> PictureParams:

@@ -1,10 +1,11 @@
 """One picture, with every choice made: what a node needs to draw it, and what a result file records about it."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
+from giornata.protocol.generation.schedulers import DEFAULT, SchedulerName
 from giornata.protocol.model import Message, ModelName, Sha256
 
 MAX_SIDE_PX = 2048
@@ -12,7 +13,9 @@ SIDE_MULTIPLE_PX = 8
 MAX_STEPS = 150
 MAX_SEED = 2**53 - 1
 
-GeneratePrompt = Annotated[str, StringConstraints(max_length=20_000)]
+MAX_PROMPT_CHARS = 20_000
+
+GeneratePrompt = Annotated[str, StringConstraints(max_length=MAX_PROMPT_CHARS)]
 Side = Annotated[int, Field(ge=64, le=MAX_SIDE_PX, multiple_of=SIDE_MULTIPLE_PX)]
 Weight = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -28,10 +31,15 @@ class ImageFormat(StrEnum):
 
 class ModelUse(Message):
     """A model file that a picture is drawn with. With a sha256 the agent has the file; without one the engine loads
-    the name from a folder or from the hub, as training does."""
+    the name from a folder or from the hub, as training does. A text is the name of a model without settings."""
 
     name: ModelName
     sha256: Sha256 | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
 
 
 class LoraUse(ModelUse):
@@ -91,7 +99,7 @@ class PictureParams(Message):
     height: Side
     num_inference_steps: int = Field(30, ge=1, le=MAX_STEPS)
     guidance_scale: Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)] = 7.0
-    scheduler: str = Field("euler", max_length=64)
+    scheduler: SchedulerName = DEFAULT
     seed: int = Field(ge=0, le=MAX_SEED)
     clip_skip: int | None = Field(None, ge=1, le=11)
     loras: tuple[LoraUse, ...] = Field((), max_length=16)

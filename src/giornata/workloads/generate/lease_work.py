@@ -1,6 +1,7 @@
 """A lease at work: which of its pictures wait, are drawn, are written, and what was told of them."""
 
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,15 @@ class LeaseWork:
     def is_over(self) -> bool:
         """Return True when no picture waits and none is under way."""
         return not self.waiting and not self.open
+
+    def close(self) -> None:
+        """Begin no further picture."""
+        self.closing = True
+        self.waiting.clear()
+
+    def drop(self, pictures: Set[tuple[str, int]]) -> None:
+        """Forget those of the pictures that no row draws yet."""
+        self.waiting = deque(each for each in self.waiting if (each.order_id, each.number) not in pictures)
 
     def told_drawn(self, picture: LeasedPicture, path: Path, media_type: str, flags: PictureFlag) -> None:
         """Hand over a picture that is complete on disk."""

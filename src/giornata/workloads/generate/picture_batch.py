@@ -92,30 +92,29 @@ class PictureBatch:
     def _heed(self, crew: BatchSession) -> None:
         """Do what agents ask: stop, stop soon, or drop single pictures."""
         for lease in list(self._leases):
-            wish = lease.reporter.wish()
+            wish, dropped = lease.reporter.wish(), lease.reporter.dropped_pictures()
+            rows = [each for each in self._rows if each.lease is lease]
             if wish is AgentRequest.STOP:
-                self._leave(lambda each, lease=lease: each.lease is lease)
+                self._leave(rows)
                 self._leases.remove(lease)
                 crew.ended(lease.start, Stopped())
                 continue
             if wish is AgentRequest.CHECKPOINT_AND_STOP and not lease.closing:
-                lease.closing = True
-                lease.waiting.clear()
-                self._leave(lambda each, lease=lease: each.lease is lease and not self._ends_soon(each))
-            if dropped := lease.reporter.dropped_pictures():
-                lease.waiting = type(lease.waiting)(
-                    each for each in lease.waiting if (each.order_id, each.number) not in dropped
-                )
-                self._leave(lambda each, lease=lease, gone=dropped: each.lease is lease and each.key in gone)
+                lease.close()
+                self._leave([each for each in rows if not self._ends_soon(each)])
+            if dropped:
+                lease.drop(dropped)
+                self._leave([each for each in rows if each.key in dropped])
 
     def _ends_soon(self, each: PictureInBatch) -> bool:
         return each.drawing.evaluations_left() * self._evaluation_s <= self._drain_s
 
-    def _leave(self, gone: Callable[[PictureInBatch], bool]) -> None:
+    def _leave(self, rows: Sequence[PictureInBatch]) -> None:
         """Take rows out of the batch. Nobody hears of their pictures."""
-        for each in [each for each in self._rows if gone(each)]:
-            self._rows.remove(each)
-            each.lease.open -= 1
+        for each in rows:
+            if each in self._rows:
+                self._rows.remove(each)
+                each.lease.open -= 1
 
     def _settle(self, crew: BatchSession) -> None:
         for lease in [lease for lease in self._leases if lease.is_over]:

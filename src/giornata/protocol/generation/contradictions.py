@@ -1,0 +1,130 @@
+"""Settings of a picture that contradict each other, and models of another family than the base's."""
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from giornata.domain.errors import Fault
+from giornata.protocol.generation.expand import changes_of, picture_params
+from giornata.protocol.generation.grid import GridSpec
+from giornata.protocol.generation.named_models import NamedModel
+from giornata.protocol.generation.picture import ImageFormat, PictureParams
+from giornata.protocol.generation.picture_fields import PictureChanges
+from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, OrderFields
+
+MOST_FAULTS = 100
+MOST_CHARS = 500
+TELLING = frozenset(PictureChanges.__annotations__) - {"prompt", "negative_prompt", "seed"}
+FAMILY_NAMES = {"sdxl": "SDXL", "sd15": "Stable Diffusion 1.5"}
+
+
+def order_contradictions(spec: OrderFields) -> list[Fault]:
+    """Return the contradictions of each of an order's pictures, equal settings looked at once."""
+    shared = spec.model_dump(mode="json")
+    faults: list[Fault] = []
+    seen: set[str] = set()
+    told_of_all: set[str] = set()
+    try:
+        for place, changes in enumerate(changes_of(spec, shared)):
+            told = {name: value for name, value in changes.items() if name in TELLING}
+            if (key := json.dumps(told, sort_keys=True)) in seen:
+                continue
+            seen.add(key)
+            where = _where(spec, place)
+            for fault in _of_picture(shared, told, where):
+                said = f"{fault.where.removeprefix(where)} {fault.message}"
+                faults += [fault] if said not in told_of_all else []
+                told_of_all |= {said} if where in {"spec", "spec.axes"} else set()
+            if len(faults) >= MOST_FAULTS:
+                break
+    except ValueError as error:  # an axis has a path that leads nowhere
+        hint = "such as loras.0.weight, where the spec has a LoRA"
+        faults.append(Fault(where="spec.axes", message=str(error), hint=hint))
+    return faults
+
+
+def _of_picture(shared: dict[str, Any], told: dict[str, Any], where: str) -> Iterator[Fault]:
+    try:
+        params = picture_params(GENERATE_KIND, shared, seed=0, differs={"prompt": "", **told})
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            field = ".".join(map(str, detail["loc"]))
+            message = detail["msg"].removeprefix("Value error, ")
+            said = f"{field}: {message[:1].lower()}{message[1:]}; it is {detail['input']!r}"
+            yield Fault(where=where, message=said[:MOST_CHARS])
+        return
+    yield from picture_contradictions(params, where=where)
+
+
+def _where(spec: OrderFields, place: int) -> str:
+    if isinstance(spec, GridSpec):
+        return "spec.axes"
+    entry = place - len(spec.prompts) if isinstance(spec, GenerateSpec) else -1
+    return "spec" if entry < 0 else f"spec.pictures.{entry}"
+
+
+def picture_contradictions(params: PictureParams, *, where: str = "spec") -> Iterator[Fault]:
+    """Yield the contradictions between the settings of one picture."""
+    fault = partial(_fault, where)
+    if params.mask is not None and params.image is None:
+        yield fault("mask", "has no effect without image", "give the picture to change as image")
+    if params.image is not None and int(params.num_inference_steps * params.strength) < 1:
+        message = f"{params.strength:g} of {params.num_inference_steps} steps is no step"
+        yield fault("strength", message, "raise strength or num_inference_steps")
+    if params.quality != PictureParams.model_fields["quality"].default and params.image_format is ImageFormat.PNG:
+        yield fault("quality", "has no effect on PNG files", "set image_format to jpeg or webp")
+    yield from _of_second_model_and_pass(params, where)
+    for number, control in enumerate(params.controlnets):
+        if control.start >= control.end:
+            yield fault(f"controlnets.{number}.start", "is not before end", "both are shares of the steps")
+        if control.annotator is None and control.annotator_params:
+            yield fault(f"controlnets.{number}.annotator_params", "have no effect without annotator", "name it")
+    tokens = [embedding.token for embedding in params.embeddings]
+    for token in sorted({each for each in tokens if tokens.count(each) > 1}):
+        yield fault("embeddings", f"two of them are the word {token}", "give each a token of its own")
+
+
+def _of_second_model_and_pass(params: PictureParams, where: str) -> Iterator[Fault]:
+    fault = partial(_fault, where)
+    refiner, second = params.refiner, params.high_resolution
+    if refiner is not None and not 0 < refiner.switch_at < 1:
+        idle = "base" if refiner.switch_at == 0 else "refiner"
+        yield fault("refiner.switch_at", f"leaves the {idle} no step", "choose a share between 0 and 1, such as 0.8")
+    if second is None:
+        return
+    if refiner is not None:
+        yield fault("high_resolution", "conflicts with refiner", "choose one; both begin where the base has ended")
+    if params.image is not None:
+        yield fault("high_resolution", "conflicts with image", "draw the image at its final size")
+    if second.width * second.height <= params.width * params.height:
+        message = f"{second.width}×{second.height} is no larger than {params.width}×{params.height}"
+        yield fault("high_resolution", message, "the second pass enlarges the first")
+    if int((second.num_inference_steps or params.num_inference_steps) * second.strength) < 1:
+        yield fault("high_resolution.strength", "leaves no step", "raise strength or num_inference_steps")
+
+
+def _fault(where: str, field: str, message: str, hint: str) -> Fault:
+    return Fault(where=f"{where}.{field}", message=message, hint=hint)
+
+
+def family_faults(models: Iterable[tuple[NamedModel, str | None]]) -> list[Fault]:
+    """Return a fault for each model of another family than the base that it is used with.
+
+    A family is `sdxl` or `sd15`; None where it is not known, which is no fault. An entry of `pictures` without a base
+    of its own has the order's. Values of axes are held to the order's base too.
+    """
+    known = [(named, family) for named, family in models if family is not None]
+    bases = {named.where: family for named, family in known if named.role == "base"}
+    faults = []
+    for named, family in known:
+        entry = ".".join(named.where.split(".")[:3]) if named.where.startswith("spec.pictures.") else "spec"
+        base = bases.get(f"{entry}.model", bases.get("spec.model"))
+        if base is None or family == base or named.role == "base":
+            continue
+        message = f"{named.use['name']} is a {named.role} of {FAMILY_NAMES.get(family, family)}"
+        hint = f"the base is {FAMILY_NAMES.get(base, base)}; choose a {named.role} of that family"
+        faults.append(Fault(where=named.where, message=message, hint=hint))
+    return faults

@@ -1,0 +1,172 @@
+"""Grids: one picture, or several, of each combination of some values. The cells are a function of the spec."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from giornata.protocol.generation.picture import GeneratePrompt
+from giornata.protocol.generation.picture_fields import PictureChanges
+from giornata.protocol.generation.specs import MAX_PICTURES, OrderFields
+from giornata.protocol.model import Message
+
+GRID_KIND = "grid"
+MAX_AXES = 6
+MAX_VALUES = 1000
+SLOT = r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)*"
+FIELD = re.compile(r"(?P<name>[a-z_]+)(?:\.(?P<place>\d+))?(?:\.(?P<inner>[a-z_]+))?", re.ASCII)
+MODEL_FIELDS = frozenset({"model", "vae", "loras", "embeddings", "controlnets"})
+"""Settings whose values are models: a text is the name of one."""
+
+
+class GridAxis(Message):
+    """One axis of a grid: a slot of the prompt, or a setting, and its values.
+
+    The slot `animal` stands as `{animal}` in the prompt. A setting inside another is written with dots:
+    `loras.0.weight`, `high_resolution.strength`.
+    """
+
+    slot: str | None = Field(None, max_length=64, pattern=rf"^{SLOT}$")
+    field: str | None = Field(None, max_length=64)
+    values: tuple[JsonValue, ...] = Field(min_length=1, max_length=MAX_VALUES)
+    label: str | None = Field(None, max_length=128)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_models(cls, given: Any) -> Any:
+        """Turn the names of models into objects, as in every other field."""
+        if not isinstance(given, dict) or not isinstance(given.get("values"), list | tuple):
+            return given
+        found = FIELD.fullmatch(str(given.get("field") or ""))
+        if found is None or found["name"] not in MODEL_FIELDS or found["inner"] is not None:
+            return given
+        return {**given, "values": [{"name": each} if isinstance(each, str) else each for each in given["values"]]}
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Self:
+        if (self.slot is None) == (self.field is None):
+            raise ValueError("an axis has either a slot of the prompt or a field")
+        if self.field is not None:
+            found = FIELD.fullmatch(self.field)
+            if found is None or found["name"] not in PictureChanges.__annotations__:
+                raise ValueError(f"{self.field!r} is no setting of a picture, such as seed or loras.0.weight")
+        return self
+
+    @property
+    def title(self) -> str:
+        """The name of the axis on a sheet."""
+        return self.label or self.slot or self.field or ""
+
+    def label_of(self, place: int) -> str:
+        """Return the text of a value on a sheet."""
+        value = self.values[place]
+        return str(value["name"]) if isinstance(value, dict) and "name" in value else str(value)
+
+
+class GridSpec(OrderFields):
+    """A picture of each combination of the axes' values. All cells of one repeat have the same seed."""
+
+    prompt: GeneratePrompt = Field(description="Text to draw, in the grammar of prompts. A slot is written {name}.")
+    axes: tuple[GridAxis, ...] = Field(
+        min_length=1,
+        max_length=MAX_AXES,
+        description="Objects with slot or field, values, and label. The last axis varies fastest.",
+    )
+
+    def texts(self) -> Iterator[str]:
+        """Yield every prompt, and every text that comes into one."""
+        yield from super().texts()
+        yield self.prompt
+        for axis in self.axes:
+            if axis.slot is not None or axis.field in {"prompt", "negative_prompt"}:
+                yield from map(str, axis.values)
+
+    @model_validator(mode="after")
+    def _countable(self) -> Self:
+        count = cell_count(self) * self.num_images_per_prompt
+        if count > MAX_PICTURES:
+            raise ValueError(f"axes make {count} pictures; at most {MAX_PICTURES} are one order")
+        for axis in self.axes:
+            if axis.slot is not None and f"{{{axis.slot}}}" not in self.prompt + self.negative_prompt:
+                raise ValueError(f"axes name the slot {axis.slot}, and the prompt has no {{{axis.slot}}}")
+        return self.with_prompt_loras()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridCell:
+    """One picture of a grid: its number in the order, the place on each axis, and which repeat it is."""
+
+    number: int
+    places: tuple[int, ...]
+    repeat: int
+    labels: tuple[str, ...]
+
+
+def cell_count(spec: GridSpec) -> int:
+    """Return the number of combinations of the axes' values."""
+    return math.prod(len(axis.values) for axis in spec.axes)
+
+
+def grid_cells(spec: GridSpec) -> Iterator[GridCell]:
+    """Yield the cells in the order of their pictures: the repeats of one combination follow one another."""
+    for number in range(cell_count(spec) * spec.num_images_per_prompt):
+        combination, repeat = divmod(number, spec.num_images_per_prompt)
+        places = _places(spec, combination)
+        labels = tuple(axis.label_of(place) for axis, place in zip(spec.axes, places, strict=True))
+        yield GridCell(number=number, places=places, repeat=repeat, labels=labels)
+
+
+def cell_changes(spec: GridSpec, shared: Mapping[str, Any], combination: int) -> dict[str, Any]:
+    """Return what a combination differs in, its prompts included. `shared` is the spec as JSON.
+
+    Raises ValueError for a setting that the spec has not, such as `loras.1.weight` of one LoRA.
+    """
+    changes = {name: shared[name] for name in ("prompt", "negative_prompt")}
+    for axis, place in zip(spec.axes, _places(spec, combination), strict=True):
+        value = axis.values[place]
+        if axis.slot is not None:
+            slot = f"{{{axis.slot}}}"
+            changes |= {name: changes[name].replace(slot, str(value)) for name in ("prompt", "negative_prompt")}
+        elif axis.field is not None:
+            _set(changes, shared, axis.field, value)
+    return changes
+
+
+def _places(spec: GridSpec, combination: int) -> tuple[int, ...]:
+    places = []
+    for axis in reversed(spec.axes):
+        combination, place = divmod(combination, len(axis.values))
+        places.append(place)
+    return tuple(reversed(places))
+
+
+def _set(changes: dict[str, Any], shared: Mapping[str, Any], path: str, value: object) -> None:
+    """Set the value at a path such as `loras.0.weight`. Nothing of `shared` is changed."""
+    found = FIELD.fullmatch(path)
+    if found is None:
+        raise ValueError(f"{path!r} is no setting")
+    name, place, inner = found["name"], found["place"], found["inner"]
+    whole = changes.get(name, shared.get(name))
+    if place is None:
+        changes[name] = _inside(whole, inner, value, path)
+        return
+    if not isinstance(whole, list | tuple) or int(place) >= len(whole):
+        raise ValueError(f"{path}: the spec has no {name} number {place}, counted from 0")
+    items = list(whole)
+    items[int(place)] = _inside(items[int(place)], inner, value, path)
+    changes[name] = items
+
+
+def _inside(old: Any, inner: str | None, value: Any, path: str) -> Any:
+    """Return the value, or the old object with the inner setting changed. A model keeps the weight of the old one."""
+    if inner is not None:
+        if not isinstance(old, Mapping):
+            raise ValueError(f"{path}: the spec has no such object")
+        return {**old, inner: value}
+    if isinstance(old, Mapping) and isinstance(value, Mapping) and "name" in value:
+        kept = {name: each for name, each in old.items() if name not in {"name", "sha256"}}
+        return {**kept, **value}
+    return value

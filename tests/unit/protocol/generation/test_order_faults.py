@@ -1,0 +1,190 @@
+"""Faults of orders, all at once and with their places."""
+
+from typing import Any
+
+import pytest
+
+from giornata.control.jobs.spec_faults import parse_spec
+from giornata.protocol.generation.contradictions import family_faults
+from giornata.protocol.generation.named_models import named_models, uploaded_pictures
+from giornata.protocol.generation.prompt_faults import MOST_FAULTS
+
+SHA = "0" * 64
+NEAR = "there is no such scheduler; near names are dpmpp_2m, dpm_2, dpmpp_2s; it is 'dpmp_2m'"
+
+
+def faults(kind: str = "generate", **fields: Any) -> dict[str, str]:
+    _, found = parse_spec(kind, {"model": "base", **fields}, as_written=True)
+    return {fault.where: fault.message for fault in found}
+
+
+def test_faults_of_fields_and_of_prompts_are_told_together() -> None:
+    found = faults(
+        prompts=["fine", "(open", "{a|[b}", "__size__", "<lora:x:y>"],
+        negative_prompt="<lora:ink:1>",
+        width=513,
+        scheduler="dpmp_2m",
+        wildcards={"none": [], "one": ["__two__"], "two": ["a", "__one__"], "three": ["a)"]},
+    )
+    assert found == {
+        "spec.width": "input should be a multiple of 8; it is 513",
+        "spec.scheduler": NEAR,
+        "spec.prompts.1": "character 1: ( is not closed",
+        "spec.prompts.2": "character 4: [ is not closed",
+        "spec.prompts.3": "character 1: there is no list for __size__",
+        "spec.prompts.4": "character 1: <lora:x:y> names no LoRA with a weight",
+        "spec.negative_prompt": "names a LoRA",
+        "spec.wildcards.none": "is empty",
+        "spec.wildcards.one": "names itself, or a list that does",
+        "spec.wildcards.two": "names itself, or a list that does",
+        "spec.wildcards.three.0": "character 2: ) closes nothing",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"prompts": ["a"] * 10_001}, "spec.prompts"),
+        ({"prompts": ["a"], "num_images_per_prompt": 10_001}, "spec.num_images_per_prompt"),
+        ({"prompts": ["a"] * 73, "num_images_per_prompt": 137}, "spec.num_images_per_prompt"),
+        ({"prompts": ["a"] * 5000, "pictures": [{"prompt": "a"}] * 5001}, "spec.num_images_per_prompt"),
+        ({}, "spec.prompts"),
+        ({"pictures": [{"width": 512}]}, "spec.pictures"),
+    ],
+)
+def test_order_has_one_to_ten_thousand_pictures_with_prompts(fields: dict[str, Any], where: str) -> None:
+    assert list(faults(**fields)) == [where]
+
+
+def test_ten_thousand_pictures_are_taken() -> None:
+    assert faults(prompts=["a"] * 100, num_images_per_prompt=100) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"mask": SHA}, "spec.mask"),
+        ({"quality": 50}, "spec.quality"),
+        ({"image": SHA, "strength": 0.01}, "spec.strength"),
+        ({"refiner": {"model": "r", "switch_at": 1}}, "spec.refiner.switch_at"),
+        ({"high_resolution": {"width": 512, "height": 512}}, "spec.high_resolution"),
+        ({"high_resolution": {"width": 2048, "height": 2048, "strength": 0.01}}, "spec.high_resolution.strength"),
+        ({"high_resolution": {"width": 2048, "height": 2048}, "refiner": {"model": "r"}}, "spec.high_resolution"),
+        ({"high_resolution": {"width": 2048, "height": 2048}, "image": SHA}, "spec.high_resolution"),
+        ({"controlnets": [{"name": "c", "image": SHA, "start": 0.5, "end": 0.5}]}, "spec.controlnets.0.start"),
+        (
+            {"controlnets": [{"name": "c", "image": SHA, "annotator_params": {"low": 1}}]},
+            "spec.controlnets.0.annotator_params",
+        ),
+        ({"embeddings": [{"name": "a", "token": "x"}, {"name": "b", "token": "x"}]}, "spec.embeddings"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_told(fields: dict[str, Any], where: str) -> None:
+    assert list(faults(prompts=["a"], **fields)) == [where]
+
+
+def test_contradiction_of_an_entry_is_told_there_and_that_of_the_order_once() -> None:
+    entries = [{"prompt": "a", "width": 512}, {"prompt": "a", "mask": SHA}]
+    assert list(faults(prompts=["a"], quality=50, pictures=entries)) == ["spec.quality", "spec.pictures.1.mask"]
+
+
+def test_setting_of_the_order_that_every_entry_completes_is_none() -> None:
+    assert faults(mask=SHA, pictures=[{"prompt": "a", "image": SHA}]) == {}
+
+
+def test_prompt_is_as_long_as_ten_chunks() -> None:
+    found = faults(
+        prompts=["word " * 750, "word " * 751, "a BREAK " * 10, "__long__ __long__", "__many__", "é" * 400],
+        wildcards={"long": ["{a|" + "x " * 6000 + "}"], "many": ["{<lora:a:1>|" + "<lora:b:1>" * 17 + "}"]},
+    )
+    assert found == {
+        "spec.prompts.1": "has up to 11 chunks of 75 tokens; at most 10 are taken",
+        "spec.prompts.2": "has up to 11 chunks of 75 tokens; at most 10 are taken",
+        "spec.prompts.3": "has up to 24001 characters as drawn; at most 20000 are taken",
+        "spec.prompts.4": "has up to 17 LoRAs with those of the order; at most 16 are taken",
+    }
+
+
+def test_thousands_of_broken_prompts_are_told_in_short() -> None:
+    _, found = parse_spec("generate", {"model": "m", "prompts": ["(a"] * 5000})
+    assert len(found) == MOST_FAULTS + 1
+    assert found[-1].message == "4900 more faults of prompts"
+
+
+def test_values_of_axes_are_held_to_their_fields() -> None:
+    axes = [{"field": "width", "values": [511, 512]}, {"slot": "b", "values": ["(x", "y"]}]
+    assert faults("grid", prompt="a {b}", axes=axes) == {
+        "spec.prompt": "character 3: ( is not closed",
+        "spec.axes.1.values.0": "character 1: ( is not closed",
+        "spec.axes": "width: input should be a multiple of 8; it is 511",
+    }
+
+
+@pytest.mark.parametrize(
+    ("axis", "told"),
+    [
+        ({"field": "loras.1.weight", "values": [1]}, "loras.1.weight: the spec has no loras number 1"),
+        ({"field": "refiner.switch_at", "values": [0.5]}, "refiner.switch_at: the spec has no such object"),
+        ({"slot": "c", "values": [1]}, "axes name the slot c"),
+        ({"field": "width", "values": list(range(64, 64 + 8 * 1000, 8))}, "axes make 16000 pictures"),
+    ],
+)
+def test_axis_that_leads_nowhere_or_too_far_is_refused(axis: dict[str, Any], told: str) -> None:
+    found = faults("grid", prompt="a", axes=[axis], n=16, loras=["l"])
+    assert list(found) == ["spec.axes"]
+    assert found["spec.axes"].startswith(told)
+
+
+@pytest.mark.parametrize("axis", [{"values": [1]}, {"slot": "b", "field": "seed", "values": [1]}])
+def test_axis_has_a_slot_or_a_field(axis: dict[str, Any]) -> None:
+    assert faults("grid", prompt="{b}", axes=[axis])["spec.axes.0"].startswith("an axis has either")
+
+
+def test_models_and_pictures_of_a_spec_are_found_with_their_places() -> None:
+    parsed, _ = parse_spec(
+        "generate",
+        {
+            "model": "m",
+            "vae": "v",
+            "prompts": ["<lora:ink:1>"],
+            "loras": ["l"],
+            "refiner": {"model": "r"},
+            "pictures": [{"prompt": "a", "model": "n", "controlnets": [{"name": "c", "image": SHA}], "image": SHA}],
+        },
+    )
+    assert parsed is not None
+    spec = parsed.model_dump(mode="json")
+    assert [(each.where, each.role, each.use["name"]) for each in named_models(spec)] == [
+        ("spec.model", "base", "m"),
+        ("spec.vae", "vae", "v"),
+        ("spec.loras.0", "lora", "l"),
+        ("spec.refiner.model", "refiner", "r"),
+        ("spec.prompt_loras.ink", "lora", "ink"),
+        ("spec.pictures.0.model", "base", "n"),
+        ("spec.pictures.0.controlnets.0", "controlnet", "c"),
+    ]
+    assert list(uploaded_pictures(spec)) == [("pictures.0.image", SHA), ("pictures.0.controlnets.0.image", SHA)]
+    next(named_models(spec)).use["sha256"] = SHA
+    assert spec["model"]["sha256"] == SHA
+
+
+def test_checkpoints_of_an_axis_are_models() -> None:
+    parsed, _ = parse_spec(
+        "grid", {"model": "m", "prompt": "a", "loras": ["l"], "axes": [{"field": "loras.0", "values": ["x", "y"]}]}
+    )
+    assert parsed is not None
+    places = [each.where for each in named_models(parsed.model_dump(mode="json"))]
+    assert places[-2:] == ["spec.axes.0.values.0", "spec.axes.0.values.1"]
+
+
+def test_model_of_another_family_is_refused_by_the_base_it_is_used_with() -> None:
+    spec = {
+        "model": {"name": "m"},
+        "loras": [{"name": "l"}],
+        "pictures": [{"model": {"name": "n"}, "loras": [{"name": "k"}]}, {"loras": [{"name": "k"}]}],
+    }
+    families = {"m": "sdxl", "l": "sd15", "n": "sd15", "k": "sd15"}
+    found = family_faults((each, families[each.use["name"]]) for each in named_models(spec))
+    assert [fault.where for fault in found] == ["spec.loras.0", "spec.pictures.1.loras.0"]
+    assert found[0].message == "l is a lora of Stable Diffusion 1.5"
+    assert family_faults((each, None) for each in named_models(spec)) == []
