@@ -10,7 +10,7 @@ from giornata.agent.engines import KernelDir
 from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, spec_type
+from giornata.protocol.specs import CANARY_KIND, KINDS, ORDER_KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS
 from giornata.protocol.work import NODE_KINDS
 
 GIB = 2**30
@@ -75,11 +75,12 @@ def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, wh
         for kind in kinds
         if kind.startswith(OWN_KIND_PREFIX) and kind not in workloads
     ]
-    known = f"there are {', '.join({**KINDS, GENERATE_KIND: None})}; one of your own starts with {OWN_KIND_PREFIX}"
+    of_nodes = [kind for kind in KINDS if kind not in ORDER_KINDS or kind == GENERATE_KIND]
+    known = f"there are {', '.join(of_nodes)}; one of your own starts with {OWN_KIND_PREFIX}"
     return found + [
         Fault(where=where, message=f"there is no kind {kind!r}", hint=known)
         for kind in kinds
-        if spec_type(kind) is None and kind != GENERATE_KIND and kind not in workloads
+        if kind not in (*of_nodes, *PLATFORM_KINDS, *workloads) and not kind.startswith(OWN_KIND_PREFIX)
     ]
 
 
