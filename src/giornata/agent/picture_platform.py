@@ -51,6 +51,7 @@ class PicturePlatform(LeasedPlatform):
             storage=deps.storage,
             post=state.events.put,
             on_dropped=self._drop,
+            on_left=lambda left: self._drop(frozenset(self._left) - left),
             no_more=lambda: not self._left,
             monotonic_s=deps.monotonic_s,
             patience_s=deps.settings.transfer_patience_s,

@@ -48,8 +48,9 @@ class PictureResult:
 class PictureUploader:
     """Uploads and reports the pictures of one lease.
 
-    `on_dropped` gets pictures that nobody wants any more. `no_more` tells that no further picture comes, so that a
-    report need not wait. Several threads may call the methods.
+    `on_dropped` gets pictures that nobody wants any more, and `on_left` all that the lease still has to draw.
+    `no_more` tells that no further picture comes, so that a report need not wait. Several threads may call these
+    methods.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class PictureUploader:
         storage: ObjectStorage,
         post: Callable[[Event], None],
         on_dropped: Callable[[frozenset[PictureKey]], None],
+        on_left: Callable[[frozenset[PictureKey]], None],
         no_more: Callable[[], bool],
         monotonic_s: Monotonic,
         patience_s: float,
         report_after_s: float = REPORT_AFTER_S,
     ) -> None:
         self._node, self._calls, self._storage, self._post = node, calls, storage, post
-        self._on_dropped, self._no_more = on_dropped, no_more
+        self._on_dropped, self._on_left, self._no_more = on_dropped, on_left, no_more
         self._monotonic_s, self._patience_s, self._report_after_s = monotonic_s, patience_s, report_after_s
         self._changed = threading.Condition()
         self._waiting: list[PictureResult] = []
@@ -218,6 +220,8 @@ class PictureUploader:
             half = len(results) // 2
             return [*self._report(results[:half]), *self._report(results[half:])]
         self._drop({key_of(each) for each in reply.dropped})
+        if reply.left is not None:
+            self._on_left(frozenset(map(key_of, reply.left)))
         settled = {key_of(each) for each in (*reply.accepted, *reply.dropped)}
         again = [each for each in results if each.path is not None and each.key not in settled]
         _delete_files([each for each in results if each not in again])

@@ -108,7 +108,11 @@ class PictureResults(Message):
 
 
 class PictureResultsReply(Reply):
-    """`accepted`: results that stand now. `dropped`: pictures of this lease that nobody wants any more."""
+    """`accepted`: results that stand now. `dropped`: pictures of this lease that nobody wants any more.
+
+    `left`: pictures that the lease still has to draw; the node need not draw any other. None: the server does not say.
+    """
 
     accepted: tuple[PictureId, ...] = ()
     dropped: tuple[PictureId, ...] = ()
+    left: tuple[PictureId, ...] | None = None

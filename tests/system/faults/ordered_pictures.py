@@ -43,26 +43,29 @@ class OrderedPictures:
         """How many pictures are in each state."""
         return Counter(PictureState(row["state"]) for row in self.rows())
 
-    def await_ended(self) -> None:
-        """Wait until every picture has ended."""
+    def await_succeeded(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until every picture has ended, and the order with them; all have to be there once."""
         over = {PictureState.SUCCEEDED, PictureState.FAILED, PictureState.CANCELED}
-        until(lambda: self.states().keys() <= over, lambda: f"the end of {self.states()}\n{self.story()}", PATIENCE_S)
+        until(lambda: self.states().keys() <= over, lambda: f"the end of {self.states()}\n{self.story()}", patience_s)
+        assert self.states() == {PictureState.SUCCEEDED: self.count}, self.story()
+        assert [row["number"] for row in self.rows()] == list(range(self.count))
+        job = until(self._ended_job, lambda: f"the end of the order\n{self.story()}")
+        assert job.state is JobState.SUCCEEDED
+
+    def files(self) -> list[bytes]:
+        """The files of the pictures, by number, as they lie in storage."""
+        stored, found = self.rig.bytes.contents(), []
+        for row in self.rows():
+            key = picture_key(row["project_id"], row["lease"], row["sha256"])
+            [name] = [each for each in stored if each.endswith(key)]
+            found.append(self.rig.bytes.read(name))
+            assert row["sha256"] == hashlib.sha256(found[-1]).hexdigest()
+        return found
 
     def finish(self) -> None:
         """Wait for the end: every picture is there once, with the bytes that the engine wrote."""
-        self.await_ended()
-        rows = self.rows()
-        assert self.states() == {PictureState.SUCCEEDED: self.count}, self.story()
-        assert [row["number"] for row in rows] == list(range(self.count))
-        stored = self.rig.bytes.contents()
-        for row in rows:
-            wanted = png_of(SPEC["seed"] + row["number"])
-            assert row["sha256"] == hashlib.sha256(wanted).hexdigest()
-            key = picture_key(row["project_id"], row["lease"], row["sha256"])
-            [name] = [each for each in stored if each.endswith(key)]
-            assert self.rig.bytes.read(name) == wanted
-        job = until(self._ended_job, lambda: f"the end of the order\n{self.story()}")
-        assert job.state is JobState.SUCCEEDED
+        self.await_succeeded()
+        assert self.files() == [png_of(SPEC["seed"] + number) for number in range(self.count)]
 
     def _ended_job(self) -> Any:
         job = self.rig.client.get_job(self.id)

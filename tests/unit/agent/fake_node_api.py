@@ -96,6 +96,7 @@ class FakeNodeApi:
     caches: dict[str, str] = field(default_factory=dict)
     pictures: dict[PictureKey, list[bytes | None]] = field(default_factory=lambda: defaultdict(list))
     unwanted: set[PictureKey] = field(default_factory=set)
+    left: list[PictureKey] | None = None
     order: str = "continue"
     base_url: str = "http://server"
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -195,7 +196,8 @@ class FakeNodeApi:
         for key, content in contents.items():
             self.pictures[key].append(content)
         taken = [*contents, *(_key(each) for each in body["failed"])]
-        return _json({"accepted": _ids(taken), "dropped": _ids(sorted(self.unwanted))})
+        reply = {"accepted": _ids(taken), "dropped": _ids(sorted(self.unwanted))}
+        return _json(reply if self.left is None else reply | {"left": _ids(self.left)})
 
     def _signed(self, method: str, path: str) -> dict[str, Any]:
         expires_at = datetime.now(UTC) + timedelta(hours=1)

@@ -163,6 +163,19 @@ def test_dropped_pictures_are_told_to_the_engine_and_not_missed(
     assert len(api.bodies("complete")) == 1
 
 
+def test_pictures_that_the_lease_has_lost_are_not_drawn(
+    api: FakeNodeApi, drawing: NodeFactory, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    api.left = [("job_1", 1), ("job_1", 3)]
+    api.picture_leases = [picture_lease("a cat", f"gate={gate}", "sleep=1 crash", "a cat")]
+    api.hooks["pictures"] = gate.unlink
+    drawing().run()
+    assert drawn(api).keys() == {0, 1, 3}
+    assert len(api.bodies("complete")) == 1
+
+
 def test_a_drawn_picture_that_nobody_wants_is_not_uploaded(api: FakeNodeApi, drawing: NodeFactory) -> None:
     api.unwanted = {("job_1", 0)}
     api.picture_leases = [picture_lease("a cat", "a cat")]
