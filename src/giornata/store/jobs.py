@@ -68,7 +68,8 @@ class Jobs(Queries, work_store.Jobs):
 
     def head_priority(self, wanted: Wanted) -> int | None:
         query = claim_query(wanted)
-        return self._connection.scalar(_head(query.key._replace(models=0)), {**query.values})
+        found: int | None = self._connection.scalar(_head(query.key._replace(models=0)), {**query.values})
+        return found
 
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         query = claim_query(claim.wanted)

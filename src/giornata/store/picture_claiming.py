@@ -105,7 +105,7 @@ def _best(key: PictureQueryKey, *, lock: bool) -> sa.Select[Any]:
 
 
 def _branch(key: PictureQueryKey, *conditions: sa.ColumnElement[bool], held: bool = False) -> sa.Select[Any]:
-    said = sa.literal_column(str(int(held))).label("held")
+    said: sa.Label[int] = sa.literal_column(str(int(held))).label("held")
     return (
         sa.select(pictures.c.batch_key, pictures.c.priority, pictures.c.turn, said)
         .where(*conditions, *_may_have(key))

@@ -43,6 +43,10 @@ _ORDERS_OF_LEASE = (
     .with_for_update()
 )
 _PAUSED = sa.exists().where(jobs.c.id == pictures.c.order_id, jobs.c.state == JobState.PAUSED)
+_FREE: dict[str, Any] = {
+    "state": sa.case((_PAUSED, PictureState.PAUSED), else_=PictureState.QUEUED),
+    "lease": None,
+}
 _OF_KEY = (pictures.c.order_id == sa.bindparam("of_order"), pictures.c.number == sa.bindparam("of_number"))
 _NEXT_PLACE = (
     sa.update(picture_orders)
@@ -63,7 +67,8 @@ class PictureLeases(Queries, picture_store.PictureLeases):
 
     def head_priority(self, wanted: PicturesWanted) -> int | None:
         key, values = picture_query(wanted)
-        return self._connection.scalar(first_statement(key), {**values})
+        found: int | None = self._connection.scalar(first_statement(key), {**values})
+        return found
 
     def take(self, wanted: PicturesWanted, *, lease: str) -> list[PictureRow]:
         key, values = picture_query(wanted)
@@ -74,7 +79,6 @@ class PictureLeases(Queries, picture_store.PictureLeases):
 
     def begin(self, attempt: AttemptRow, request_id: str, bills: Sequence[LeaseBill]) -> None:
         row = {name: getattr(attempt, name) for name in AttemptRow.__slots__} | {"request_id": request_id}
-        insert_rows(self._connection, self._dialect_name, attempts, [row])
         rows = [
             {
                 "attempt_id": attempt.id,
@@ -88,6 +92,10 @@ class PictureLeases(Queries, picture_store.PictureLeases):
             }
             for number, bill in enumerate(bills)
         ]
+        if self._dialect_name == "postgresql":
+            self._connection.execute(_begin_in_one(tuple(row)), {**row, ROWS: rows})
+            return
+        insert_rows(self._connection, self._dialect_name, attempts, [row])
         insert_rows(self._connection, self._dialect_name, ledger, rows)
 
     def extend_bills(self, attempt_ids: Sequence[str], *, to_ms: int) -> None:
@@ -130,6 +138,9 @@ class PictureLeases(Queries, picture_store.PictureLeases):
         values |= {} if together is None else {"bound": together}
         return [picture_of(row) for row in self._connection.execute(statement, values)]
 
+    def give_back_rest(self, attempt_ids: Sequence[str]) -> int:
+        return self._connection.execute(_give_back_rest(self._dialect_name), {"leases": list(attempt_ids)}).rowcount
+
     def note_failures(
         self, keys: Sequence[PictureKey], *, machine_id: str, at_ms: int, tries: int, min_vram_bytes: int = 0
     ) -> list[PictureRow]:
@@ -151,6 +162,17 @@ class PictureLeases(Queries, picture_store.PictureLeases):
 
 def _as_rows(keys: Sequence[PictureKey]) -> list[dict[str, Any]]:
     return [{"order_id": order_id, "number": number} for order_id, number in sorted(keys)]
+
+
+@functools.cache
+def _begin_in_one(names: tuple[str, ...]) -> sa.Insert:
+    """Return one statement for PostgreSQL; foreign keys are looked at when all of it has run."""
+    attempt = sa.insert(attempts).values({name: sa.bindparam(name, type_=attempts.c[name].type) for name in names})
+    given = row_list("postgresql", types_of(ledger, *(column.name for column in ledger.c)))
+    bills = sa.select(*(given.c[column.name] for column in ledger.c))
+    named = [column.name for column in ledger.c]
+    insert = sa.insert(ledger).from_select(named, bills, include_defaults=False).inline()
+    return insert.add_cte(attempt.inline().cte("into_attempts"))
 
 
 @functools.cache
@@ -183,10 +205,7 @@ def _standing(dialect_name: str) -> sa.Select[Any]:
 
 @functools.cache
 def _give_back(dialect_name: str, *, some: bool, bounded: bool, fruitless: bool) -> Any:
-    values: dict[str, Any] = {
-        "state": sa.case((_PAUSED, PictureState.PAUSED), else_=PictureState.QUEUED),
-        "lease": None,
-    }
+    values = dict(_FREE)
     if bounded:
         values["together"] = sa.bindparam("bound", type_=sa.SmallInteger())
     if fruitless:
@@ -195,6 +214,11 @@ def _give_back(dialect_name: str, *, some: bool, bounded: bool, fruitless: bool)
     if some:
         statement = statement.where(_same(_given(dialect_name)))
     return statement.values(values).returning(*COLUMNS)
+
+
+@functools.cache
+def _give_back_rest(dialect_name: str) -> sa.Update:
+    return sa.update(pictures).where(among(dialect_name, pictures.c.lease, "leases"), LEASED).values(_FREE)
 
 
 @functools.cache

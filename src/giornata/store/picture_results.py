@@ -75,7 +75,7 @@ _STORE = (
 def _rows_of(outcomes: Sequence[PictureOutcome]) -> list[Mapping[str, Any]]:
     """Return the rows by key, numbered from 1 within each order."""
     nth: Counter[str] = Counter()
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for each in sorted(outcomes, key=lambda outcome: outcome.key):
         nth[each.key.order_id] += 1
         values = {name: getattr(each, name) for name in _RESULT}

@@ -84,6 +84,7 @@ USER_ROUTES: dict[str, Route] = {
 
 _COMMIT = {"sha256": SHA, "size_bytes": 3}
 _ATTEMPT = "/v1/node/attempts/{attempt_id}"
+PICTURE = {"order_id": "job_1", "number": 0, "sha256": "0" * 64, "size_bytes": 1}
 ATTEMPT_ROUTES: dict[str, Any] = {
     f"POST {_ATTEMPT}/heartbeat": {},
     f"POST {_ATTEMPT}/log": {"first": 0, "lines": ["hello"]},
@@ -94,6 +95,8 @@ ATTEMPT_ROUTES: dict[str, Any] = {
     f"POST {_ATTEMPT}/checkpoints": {"step": 1, **_COMMIT},
     f"POST {_ATTEMPT}/checkpoints/{{step}}/reject": {"message": "torn"},
     f"POST {_ATTEMPT}/artifacts": {"name": "a", **_COMMIT},
+    f"POST {_ATTEMPT}/picture-uploads": {"pictures": [PICTURE]},
+    f"POST {_ATTEMPT}/pictures": {"drawn": [PICTURE]},
     f"GET {_ATTEMPT}/cache/{{key}}": None,
     f"PUT {_ATTEMPT}/cache/{{key}}": _COMMIT,
     f"POST {_ATTEMPT}/complete": {"step": 1},

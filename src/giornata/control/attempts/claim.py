@@ -275,10 +275,10 @@ def _taken(
             taking = Taking(wanted=wanted, attempt_id=ctx.names.new("att"))
             taken[number] = taking, tx.jobs.take(taking, at_ms=at_ms)
     rest = {
-        number: Taking(wanted=jobs, attempt_id=ctx.names.new("att"))
+        number: Taking(wanted=for_a_job, attempt_id=ctx.names.new("att"))
         for number, each in enumerate(admitted)
         if each.wanted is not None
-        and (jobs := for_jobs(each.wanted)) is not None
+        and (for_a_job := for_jobs(each.wanted)) is not None
         and number not in but
         and (number not in taken or taken[number][1] is None)
     }

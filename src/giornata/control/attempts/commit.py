@@ -6,7 +6,7 @@ from typing import Any
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, BlobRow, CheckpointRow, JobRow
-from giornata.control.storage.fence import glimpse, live
+from giornata.control.storage.fence import glimpse, live_at_job
 from giornata.control.storage.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, Conflict, LeaseLost
 from giornata.protocol.events import EventType
@@ -26,7 +26,7 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
     verify_upload(ctx, project_id, commit.sha256, commit.size_bytes, commit.upload_id, commit.etags)
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        job, attempt = live(tx, attempt_id)
+        job, attempt = live_at_job(tx, attempt_id)
         if not tx.uploads.touch_blobs(project_id, [commit.sha256], at_ms=now_ms):
             raise BlobMissing(f"the bytes with sha256 {commit.sha256} were collected meanwhile; upload them again")
         rows = tx.checkpoints.all(job.id)
@@ -123,7 +123,7 @@ def commit_artifact(ctx: Context, attempt_id: str, commit: CommitArtifact) -> Co
     verify_upload(ctx, project_id, commit.sha256, commit.size_bytes, commit.upload_id, commit.etags)
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        job, attempt = live(tx, attempt_id)
+        job, attempt = live_at_job(tx, attempt_id)
         if not tx.uploads.touch_blobs(project_id, [commit.sha256], at_ms=now_ms):
             raise BlobMissing(f"the bytes with sha256 {commit.sha256} were collected meanwhile; upload them again")
         standing = {row.name: row for row in tx.artifacts.of_job(job.id)}.get(commit.name)

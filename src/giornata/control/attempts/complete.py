@@ -1,10 +1,10 @@
 """End a job because its node says that it is done."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from giornata.control.attempts.end_attempt import AttemptEnd, end_attempts
-from giornata.control.attempts.end_picture_lease import complete_lease
+from giornata.control.attempts.end_picture_lease import complete_leases
 from giornata.control.attempts.judge_machines import judge_successes
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
@@ -53,9 +53,10 @@ def complete_each(ctx: Context, done: Sequence[Completion]) -> list[AttemptEnded
     now_ms = ctx.clock.now_ms()
     answers: dict[str, AttemptEnded | GiornataError] = {}
     held: list[_LockedCompletion] = []
+    leases: list[tuple[JobRow, AttemptRow]] = []
     with ctx.store.begin() as tx:
         found = locked_each(tx, [each.attempt_id for each in done])
-        committed = tx.artifacts.of_jobs([job.id for job, _ in found.values()])
+        committed = _committed(tx, [job.id for job, attempt in found.values() if not attempt.pictures])
         for each in done:
             if each.attempt_id not in found:
                 answers[each.attempt_id] = unknown(each.attempt_id)
@@ -63,7 +64,8 @@ def complete_each(ctx: Context, done: Sequence[Completion]) -> list[AttemptEnded
             job, attempt = found[each.attempt_id]
             try:
                 if attempt.pictures:
-                    answers[each.attempt_id] = complete_lease(tx, ctx, job, attempt, at_ms=now_ms)
+                    leases += _live_lease(job, attempt)
+                    answers[each.attempt_id] = AttemptEnded(job_state=job.state)
                     continue
                 repeated = _answer(tx, job, attempt, each.report, committed.get(job.id, ()))
             except GiornataError as error:  # nothing was written for it
@@ -74,7 +76,21 @@ def complete_each(ctx: Context, done: Sequence[Completion]) -> list[AttemptEnded
             answers[each.attempt_id] = repeated or AttemptEnded(job_state=next_state(job.state, JobEvent.SUCCEED))
         if held:
             _succeed(tx, ctx, held, at_ms=now_ms)
+        if leases:
+            complete_leases(tx, ctx, leases, at_ms=now_ms)
     return [answers[each.attempt_id] for each in done]
+
+
+def _committed(tx: Transaction, job_ids: Sequence[str]) -> Mapping[str, Sequence[ArtifactRow]]:
+    return tx.artifacts.of_jobs(job_ids) if job_ids else {}
+
+
+def _live_lease(job: JobRow, attempt: AttemptRow) -> list[tuple[JobRow, AttemptRow]]:
+    """Return the lease, or nothing for one that was completed before. Raises LeaseLost when it ended otherwise."""
+    if attempt.reason is Reason.SUCCEEDED:
+        return []
+    refuse_ended(job, attempt)
+    return [(job, attempt)]
 
 
 def _answer(

@@ -1,31 +1,25 @@
 """End leases of pictures as their nodes report. What a lease had not drawn is queued again."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from giornata.control.attempts.end_attempt import end_attempt
+from giornata.control.attempts.end_attempt import AttemptEnd, end_attempts
 from giornata.control.attempts.judge_machines import judge_failure, judge_successes
 from giornata.control.context import Context
 from giornata.control.pictures.failed_pictures import give_back_all
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.control.storage.fence import refuse_ended
 from giornata.domain.job import JobState
 from giornata.domain.picture import LEASE_KIND, is_undecided
 from giornata.domain.reasons import STRIKE, Reason
-from giornata.protocol.work import AttemptEnded
 
 
-def complete_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> AttemptEnded:
-    """End a lease whose node is done with it; pictures without a result go back. Repeating it is answered alike.
-
-    Raises LeaseLost when the lease ended otherwise.
-    """
-    if attempt.reason is not Reason.SUCCEEDED:
-        refuse_ended(job, attempt)
-        end_attempt(tx, job, attempt, reason=Reason.SUCCEEDED, at_ms=at_ms, alive=True)
-        give_back_all(tx, ctx, attempt, Reason.RELEASED, message="the lease ended", at_ms=at_ms)
-        judge_successes(tx, ctx, [(_as_of_leases(job), attempt)], at_ms=at_ms)
-    return AttemptEnded(job_state=job.state)
+def complete_leases(tx: Transaction, ctx: Context, ended: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
+    """End live leases whose nodes are done with them; pictures without a result are queued again."""
+    endings = [AttemptEnd(job=job, attempt=attempt, reason=Reason.SUCCEEDED, alive=True) for job, attempt in ended]
+    end_attempts(tx, endings, at_ms=at_ms)
+    tx.picture_leases.give_back_rest([attempt.id for _, attempt in ended])
+    judge_successes(tx, ctx, [(_as_of_leases(job), attempt) for job, attempt in ended], at_ms=at_ms)
 
 
 def fail_lease(

@@ -5,7 +5,7 @@ gone.
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, CheckpointRow, JobRow
-from giornata.control.storage.fence import live, refuse_ended
+from giornata.control.storage.fence import live_at_job, refuse_ended
 from giornata.control.storage.look_at_bytes import FoundBytes, look_at_bytes, note_look
 from giornata.domain.errors import LeaseLost, NotFound, Unavailable
 from giornata.protocol.events import EventType
@@ -27,7 +27,7 @@ def reject_checkpoint(ctx: Context, attempt_id: str, step: int, message: str) ->
     look = look_at_bytes(ctx, project_id, doubted.blob.sha256)
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        job, attempt = live(tx, attempt_id)
+        job, attempt = live_at_job(tx, attempt_id)
         checkpoint = tx.checkpoints.get(job.id, step)
         if checkpoint is None:
             raise NotFound(f"the job has no checkpoint of step {step}")

@@ -9,7 +9,7 @@ from giornata.control.policy import Policy
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.process_cache import MetricNames
-from giornata.control.storage.fence import live
+from giornata.control.storage.fence import live, live_at_job
 from giornata.protocol.events import EventType
 from giornata.protocol.work import LogLines, MetricBatch, NoticeReport
 
@@ -47,7 +47,7 @@ def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
     """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        job, attempt = live(tx, attempt_id)
+        job, attempt = live_at_job(tx, attempt_id)
         points = {point.step: point.values for point in batch.points}  # of two for one step the later counts
         kept = room_for(tx, ctx, job, attempt, points, at_ms=now_ms)
         tx.reports.put_metrics([(attempt, step, values) for step, values in kept.items()], at_ms=now_ms)

@@ -221,6 +221,9 @@ class PictureLeases(Protocol):
         Pictures of an order that is paused become paused.
         """
 
+    def give_back_rest(self, attempt_ids: Sequence[str]) -> int:
+        """Put all pictures that these leases still have into the queue again; return how many."""
+
     def note_failures(
         self, keys: Sequence[PictureKey], *, machine_id: str, at_ms: int, tries: int, min_vram_bytes: int = 0
     ) -> list[PictureRow]:

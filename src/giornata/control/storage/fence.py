@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.domain.errors import LeaseLost
+from giornata.domain.errors import Conflict, LeaseLost
 
 
 def locked(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
@@ -23,6 +23,14 @@ def live(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
     """Lock an attempt that has not ended, as `locked` does. Raises LeaseLost."""
     job, attempt = locked(tx, attempt_id)
     refuse_ended(job, attempt)
+    return job, attempt
+
+
+def live_at_job(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
+    """Lock a live attempt at a job, as `live` does. Raises Conflict for a lease of pictures."""
+    job, attempt = live(tx, attempt_id)
+    if attempt.pictures:
+        raise Conflict("a lease of pictures has no checkpoints, artifacts or metrics: report its pictures")
     return job, attempt
 
 

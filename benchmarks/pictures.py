@@ -1,0 +1,240 @@
+"""Pictures through HTTP, as leases of many and as a job for each: `python -m benchmarks.pictures`.
+
+Starts a real server process on a PostgreSQL of its own, fills the queue by SQL, and plays nodes without GPUs: claim,
+upload URLs, results, completion. Object storage is a folder that nodes write into. Its parts, each alone by --part:
+
+rates    a job per picture, and leases of 1, 4 and 16: pictures a second, write-ahead log and disk of a picture from
+         its insertion to its end. Statements are counted by tests (tests/contract/store/test_picture_ceilings.py).
+depths   the claim of 16 pictures at queues of --depths: the p95 at the deepest over that at the shallowest.
+beside   claims and heartbeats of training alone, and while nodes draw: the ratio of the medians.
+
+Clients, server and database share the machine. Prints tables, then one JSON line. Marks with leases of 16: 8 times
+the pictures a second of a job per picture and 400 a second; 4 KB of log and 1.5 KB of disk for a picture; a p95
+within 1.5; training within 1.2 of alone.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.rig.backlog import Queue
+from benchmarks.rig.bursts import beat_burst, claim_burst, run_clients
+from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.drawing import Drawing
+from benchmarks.rig.figures import conclude, latencies_ms, machine, percentile, spread, spread_words
+from benchmarks.rig.picture_backlog import PictureQueue
+from benchmarks.rig.server import Server, server
+from benchmarks.rig.wire import Wire
+
+LEASE_S = 3600.0
+LEASES = (1, 4, 16)
+SPEEDUP_MARK, PER_S_MARK, LOG_BYTES_MARK, DISK_BYTES_MARK = 8.0, 400.0, 4096, 1536
+FLATNESS_MARK, BESIDE_MARK = 1.5, 1.2
+PARTS = ("rates", "depths", "beside")
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--pictures", type=int, default=8_000, help="in each repetition of a lease size")
+    parser.add_argument("--jobs", type=int, default=500, help="jobs of one picture in each repetition")
+    parser.add_argument("--depths", nargs="+", type=int, default=[10_000, 10_000_000])
+    parser.add_argument("--claims", type=int, default=200, help="in a burst at each depth")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--repetitions", type=int, default=3)
+    return parser.parse_args(arguments)
+
+
+def rates(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+    """Pictures a second, log and disk, for each lease size and for a job per picture."""
+    data, url = home / "rates", own.new_database()
+    with server(data, url, lease_s=LEASE_S) as started:
+        drawing, pictures, jobs = Drawing(started, data), PictureQueue(url), Queue(url)
+        found: dict[str, list[dict[str, float]]] = {}
+        for repetition in range(options.repetitions + 1):
+            before_log, before_disk = pictures.log_bytes(), pictures.disk_bytes()
+            jobs.fill_to(options.jobs)
+            burst = run_clients(
+                started, options.jobs, options.clients, lambda wire, client: drawing.draw_job(wire, client) and None
+            )
+            _note(found, "job", options.jobs, burst.wall_s, pictures, before_log, before_disk, keep=repetition > 0)
+            for most in LEASES:
+                count = options.pictures if most > 1 else options.pictures // 4
+                before_log, before_disk = pictures.log_bytes(), pictures.disk_bytes()
+                pictures.fill_to(count)
+                waiting = pictures.queued()
+                burst = run_clients(started, -(-waiting // most), options.clients, _draw(drawing, most))
+                drawn = waiting - pictures.queued()
+                _note(
+                    found,
+                    f"lease of {most}",
+                    drawn,
+                    burst.wall_s,
+                    pictures,
+                    before_log,
+                    before_disk,
+                    keep=repetition > 0,
+                )
+                _draw_the_rest(started, drawing)
+    shown = {name: _summary(rows) for name, rows in found.items()}
+    for name, row in shown.items():
+        words = ", ".join(f"{key.replace('_', ' ')} {spread_words(value)}" for key, value in row.items())
+        print(f"{name:12} {words}")
+    return shown
+
+
+def _draw(drawing: Drawing, most: int):  # type: ignore[no-untyped-def]
+    def draw(wire: Wire, client: int) -> None:
+        drawing.draw_lease(wire, client, most)
+
+    return draw
+
+
+def _draw_the_rest(started: Server, drawing: Drawing) -> None:
+    with Wire(started.host, started.port) as wire:
+        while drawing.draw_lease(wire, 0, 64):
+            pass
+
+
+def _note(  # noqa: PLR0917
+    found: dict[str, list[dict[str, float]]],
+    name: str,
+    count: int,
+    wall_s: float,
+    queue: PictureQueue,
+    before_log: int,
+    before_disk: int,
+    *,
+    keep: bool,
+) -> None:
+    if keep:
+        row = {
+            "per_s": count / wall_s,
+            "log_bytes": (queue.log_bytes() - before_log) / count,
+            "disk_bytes": (queue.disk_bytes() - before_disk) / count,
+        }
+        found.setdefault(name, []).append(row)
+
+
+def _summary(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {name: spread([row[name] for row in rows], 0) for name in rows[0]}
+
+
+def depths(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+    """The claim of 16 pictures at each depth; no picture is drawn."""
+    found: dict[str, list[list[float]]] = {}
+    for depth in options.depths:
+        data, url = home / f"depth-{depth}", own.new_database()
+        with server(data, url, lease_s=LEASE_S) as started:
+            drawing, queue = Drawing(started, data), PictureQueue(url)
+
+            def claim(wire: Wire, client: int, drawing: Drawing = drawing) -> None:
+                if drawing.claim_pictures(wire, client, 16) is None:
+                    raise RuntimeError("no picture was left")
+
+            for repetition in range(options.repetitions + 1):
+                queue.fill_to(depth)
+                burst = run_clients(started, options.claims, options.clients, claim)
+                if repetition:
+                    found.setdefault(str(depth), []).append(burst.latencies_s)
+            print(f"{depth:>10} queued: claim {latencies_ms([each for rep in found[str(depth)] for each in rep])} ms")
+    shallow, deep = found[str(options.depths[0])], found[str(options.depths[-1])]
+    ratios = [percentile(over, 0.95) / percentile(under, 0.95) for over, under in zip(deep, shallow, strict=True)]
+    print(f"p95 at {options.depths[-1]} over {options.depths[0]}: {spread_words(spread(ratios))}")
+    claims = {depth: latencies_ms([each for rep in reps for each in rep]) for depth, reps in found.items()}
+    return {"claim_ms": claims, "flatness": spread(ratios)}
+
+
+def beside(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+    """Claims and beats of training by few clients, by turns alone and while nodes draw at an even pace."""
+    data, url = home / "beside", own.new_database()
+    found: dict[str, list[float]] = {}
+    with server(data, url, lease_s=LEASE_S) as started:
+        drawing, pictures, jobs = Drawing(started, data), PictureQueue(url), Queue(url)
+        for repetition in range(2 * options.repetitions + 2):
+            jobs.fill_to(1000)
+            pictures.fill_to(20_000)
+            drawn = repetition % 2 == 1
+            with _drawers(started, drawing) if drawn else _nobody():
+                claims, leases = claim_burst(started, options.claims, 2)
+                beats = beat_burst(started, leases, 2)
+            for name, burst in (("claim", claims), ("beat", beats)):
+                if repetition > 1:
+                    of = f"{name} {'beside' if drawn else 'alone'}"
+                    found.setdefault(of, []).append(statistics.median(burst.latencies_s) * 1000)
+    ratios = {
+        name: spread([b / a for b, a in zip(found[f"{name} beside"], found[f"{name} alone"], strict=True)])
+        for name in ("claim", "beat")
+    }
+    for name, ratio in ratios.items():
+        print(f"training's {name} beside pictures over alone, medians: {spread_words(ratio)}")
+    return {"median_ms": {name: spread(values) for name, values in found.items()}, "ratios": ratios}
+
+
+@contextmanager
+def _nobody() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _drawers(started: Server, drawing: Drawing) -> Iterator[None]:
+    """A node that draws leases of 16 with a pause of 0.2 s between them: 80 pictures a second at most."""
+    stop = threading.Event()
+
+    def draw() -> None:
+        with Wire(started.host, started.port) as wire:
+            while not stop.wait(0.2):
+                drawing.draw_lease(wire, 999, 16)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def marks(measured: dict[str, dict]) -> dict[str, bool]:  # type: ignore[type-arg]
+    found = {}
+    if "rates" in measured:
+        best, job = measured["rates"]["lease of 16"], measured["rates"]["job"]
+        found["speedup"] = best["per_s"]["median"] >= SPEEDUP_MARK * job["per_s"]["median"]
+        found["per_s"] = best["per_s"]["median"] >= PER_S_MARK
+        found["log_bytes"] = best["log_bytes"]["median"] <= LOG_BYTES_MARK
+        found["disk_bytes"] = best["disk_bytes"]["median"] <= DISK_BYTES_MARK
+    if "depths" in measured:
+        found["flat"] = measured["depths"]["flatness"]["median"] <= FLATNESS_MARK
+    if "beside" in measured:
+        found["beside"] = max(each["median"] for each in measured["beside"]["ratios"].values()) <= BESIDE_MARK
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    options, about = options_of(arguments), machine()
+    parts = {"rates": rates, "depths": depths, "beside": beside}
+    with tempfile.TemporaryDirectory(prefix="giornata-pictures-") as name, postgres() as own:
+        measured = {part: parts[part](options, own, Path(name)) for part in PARTS if part in options.part}
+    reached = marks(measured)
+    print(f"marks: {reached}")
+    conclude(
+        {
+            "benchmark": "pictures",
+            "machine": about,
+            "postgres": own.version,
+            "clients": options.clients,
+            "depths": options.depths,
+            "measured": measured,
+            "marks": reached,
+        }
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
