@@ -14,6 +14,7 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.named_draws import drawn_integer, drawn_share
 
 MAX_DEPTH = 20
+MAX_CHANCE = 1e6
 Wildcards = Mapping[str, Sequence[str]]
 
 _NAME = r"[A-Za-z0-9]+(?:[_/ .-][A-Za-z0-9]+)*"
@@ -99,7 +100,8 @@ class _Drawing:
         lines = self.wildcards.get(wildcard.name)
         if not lines or depth == MAX_DEPTH:
             raise InvalidInput([no_list(wildcard, where=self.purpose, known=self.wildcards)])
-        place = self._place((1.0,) * len(lines))
+        self.count += 1
+        place = drawn_integer(self.seed, self.purpose, self.count, below=len(lines))
         yield from self.texts(parse_template(lines[place]), depth + 1)
 
     def _place(self, weights: tuple[float, ...]) -> int:
@@ -108,7 +110,8 @@ class _Drawing:
             return drawn_integer(self.seed, self.purpose, self.count, below=len(weights))
         sums = list(accumulate(weights))
         drawn = drawn_share(self.seed, self.purpose, self.count) * sums[-1]
-        return next(place for place, total in enumerate(sums) if drawn < total)
+        likely = [place for place, weight in enumerate(weights) if weight > 0]
+        return next((place for place in likely if drawn < sums[place]), likely[-1])
 
 
 def no_list(wildcard: Wildcard, *, where: str, known: Wildcards) -> Fault:
@@ -173,6 +176,8 @@ class _TemplateReader:
             if not closing:
                 self._fault(start, "{ is not closed", "write \\{ for the character itself")
                 self.place = len(self.text) + 1
+        if max(choice.weights) > MAX_CHANCE:
+            self._fault(start, f"a weight is above {MAX_CHANCE:g}", "weights are relative, such as {2::a|b}")
         if not any(choice.weights):
             self._fault(start, "no option has a chance", "one weight has to be above 0, such as {2::a|b}")
             choice.weights = [1.0] * len(choice.options)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import ControlNetModel
+from diffusers import ControlNetModel, StableDiffusionXLImg2ImgPipeline, UNet2DConditionModel
 from PIL import Image
 from safetensors.torch import save_file
-from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half
-from tests.fixtures.picture_leases import ORDER, Easel, lease, params, sha256_of
+from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half, scheduler_of
+from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params, sha256_of
 from tests.fixtures.single_file import write_single_file
 from tests.fixtures.train_studio import RecordingReporter
 
@@ -51,7 +51,7 @@ def test_a_picture_alone_has_the_bytes_of_the_pipelines(folder: Path, tmp_path: 
     theirs = pipeline_of(base, wanted)(**asked(wanted), height=64, width=64).images[0]
 
     start = lease(tmp_path, [params(folder, negative_prompt="blue")])
-    ours = Easel().draw(start)
+    ours = CountedWorkload().draw(start)
 
     assert (pixels(ours) == np.asarray(theirs)).all()
 
@@ -61,12 +61,12 @@ def test_pictures_of_a_lease_share_their_passes_and_none_is_a_level_off(tiny_fol
         params(tiny_folder, seed=seed, num_inference_steps=2 + seed % 3, prompt=prompt)
         for seed, prompt in enumerate(["a red circle", "a blue (square:1.3)", "a dog " * 90, "a heart"])
     ]
-    easel = Easel()
+    counted = CountedWorkload()
 
-    together = easel.draw(lease(tmp_path, each))
-    alone = [Easel().draw(lease(tmp_path, [one])) for one in each]
+    together = counted.draw(lease(tmp_path, each))
+    alone = [CountedWorkload().draw(lease(tmp_path, [one])) for one in each]
 
-    assert easel.passes == [8, 8, 4, 2]
+    assert counted.passes == [8, 8, 4, 2]
     for number, one in enumerate(alone):
         assert np.abs(pixels(together, number) - pixels(one)).max() <= 1
 
@@ -74,12 +74,12 @@ def test_pictures_of_a_lease_share_their_passes_and_none_is_a_level_off(tiny_fol
 def test_a_lease_that_comes_later_joins_the_rows_at_work(tiny_folder: Path, tmp_path: Path) -> None:
     first = lease(tmp_path, [params(tiny_folder, num_inference_steps=6)])
     second = lease(tmp_path, [params(tiny_folder, seed=8, num_inference_steps=2)])
-    reporters, easel = [RecordingReporter(), RecordingReporter()], Easel()
+    reporters, counted = [RecordingReporter(), RecordingReporter()], CountedWorkload()
 
-    table = easel.draw_all((first, reporters[0]), late={4: (second, reporters[1])})
+    table = counted.draw_all((first, reporters[0]), late={4: (second, reporters[1])})
 
     assert [type(end) for end in table.ends.values()] == [Outcome, Outcome]
-    assert sorted(easel.passes) == [2, 2, 2, 2, 4, 4]
+    assert sorted(counted.passes) == [2, 2, 2, 2, 4, 4]
     assert all((ORDER, 0) in reporter.pictures for reporter in reporters)
 
 
@@ -89,11 +89,11 @@ def test_a_pass_without_memory_is_made_in_halves_and_the_pictures_say_so(tiny_fo
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     each = [params(tiny_folder, seed=seed) for seed in range(4)]
-    easel = Easel(before=small)
+    counted = CountedWorkload(before=small)
 
-    drawn = easel.draw(lease(tmp_path, each))
+    drawn = counted.draw(lease(tmp_path, each))
 
-    assert easel.passes == [8, *([4] * 6)]
+    assert counted.passes == [8, *([4] * 6)]
     assert {flags for _, _, flags in drawn.pictures.values()} == {PictureFlag.OUT_OF_MEMORY_ONCE}
 
 
@@ -104,12 +104,12 @@ def test_a_row_that_does_not_fit_alone_fails_and_the_workload_goes_on(tiny_folde
         if full[0]:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    easel = Easel(before=none)
+    counted = CountedWorkload(before=none)
     each = [params(tiny_folder, seed=seed) for seed in range(2)]
 
-    failed = easel.draw(lease(tmp_path, each))
+    failed = counted.draw(lease(tmp_path, each))
     full[0] = False
-    drawn = easel.draw(lease(tmp_path, each))
+    drawn = counted.draw(lease(tmp_path, each))
 
     assert {reason for reason, _ in failed.failed_pictures.values()} == {Reason.NODE_VRAM}
     assert len(failed.failed_pictures) == 2
@@ -123,54 +123,54 @@ def test_a_dropped_picture_leaves_and_the_others_go_on(tiny_folder: Path, tmp_pa
         reporter.dropped.add((ORDER, 1))
 
     each = [params(tiny_folder, seed=seed) for seed in range(3)]
-    easel = Easel(before=drop)
+    counted = CountedWorkload(before=drop)
 
-    easel.draw(lease(tmp_path, each), reporter)
+    counted.draw(lease(tmp_path, each), reporter)
 
     assert sorted(reporter.pictures) == [(ORDER, 0), (ORDER, 2)]
-    assert easel.passes == [6, 4, 4]
+    assert counted.passes == [6, 4, 4]
 
 
 class Wishing(RecordingReporter):
-    """Wants something after so many passes of the easel."""
+    """Wants something after so many passes of the counted."""
 
-    easel: Easel
+    counted: CountedWorkload
     after: int
     wanted: AgentRequest
 
     def wish(self) -> AgentRequest:
-        return self.wanted if len(self.easel.passes) >= self.after else AgentRequest.GO_ON
+        return self.wanted if len(self.counted.passes) >= self.after else AgentRequest.GO_ON
 
 
-def _wishing(easel: Easel, after: int, wanted: AgentRequest) -> Wishing:
+def _wishing(counted: CountedWorkload, after: int, wanted: AgentRequest) -> Wishing:
     reporter = Wishing()
-    reporter.easel, reporter.after, reporter.wanted = easel, after, wanted
+    reporter.counted, reporter.after, reporter.wanted = counted, after, wanted
     return reporter
 
 
 def test_a_stopped_lease_leaves_at_once_and_its_neighbor_goes_on(tiny_folder: Path, tmp_path: Path) -> None:
-    easel = Easel()
-    stopped, other = _wishing(easel, 1, AgentRequest.STOP), RecordingReporter()
+    counted = CountedWorkload()
+    stopped, other = _wishing(counted, 1, AgentRequest.STOP), RecordingReporter()
     starts = [lease(tmp_path, [params(tiny_folder, seed=seed)]) for seed in range(2)]
 
-    table = easel.draw_all((starts[0], stopped), (starts[1], other))
+    table = counted.draw_all((starts[0], stopped), (starts[1], other))
 
     assert isinstance(table.ends[starts[0].job], Stopped)
     assert not stopped.pictures
     assert (ORDER, 0) in other.pictures
-    assert easel.passes == [4, 2, 2]
+    assert counted.passes == [4, 2, 2]
 
 
 def test_a_lease_that_drains_ends_the_rows_that_end_soon_and_begins_no_other(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     ticks = iter(range(10_000))
-    easel = Easel(rows=2, clock=lambda: float(next(ticks)))  # each pass takes a second
-    reporter = _wishing(easel, 1, AgentRequest.CHECKPOINT_AND_STOP)
+    counted = CountedWorkload(rows=2, clock=lambda: float(next(ticks)))  # each pass takes a second
+    reporter = _wishing(counted, 1, AgentRequest.CHECKPOINT_AND_STOP)
     each = [params(tiny_folder, seed=seed, num_inference_steps=steps) for seed, steps in enumerate((5, 30, 5))]
     start = lease(tmp_path, each)
 
-    table = easel.draw_all((start, reporter))
+    table = counted.draw_all((start, reporter))
 
     assert isinstance(table.ends[start.job], Stopped)
     assert sorted(reporter.pictures) == [(ORDER, 0)]
@@ -188,7 +188,7 @@ def test_pictures_that_cannot_be_drawn_are_named_and_the_others_go_on(tiny_folde
         {**params(tiny_folder), "width": 63},
     ]
 
-    told = Easel().draw(lease(tmp_path, each, [("picture", broken)]))
+    told = CountedWorkload().draw(lease(tmp_path, each, [("picture", broken)]))
 
     assert list(told.pictures) == [(ORDER, 0)]
     reasons = {number: reason for (_, number), (reason, _) in told.failed_pictures.items()}
@@ -204,7 +204,7 @@ def test_pictures_that_cannot_be_drawn_are_named_and_the_others_go_on(tiny_folde
 
 def test_a_base_that_cannot_be_loaded_ends_the_lease(tmp_path: Path) -> None:
     with pytest.raises(WorkloadFailed) as failed:
-        Easel().draw(lease(tmp_path, [params(tmp_path / "nowhere")]))
+        CountedWorkload().draw(lease(tmp_path, [params(tmp_path / "nowhere")]))
 
     assert failed.value.reason is Reason.BAD_SPEC
     assert failed.value.faults[0].where == "model"
@@ -216,7 +216,7 @@ def test_inpainting_spares_the_bytes_outside_of_the_mask(tiny_folder: Path, tmp_
     right_half().save(files[1])
     wanted = params(tiny_folder, image=sha256_of(files[0]), mask=sha256_of(files[1]))
 
-    drawn = pixels(Easel().draw(lease(tmp_path, [wanted], [("picture", file) for file in files])))
+    drawn = pixels(CountedWorkload().draw(lease(tmp_path, [wanted], [("picture", file) for file in files])))
 
     original = np.asarray(photo())
     assert (drawn[:, :32] == original[:, :32]).all()
@@ -237,7 +237,7 @@ def test_a_single_file_without_a_suffix_draws_what_its_folder_draws(tiny_sd15_fo
     drawn = RecordingReporter()
     workload.run(start, drawn)
 
-    assert (pixels(drawn) == pixels(Easel().draw(lease(tmp_path, [params(tiny_sd15_folder)])))).all()
+    assert (pixels(drawn) == pixels(CountedWorkload().draw(lease(tmp_path, [params(tiny_sd15_folder)])))).all()
 
 
 def test_another_base_takes_the_place_of_the_warm_one(tiny_folder: Path, tmp_path: Path) -> None:
@@ -245,11 +245,11 @@ def test_another_base_takes_the_place_of_the_warm_one(tiny_folder: Path, tmp_pat
     with torch.no_grad():
         other.unet.conv_out.weight.mul_(0.5)
     other.save_pretrained(tmp_path / "other", safe_serialization=True)
-    easel = Easel()
+    counted = CountedWorkload()
 
-    drawn = [pixels(easel.draw(lease(tmp_path, [params(each)]))) for each in (tiny_folder, tmp_path / "other")]
+    drawn = [pixels(counted.draw(lease(tmp_path, [params(each)]))) for each in (tiny_folder, tmp_path / "other")]
 
-    fresh = pixels(Easel().draw(lease(tmp_path, [params(tmp_path / "other")])))
+    fresh = pixels(CountedWorkload().draw(lease(tmp_path, [params(tmp_path / "other")])))
     assert (drawn[1] == fresh).all()
     assert (drawn[0] != drawn[1]).any()
 
@@ -261,11 +261,11 @@ def test_rows_with_loras_of_their_own_are_as_they_would_be_alone(tiny_folder: Pa
     each = [params(tiny_folder, loras=loras) for loras in (uses[:1], uses[1:], uses, [])]
     given = [("lora", file) for file in files]
 
-    together = Easel().draw(lease(tmp_path, each, given))
+    together = CountedWorkload().draw(lease(tmp_path, each, given))
 
     drawn = [pixels(together, number) for number in range(4)]
     for one, other in zip(each, drawn, strict=True):
-        assert np.abs(pixels(Easel().draw(lease(tmp_path, [one], given))) - other).max() <= 1
+        assert np.abs(pixels(CountedWorkload().draw(lease(tmp_path, [one], given))) - other).max() <= 1
     assert all((drawn[place] != drawn[3]).any() for place in range(3))
 
 
@@ -293,10 +293,10 @@ def test_everything_that_a_picture_can_have_is_drawn_beside_a_plain_one(tiny_fol
         tmp_path, [params(tiny_folder, **full), params(tiny_folder)], [("controlnet", net), ("picture", control)]
     )
 
-    drawn = Easel().draw(start)
+    drawn = CountedWorkload().draw(start)
 
     assert pixels(drawn, 0).shape == (96, 96, 3)
-    plain = pixels(Easel().draw(lease(tmp_path, [params(tiny_folder)])))
+    plain = pixels(CountedWorkload().draw(lease(tmp_path, [params(tiny_folder)])))
     assert np.abs(pixels(drawn, 1) - plain).max() <= 1
 
 
@@ -306,9 +306,56 @@ def _controlnet_file(folder: Path, path: Path) -> Path:
     return path
 
 
+def test_a_picture_that_sdxls_refiner_goes_on_with_has_the_bytes_of_the_pipelines(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    base, share = loaded(tiny_folder), 0.5
+    refiner = _refiner(base)
+    refiner.save_pretrained(tmp_path / "refiner", safe_serialization=True)
+    wanted = Wanted(steps=6)
+    first = pipeline_of(base, wanted)(
+        **asked(wanted), height=64, width=64, denoising_end=share, output_type="latent"
+    ).images
+    theirs = refiner(**asked(wanted), image=first, denoising_start=share).images[0]
+    second = {"refiner": {"model": {"name": str(tmp_path / "refiner")}, "switch_at": share}}
+
+    ours = CountedWorkload().draw(
+        lease(tmp_path, [params(tiny_folder, negative_prompt="blue", num_inference_steps=6, **second)])
+    )
+
+    assert (pixels(ours) == np.asarray(theirs)).all()
+
+
+def _refiner(base: BaseModel) -> StableDiffusionXLImg2ImgPipeline:
+    """A tiny model of the refiner's architecture: the second text encoder alone, and a score in place of the size."""
+    hidden = base.text_encoders[1].config.projection_dim
+    width = base.unet.config.addition_time_embed_dim
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        unet = UNet2DConditionModel.from_config(
+            base.unet.config,
+            cross_attention_dim=hidden,
+            projection_class_embeddings_input_dim=5 * width + hidden,
+        )
+    pipeline = StableDiffusionXLImg2ImgPipeline(
+        vae=base.vae,
+        text_encoder=None,
+        tokenizer=None,
+        text_encoder_2=base.text_encoders[1],
+        tokenizer_2=base.tokenizers[1],
+        unet=unet.eval(),
+        scheduler=scheduler_of(base, Wanted()),
+        requires_aesthetics_score=True,
+        force_zeros_for_empty_prompt=False,
+        add_watermarker=False,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
 def test_results_are_written_in_the_format_that_was_asked_for(tiny_folder: Path, tmp_path: Path) -> None:
     formats = ("png", "jpeg", "webp")
-    told = Easel().draw(lease(tmp_path, [params(tiny_folder, image_format=each) for each in formats]))
+    told = CountedWorkload().draw(lease(tmp_path, [params(tiny_folder, image_format=each) for each in formats]))
 
     for number, each in enumerate(formats):
         path, media_type, _ = told.pictures[ORDER, number]
@@ -318,9 +365,9 @@ def test_results_are_written_in_the_format_that_was_asked_for(tiny_folder: Path,
 
 
 def test_the_base_stays_warm_and_is_told(tiny_folder: Path, tmp_path: Path) -> None:
-    easel = Easel()
-    easel.draw(lease(tmp_path, [params(tiny_folder)]))
+    counted = CountedWorkload()
+    counted.draw(lease(tmp_path, [params(tiny_folder)]))
 
-    [held] = easel.workload.held()
+    [held] = counted.workload.held()
 
     assert len(held) == 32

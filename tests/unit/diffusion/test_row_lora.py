@@ -93,7 +93,14 @@ def test_dora_is_refused_by_its_name(tiny_base: BaseModel, tmp_path: Path) -> No
 
 
 def test_lokr_of_a_low_rank_has_the_numbers_of_peft(tiny_base: BaseModel, tmp_path: Path) -> None:
-    spec = spec_of(adapter_type="lokr", target_modules=("to_q",), decompose_factor=2, rank=2, alpha=3.0)
+    spec = spec_of(
+        adapter_type="lokr",
+        output_formats=("kohya",),
+        target_modules=("to_q",),
+        decompose_factor=2,
+        rank=2,
+        alpha=3.0,
+    )
     draw = torch.Generator().manual_seed(0)
     layer = tiny_base.unet.get_submodule(LAYER.removeprefix("unet."))
     inputs = torch.randn((1, 5, 64), generator=draw)

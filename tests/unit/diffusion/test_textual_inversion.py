@@ -18,7 +18,7 @@ ROWS = torch.arange(64.0).view(2, 32)
 
 def read(path: Path, tensors: dict[str, torch.Tensor], base: BaseModel) -> TextualInversion:
     file = path / "word.safetensors"
-    save_file(tensors, file)
+    save_file({name: tensor.clone() for name, tensor in tensors.items()}, file)
     return read_textual_inversion(file, "TOK", base, where="embeddings[0]")
 
 

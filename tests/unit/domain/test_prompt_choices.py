@@ -71,12 +71,22 @@ def test_escapes_and_brackets_are_kept_for_the_weights() -> None:
     assert drawn(r"\{a\|b\} \_\_color\_\_ (x:1.2)") == r"\{a\|b\} \_\_color\_\_ (x:1.2)"
 
 
+@given(st.lists(st.sampled_from(["0", "0.1", "0.3", "3", "1000000"]), min_size=1, max_size=5), st.integers(0, 2**53))
+def test_option_without_a_chance_is_never_drawn(weights: list[str], seed: int) -> None:
+    prompt = "{" + "|".join(f"{weight}::{weight}" for weight in weights) + "}"
+    if set(weights) == {"0"}:
+        assert told(prompt)
+    else:
+        assert drawn(prompt, seed) in set(weights) - {"0"}
+
+
 @pytest.mark.parametrize(
     ("prompt", "messages"),
     [
         ("a {b", ["character 3: { is not closed"]),
         ("a}", ["character 2: } closes nothing"]),
         ("{0::a|0::b}", ["character 1: no option has a chance"]),
+        ("{" + "9" * 400 + "::a|b}", ["character 1: a weight is above 1e+06"]),
         ("{2$$a|b}", ["character 2: $$ chooses several options"]),
         ("a __size__", ["character 3: there is no list for __size__"]),
     ],

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from giornata.diffusion.adapter.batched_lora import StackedLora
+from giornata.diffusion.adapter.batched_lora import StackedLora, plus_product
 
 
 class BatchedLoraConv2d(nn.Conv2d):
@@ -33,7 +33,7 @@ class BatchedLoraConv2d(nn.Conv2d):
             return outputs
         low_JRM = self._low(input, stack.a_JRI)
         flat_JOM = outputs.reshape(*outputs.shape[:2], -1)
-        return torch.baddbmm(flat_JOM, stack.b_JOR, low_JRM).view(outputs.shape)
+        return plus_product(flat_JOM, stack.b_JOR, low_JRM).view(outputs.shape)
 
     def _low(self, inputs_JIHW: torch.Tensor, a_JRIKK: torch.Tensor) -> torch.Tensor:
         """Convolve each row with its own A: as groups of one convolution, or where the kernel is one place, as a

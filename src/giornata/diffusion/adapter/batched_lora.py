@@ -86,7 +86,13 @@ class BatchedLoraLinear(nn.Linear):
         if stack.scale_J11 is not None:
             low_JNR = low_JNR * stack.scale_J11
         low_JNR = low_JNR if stack.dropping is None else stack.dropping(low_JNR)
-        return torch.baddbmm(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
+        return plus_product(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
+
+
+def plus_product(sums: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return sums + left · right, batched. Where no gradients are kept the answer takes the memory of `sums`, which
+    nothing else may read: a copy of all outputs takes longer than a small product."""
+    return torch.baddbmm(sums, left, right) if torch.is_grad_enabled() else sums.baddbmm_(left, right)
 
 
 def down(inputs: torch.Tensor, stack: StackedLora) -> torch.Tensor:

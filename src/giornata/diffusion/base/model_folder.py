@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from giornata.diffusion.families import FAMILIES, SD15, SDXL, Family, family_of_index
+from giornata.diffusion.families import FAMILIES, SD15, SDXL, SDXL_REFINER, Family, family_of_index
 from giornata.domain.errors import Fault
 
 FIELD = "spec.pretrained_model_name_or_path"
@@ -38,8 +38,11 @@ def check_model_folder(path: Path, *, variant: str | None = None, field: str = F
     return list(inspect_model_folder(path, variant=variant, field=field))
 
 
-def inspect_model_folder(path: Path, *, variant: str | None = None, field: str = FIELD) -> FolderFaults:
-    """Check the folder as `check_model_folder` does, but keep the two kinds of faults apart."""
+def inspect_model_folder(
+    path: Path, *, variant: str | None = None, field: str = FIELD, refiner: bool = False
+) -> FolderFaults:
+    """Check the folder as `check_model_folder` does, but keep the two kinds of faults apart. With `refiner` it may
+    hold a refiner, too."""
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         hint = "give a folder in diffusers layout, with model_index.json at its top, or a .safetensors checkpoint"
@@ -51,7 +54,7 @@ def inspect_model_folder(path: Path, *, variant: str | None = None, field: str =
         hint = "give a folder in diffusers layout, or a single .safetensors checkpoint by its file's name"
         missing = Fault(where=field, message=f"{path} holds no model_index.json", hint=hint)
         return FolderFaults(layout=(missing,))
-    family = _nearest(index)
+    family = _nearest(index, refiner=refiner)
     layout = list(_index_faults(index, family, field))
     layout += _unet_faults(path, family, field, damage)
     missing_names = [name for name in family.components if not (path / name).is_dir()]
@@ -123,18 +126,28 @@ def _something_else(path: Path, beginning: bytes) -> Fault | None:
     return None
 
 
-def family_of_folder(path: Path) -> Family:
+def family_of_folder(path: Path, *, refiner: bool = False) -> Family:
     """Return the family of a folder that was found to be fine. Raises ValueError for one that was not."""
     index, _ = _json_object(path / "model_index.json")
+    if refiner and index is not None and _is_refiner(index):
+        return SDXL_REFINER
     family = family_of_index((index or {}).get("_class_name"))
     if family is None:
         raise ValueError(f"{path} is not a model that can be trained")
     return family
 
 
-def _nearest(index: dict[str, Any]) -> Family:
+def _nearest(index: dict[str, Any], *, refiner: bool) -> Family:
     """Return the family that the folder names, or the one that was probably meant."""
+    if refiner and _is_refiner(index):
+        return SDXL_REFINER
     return family_of_index(index.get("_class_name")) or (SDXL if "text_encoder_2" in index else SD15)
+
+
+def _is_refiner(index: dict[str, Any]) -> bool:
+    """Return True for SDXL's refiner, which lacks the first of SDXL's text encoders."""
+    first = index.get("text_encoder")
+    return index.get("_class_name") in SDXL_REFINER.pipelines and (first is None or first == [None, None])
 
 
 def _index_faults(index: dict[str, Any], family: Family, field: str) -> Iterator[Fault]:

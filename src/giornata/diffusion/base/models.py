@@ -65,7 +65,8 @@ class ModelSource:
     """The place of a base model: a name, as `TrainSpec.pretrained_model_name_or_path` has it, or a file.
 
     `path` and `vae_path` are verified `.safetensors` files on this machine; then the names are words for faults only.
-    `key` becomes that of the base. Faults are at `field` and `vae_field`.
+    `key` becomes that of the base. Faults are at `field` and `vae_field`. With `refiner` a folder may hold SDXL's
+    refiner.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ModelSource:
     vae_path: Path | None = None
     field: str = FIELD
     vae_field: str = VAE_FIELD
+    refiner: bool = False
 
     @classmethod
     def of(cls, spec: TrainSpec) -> Self:
@@ -169,8 +171,9 @@ def _located(source: ModelSource, hub: ModelHub) -> Path:
 def _inspected(source: ModelSource, place: Path) -> Family:
     """Return the family of the model that lies there. Raises WorkloadFailed with all that is wrong with it."""
     if place.is_dir() or not is_single_file(place.name):
-        _refuse(inspect_model_folder(place, variant=source.variant, field=source.field), place)
-        return family_of_folder(place)
+        found = inspect_model_folder(place, variant=source.variant, field=source.field, refiner=source.refiner)
+        _refuse(found, place)
+        return family_of_folder(place, refiner=source.refiner)
     family, faults = inspect_single_file(place, field=source.field, own_vae=source.vae is None)
     if not faults.damage and place.is_file():
         wrong = sha256_faults(place, source.sha256)

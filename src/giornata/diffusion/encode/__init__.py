@@ -1,1 +1,1 @@
-"""Encodes pictures and captions into latents and embeddings. Read latents and captions."""
+"""Encodes pictures, captions and prompts into latents and embeddings. Read latents, captions and prompt_embeds."""

@@ -2,9 +2,9 @@
 
 from giornata.diffusion.families.family import Family, TextEncoder
 from giornata.diffusion.families.sd15 import SD15
-from giornata.diffusion.families.sdxl import SDXL
+from giornata.diffusion.families.sdxl import SDXL, SDXL_REFINER
 
-__all__ = ["FAMILIES", "SD15", "SDXL", "Family", "TextEncoder", "family_named", "family_of_index"]
+__all__ = ["FAMILIES", "SD15", "SDXL", "SDXL_REFINER", "Family", "TextEncoder", "family_named", "family_of_index"]
 
 FAMILIES: tuple[Family, ...] = (SDXL, SD15)
 

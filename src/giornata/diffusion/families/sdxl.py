@@ -3,6 +3,7 @@ micro-conditioning."""
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from giornata.diffusion.families.family import Family, TextEncoder
 
@@ -112,3 +113,19 @@ SDXL = Family(
         "second text encoder": "conditioner.embedders.1.model.token_embedding.weight",
     },
 )
+
+# Of the pictures that the refiner draws, and of those that it keeps away from: diffusers' defaults.
+AESTHETIC_SCORE, NEGATIVE_AESTHETIC_SCORE = 6.0, 2.5
+
+SDXL_REFINER = replace(
+    SDXL,
+    name="sdxl-refiner",
+    title="Stable Diffusion XL's refiner",
+    pipeline="StableDiffusionXLImg2ImgPipeline",
+    pipelines=frozenset({"StableDiffusionXLImg2ImgPipeline"}),
+    pipeline_options={"add_watermarker": False, "requires_aesthetics_score": True},
+    text_encoders=SDXL.text_encoders[1:],
+    force_zeros_for_empty_prompt=False,
+)
+"""The model that goes on with pictures that SDXL has begun. It is not among `FAMILIES`: it is not trained here.
+It is told a score of how a picture looks, in place of a size."""

@@ -139,9 +139,13 @@ def _updates(
         read = for_model(
             replace(file, others=others), layers, layers_per_block=depth, where=where, family=base.family
         )
-        updates = updates_of(replace(file, tensors=read.tensors, scales=read.scales, others={}))
     except InvalidInput as error:
         return {}, list(error.faults)
+    try:
+        updates = updates_of(replace(file, tensors=read.tensors, scales=read.scales, others={}))
+    except InvalidInput as error:
+        found = error.faults
+        return {}, [Fault(where=where, message=f"{each.where} {each.message}", hint=each.hint) for each in found]
     if left := sorted(read.scales.keys() - updates.keys()):
         message = f"has factors that give no update, in {_some(left)}"
         return {}, [Fault(where=where, message=message, hint="is the file whole?")]

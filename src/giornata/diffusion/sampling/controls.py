@@ -36,7 +36,7 @@ class PassInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """What ControlNets add to the UNet's skip connections and to its middle block, for all rows of a pass."""
+    """The tensors that ControlNets add to the UNet's skip connections and middle block, for all rows of a pass."""
 
     down: tuple[torch.Tensor, ...]
     middle_BCHW: torch.Tensor

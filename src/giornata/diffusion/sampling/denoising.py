@@ -22,7 +22,7 @@ from giornata.diffusion.sampling.rows import DenoisingRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassConditions:
-    """What a pass needs besides latents and timesteps. It stays the same while the same rows go on together.
+    """The inputs of a pass besides latents and timesteps. They stay the same while the same rows go on together.
 
     `mask_BL` is None where all prompts are equally long. `order` holds the row of each of the B rows of the pass.
     """

@@ -1,7 +1,7 @@
-"""Settings of a picture that contradict each other, and models of another family than the base's."""
+"""Settings of a picture that contradict each other."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,15 +10,18 @@ from pydantic import ValidationError
 from giornata.domain.errors import Fault
 from giornata.protocol.generation.expand import changes_of, picture_params
 from giornata.protocol.generation.grid import GridSpec
-from giornata.protocol.generation.named_models import NamedModel
 from giornata.protocol.generation.picture import ImageFormat, PictureParams
-from giornata.protocol.generation.picture_fields import PictureChanges
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, OrderFields
 
 MOST_FAULTS = 100
 MOST_CHARS = 500
-TELLING = frozenset(PictureChanges.__annotations__) - {"prompt", "negative_prompt", "seed"}
-FAMILY_NAMES = {"sdxl": "SDXL", "sd15": "Stable Diffusion 1.5"}
+TELLING = frozenset(
+    {
+        *("width", "height", "num_inference_steps", "image", "mask", "strength", "controlnets", "embeddings"),
+        *("refiner", "high_resolution", "image_format", "quality"),
+    }
+)
+"""Settings of an entry that may contradict others. Values of axes are looked at here for the first time."""
 
 
 def order_contradictions(spec: OrderFields) -> list[Fault]:
@@ -29,7 +32,7 @@ def order_contradictions(spec: OrderFields) -> list[Fault]:
     told_of_all: set[str] = set()
     try:
         for place, changes in enumerate(changes_of(spec, shared)):
-            told = {name: value for name, value in changes.items() if name in TELLING}
+            told = {name: value for name, value in changes.items() if name in TELLING or isinstance(spec, GridSpec)}
             if (key := json.dumps(told, sort_keys=True)) in seen:
                 continue
             seen.add(key)
@@ -48,7 +51,8 @@ def order_contradictions(spec: OrderFields) -> list[Fault]:
 
 def _of_picture(shared: dict[str, Any], told: dict[str, Any], where: str) -> Iterator[Fault]:
     try:
-        params = picture_params(GENERATE_KIND, shared, seed=0, differs={"prompt": "", **told})
+        changes = {"prompt": "", **told}
+        params = picture_params(GENERATE_KIND, shared, seed=changes.pop("seed", 0), differs=changes)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             field = ".".join(map(str, detail["loc"]))
@@ -108,23 +112,3 @@ def _of_second_model_and_pass(params: PictureParams, where: str) -> Iterator[Fau
 
 def _fault(where: str, field: str, message: str, hint: str) -> Fault:
     return Fault(where=f"{where}.{field}", message=message, hint=hint)
-
-
-def family_faults(models: Iterable[tuple[NamedModel, str | None]]) -> list[Fault]:
-    """Return a fault for each model of another family than the base that it is used with.
-
-    A family is `sdxl` or `sd15`; None where it is not known, which is no fault. An entry of `pictures` without a base
-    of its own has the order's. Values of axes are held to the order's base too.
-    """
-    known = [(named, family) for named, family in models if family is not None]
-    bases = {named.where: family for named, family in known if named.role == "base"}
-    faults = []
-    for named, family in known:
-        entry = ".".join(named.where.split(".")[:3]) if named.where.startswith("spec.pictures.") else "spec"
-        base = bases.get(f"{entry}.model", bases.get("spec.model"))
-        if base is None or family == base or named.role == "base":
-            continue
-        message = f"{named.use['name']} is a {named.role} of {FAMILY_NAMES.get(family, family)}"
-        hint = f"the base is {FAMILY_NAMES.get(base, base)}; choose a {named.role} of that family"
-        faults.append(Fault(where=named.where, message=message, hint=hint))
-    return faults

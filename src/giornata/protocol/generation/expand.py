@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from giornata.domain.prompt_choices import draw_prompt
 from giornata.domain.prompt_loras import without_loras
-from giornata.protocol.generation.grid import GRID_KIND, GridSpec, cell_changes, cell_count
+from giornata.protocol.generation.grid import GRID_KIND, PROMPTS, GridSpec, cell_changes, cell_count
 from giornata.protocol.generation.picture import MAX_SEED, PictureParams
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, OrderFields
 
-PROMPTS = ("prompt", "negative_prompt")
 KEY_FIELDS = (
     *("model", "revision", "variant", "vae", "width", "height", "num_inference_steps", "image", "mask", "strength"),
     *("controlnets", "refiner", "high_resolution"),
@@ -77,7 +76,7 @@ def planned_pictures(kind: str, spec: Mapping[str, Any]) -> Iterator[PlannedPict
         keys = keys_of({name: changes[name] for name in KEY_FIELDS if name in changes})
         for repeat in range(repeats):
             number = place * repeats + repeat
-            first = parsed.seed if own_seed is None else own_seed
+            first = parsed.seed if own_seed is None else int(own_seed)
             counted = repeat if own_seed is not None or isinstance(parsed, GridSpec) else number
             seed = (first + counted) % (MAX_SEED + 1)
             yield PlannedPicture(

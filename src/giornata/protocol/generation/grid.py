@@ -18,6 +18,7 @@ MAX_AXES = 6
 MAX_VALUES = 1000
 SLOT = r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)*"
 FIELD = re.compile(r"(?P<name>[a-z_]+)(?:\.(?P<place>\d+))?(?:\.(?P<inner>[a-z_]+))?", re.ASCII)
+PROMPTS = ("prompt", "negative_prompt")
 MODEL_FIELDS = frozenset({"model", "vae", "loras", "embeddings", "controlnets"})
 """Settings whose values are models: a text is the name of one."""
 
@@ -53,6 +54,10 @@ class GridAxis(Message):
             found = FIELD.fullmatch(self.field)
             if found is None or found["name"] not in PictureChanges.__annotations__:
                 raise ValueError(f"{self.field!r} is no setting of a picture, such as seed or loras.0.weight")
+        texts = str | int | float if self.slot is not None else str
+        written = self.slot is not None or self.field in PROMPTS
+        if written and not all(isinstance(each, texts) for each in self.values):
+            raise ValueError("values that come into a prompt are texts or numbers")
         return self
 
     @property
@@ -81,7 +86,7 @@ class GridSpec(OrderFields):
         yield from super().texts()
         yield self.prompt
         for axis in self.axes:
-            if axis.slot is not None or axis.field in {"prompt", "negative_prompt"}:
+            if axis.slot is not None or axis.field in PROMPTS:
                 yield from map(str, axis.values)
 
     @model_validator(mode="after")
@@ -124,12 +129,12 @@ def cell_changes(spec: GridSpec, shared: Mapping[str, Any], combination: int) ->
 
     Raises ValueError for a setting that the spec has not, such as `loras.1.weight` of one LoRA.
     """
-    changes = {name: shared[name] for name in ("prompt", "negative_prompt")}
+    changes = {name: shared[name] for name in PROMPTS}
     for axis, place in zip(spec.axes, _places(spec, combination), strict=True):
         value = axis.values[place]
         if axis.slot is not None:
             slot = f"{{{axis.slot}}}"
-            changes |= {name: changes[name].replace(slot, str(value)) for name in ("prompt", "negative_prompt")}
+            changes |= {name: changes[name].replace(slot, str(value)) for name in PROMPTS}
         elif axis.field is not None:
             _set(changes, shared, axis.field, value)
     return changes

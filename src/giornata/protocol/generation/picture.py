@@ -3,7 +3,9 @@
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, GetJsonSchemaHandler, StringConstraints, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from giornata.protocol.generation.schedulers import DEFAULT, SchedulerName
 from giornata.protocol.model import Message, ModelName, Sha256
@@ -40,6 +42,16 @@ class ModelUse(Message):
     @classmethod
     def _of_name(cls, given: Any) -> Any:
         return {"name": given} if isinstance(given, str) else given
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add the text to what may be given."""
+        made = handler(schema)
+        inner = handler.resolve_ref_schema(made)
+        either = {"anyOf": [dict(inner), {"type": "string", "minLength": 1, "maxLength": 512}]}
+        inner.clear()
+        inner.update(either)
+        return made
 
 
 class LoraUse(ModelUse):

@@ -38,7 +38,7 @@ Named = tuple[str, str]
 def prompt_faults(spec: Mapping[str, Any]) -> list[Fault]:
     """Return the faults of every prompt and wildcard of a spec as it came, the first hundred by name."""
     lists = _lists(spec.get("wildcards"))
-    check = _PromptCheck(lists=lists, shared_loras=len(_list(spec.get("loras"))))
+    check = _PromptCheck(lists=lists, circular=_circular(lists), shared_loras=len(_list(spec.get("loras"))))
     found = list(check.of_lists())
     for where, text in _texts(spec):
         found += check.of_text(where, text, negative=where.endswith("negative_prompt"))
@@ -77,6 +77,7 @@ def _with_slots(text: str, slots: list[Mapping[str, Any]]) -> str:
 @dataclass(slots=True, kw_only=True)
 class _PromptCheck:
     lists: Wildcards
+    circular: set[str]
     shared_loras: int
     sums: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """The largest cost of each list, by the name of the cost."""
@@ -90,7 +91,7 @@ class _PromptCheck:
             for number, line in enumerate(lines):
                 if _MARKED.search(line):
                     yield from self._grammar(f"spec.wildcards.{name}.{number}", line)
-        for name in sorted(_circular(self.lists)):
+        for name in sorted(self.circular):
             message, hint = "names itself, or a list that does", "take the wildcard out of its own list"
             yield Fault(where=f"spec.wildcards.{name}", message=message, hint=hint)
 
@@ -101,7 +102,7 @@ class _PromptCheck:
         if negative and without_loras(text)[1]:
             message, hint = "names a LoRA", "a LoRA acts on the whole picture; name it in the prompt"
             faults.append(Fault(where=where, message=message, hint=hint))
-        if not faults and not _circular(self.lists):
+        if not faults and not self.circular:
             faults += self._lengths(where, text)
         return faults
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
 from giornata.domain.prompt_choices import WILDCARD_NAME
 from giornata.domain.prompt_loras import without_loras
-from giornata.protocol.generation.picture import GeneratePrompt, ModelUse
+from giornata.protocol.generation.picture import MAX_PROMPT_CHARS, GeneratePrompt, ModelUse
 from giornata.protocol.generation.picture_fields import PictureChanges, PictureFields
 
 MAX_PICTURES = 10_000
@@ -20,6 +20,15 @@ Wildcards = Annotated[dict[WildcardName, tuple[GeneratePrompt, ...]], Field(max_
 def _several(given: Any) -> Any:
     """Return a single prompt as a list of one."""
     return [given] if isinstance(given, str) else given
+
+
+_TEXT = {"type": "string", "maxLength": MAX_PROMPT_CHARS}
+Prompts = Annotated[
+    tuple[GeneratePrompt, ...],
+    Field(max_length=MAX_PICTURES),
+    BeforeValidator(_several),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": _TEXT, "maxItems": MAX_PICTURES}, _TEXT]}),
+]
 
 
 class OrderFields(PictureFields):
@@ -58,9 +67,8 @@ class OrderFields(PictureFields):
 class GenerateSpec(OrderFields):
     """An order of pictures: of each prompt, and of each entry of `pictures`, `num_images_per_prompt`."""
 
-    prompts: Annotated[tuple[GeneratePrompt, ...], BeforeValidator(_several)] = Field(
+    prompts: Prompts = Field(
         (),
-        max_length=MAX_PICTURES,
         description="Texts to draw, in the grammar of prompts. A single text is a list of one.",
         validation_alias=AliasChoices("prompts", "prompt"),
     )

@@ -73,7 +73,7 @@ class LeaseWork:
         return not self.waiting and not self.open
 
     def close(self) -> None:
-        """Begin no further picture."""
+        """Begin no further picture of this lease."""
         self.closing = True
         self.waiting.clear()
 

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
+from giornata.diffusion.draws.determinism import fingerprint
+from giornata.diffusion.files.picture_file import MEDIA_TYPES
 from giornata.diffusion.sampling.denoising import Denoiser
 from giornata.domain.errors import InvalidInput, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pictures import LeasedPicture, PictureFlag
 from giornata.workloads.generate.lease_work import LeaseWork, params_of
 from giornata.workloads.generate.picture_drawing import PictureDrawing
-from giornata.workloads.generate.result_writer import MEDIA_TYPES, ResultWriter, Written
+from giornata.workloads.generate.result_writer import ResultWriter, Written
 from giornata.workloads.generate.warm_models import WarmModels
 from giornata.workloads.interface import AgentRequest, BatchSession, Outcome, Stopped
 from giornata.workloads.train.faults import reason_of
@@ -57,7 +59,8 @@ class PictureBatch:
 
     def run(self, crew: BatchSession) -> None:
         """Draw until the crew has no leases left. Raises what broke the batch for all, if something did."""
-        with ResultWriter[PictureInBatch]() as writer:
+        made_with = {name: str(value) for name, value in fingerprint(self._models.device).items()}
+        with ResultWriter[PictureInBatch](made_with) as writer:
             self._admit(crew)
             while self._leases:
                 self._heed(crew)
@@ -65,7 +68,7 @@ class PictureBatch:
                 if self._rows and not writer.is_full:
                     self._evaluate(writer)
                 for written in writer.written(wait_s=None if self._rows and not writer.is_full else WRITTEN_WAIT_S):
-                    self._hand_over(written)
+                    self._hand_over(written, writer)
                 self._settle(crew)
                 self._admit(crew)
 
@@ -194,19 +197,21 @@ class PictureBatch:
             self._fail(each.lease, each.picture, error)
             return
         self._rows.remove(each)
-        params = each.drawing.params
-        name = f"{each.picture.order_id}-{each.picture.number}.{params.image_format.value}"
-        writer.write(each, each.drawing.image, params, each.lease.start.directory / name)
+        _write(each, writer)
 
-    def _hand_over(self, written: Written[PictureInBatch]) -> None:
-        each = written.what
+    def _hand_over(self, written: Written[PictureInBatch], writer: ResultWriter[PictureInBatch]) -> None:
+        each, error = written.what, written.error
         if each.lease not in self._leases:
             return  # its lease was stopped meanwhile
-        if written.error is not None:
-            self._fail(each.lease, each.picture, written.error)
-            return
-        media_type = MEDIA_TYPES[each.drawing.params.image_format]
-        each.lease.told_drawn(each.picture, written.path, media_type, each.flags)
+        if error is None:
+            media_type = MEDIA_TYPES[each.drawing.params.image_format]
+            each.lease.told_drawn(each.picture, written.path, media_type, each.flags)
+        elif reason_of(error) is Reason.NODE_VRAM and PictureFlag.OUT_OF_MEMORY_ONCE not in each.flags:
+            each.flags |= PictureFlag.OUT_OF_MEMORY_ONCE
+            _free_memory()
+            _write(each, writer)
+        else:
+            self._fail(each.lease, each.picture, error)
 
     def _fail(self, lease: LeaseWork, picture: LeasedPicture, error: Exception) -> None:
         """Report what keeps one picture from being drawn. Raises what breaks the batch for all."""
@@ -222,6 +227,11 @@ class PictureBatch:
         if reason is Reason.NODE_VRAM:
             _free_memory()
         lease.told_failed(picture, reason, str(error) or type(error).__name__)
+
+
+def _write(each: PictureInBatch, writer: ResultWriter[PictureInBatch]) -> None:
+    stem = each.lease.start.directory / f"{each.picture.order_id}-{each.picture.number}"
+    writer.write(each, each.drawing.image, each.drawing.params, stem)
 
 
 def _slices(rows: Sequence[PictureInBatch], most: int) -> list[Sequence[PictureInBatch]]:

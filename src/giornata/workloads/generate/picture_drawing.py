@@ -13,6 +13,8 @@ import torch
 from PIL import Image
 
 from giornata.diffusion.encode.prompt_embeds import PromptEmbeds
+from giornata.diffusion.families import SDXL, SDXL_REFINER, Family
+from giornata.diffusion.families.sdxl import AESTHETIC_SCORE, NEGATIVE_AESTHETIC_SCORE
 from giornata.diffusion.files.row_lora import RowLora
 from giornata.diffusion.sampling import initial_latents
 from giornata.diffusion.sampling.decoded import control_of, mask_of, picture_of, pixels_of, spared
@@ -37,7 +39,7 @@ class PictureDrawing:
         self.params, self._models, self._files, self._told = params, models, files, told
         self.model = self._main = models.main(params, files, told)
         self.loras = self._loras()
-        self._text = self._encoded(self._main, self.loras)
+        self._text = self._encoded()
         self._later: deque[Callable[[torch.Tensor], DenoisingRow]] = deque()
         if params.refiner is not None:
             refiner = params.refiner
@@ -95,7 +97,8 @@ class PictureDrawing:
         return self._row(schedule, latents, inpainting=kept)
 
     def _refined(self, refiner: Refiner, latents: torch.Tensor) -> DenoisingRow:
-        """Return the row of the refiner, which goes on where the base stopped."""
+        """Return the row of the refiner, which goes on where the base stopped. LoRAs and textual inversions are the
+        base's alone."""
         self.model = self._models.refiner(refiner.model, self._files, self._told)
         schedule = RowSchedule.after_share(
             self._scheduler(self.model),
@@ -104,11 +107,11 @@ class PictureDrawing:
             generator=initial_latents.seeded(self.params.seed),
         )
         return DenoisingRow(
-            text=self._encoded(self.model, ()),
+            text=self.model.encoder.encode(self.params.prompt, self.params.negative_prompt or None),
             schedule=schedule,
             latents_1CHW=latents,
             guidance_scale=self.params.guidance_scale,
-            sizes=_sizes(*self._size),
+            sizes=_sizes(*self._size, family=self.model.base.family),
         )
 
     def _second(self, second: HighResolution, latents: torch.Tensor) -> DenoisingRow:
@@ -146,19 +149,19 @@ class PictureDrawing:
             found[lora.sha256] = found.get(lora.sha256, 0.0) + use.weight
         return found
 
-    def _encoded(self, model: DrawingModel, loras: tuple[RowLora, ...]) -> PromptEmbeds:
+    def _encoded(self) -> PromptEmbeds:
         params = self.params
         words = [
-            model.inversion(use, self._files, where=f"embeddings.{place}")
+            self._main.inversion(use, self._files, where=f"embeddings.{place}")
             for place, use in enumerate(params.embeddings)
         ]
         weights = [use.weight if use.text_encoder_weight is None else use.text_encoder_weight for use in params.loras]
-        return model.encoder.encode(
+        return self._main.encoder.encode(
             params.prompt,
             params.negative_prompt or None,
             clip_skip=params.clip_skip,
-            embeddings=[*words, *(word for lora in loras for word in lora.words)],
-            loras=[(lora.text, weight) for lora, weight in zip(loras, weights, strict=False)],
+            embeddings=[*words, *(word for lora in self.loras for word in lora.words)],
+            loras=[(lora.text, weight) for lora, weight in zip(self.loras, weights, strict=True)],
         )
 
     def _controls(self) -> tuple[RowControl, ...]:
@@ -173,7 +176,10 @@ class PictureDrawing:
         return tuple(found)
 
 
-def _sizes(width: int, height: int) -> SizeCondition:
+def _sizes(width: int, height: int, *, family: Family = SDXL) -> SizeCondition:
+    if family is SDXL_REFINER:
+        place = (height, width, 0, 0)
+        return SizeCondition(time_ids=(*place, AESTHETIC_SCORE), negative_time_ids=(*place, NEGATIVE_AESTHETIC_SCORE))
     ids = (height, width, 0, 0, height, width)
     return SizeCondition(time_ids=ids, negative_time_ids=ids)
 

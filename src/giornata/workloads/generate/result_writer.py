@@ -1,7 +1,7 @@
 """Decodes finished pictures and writes their files in a thread, while the next rows are denoised."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,11 @@ from typing import Generic, Self, TypeVar
 
 from PIL import Image
 
-from giornata.protocol.generation.picture import ImageFormat, PictureParams
+from giornata.diffusion.files.picture_file import ENDINGS, picture_bytes
+from giornata.protocol.generation.picture import PictureParams
 
 MOST_UNWRITTEN = 16
 """Finished pictures that wait for their files at most; their latents take memory."""
-
-MEDIA_TYPES = {ImageFormat.PNG: "image/png", ImageFormat.JPEG: "image/jpeg", ImageFormat.WEBP: "image/webp"}
 
 W = TypeVar("W")
 
@@ -32,10 +31,12 @@ class Written(Generic[W]):
 class ResultWriter(Generic[W]):
     """Writes files one after the other in a thread of its own. `what` says whose a file is, and is given back.
 
-    As a context manager it waits for the file that is being written, and leaves the others.
+    As a context manager it waits for the file that is being written, and leaves the others. `made_with` are versions
+    that the files record.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, made_with: Mapping[str, str]) -> None:
+        self._made_with = made_with
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pictures")
         self._under_way: deque[tuple[W, Path, Future[None]]] = deque()
 
@@ -55,9 +56,16 @@ class ResultWriter(Generic[W]):
         """Return True when no further picture should be given before one is written."""
         return len(self._under_way) >= MOST_UNWRITTEN
 
-    def write(self, what: W, image: Callable[[], Image.Image], params: PictureParams, path: Path) -> None:
-        """Decode a picture by `image` and write it to `path`, soon."""
-        self._under_way.append((what, path, self._pool.submit(_write, image, params, path)))
+    def write(self, what: W, image: Callable[[], Image.Image], params: PictureParams, stem: Path) -> None:
+        """Decode a picture by `image` and write it to `stem` with the ending of its format, soon."""
+        path = stem.with_name(stem.name + ENDINGS[params.image_format])
+
+        def make() -> None:
+            aside = path.with_name(f".{path.name}")  # no reader sees half of a file
+            aside.write_bytes(picture_bytes(image(), params, made_with=self._made_with))
+            aside.rename(path)
+
+        self._under_way.append((what, path, self._pool.submit(make)))
 
     def written(self, *, wait_s: float | None = None) -> Iterator[Written[W]]:
         """Yield what is done since the last call. With `wait_s`, wait so long for one."""
@@ -69,11 +77,3 @@ class ResultWriter(Generic[W]):
             if error is not None and not isinstance(error, Exception):
                 raise error
             yield Written(what=what, path=path, error=error)
-
-
-def _write(image: Callable[[], Image.Image], params: PictureParams, path: Path) -> None:
-    """Write the file aside and rename it, so that no reader sees half of it."""
-    aside = path.with_name(f".{path.name}")
-    options = {} if params.image_format is ImageFormat.PNG else {"quality": params.quality}
-    image().save(aside, format=params.image_format.value, **options)
-    aside.rename(path)

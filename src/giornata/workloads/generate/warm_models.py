@@ -82,7 +82,7 @@ class WarmModels:
     def __init__(
         self, device: torch.device, *, load: Loader = load_model, model_cache_bytes: int | None = None
     ) -> None:
-        self._device, self._load, self._model_cache_bytes = device, load, model_cache_bytes
+        self.device, self._load, self._model_cache_bytes = device, load, model_cache_bytes
         self._dtype = torch.float16 if device.type == "cuda" else torch.float32
         self._models: dict[str, DrawingModel] = {}
         self._controlnets: OrderedDict[str, Any] = OrderedDict()
@@ -118,7 +118,8 @@ class WarmModels:
         if REFINER in self._models and self._models[REFINER].base.key == key:
             return self._models[REFINER]
         path = files.weights(use, where="refiner.model")
-        return self._replaced(REFINER, ModelSource(name=use.name, key=key, path=path, field="refiner.model"), told)
+        source = ModelSource(name=use.name, key=key, path=path, field="refiner.model", refiner=True)
+        return self._replaced(REFINER, source, told)
 
     def controlnet(self, use: ControlNetUse, files: LeaseFiles, *, where: str) -> Any:
         """Return a ControlNet for the warm base. Raises WorkloadFailed for one of another family, and KeyError
@@ -148,7 +149,7 @@ class WarmModels:
         del warm
         self._models.pop(role, None)
         self._collect()
-        self._models[role] = DrawingModel(_moved(other, self._device))
+        self._models[role] = DrawingModel(_moved(other, self.device))
         return self._models[role]
 
     def _loaded(self, source: ModelSource, told: Told) -> BaseModel:
@@ -159,7 +160,7 @@ class WarmModels:
 
     def _collect(self) -> None:
         gc.collect()
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
 

@@ -1,6 +1,8 @@
 """Orders turn into pictures: seeds, prompts as drawn, keys, and what differs."""
 
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -151,3 +153,21 @@ def test_model_of_an_axis_keeps_the_weight_and_not_the_hash_of_the_old_one() -> 
 def test_seed_may_be_an_axis() -> None:
     pictures = planned("grid", prompt="a", axes=[{"field": "seed", "values": [50, 90]}], repeats=2)
     assert [picture.seed for picture in pictures] == [50, 51, 90, 91]
+
+
+def test_ten_thousand_pictures_of_equal_settings_are_checked_once() -> None:
+    made = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal made
+        made += event == "call" and frame.f_code is picture_params.__code__
+
+    spec = stored(prompts=[f"a cat {number}" for number in range(5000)], n=2)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        pictures = list(planned_pictures("generate", spec))
+    finally:
+        sys.setprofile(before)
+    assert len(pictures) == 10_000
+    assert made == 1

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from giornata.control.jobs.spec_faults import parse_spec
-from giornata.protocol.generation.contradictions import family_faults
+from giornata.protocol.generation.expand import picture_params, planned_pictures
 from giornata.protocol.generation.named_models import named_models, uploaded_pictures
 from giornata.protocol.generation.prompt_faults import MOST_FAULTS
 
@@ -177,14 +179,58 @@ def test_checkpoints_of_an_axis_are_models() -> None:
     assert places[-2:] == ["spec.axes.0.values.0", "spec.axes.0.values.1"]
 
 
-def test_model_of_another_family_is_refused_by_the_base_it_is_used_with() -> None:
-    spec = {
-        "model": {"name": "m"},
-        "loras": [{"name": "l"}],
-        "pictures": [{"model": {"name": "n"}, "loras": [{"name": "k"}]}, {"loras": [{"name": "k"}]}],
-    }
-    families = {"m": "sdxl", "l": "sd15", "n": "sd15", "k": "sd15"}
-    found = family_faults((each, families[each.use["name"]]) for each in named_models(spec))
-    assert [fault.where for fault in found] == ["spec.loras.0", "spec.pictures.1.loras.0"]
-    assert found[0].message == "l is a lora of Stable Diffusion 1.5"
-    assert family_faults((each, None) for each in named_models(spec)) == []
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "{b}", "__x__", "(a", "loras.0", "seed"])
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "prompt", "slot", "field", "values", "image", "x"]), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(
+        ["prompt", "prompts", "pictures", "axes", "wildcards", "loras", "controlnets", "image", "width", "y"]
+    ),
+    ANYTHING,
+    max_size=5,
+)
+
+
+@given(st.sampled_from(["generate", "grid"]), FIELDS)
+def test_any_json_is_an_order_or_faults(kind: str, fields: dict[str, Any]) -> None:
+    parsed, found = parse_spec(kind, {"model": "base", **fields}, as_written=True)
+    assert (parsed is None) <= bool(found)
+    list(uploaded_pictures(fields))
+    list(named_models(fields))
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries({"slot": st.just("b"), "values": st.lists(ANYTHING, min_size=1, max_size=3)})
+        | st.fixed_dictionaries(
+            {
+                "field": st.sampled_from(
+                    ["loras.0", "loras.0.weight", "model", "seed", "width", "controlnets", "vae", "prompt"]
+                ),
+                "values": st.lists(ANYTHING, min_size=1, max_size=3),
+            }
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_any_axes_are_a_grid_or_faults(axes: list[dict[str, Any]]) -> None:
+    spec = {"model": "base", "prompt": "a {b}", "axes": axes, "loras": ["l"], "seed": 1}
+    parsed, found = parse_spec("grid", spec, as_written=True)
+    if parsed is not None and not found:
+        for picture in planned_pictures("grid", parsed.model_dump(mode="json")):
+            picture_params("grid", parsed.model_dump(mode="json"), seed=picture.seed, differs=picture.differs)
