@@ -26,6 +26,7 @@ from giornata.agent.engines import Engines, Launch
 from giornata.agent.events import AttemptFailed, AttemptOutcome, Finished, Released
 from giornata.agent.lease import LeaseCalls, LocalLease
 from giornata.agent.machine_checks import MachineChecks, Provider
+from giornata.agent.model_store import ModelStore
 from giornata.agent.node_probes import NodeProbes
 from giornata.agent.picture_platform import PicturePlatform
 from giornata.agent.platform import AttemptProgress, AttemptState, Platform
@@ -33,7 +34,7 @@ from giornata.agent.report import OutcomeReport
 from giornata.agent.running_attempts import EndedAttempt, RunningAttempts, describe, fields_of, name_of
 from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import ObjectStorage
-from giornata.agent.work_dir import CACHE_DIRECTORY, JobDir, WorkDir
+from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY, JobDir, WorkDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
@@ -93,6 +94,7 @@ class Agent:
             node=node,
             storage=storage,
             cache=BlobCache(settings.work_dir / CACHE_DIRECTORY, max_bytes=settings.cache_bytes),
+            models=ModelStore(settings.work_dir / MODEL_DIRECTORY, max_bytes=settings.model_store_bytes),
             engines=self.engines,
             shutdown=shutdown,
             monotonic_s=monotonic_s,

@@ -12,6 +12,7 @@ from giornata.agent.blob_cache import BlobCache
 from giornata.agent.commands import ShutdownSignal
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import Engines
+from giornata.agent.model_store import ModelStore
 from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import ObjectStorage
 from giornata.client.node import NodeClient
@@ -41,6 +42,7 @@ class AgentDeps:
     node: NodeClient
     storage: ObjectStorage
     cache: BlobCache
+    models: ModelStore
     engines: Engines
     shutdown: ShutdownSignal
     monotonic_s: Monotonic

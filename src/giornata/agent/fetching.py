@@ -4,14 +4,15 @@ import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.events import AttemptFailed
 from giornata.agent.lease import LeaseCalls
-from giornata.agent.transport import ObjectStorage
+from giornata.agent.model_store import HeldFile, ModelStore
+from giornata.agent.transport import ObjectStorage, Progress
 from giornata.agent.work_dir import JobDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
@@ -24,10 +25,13 @@ from giornata.protocol.work import AnyLease, LeaseCheckpoint, LeaseInput
 
 log = logging.getLogger(__name__)
 
+F = TypeVar("F", LeaseInput, LeaseFile)
+
 AT_ONCE = 6
 # A link that is slower than this is of no use: a transfer that moves is waited for, but not for ever.
 LEAST_BYTES_PER_S = 2**16
 ROLES: tuple[str, ...] = get_args(InputFile.model_fields["role"].annotation)
+PICTURE_ROLE = "picture"
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
 # The checkpoint itself is bad or not there; the one before may do.
 BAD_BYTES = (BlobMismatch, BlobMissing, NotFound)
@@ -46,32 +50,62 @@ class Fetching:
         calls: LeaseCalls,
         storage: ObjectStorage,
         cache: BlobCache,
+        models: ModelStore,
         monotonic_s: Monotonic,
         patience_s: float,
         check: Callable[[], None],
     ) -> None:
         self._node, self._calls, self._storage, self._cache = node, calls, storage, cache
+        self._models = models
         self._monotonic_s, self._patience_s, self._check = monotonic_s, patience_s, check
 
-    def inputs(self, listed: Sequence[LeaseInput | LeaseFile], job_dir: JobDir) -> tuple[InputFile, ...]:
-        """Fetch the inputs, several at a time. Hashes name the files, since users' names may not be file names."""
+    def inputs(self, listed: Sequence[LeaseInput], job_dir: JobDir) -> tuple[InputFile, ...]:
+        """Fetch the inputs of a job, several at a time."""
+        return self._fetched(listed, lambda item: self._placed(item, job_dir))
+
+    def files(self, listed: Sequence[LeaseFile], job_dir: JobDir, *, in_use: ExitStack) -> tuple[InputFile, ...]:
+        """Fetch the files that pictures are drawn with, several at a time.
+
+        Models are files of the machine's store, which keeps them until `in_use` is closed.
+        """
+
+        def fetch(item: LeaseFile) -> Path:
+            if item.role == PICTURE_ROLE:
+                return self._placed(item, job_dir)
+            model = self.model(item.name, item.download)
+            in_use.callback(model.close)
+            return model.path
+
+        return self._fetched(listed, fetch)
+
+    def _fetched(self, listed: Sequence[F], fetch: Callable[[F], Path]) -> tuple[InputFile, ...]:
+        """Fetch each distinct file once."""
         distinct = {each.download.sha256: each for each in listed}
-
-        def place(item: LeaseInput | LeaseFile) -> None:
-            self._check()
-            target = job_dir.inputs / item.download.sha256
-            with _named(item.name):
-                self._cache.place(item.download, target, self._download)
-
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fetch") as pool:
-            futures = [pool.submit(place, item) for item in distinct.values()]
+            futures = {sha256: pool.submit(fetch, item) for sha256, item in distinct.items()}
             try:
-                for future in futures:
-                    future.result()
+                paths = {sha256: future.result() for sha256, future in futures.items()}
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return tuple(_input_file(each, job_dir.inputs / each.download.sha256) for each in listed)
+        return tuple(_input_file(each, paths[each.download.sha256]) for each in listed)
+
+    def _placed(self, item: LeaseInput | LeaseFile, job_dir: JobDir) -> Path:
+        """Put a file into the attempt's directory. A hash names it, since users' names may not be file names."""
+        self._check()
+        target = job_dir.inputs / item.download.sha256
+        with _named(item.name):
+            self._cache.place(item.download, target, self._download)
+        return target
+
+    def model(self, name: str, what: Download) -> HeldFile:
+        """Return a model file of the machine's store, fetched if need be. The caller closes it when the engine has
+        no more use for it."""
+        with _named(name):
+            return self._models.hold(what, self._download_model, check=self._check)
+
+    def _download_model(self, what: Download, part: Path, target: Path, _: Progress) -> None:
+        self._download(what, target, part=part)
 
     def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], job_dir: JobDir) -> ResumePoint | None:
         """Fetch the newest checkpoint whose bytes arrive whole.
@@ -120,7 +154,7 @@ class Fetching:
             return None
         return path
 
-    def _download(self, what: Download, path: Path) -> None:
+    def _download(self, what: Download, path: Path, *, part: Path | None = None) -> None:
         until_s = self._monotonic_s() + self._patience_s
         longest_s = until_s + what.size_bytes / LEAST_BYTES_PER_S
 
@@ -132,7 +166,7 @@ class Fetching:
 
         def fetch(_: AnyLease) -> None:
             self._check()
-            self._storage.download(what, path, progress=progress)
+            self._storage.download(what, path, progress=progress, part=part)
 
         self._calls.persist(fetch, until=lambda: until_s)
 

@@ -56,6 +56,7 @@ class LeasedPlatform:
             calls=self._own_calls,
             storage=deps.storage,
             cache=deps.cache,
+            models=deps.models,
             monotonic_s=now_s,
             patience_s=deps.settings.transfer_patience_s,
             check=self.check,

@@ -125,6 +125,9 @@ class MachineChecks:
             graphics_trouble=graphics.trouble,
             free_vram_bytes=graphics.free_vram_bytes,
             free_disk_bytes=self._free_disk(),
+            model_store_bytes=min(
+                self._settings.model_store_bytes, self._probes.total_bytes(self._settings.work_dir)
+            ),
             download_bytes_per_s=(
                 links.download_bytes_per_s(policy.download, wanted=down) if policy.download and down else None
             ),

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from giornata.agent.nvidia_smi import RunCommand, run_command
+from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY
 
 
 def free_bytes(directory: Path) -> int:
     """Return the bytes that this user may still write to the file system of a directory."""
     return shutil.disk_usage(directory).free
+
+
+def total_bytes(directory: Path) -> int:
+    """Return the size of the file system of a directory."""
+    return shutil.disk_usage(directory).total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +28,7 @@ class NodeProbes:
 
     run: RunCommand = run_command
     free_bytes: Callable[[Path], int] = free_bytes
+    total_bytes: Callable[[Path], int] = total_bytes
     wall_clock_s: Callable[[], float] = time.time
     visible: str | None = None
     caches: tuple[Path, ...] = field(default=())
@@ -39,9 +46,13 @@ class NodeProbes:
 
 
 def caches_of(environment: Mapping[str, str], work_dir: Path) -> tuple[Path, ...]:
-    """Return the directories of the node's inputs and of the hub's models."""
+    """Return the directories of the node's inputs, of its model files, and of the hub's models."""
     home = Path(environment.get("HF_HOME") or Path(environment.get("HOME", "~"), ".cache", "huggingface"))
-    return work_dir / "cache", Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    return (
+        work_dir / CACHE_DIRECTORY,
+        work_dir / MODEL_DIRECTORY,
+        Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser(),
+    )
 
 
 def _bytes_on(device: int, directory: Path) -> int:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -41,6 +42,7 @@ class PicturePlatform(LeasedPlatform):
     ) -> None:
         super().__init__(lease, granted_at_s=granted_at_s, state=state, deps=deps)
         self._lease, self._job_dir = lease, job_dir
+        self._models = ExitStack()  # in use; the machine's store may evict them once it is closed
         self._lock = threading.Lock()
         self._left: set[PictureKey] = {(each.order_id, each.number) for each in lease.pictures}
         state.progress.total_steps = len(self._left)
@@ -68,6 +70,7 @@ class PicturePlatform(LeasedPlatform):
         """End the threads; nothing more is written under the lease."""
         super().close()
         self._uploader.stop(wait_s=STOP_UPLOADS_S)
+        self._models.close()
 
     def prepare(self) -> Start:
         """Fetch the files that the pictures need."""
@@ -78,7 +81,7 @@ class PicturePlatform(LeasedPlatform):
             kind=GENERATE_KIND,
             spec={"pictures": [each.model_dump(mode="json") for each in lease.pictures]},
             directory=self._job_dir.work,
-            inputs=self._fetching.inputs(lease.files, self._job_dir),
+            inputs=self._fetching.files(lease.files, self._job_dir, in_use=self._models),
             joint_key=lease.batch_key,
         )
 

@@ -132,6 +132,7 @@ class AgentSettings(AttemptSettings):
     unfit_s: float = 600.0  # how long claims may pause because disk or GPU memory is short; then the node leaves
     transfer_patience_s: float = 600.0  # how long one file may be refused by storage before that is a failure
     cache_bytes: int = 20 * GIB
+    model_store_bytes: int = 100 * GIB
     give_up_after_s: float | None = None
     environment: Mapping[str, str] | None = None
 

@@ -26,15 +26,16 @@ class ObjectStorage(Protocol):
     def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
         """Send the file. Returns the ETags of its parts, in order."""
 
-    def download(self, what: Download, path: Path, *, progress: Progress) -> None:
-        """Put the bytes at `path`, verified and complete, or raise."""
+    def download(self, what: Download, path: Path, *, progress: Progress, part: Path | None = None) -> None:
+        """Put the bytes at `path`, verified and complete, or raise. Bytes on their way are in `part`, if given, and
+        stay there for the next call."""
 
 
 class HttpStorage:
     """Storage over HTTP. `http` carries no credentials: the URLs are signed."""
 
-    def __init__(self, http: httpx.Client) -> None:
-        self._http = http
+    def __init__(self, http: httpx.Client, *, backoff: Backoff = BACKOFF) -> None:
+        self._http, self._backoff = http, backoff
 
     def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
         """Send the file by HTTP, as ObjectStorage describes."""
@@ -46,10 +47,10 @@ class HttpStorage:
             return [SignedPart(number=1, size_bytes=path.stat().st_size, request=fresh.put)]
 
         return tuple(
-            transfer.upload_file(self._http, path, ticket, renew=renewed, progress=progress, backoff=BACKOFF)
+            transfer.upload_file(self._http, path, ticket, renew=renewed, progress=progress, backoff=self._backoff)
         )
 
-    def download(self, what: Download, path: Path, *, progress: Progress) -> None:
+    def download(self, what: Download, path: Path, *, progress: Progress, part: Path | None = None) -> None:
         """Put the bytes at `path` by HTTP, as ObjectStorage describes."""
         transfer.download(
             self._http,
@@ -58,5 +59,6 @@ class HttpStorage:
             sha256=what.sha256,
             size_bytes=what.size_bytes,
             progress=progress,
-            backoff=BACKOFF,
+            backoff=self._backoff,
+            part=part,
         )

@@ -14,6 +14,7 @@ from giornata.domain.errors import Fault, InvalidInput
 PRIVATE = 0o700
 RUN_PREFIX = "run-"
 CACHE_DIRECTORY = "cache"
+MODEL_DIRECTORY = "models"
 KERNEL_DIRECTORY = "compiled"
 KERNELS_BYTES = 4 * 2**30
 """More than this of compiled kernels and they are all thrown away at the next start of a node."""
@@ -31,7 +32,7 @@ class JobDir:
 
 class WorkDir:
     """Holds `directory/run-…`, locked for as long as this process lives. Beside it is what all processes share:
-    inputs in `cache`, and the engines' compiled kernels.
+    inputs in `cache`, model files in `models`, and the engines' compiled kernels.
 
     The lock is the kernel's and ends with the process, however that ends; process numbers would not tell, since in
     a container each process may have the same one. What dead processes left is wiped here, at the start.

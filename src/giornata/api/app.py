@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from giornata import __version__
-from giornata.api import admin, fleets, histories, jobs, node, uploads
+from giornata.api import admin, fleets, histories, jobs, models, node, uploads
 from giornata.api.batching import RequestBatcher
 from giornata.api.blobs import blob_routes, serves_blobs
 from giornata.api.body_limits import BodyLimits, Head
@@ -37,6 +37,7 @@ Every error is an `application/problem+json` document with a stable `code`; inva
 """
 _ROUTERS = (
     uploads.router,
+    models.router,
     jobs.router,
     histories.router,
     admin.router,

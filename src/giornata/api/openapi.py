@@ -35,6 +35,7 @@ EXAMPLES: Mapping[str, list[Any]] = {
     "ChangeJob": [{"budget_micro_usd": 5_000_000}],
     "UploadRequest": [{"files": [{"sha256": "0" * 64, "size_bytes": 1_048_576, "name": "IMG_0001.jpg"}]}],
     "CreateDataset": [{"items": [{"sha256": "0" * 64, "name": "IMG_0001.jpg", "caption": "a photo of sks dog"}]}],
+    "AddModel": [{"name": "watercolor", "reference": "urn:air:sdxl:lora:civitai:123@456"}],
     "CreateKey": [{"scope": "member", "name": "laptop"}],
     "CreateProject": [{"id": "acme", "name": "Acme"}],
     "Problem": [

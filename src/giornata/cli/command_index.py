@@ -35,6 +35,10 @@ COMMANDS = (
         ("retry", "jobs.jobs", "Continue a job that failed, expired or was canceled."),
     ),
     _section(
+        "Pictures",
+        ("models", "operate.models", "Register model files that pictures are drawn with."),
+    ),
+    _section(
         "Money",
         ("budget", "jobs.budget", "Show or set the budget of a job."),
         ("costs", "operate.costs", "Show the costs of jobs and of fleets."),

@@ -14,7 +14,8 @@ from pydantic import SecretStr
 from giornata.client.connection import LONG_TIMEOUT, Connection
 from giornata.client.downloads import download_artifacts, download_file
 from giornata.client.follow import follow
-from giornata.client.operator_calls import OperatorCalls, quoted
+from giornata.client.model_calls import ModelCalls
+from giornata.client.operator_calls import quoted
 from giornata.client.retry import Backoff
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.trust import trusted
@@ -67,7 +68,7 @@ KEPT_CHECKPOINTS = (
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
-class Client(OperatorCalls):
+class Client(ModelCalls):
     """A server, seen with one key.
 
     Every method raises the classes of `giornata.domain.errors`. Calls that may be repeated are, on connection

@@ -18,7 +18,7 @@ import httpx
 
 from giornata.client.retry import Backoff
 from giornata.client.storage_requests import StorageTrouble, lost, refusal, storage_request
-from giornata.domain.errors import BlobMismatch, Forbidden, Unavailable
+from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, Unavailable
 from giornata.protocol.uploads import SignedPart, SignedUrl, UploadTicket
 
 CHUNK_BYTES = 2**18
@@ -71,16 +71,27 @@ def download(
     progress: Progress | None = None,
     renew: Callable[[], SignedUrl] | None = None,
     backoff: Backoff = _PATIENT,
+    part: Path | None = None,
 ) -> None:
     """Fetch an object into `path`, which appears only when it is whole, verified and synced.
 
     A connection that drops is taken up where it broke off. Wrong bytes are fetched once more from the start, then
     BlobMismatch. `renew` gives a fresh URL for the same object. Raises BlobMissing, Forbidden when the URL ran out
     and there is no other, Unavailable, and OSError when the disk does not take it.
+
+    `part` is a file on the same file system that holds the bytes on their way. A call that fails or is ended leaves
+    the file, and the next call goes on behind its bytes. The caller sees that no two calls use one part at a time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fetch = _Download(
-        http, request, sha256=sha256, size_bytes=size_bytes, progress=progress, renew=renew, backoff=backoff
+        http,
+        request,
+        sha256=sha256,
+        size_bytes=size_bytes,
+        progress=progress,
+        renew=renew,
+        backoff=backoff,
+        part=part,
     )
     try:
         fetch.into(path)
@@ -176,25 +187,41 @@ class _Download:
         progress: Progress | None,
         renew: Callable[[], SignedUrl] | None,
         backoff: Backoff,
+        part: Path | None = None,
     ) -> None:
-        self._http, self._request, self._renew, self._backoff = http, request, renew, backoff
+        self._http, self._request, self._renew, self._backoff, self._part = http, request, renew, backoff, part
         self._sha256, self._size_bytes, self._progress = sha256, size_bytes, progress or _nobody
         self._received_bytes, self._hasher = 0, hashlib.sha256()
 
     def into(self, path: Path) -> None:
-        """Make one whole try: fill a new file aside, verify and rename it."""
-        aside = path.with_name(f".{secrets.token_hex(8)}.part")
+        """Make one whole try: fill a file aside, verify and rename it."""
+        aside = self._part or path.with_name(f".{secrets.token_hex(8)}.part")
         try:
-            with aside.open("xb") as file:
-                self._restart(file)
-                self._fill(file)
+            with aside.open("a+b") as file:
+                self._take_up(file)
+                if self._received_bytes < self._size_bytes:
+                    self._fill(file)
                 self._verify()
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(path)
             _sync_folder(path.parent)
+        except (BlobMismatch, BlobMissing, OSError):
+            aside.unlink(missing_ok=True)  # such bytes are of no use, and a full disk has no room for them
+            raise
         finally:
-            aside.unlink(missing_ok=True)
+            if self._part is None:
+                aside.unlink(missing_ok=True)
+
+    def _take_up(self, file: BinaryIO) -> None:
+        """Count and hash the bytes that an earlier call left."""
+        self._received_bytes, self._hasher = 0, hashlib.sha256()
+        file.seek(0)
+        while chunk := file.read(CHUNK_BYTES):
+            self._hasher.update(chunk)
+            self._received_bytes += len(chunk)
+        if self._received_bytes > self._size_bytes:
+            self._restart(file)
 
     def _fill(self, file: BinaryIO) -> None:
         failed = 0

@@ -9,6 +9,7 @@ from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
 from giornata.control.ports.fleet import FleetDriver
 from giornata.control.ports.identities import NoIdentities, WorkloadIdentities
+from giornata.control.ports.model_registry import ModelSources, NoModelSources
 from giornata.control.ports.pictures import Pictures
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
@@ -51,7 +52,7 @@ class Foundations:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Foundations):
     """The ports and numbers of a use case: storage, time, fresh names, the inspector of pictures, the operator's
-    numbers, fleets, identities.
+    numbers, fleets, identities, and the sources that models are fetched from.
     """
 
     blobs: Blobs
@@ -59,3 +60,4 @@ class Context(Foundations):
     policy: Policy = field(default_factory=Policy)
     fleets: Mapping[str, GovernedFleet] = field(default_factory=dict)
     identities: WorkloadIdentities = field(default_factory=NoIdentities)
+    model_sources: ModelSources = field(default_factory=NoModelSources)

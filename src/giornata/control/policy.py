@@ -30,6 +30,7 @@ class Policy:
     doubted_again_s: float = 600.0  # bytes that were doubted and found good are not read again for so long
     garbage_after_s: float = 24 * 3600.0
     idempotency_kept_s: float = 24 * 3600.0
+    unused_models_kept_s: float = 30 * 24 * 3600.0  # those that orders named by a reference, and nobody pinned
     max_log_lines_per_job: int = 100_000
     backoff: BackoffPolicy = field(default_factory=BackoffPolicy)
     max_spec_bytes: int = 64 * 2**10  # as compact JSON

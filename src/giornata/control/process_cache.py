@@ -4,17 +4,21 @@ Nothing here is ever the truth: each thing is bounded in age or never changes, a
 """
 
 import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from giornata.control.caller import Caller
 from giornata.control.ports.picture_store import OrderSpec
 from giornata.domain.budget import Spent
+from giornata.domain.errors import Unavailable
 from giornata.domain.stragglers import Trail
 
 MOST_CALLERS = 4096
 MOST_MEASURED_JOBS = 4096
 MOST_ORDERS = 4096
 READERS = 2
+FETCHES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,29 @@ class MetricNames:
     complete: bool = False
 
 
+class OneFetchEach:
+    """Lets one thread fetch a thing at a time, and FETCHES threads in all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fetched: set[Hashable] = set()
+
+    @contextmanager
+    def one(self, what: Hashable) -> Iterator[None]:
+        """Fetch the thing inside the context. Raises Unavailable when it, or too much else, is being fetched."""
+        with self._lock:
+            if what in self._fetched:
+                raise Unavailable("this model is being fetched just now; ask again in a while")
+            if len(self._fetched) >= FETCHES:
+                raise Unavailable(f"{FETCHES} other models are being fetched just now; ask again in a while")
+            self._fetched.add(what)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._fetched.discard(what)
+
+
 class ProcessCache:
     """Remembers values of one process; may be used from any thread. Instants are epoch milliseconds of the server's
     clock.
@@ -46,6 +73,7 @@ class ProcessCache:
         self.signing_key: bytes | None = None  # written once, by the installation, and never changed
         # At most READERS threads read whole objects again that a node reported as unusable.
         self.readers = threading.BoundedSemaphore(READERS)
+        self.fetches = OneFetchEach()  # of models from outside
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
         self._standing: dict[str, range] = {}  # when the keys of those who stay were found good, by id

@@ -30,6 +30,7 @@ class NodeMeasured:
     graphics_trouble: str | None = None
     free_vram_bytes: int | None = None
     free_disk_bytes: int | None = None
+    model_store_bytes: int | None = None  # of model files that it keeps at most
     download_bytes_per_s: float | None = None
     upload_bytes_per_s: float | None = None
     clock_ahead_s: float | None = None

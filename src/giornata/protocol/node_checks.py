@@ -42,6 +42,7 @@ class NodeFigures(Message):
     graphics_trouble: str | None = Field(None, max_length=500)
     free_vram_bytes: Count | None = None
     free_disk_bytes: Count | None = None
+    model_store_bytes: Count | None = Field(None, description="Most bytes of model files that the node keeps.")
     download_bytes_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
     upload_bytes_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
     clock_ahead_s: float | None = Field(

@@ -110,7 +110,7 @@ class PictureResults(Message):
 class PictureResultsReply(Reply):
     """`accepted`: results that stand now. `dropped`: pictures of this lease that nobody wants any more.
 
-    `left`: pictures that the lease still has to draw; the node need not draw any other. None: the server does not say.
+    `left`: pictures that the lease still has to draw; the node draws no other. None: the server does not say.
     """
 
     accepted: tuple[PictureId, ...] = ()

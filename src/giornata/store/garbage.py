@@ -16,12 +16,13 @@ from giornata.store.schema import (
     dataset_items,
     idempotency,
     job_inputs,
+    models,
     pictures,
     uploads,
 )
 
 UPLOAD_COLUMNS = columns(uploads, UploadRecord)
-REFERRERS = (dataset_items, job_inputs, checkpoints, artifacts, caches)
+REFERRERS = (dataset_items, job_inputs, checkpoints, artifacts, caches, models)
 
 
 class Garbage(Queries, user_store.Garbage):
@@ -70,6 +71,15 @@ class Garbage(Queries, user_store.Garbage):
             pictures.c.lease.in_(leases), pictures.c.state == PictureState.SUCCEEDED, pictures.c.sha256.is_not(None)
         )
         return {parts[key] for row in self._connection.execute(found) if (key := tuple(row)) in parts}
+
+    def forget_models(self, *, used_before_ms: int, limit: int) -> int:
+        names = list(models.primary_key.columns)
+        old = (
+            sa.select(*names)
+            .where(models.c.used_at_ms < used_before_ms, models.c.name == models.c.reference, ~models.c.pinned)
+            .limit(limit)
+        )
+        return self._connection.execute(sa.delete(models).where(sa.tuple_(*names).in_(old))).rowcount
 
     def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
         columns_ = list(idempotency.primary_key.columns)

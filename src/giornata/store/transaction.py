@@ -19,6 +19,7 @@ from giornata.store.job_reads import JobReads
 from giornata.store.jobs import Jobs
 from giornata.store.ledger import Ledger
 from giornata.store.machines import Machines
+from giornata.store.models import Models
 from giornata.store.nodes import Nodes
 from giornata.store.paces import Forecasts, Paces
 from giornata.store.picture_leases import PictureLeases
@@ -59,6 +60,7 @@ class Transaction(store.Transaction):
     secrets = _group(Secrets)
     uploads = _group(Uploads)
     datasets = _group(Datasets)
+    models = _group(Models)
     job_reads = _group(JobReads)
     submission = _group(Submission)
     garbage = _group(Garbage)

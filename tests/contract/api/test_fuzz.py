@@ -63,6 +63,7 @@ HARD_TO_PLEASE = {
     "POST /v1/jobs/{job_id}/continue",
     "POST /v1/jobs/{job_id}/retry",
     "POST /v1/jobs:estimate",
+    "POST /v1/models",
     "POST /v1/node/attempts/{attempt_id}/artifacts",
     "POST /v1/node/attempts/{attempt_id}/checkpoints",
     "POST /v1/node/attempts/{attempt_id}/checkpoints/{step}/reject",
@@ -121,6 +122,8 @@ def moved_into(folder: Path, database: str | None) -> Iterator[House]:
         upload = served.call("POST", "/v1/uploads", served.keys.member, json={"files": [file]}).json()
         key = served.call("POST", "/v1/keys", served.keys.admin, json={"scope": "member"}).json()
         secret = served.call("PUT", "/v1/secrets/hub", served.keys.admin, json={"value": "hf_something"}).json()
+        model = {"name": secret["name"], "reference": "own/er"}
+        assert served.call("POST", "/v1/models", served.keys.member, json=model).is_success
         ids = {
             "upload_id": upload["items"][0]["upload_id"],
             "dataset_id": a_dataset(served.client(), folder).id,

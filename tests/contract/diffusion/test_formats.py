@@ -27,6 +27,8 @@ from giornata.diffusion.files.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.files.lora_rewrite import facts_shown
 from giornata.diffusion.tensor_file import safetensors_bytes
 from giornata.domain.errors import WorkloadFailed
+from giornata.domain.model_header import read_header
+from giornata.domain.model_kinds import ModelFamily, ModelKind, facts_of_model
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
@@ -116,6 +118,16 @@ def test_plain_diffusers_loads_exactly_what_was_trained(
         assert torch.allclose(theirs[name], value, atol=TOLERANCE, rtol=TOLERANCE), name
         changed = not torch.allclose(before[name], value, atol=1e-3)
         assert changed is (name == "unet" or text), name
+
+
+@pytest.mark.parametrize("kind", list(FILE_NAMES))
+def test_header_of_a_written_file_tells_that_it_is_an_sdxl_lora(
+    trained: tuple[TrainSpec, dict[str, torch.Tensor]], tmp_path: Path, kind: Format
+) -> None:
+    spec, tensors = trained
+    content = write_lora(kind, tmp_path / "file.safetensors", tensors, facts(spec)).read_bytes()
+    told = facts_of_model(read_header(content, where="file"), where="file")
+    assert (told.kind, told.family) == (ModelKind.LORA, ModelFamily.SDXL)
 
 
 @pytest.mark.parametrize("kind", list(FILE_NAMES))

@@ -1,6 +1,5 @@
 """Weights in a prompt move what the drawing model draws in the way that they say."""
 
-
 import numpy as np
 import pytest
 import torch

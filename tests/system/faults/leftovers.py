@@ -5,7 +5,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from tests.system.faults.ground import Ground
 
-from giornata.agent.work_dir import WorkDir
+from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY, WorkDir
 from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
 from giornata.control.storage.collect import collect
@@ -40,8 +40,9 @@ def left_in_storage(data: Path, ground: Ground) -> list[str]:
 
 
 def left_on_disk(work_dir: Path) -> list[str]:
-    """Files besides the cache's, once the next process of the node has been there."""
+    """Files that are not shared by leases, once the next process of the node has been there."""
     WorkDir(work_dir).close()
     hidden = [path for path in (work_dir / "cache").rglob(".*") if path.is_file()]
-    others = [path for path in work_dir.rglob("*") if path.is_file() and work_dir / "cache" not in path.parents]
+    shared = {work_dir / CACHE_DIRECTORY, work_dir / MODEL_DIRECTORY}
+    others = [path for path in work_dir.rglob("*") if path.is_file() and shared.isdisjoint(path.parents)]
     return [f"{path} is on the node's disk" for path in (*hidden, *others)]

@@ -76,8 +76,8 @@ class Node:
         return self.agent.run()
 
     def left_behind(self) -> list[str]:
-        """What is still in the work directory, the cache of inputs excepted."""
-        return [path.name for path in self.work_dir.iterdir() if path.name not in {"cache", "compiled"}]
+        """What is still in the work directory, but for what leases share."""
+        return [path.name for path in self.work_dir.iterdir() if path.name not in {"cache", "compiled", "models"}]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from test_agent_parts import Clock, calls, held, node_client
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.events import AttemptFailed
 from giornata.agent.fetching import LEAST_BYTES_PER_S, Fetching
+from giornata.agent.model_store import ModelStore
 from giornata.agent.work_dir import JobDir
 from giornata.domain.reasons import Reason
 from giornata.protocol.uploads import Download
@@ -25,7 +26,9 @@ class SlowStorage:
     def __init__(self, clock: Clock, bytes_per_s: float) -> None:
         self.clock, self.bytes_per_s, self.received = clock, bytes_per_s, 0
 
-    def download(self, what: Download, path: Path, *, progress: Callable[[int], None]) -> None:
+    def download(
+        self, what: Download, path: Path, *, progress: Callable[[int], None], part: Path | None = None
+    ) -> None:
         for count in range(2**20, what.size_bytes + 1, 2**20):
             self.clock.now_s += 2**20 / self.bytes_per_s
             self.received = count
@@ -42,6 +45,7 @@ def fetch(api: FakeNodeApi, clock: Clock, tmp_path: Path, bytes_per_s: float) ->
         calls=calls(clock, lease),
         storage=storage,  # type: ignore[arg-type]
         cache=BlobCache(tmp_path / "cache", max_bytes=0),
+        models=ModelStore(tmp_path / "models", max_bytes=0),
         monotonic_s=clock,
         patience_s=PATIENCE_S,
         check=lambda: lease.renewed(sent_at_s=clock(), lease_s=30.0),  # as the heart does

@@ -75,8 +75,18 @@ def test_the_files_of_a_lease_are_fetched_before_the_engine_starts(api: FakeNode
     made = drawing()
     made.run()
     assert drawn(api) == each_once(1)
-    assert (made.work_dir / "cache").exists()
+    kept = made.work_dir / "models" / hashlib.sha256(b"weights").hexdigest()
+    assert kept.read_bytes() == b"weights"
     assert made.left_behind() == []
+
+
+def test_a_model_is_fetched_once_for_all_leases(api: FakeNodeApi, drawing: NodeFactory) -> None:
+    file = {"role": "lora", "name": "style.safetensors", "download": api.add_blob(b"weights")}
+    api.picture_leases = [picture_lease("a cat", files=[file]), picture_lease("a cat", attempt=2, files=[file])]
+    api.hooks["complete"] = api.blobs.clear
+    drawing(join_for_s=0.0).run()
+    assert drawn(api) == each_once(1)
+    assert drawn(api, "job_2") == each_once(1)
 
 
 def test_a_file_that_does_not_arrive_whole_fails_the_lease(api: FakeNodeApi, drawing: NodeFactory) -> None:

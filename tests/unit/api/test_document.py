@@ -16,6 +16,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.admin import CreateKey, CreateProject
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, ContinueJob, SubmitJob
+from giornata.protocol.models import AddModel
 from giornata.protocol.specs import KINDS, TrainSpec
 from giornata.protocol.uploads import CreateDataset, UploadRequest
 
@@ -157,6 +158,7 @@ def test_examples_are_good(document: dict[str, object]) -> None:
         "SubmitTrainJob": SubmitJob,
         "SubmitOwnJob": SubmitJob,
         **{model.__name__: model for model in (ContinueJob, ChangeJob, UploadRequest, CreateDataset, CreateKey)},
+        "AddModel": AddModel,
         "CreateProject": CreateProject,
         "Problem": Problem,
     }

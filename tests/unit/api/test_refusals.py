@@ -5,6 +5,7 @@ The table is held against the document: a route that has no row here fails the f
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,6 +72,10 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/keys": Route(allowed=ADMINS, body={"scope": "member"}),
     "GET /v1/keys": ADMIN,
     "DELETE /v1/keys/{key_id}": ADMIN,
+    "POST /v1/models": Route(body={"name": "base", "reference": "own/er"}),
+    "GET /v1/models": USER,
+    "PATCH /v1/models/{name}": Route(body={"pinned": True}),
+    "DELETE /v1/models/{name}": USER,
     "GET /v1/secrets": ADMIN,
     "PUT /v1/secrets/{name}": Route(allowed=ADMINS, body={"value": "hf_something"}),
     "DELETE /v1/secrets/{name}": ADMIN,
@@ -144,8 +149,15 @@ def own_things(served: Served, folder: Path) -> dict[str, str]:
         "dataset_id": a_dataset(served.client(), folder).id,
         "job_id": call("POST", "/v1/jobs", json=JOB).json()["id"],
         "key_id": call("POST", "/v1/keys", json={"scope": "member"}).json()["id"],
-        "name": call("PUT", "/v1/secrets/hub", json={"value": "hf_something"}).json()["name"],
+        "name": _two_named_hub(call),
     }
+
+
+def _two_named_hub(call: Callable[..., httpx.Response]) -> str:
+    """A secret and a model of one name, which is returned."""
+    model = call("POST", "/v1/models", json={"name": "hub", "reference": "own/er"}).json()["name"]
+    assert call("PUT", f"/v1/secrets/{model}", json={"value": "hf_something"}).json()["name"] == model
+    return str(model)
 
 
 def lease(served: Served, number: int = 1) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 from cryptography.fernet import Fernet, InvalidToken
 
 from giornata.api.settings import ApiSettings
@@ -18,6 +19,7 @@ from giornata.cli.settings import Settings, admin_key_of, s3_credentials_of
 from giornata.cli.settings.connection import SERVER_FILE
 from giornata.cli.settings.private_files import BLOBS, DATA, private_folder, write_private
 from giornata.cli.system import RandomNames, SandboxedPictures, SystemClock
+from giornata.client.trust import trusted
 from giornata.control.access.install import install, put_admin_key, renew_signing_key, seal_signing_key, signing_key
 from giornata.control.context import Context, Foundations
 from giornata.control.policy import Policy
@@ -27,6 +29,9 @@ from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy
 from giornata.domain.money import MICRO_USD
 from giornata.domain.replacement import ReapPolicy
+from giornata.model_sources.public_addresses import AddressRule
+from giornata.model_sources.web_file import WebReader
+from giornata.model_sources.web_sources import WebSources
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database import Database, open_store
 from giornata.store.migrate import is_current, migrate
@@ -102,6 +107,7 @@ def open_control_plane(
     with _explaining(database):
         migrate(database)
     store = open_store(database)
+    http = httpx.Client(verify=trusted())
     try:
         clock, names, pictures = SystemClock(), RandomNames(), _pictures(settings)
         # The signing key lies in the database, and signed URLs need it: installing comes before blobs are opened.
@@ -122,10 +128,14 @@ def open_control_plane(
             pictures=pictures,
             policy=policy_of(settings),
             sealer=sealer,
+            model_sources=WebSources(
+                WebReader(http=http, rule=AddressRule(own_hosts=frozenset(settings.model_hosts)))
+            ),
         )
         check_schema = partial(_check_schema, store)
         yield OpenControlPlane(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
     finally:
+        http.close()
         store.close()
 
 

@@ -164,6 +164,7 @@ def agent_settings_of(settings: Settings, place: InstancePlace | None = None) ->
         grace_s=settings.shutdown_grace_s,
         stall_s=settings.stall_timeout_s,
         cache_bytes=settings.cache_bytes,
+        model_store_bytes=settings.model_store_bytes,
         environment=dict(os.environ),
     )
     if faults := agent.faults():

@@ -112,6 +112,11 @@ class Settings(BaseSettings):
         ge=1,
         description="Maximum seconds of work between two checkpoints, for jobs with checkpointing_steps auto.",
     )
+    model_hosts: tuple[str, ...] = Field(
+        (),
+        description="Hosts of your own network, as HOST:PORT, from which the server may fetch model files that users "
+        "name by URL, also by plain HTTP. Default: public hosts only, by HTTPS.",
+    )
     min_pictures: int = Field(1, ge=1, description="Minimum number of pictures in a dataset.")
     max_pictures: int = Field(
         1000,
@@ -236,6 +241,11 @@ class Settings(BaseSettings):
     )
     cache_bytes: int = Field(
         20 * 2**30, ge=0, description="Maximum size of the node's cache of input files, in bytes."
+    )
+    model_store_bytes: int = Field(
+        100 * 2**30,
+        ge=0,
+        description="Maximum size of the model files that the node has downloaded to draw pictures with, in bytes.",
     )
     model_cache_bytes: int = Field(
         100 * 2**30,

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,16 +13,10 @@ import typer
 from giornata.cli.options import JsonFlag
 from giornata.cli.ui.output import reporting
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, install_hint
+from giornata.domain.model_kinds import ModelFamily
 
 MISSING_EXTRA = "No module named"
 MODEL_INDEX = "model_index.json"
-
-
-class ModelFamily(StrEnum):
-    """The names of giornata.diffusion.families, which the command line does not import."""
-
-    SDXL = "sdxl"
-    SD15 = "sd15"
 
 
 def register(app: typer.Typer) -> None:

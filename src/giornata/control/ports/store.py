@@ -10,6 +10,7 @@ from typing import Protocol
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Bans, Machines, Paces
+from giornata.control.ports.model_registry import Models
 from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, Spending
 from giornata.control.ports.picture_store import PictureLeases, PictureOrders
 from giornata.control.ports.user_store import (
@@ -51,6 +52,7 @@ class Transaction(Protocol):
     keys: Keys
     uploads: Uploads
     datasets: Datasets
+    models: Models
     job_reads: JobReads
     submission: Submission
     garbage: Garbage

@@ -262,6 +262,10 @@ class Garbage(Protocol):
     def unknown(self, keys: Sequence[str]) -> set[str]:
         """Return those keys that belong to no blob and to no open upload."""
 
+    def forget_models(self, *, used_before_ms: int, limit: int) -> int:
+        """Forget models that orders named by a reference, that are not pinned, and that no order named since; return
+        their number."""
+
     def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
         """Delete idempotency rows from before this instant; return their number."""
 

@@ -26,19 +26,22 @@ class CollectReport:
     multiparts: int = 0
     leftovers: int = 0
     requests: int = 0
+    models: int = 0
 
     def __bool__(self) -> bool:
         return any(astuple(self))
 
 
 def collect(ctx: Context) -> CollectReport:
-    """Drop what is older than the policy says: uploads that nobody completed, bytes that nothing refers to, objects
-    without a row, parts without an upload, remembered requests; and half-written files of servers that were killed.
+    """Drop what is older than the policy says: uploads that nobody completed, models that nobody uses, bytes that
+    nothing refers to, objects without a row, parts without an upload, remembered requests; and half-written files of
+    servers that were killed.
     Raises Unavailable; repeat it later.
     """
     now_ms = ctx.clock.now_ms()
     before_ms = now_ms - round(ctx.policy.garbage_after_s * 1000)
     return CollectReport(
+        models=_models(ctx, now_ms - round(ctx.policy.unused_models_kept_s * 1000)),
         uploads=_uploads(ctx, before_ms),
         blobs=_blobs(ctx, before_ms),
         stray_objects=_stray_objects(ctx, instant(before_ms)),
@@ -95,6 +98,14 @@ def _multiparts(ctx: Context, before: datetime) -> int:
         ctx.blobs.abort_multipart(stale.key, stale.upload)
         aborted += 1
     return aborted
+
+
+def _models(ctx: Context, before_ms: int) -> int:
+    def some() -> int:
+        with ctx.store.begin() as tx:
+            return tx.garbage.forget_models(used_before_ms=before_ms, limit=BATCH)
+
+    return _until_none(some)
 
 
 def _requests(ctx: Context, before_ms: int) -> int:

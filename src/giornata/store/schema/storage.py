@@ -1,7 +1,7 @@
 """Tables for stored bytes, and for those that belong together."""
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
 
 from giornata.store.schema.columns import at, metadata
 
@@ -74,4 +74,24 @@ caches = Table(
     at("used_at_ms"),
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_caches_blob", "project_id", "sha256"),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("project_id", ForeignKey("projects.id"), primary_key=True),
+    Column("name", String(512), primary_key=True),
+    Column("sha256", String(64)),  # NULL: the engine loads it from the hub
+    Column("kind", String(16), nullable=False),
+    Column("family", String(16)),  # NULL: the file does not tell
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("reference", String(512), nullable=False),  # empty for an upload
+    Column("pinned", Boolean, nullable=False),
+    Column("shared", Boolean, nullable=False),  # with all projects; of the operator's project only
+    at("created_at_ms"),
+    at("used_at_ms"),
+    sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
+    Index("ix_models_blob", "project_id", "sha256"),
+    Index("ix_models_project", "project_id", "created_at_ms", "name"),
 )

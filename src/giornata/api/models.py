@@ -1,0 +1,43 @@
+"""Routes of the registry of model files."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from giornata.api.callers import Ctx, ReadLists, User
+from giornata.api.lists import Cursor, Limit
+from giornata.api.openapi import USER, USER_ITEM
+from giornata.control.models import register
+from giornata.protocol.models import AddModel, ChangeModel, ModelPage, RegisteredModel
+from giornata.protocol.strict_json import Json
+
+router = APIRouter(prefix="/v1", tags=["data"])
+RegisteredName = Annotated[
+    str, Path(max_length=512, description="The model's name. One with a slash is percent-encoded.")
+]
+
+
+@router.post("/models", responses=USER)
+def add_model(ctx: Ctx, caller: User, body: Json[AddModel]) -> RegisteredModel:
+    """Give a model file a name. The server fetches a reference before it answers, which may take minutes."""
+    return register.add_model(ctx, caller, body)
+
+
+@router.get("/models", responses=USER, response_model=ModelPage)
+async def list_models(
+    ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = None, limit: Limit = 100
+) -> Response:
+    """Return the project's models and those that all projects share, newest first."""
+    return await lists.page(register.list_models, ctx, caller, cursor, limit)
+
+
+@router.patch("/models/{name:path}", responses=USER_ITEM)
+def change_model(ctx: Ctx, caller: User, name: RegisteredName, body: Json[ChangeModel]) -> RegisteredModel:
+    """Pin a model, or unpin it."""
+    return register.change_model(ctx, caller, name, body)
+
+
+@router.delete("/models/{name:path}", responses=USER_ITEM)
+def remove_model(ctx: Ctx, caller: User, name: RegisteredName) -> RegisteredModel:
+    """Forget a model. Orders that wait and name it may fail."""
+    return register.remove_model(ctx, caller, name)

@@ -1,0 +1,22 @@
+"""Tell nodes where to get model files."""
+
+from collections.abc import Mapping, Sequence
+
+from giornata.control.context import Context
+from giornata.control.ports.store import Transaction
+from giornata.control.storage.signed_urls import download
+from giornata.protocol.uploads import Download
+
+
+def downloads_of(tx: Transaction, ctx: Context, project_id: str, sha256s: Sequence[str]) -> Mapping[str, Download]:
+    """Return a signed download for each of these files that the project has, or that the operator shares.
+
+    A file that is in neither place is left out: its model was removed, or storage has lost it.
+    """
+    wanted = sorted(set(sha256s))
+    own = tx.uploads.blobs(project_id, wanted) if wanted else {}
+    rest = [sha256 for sha256 in wanted if sha256 not in own]
+    shared = tx.models.shared_blobs(rest) if rest else {}
+    places = [(each.sha256, each.size_bytes, each.key) for each in own.values()]
+    places += [(each.sha256, each.size_bytes, each.key) for each in shared.values()]
+    return {sha256: download(ctx, sha256=sha256, size_bytes=size, key=key) for sha256, size, key in places}

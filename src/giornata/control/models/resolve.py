@@ -1,0 +1,202 @@
+"""Turn the names of models in an order's spec into sha256s, or into faults.
+
+    with no transaction     bring_models      files that are named by reference come into storage and the registry
+    in the submission's     resolve_models    every name is looked up in the registry: a few queries, no waiting
+
+What a name means is in the registry alone, so an order that was resolved once means the same bytes for ever.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from giornata.control.context import Context
+from giornata.control.models.register import referred_model, uploaded_model
+from giornata.control.ports.model_registry import ModelRecord
+from giornata.control.ports.store import Transaction
+from giornata.domain.errors import Fault, InvalidInput, Unavailable
+from giornata.domain.model_header import name_faults
+from giornata.domain.model_kinds import TITLES, ModelFamily, ModelKind
+from giornata.protocol.model_references import HubRepository, model_reference
+from giornata.protocol.training.model_names import looks_like_path
+
+SHOWN = 3
+ROLES: Mapping[str, frozenset[ModelKind]] = {
+    "base": frozenset({ModelKind.BASE}),
+    "refiner": frozenset({ModelKind.BASE, ModelKind.REFINER}),
+    "vae": frozenset({ModelKind.VAE}),
+    "lora": frozenset({ModelKind.LORA}),
+    "embedding": frozenset({ModelKind.EMBEDDING}),
+    "controlnet": frozenset({ModelKind.CONTROLNET}),
+}
+LOADED_BY_ENGINES = frozenset({"base", "refiner", "vae", "controlnet"})
+"""Roles whose model may be a folder of the node, or a whole repository of the hub."""
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+ENTRY = re.compile(r"spec\.pictures\.\d+")
+
+
+class ModelPlace(Protocol):
+    """A model that a spec names: `use` is the object of the spec, with `name` and `sha256`, and `where` its place.
+
+    `role` is one of `PictureParams.files`. `protocol.generation.named_models` yields those of a spec.
+    """
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def use(self) -> dict[str, Any]: ...
+
+
+def bring_models(ctx: Context, project_id: str, places: Iterable[ModelPlace]) -> list[Fault]:
+    """Bring every file that is named by reference, and is not in the registry, into storage and the registry.
+
+    Call it before the transaction of the submission: it reads storage, and may download. Returns the faults of
+    references that name nothing usable. Raises Unavailable when a source fails.
+    """
+    by_name = _by_name(places)
+    with ctx.store.read() as tx:
+        known = _registered(tx, project_id, list(by_name))
+    faults: list[Fault] = []
+    for name, place in by_name.items():
+        if name in known:
+            continue
+        try:
+            found = _brought(ctx, project_id, name, place)
+        except InvalidInput as refusal:
+            faults += refusal.faults
+        except Unavailable as error:
+            raise Unavailable(f"{place.where}: {error}", public=f"{place.where}: {error.public}") from error
+        else:
+            if found is not None:
+                with ctx.store.begin() as tx:
+                    tx.models.add(found)
+    return faults
+
+
+def resolve_models(tx: Transaction, ctx: Context, project_id: str, places: Iterable[ModelPlace]) -> list[Fault]:
+    """Write the sha256 of each model into its use, and return the faults of all: names that stand for nothing, files
+    of another kind or family, and files that no node can keep.
+
+    A use keeps its name, but for a registered repository of the hub, whose name the engine needs.
+    """
+    listed = list(places)
+    known = _registered(tx, project_id, list(_by_name(listed)))
+    found = [(place, known[_key(place)]) for place in listed if _key(place) in known]
+    faults = [fault for place in listed if _key(place) not in known for fault in _unknown(tx, project_id, place)]
+    for place, model in found:
+        faults += _kind_faults(place, model)
+        place.use["sha256"] = model.sha256
+        if model.sha256 is None:
+            place.use["name"] = model.reference
+    faults += _family_faults(listed, {place.where: model for place, model in found})
+    faults += _disk_faults(tx, ctx, project_id, found)
+    if not faults:
+        used = {(model.project_id, model.name): model for _, model in found}
+        tx.models.use(list(used.values()), at_ms=ctx.clock.now_ms())
+    return faults
+
+
+def _registered(tx: Transaction, project_id: str, keys: Sequence[str]) -> Mapping[str, ModelRecord]:
+    """Return the models of these names and sha256s. Files are the same under whatever name."""
+    keys = [key for key in keys if key.isprintable()]  # others are no business of the database
+    by_bytes = [key for key in keys if SHA256.fullmatch(key)]
+    return {**tx.models.of_bytes(project_id, by_bytes), **tx.models.named(project_id, keys)}
+
+
+def _by_name(places: Iterable[ModelPlace]) -> dict[str, ModelPlace]:
+    """Return the first place of each model that is looked up in the registry."""
+    found: dict[str, ModelPlace] = {}
+    for place in places:
+        found.setdefault(_key(place), place)
+    return found
+
+
+def _key(place: ModelPlace) -> str:
+    """Return the name in the registry. A file that is given by its sha256 has the sha256 as its name there."""
+    return str(place.use.get("sha256") or place.use["name"])
+
+
+def _brought(ctx: Context, project_id: str, name: str, place: ModelPlace) -> ModelRecord | None:
+    """Return the new model of a reference; None for a name that is none, and for what only the engine can load."""
+    if place.use.get("sha256"):
+        return uploaded_model(ctx, project_id, name, where=f"{place.where}.sha256")
+    try:
+        reference = model_reference(name)
+    except ValueError:
+        return None
+    if reference is None or name_faults(name, where=place.where) or isinstance(reference, HubRepository):
+        return None
+    return referred_model(ctx, project_id, reference, name, where=place.where)
+
+
+def _unknown(tx: Transaction, project_id: str, place: ModelPlace) -> Iterator[Fault]:
+    """Yield the fault of a name that the registry does not have, unless the engine can load what it names."""
+    name, where = str(place.use["name"]), place.where
+    wrong = name_faults(name, where=where)
+    if wrong:
+        yield from wrong
+        return
+    try:
+        reference = model_reference(name)
+    except ValueError as error:
+        yield Fault(where=where, message=f"{name} {error}")
+        return
+    if place.role in LOADED_BY_ENGINES and (isinstance(reference, HubRepository) or looks_like_path(name)):
+        return
+    if isinstance(reference, HubRepository):
+        hint = f"name the file: {name}:FILE.safetensors"
+        yield Fault(where=where, message=f"{name} is a whole repository, and a {place.role} is one file", hint=hint)
+    elif reference is not None:
+        hint = f"add it first: giornata models add NAME {name}"
+        yield Fault(where=where, message=f"{name} is not in the project's registry", hint=hint)
+    else:
+        names = [each.name for each in tx.models.page(project_id, before=None, limit=1000)]
+        near = difflib.get_close_matches(name, names, n=SHOWN)
+        hint = f"did you mean {' or '.join(near)}?" if near else "giornata models list shows the models"
+        yield Fault(where=where, message=f"there is no model {name}", hint=hint)
+
+
+def _kind_faults(place: ModelPlace, model: ModelRecord) -> Iterator[Fault]:
+    if ModelKind(model.kind) not in ROLES[place.role]:
+        message = f"{model.name} is a {model.kind}, and a {place.role} is needed here"
+        yield Fault(where=place.where, message=message)
+
+
+def _family_faults(places: Sequence[ModelPlace], models: Mapping[str, ModelRecord]) -> Iterator[Fault]:
+    """Yield a fault for each model of another family than all bases that it may be drawn with. `models` are those of
+    the registry, by their places.
+    """
+    bases = [place.where for place in places if place.role == "base"]
+    families = {where: ModelFamily(model.family) for where, model in models.items() if model.family is not None}
+    for place in places:
+        family, entry = families.get(place.where), ENTRY.match(place.where)
+        if place.role == "base" or family is None:
+            continue
+        own = [base for base in bases if entry and base == f"{entry[0]}.model"]
+        its_bases = own or [base for base in bases if ENTRY.match(base) is None]
+        known = {families[base] for base in its_bases if base in families}
+        if known and family not in known and all(base in families for base in its_bases):
+            of_base = " and ".join(sorted(TITLES[each] for each in known))
+            message = f"is of the family {TITLES[family]}, and the base model is of {of_base}"
+            hint = "choose files that were made for the base model's family"
+            yield Fault(where=place.where, message=message, hint=hint)
+
+
+def _disk_faults(
+    tx: Transaction, ctx: Context, project_id: str, found: Sequence[tuple[ModelPlace, ModelRecord]]
+) -> Iterator[Fault]:
+    """Yield a fault for each file that is larger than what any connected node keeps."""
+    if not found:
+        return
+    since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+    most = tx.models.largest_store_bytes(project_id, seen_since_ms=since_ms)
+    for place, model in found:
+        if most is not None and model.size_bytes > most:
+            message = f"{model.name} has {model.size_bytes} bytes; no connected node keeps more than {most}"
+            hint = "give a node more room for models (model_store_bytes), or choose a smaller file"
+            yield Fault(where=place.where, message=message, hint=hint)
