@@ -1,28 +1,37 @@
 """The loop of a node: start an engine, claim a job, run it, and claim again."""
 
 import logging
-import queue
 import random
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from giornata.agent.attempt import AttemptRunner
 from giornata.agent.blob_cache import BlobCache
-from giornata.agent.claiming import AgentDeps, Claiming, Companions, ExitCode, GaveUp, wanted_key
+from giornata.agent.claiming import (
+    AgentDeps,
+    Claiming,
+    Companions,
+    ExitCode,
+    FurtherWork,
+    GaveUp,
+    JoiningJob,
+    MorePictures,
+    wanted_key,
+)
 from giornata.agent.commands import ServerCommands, ShutdownSignal
 from giornata.agent.control_plane import ControlPlane
 from giornata.agent.engines import Engines, Launch
-from giornata.agent.events import Abandoned, AttemptFailed, AttemptOutcome, Finished, Released
+from giornata.agent.events import AttemptFailed, AttemptOutcome, Finished, Released
 from giornata.agent.lease import LeaseCalls, LocalLease
 from giornata.agent.machine_checks import MachineChecks, Provider
 from giornata.agent.model_store import ModelStore
 from giornata.agent.node_probes import NodeProbes
-from giornata.agent.platform import AttemptProgress, AttemptState
+from giornata.agent.picture_platform import PicturePlatform
+from giornata.agent.platform import AttemptProgress, AttemptState, Platform
 from giornata.agent.report import OutcomeReport
+from giornata.agent.running_attempts import EndedAttempt, RunningAttempts, describe, fields_of, name_of
 from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import ObjectStorage
 from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY, JobDir, WorkDir
@@ -31,7 +40,8 @@ from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.reasons import Reason
 from giornata.domain.telemetry import log_about
-from giornata.protocol.work import Lease
+from giornata.protocol.pictures import PictureLease
+from giornata.protocol.work import AnyLease
 
 log = logging.getLogger(__name__)
 
@@ -42,63 +52,8 @@ SOONEST_CLAIM_S = 0.5
 LOOK_AGAIN_S = 30.0
 # How often the node looks whether the engine has places for companions.
 LOOK_EVERY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedAttempt:
-    """An attempt that is over: its outcome, or the exception that ended it."""
-
-    lease: Lease
-    told_to_leave: bool
-    outcome: AttemptOutcome | None = None
-    defect: BaseException | None = None
-
-
-class RunningAttempts:
-    """The attempts of a node, each in a thread of its own. Only the node's own thread uses this object."""
-
-    def __init__(self) -> None:
-        self._attempts: dict[str, AttemptRunner] = {}
-        self._ended: queue.SimpleQueue[EndedAttempt] = queue.SimpleQueue()
-
-    def __len__(self) -> int:
-        return len(self._attempts)
-
-    @property
-    def engaged(self) -> tuple[str, ...]:
-        """The attempts that need the engine, or will need it."""
-        return tuple(each for each, attempt in self._attempts.items() if attempt.needs_engine)
-
-    @property
-    def told_to_leave(self) -> bool:
-        """True when an attempt was told that the node has to leave."""
-        return any(attempt.told_to_leave for attempt in self._attempts.values())
-
-    def begin(self, lease: Lease, attempt: AttemptRunner, belongings: ExitStack) -> None:
-        """Run the attempt at this lease; `belongings` are closed when it has ended."""
-        self._attempts[lease.attempt_id] = attempt
-
-        def run() -> None:
-            outcome, defect = None, None
-            try:
-                with belongings, log_about(job=lease.job_id, attempt=lease.attempt_id):
-                    outcome = attempt.run()
-            except BaseException as error:  # noqa: BLE001 - handed on to the node's own thread, which raises it
-                defect = error
-            told_to_leave = attempt.told_to_leave
-            self._ended.put(EndedAttempt(lease=lease, told_to_leave=told_to_leave, outcome=outcome, defect=defect))
-
-        # Not waited for by an interpreter that ends: what has to be done in order is done by `next_ended`.
-        threading.Thread(target=run, name=f"attempt-{lease.attempt_id}", daemon=True).start()
-
-    def next_ended(self, timeout_s: float | None) -> EndedAttempt | None:
-        """Wait for an attempt to end, and forget it. Returns None when no attempt ends in time."""
-        try:
-            ended = self._ended.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-        del self._attempts[ended.lease.attempt_id]
-        return ended
+# Leases of pictures at one time, those that only upload included: the bound of the pictures on the disk.
+MOST_PICTURE_LEASES = 4
 
 
 class Agent:
@@ -109,7 +64,7 @@ class Agent:
     fit for the fleet's work; without them it takes that for granted.
 
     Its own thread claims; attempts run in threads of theirs. There is one at a time, unless the engine says that
-    others may join those at work.
+    others may join those at work, or the engine has drawn half of a lease of pictures.
     """
 
     def __init__(
@@ -203,12 +158,12 @@ class Agent:
             self._sleep(pause_s)
             return True
         reply, sent_at_s = self._claiming.next_job(self._companions.unanswered())
-        if reply is None or (reply.drain and reply.lease is None):
+        if reply is None or (reply.drain and reply.granted is None):
             return False
-        if reply.lease is None:
+        if reply.granted is None:
             self._sleep(max(0.0, SOONEST_CLAIM_S - (self._now_s() - sent_at_s)))
             return True
-        self._begin(reply.lease, sent_at_s, work_dir)
+        self._begin(reply.granted, sent_at_s, work_dir)
         return True
 
     def _warm_up(self) -> None:
@@ -249,30 +204,37 @@ class Agent:
             self._note_ended(ended)
         if self._leaving or self._shutdown.requested or self._running.told_to_leave:
             return
-        granted = self._companions.ask(self._wanted_key()) if self._running else None
-        if granted is None:
+        answered = self._companions.ask(self._wanted()) if self._running else None
+        if answered is None:
             return
-        asked, reply = granted
-        if reply.lease is None:
+        asked, reply = answered
+        if reply.granted is None:
             self._leaving = reply.drain
-        elif self._companions.fits(asked, reply.lease):
-            self._begin(reply.lease, asked.sent_at_s, work_dir)
+        elif self._companions.fits(asked, reply):
+            self._begin(reply.granted, asked.sent_at_s, work_dir)
         else:
-            message = "the node asked for a job that may join those at work, and this one may not"
-            self._hand_back(reply.lease, asked.sent_at_s, Released(reason=Reason.RELEASED, message=message))
+            message = "the node asked for work that may join that at hand, and this may not"
+            self._hand_back(reply.granted, asked.sent_at_s, Released(reason=Reason.RELEASED, message=message))
 
-    def _wanted_key(self) -> str | None:
+    def _wanted(self) -> FurtherWork | None:
+        """Return what the node could do besides the work at hand; None for nothing."""
         # Without an end to it, jobs with other keys would never have their turn while there are some with this one.
         if self._now_s() - self._first_came_s > self._settings.join_for_s:
             return None
-        return wanted_key(self.engines.current, self._running.engaged, places=self._settings.places)
+        if (left := self._running.pictures_left) is None:
+            key = wanted_key(self.engines.current, self._running.engaged, places=self._settings.places)
+            return None if key is None else JoiningJob(joint_key=key)
+        half = max(1, self._settings.max_pictures // 2)
+        if left > half or len(self._running) >= MOST_PICTURE_LEASES:
+            return None
+        return MorePictures(base_keys=self._running.base_keys)
 
     def _note_ended(self, ended: EndedAttempt) -> None:
         if ended.defect is not None:
             raise ended.defect
         if ended.outcome is not None:
-            with log_about(job=ended.lease.job_id, attempt=ended.lease.attempt_id):
-                log.info("attempt %d of job %s: %s", ended.lease.attempt, ended.lease.job_id, describe(ended.outcome))
+            with log_about(**fields_of(ended.lease)):
+                log.info("%s: %s", name_of(ended.lease), describe(ended.outcome))
         self._leaving = self._leaving or ended.told_to_leave
         if isinstance(ended.outcome, Released) and ended.outcome.ordered:
             return  # neither a success nor a failure: the node asks for other work at once
@@ -282,9 +244,13 @@ class Agent:
         elif self._running:
             self._companions.rest(next(self._failures))
 
-    def _begin(self, lease: Lease, sent_at_s: float, work_dir: WorkDir) -> None:
-        with log_about(job=lease.job_id, attempt=lease.attempt_id):
-            log.info("attempt %d of job %s (%s) begins", lease.attempt, lease.job_id, lease.kind)
+    def _begin(self, lease: AnyLease, sent_at_s: float, work_dir: WorkDir) -> None:
+        if isinstance(lease, PictureLease) and not lease.pictures:
+            # The reply to its claim was lost, and its pictures have been canceled since.
+            self._hand_back(lease, sent_at_s, Finished(step=0, summary={}))
+            return
+        with log_about(**fields_of(lease)):
+            log.info("%s begins", name_of(lease))
         with ExitStack() as stack:
             try:
                 job_dir = stack.enter_context(work_dir.job_dir(lease.attempt_id))
@@ -296,7 +262,7 @@ class Agent:
                 self._first_came_s = self._now_s()
             self._running.begin(lease, attempt, stack.pop_all())
 
-    def _attempt(self, lease: Lease, sent_at_s: float, job_dir: JobDir) -> AttemptRunner:
+    def _attempt(self, lease: AnyLease, sent_at_s: float, job_dir: JobDir) -> AttemptRunner:
         settings = self._settings
         commands = ServerCommands(
             shutdown=self._shutdown,
@@ -305,25 +271,15 @@ class Agent:
             release_s=settings.release_s,
         )
         state = AttemptState(commands=commands, monotonic_s=self._now_s)
-        platform = ControlPlane(lease, granted_at_s=sent_at_s, job_dir=job_dir, state=state, deps=self._deps)
+        platform: Platform
+        if isinstance(lease, PictureLease):
+            platform = PicturePlatform(lease, granted_at_s=sent_at_s, job_dir=job_dir, state=state, deps=self._deps)
+        else:
+            platform = ControlPlane(lease, granted_at_s=sent_at_s, job_dir=job_dir, state=state, deps=self._deps)
         return AttemptRunner(platform, state=state, outbox=job_dir.outbox, settings=settings, engines=self.engines)
 
-    def _hand_back(self, lease: Lease, sent_at_s: float, outcome: AttemptOutcome) -> None:
+    def _hand_back(self, lease: AnyLease, sent_at_s: float, outcome: AttemptOutcome) -> None:
         """End a lease whose work has not begun, so that the job need not wait until the lease runs out."""
         held = LocalLease(lease, granted_at_s=sent_at_s, monotonic_s=self._now_s, on_lost=lambda _: None)
         calls = LeaseCalls(held, rng=self._deps.rng, monotonic_s=self._now_s)
         OutcomeReport(self._deps.node, calls, AttemptProgress()).send(outcome, tail=(), until=lambda: None)
-
-
-def describe(outcome: AttemptOutcome) -> str:
-    """Return one line for the node's own log."""
-    match outcome:
-        case Finished():
-            return f"done at step {outcome.step}"
-        case Released():
-            return f"given back ({outcome.reason}): {outcome.message}"
-        case Abandoned():
-            return f"dropped: {outcome.why}"
-        case AttemptFailed():
-            others = f", together with {len(outcome.together) - 1} others" if outcome.together else ""
-            return f"failed ({outcome.reason}{others}): {outcome.message}"

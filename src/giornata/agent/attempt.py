@@ -24,6 +24,7 @@ from giornata.agent.events import (
     EngineStderr,
     Event,
     Finished,
+    PicturesDropped,
     Released,
     Undelivered,
 )
@@ -31,7 +32,7 @@ from giornata.agent.platform import AttemptState, Platform
 from giornata.agent.settings import AttemptSettings
 from giornata.domain.errors import InvalidInput, LeaseLost
 from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import CacheAnswer, Start, Stop
+from giornata.protocol.pipe import CacheAnswer, DropPictures, Start, Stop
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,11 @@ class AttemptRunner:
     def told_to_leave(self) -> bool:
         """True when the node shall go: a signal, or the server's order."""
         return self._commands.leave
+
+    @property
+    def pictures_left(self) -> int | None:
+        """The pictures that the engine has still to draw; None for a job."""
+        return self._state.progress.pictures_left
 
     # ---- before the engine ----
 
@@ -176,6 +182,8 @@ class AttemptRunner:
             case CacheFound():
                 handler.watchdog.moved()
                 engine.send(CacheAnswer(attempt=handler.attempt_id, key=event.key, path=event.path))
+            case PicturesDropped():
+                engine.send(DropPictures(attempt=handler.attempt_id, pictures=event.pictures))
             case _:
                 self._note(event)
         return None

@@ -18,8 +18,9 @@ from giornata.agent.transport import ObjectStorage
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
+from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.pipe import Seats
-from giornata.protocol.work import Claim, ClaimReply, Lease, NodeInfo
+from giornata.protocol.work import Claim, ClaimReply, NodeInfo
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,24 @@ class SentClaim:
 
     claim: Claim
     sent_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoiningJob:
+    """A job that may join those at work, by its key."""
+
+    joint_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MorePictures:
+    """A further lease of pictures, beside those at hand. `base_keys` name the base models of these."""
+
+    base_keys: tuple[str, ...]
+
+
+FurtherWork = JoiningJob | MorePictures
+"""The work that a node asks for while attempts are at work."""
 
 
 class Claiming:
@@ -97,9 +116,9 @@ class Claiming:
         """Wait a little between two tries."""
         self._deps.sleep(next(self.fresh_delays()))
 
-    def ask(self, joint_key: str | None = None) -> SentClaim:
-        """Make a claim. With a key it asks for a companion of running attempts, and the server answers at once."""
-        return SentClaim(claim=self.request(joint_key), sent_at_s=self._deps.monotonic_s())
+    def ask(self, wanted: "FurtherWork | None" = None) -> SentClaim:
+        """Make a claim; while attempts are at work it asks for what is `wanted`, and the server answers at once."""
+        return SentClaim(claim=self.request(wanted), sent_at_s=self._deps.monotonic_s())
 
     def send(self, asked: SentClaim) -> ClaimReply:
         """Send the claim once, and note the time of the answer."""
@@ -107,7 +126,7 @@ class Claiming:
         self._answered_at_s = self._deps.monotonic_s()
         return reply
 
-    def request(self, joint_key: str | None = None) -> Claim:
+    def request(self, wanted: "FurtherWork | None" = None) -> Claim:
         """Build the claim. Raises ValidationError for settings that the server would not take."""
         settings, engine, hello = self._settings, self._engines.current, self._engines.hello
         info = NodeInfo(
@@ -124,13 +143,18 @@ class Claiming:
             price_micro_usd_per_hour=settings.price_micro_usd_per_hour,
             versions=dict(list(hello.versions.items())[:MOST_THINGS]) if hello is not None else {},
         )
+        held = engine.held if engine is not None else ()
+        if isinstance(wanted, MorePictures):
+            held = tuple(dict.fromkeys((*wanted.base_keys, *held)))
+        draws = GENERATE_KIND in self._engines.kinds and not isinstance(wanted, JoiningJob)
         return Claim(
             request_id=f"{self._deps.rng.getrandbits(128):032x}",
             node=info,
-            kinds=self._engines.kinds,
-            held_models=engine.held[:MOST_THINGS] if engine is not None else (),
-            joint_key=joint_key,
-            wait_s=settings.claim_wait_s if joint_key is None else 0.0,
+            kinds=(GENERATE_KIND,) if isinstance(wanted, MorePictures) else self._engines.kinds,
+            held_models=held[:MOST_THINGS],
+            joint_key=wanted.joint_key if isinstance(wanted, JoiningJob) else None,
+            max_pictures=settings.max_pictures if draws else 0,
+            wait_s=settings.claim_wait_s if wanted is None else 0.0,
         )
 
     def _failed(self, error: GiornataError, refusals: int) -> None:
@@ -162,8 +186,10 @@ def _coming(seats: Seats, engaged: Collection[str]) -> int:
 
 
 class Companions:
-    """Asks for companions while others are at work: every `every_s` and with jitter, and less often the longer there
-    are none, down to a fifth of that: a thousand nodes may ask for jobs that nobody has submitted.
+    """Asks for companions while others are at work, or for further pictures: every `every_s` and with jitter.
+
+    Claims become rarer the longer there is nothing, down to a fifth of that: a thousand nodes may ask for work that
+    nobody has submitted.
 
     A request whose reply was lost is repeated under its id, for it may have brought a lease. What the server refuses
     is asked again later: whether the node is welcome at all shows when it asks for its next job.
@@ -186,11 +212,11 @@ class Companions:
         """Send no claim for so many seconds."""
         self._not_before_s = max(self._not_before_s, self._now_s() + seconds)
 
-    def ask(self, key: str | None) -> tuple[SentClaim, ClaimReply] | None:
+    def ask(self, wanted: FurtherWork | None) -> tuple[SentClaim, ClaimReply] | None:
         """Send a claim for a companion. Returns the claim and its reply; None without a claim or without a reply."""
-        if self.due_in_s > 0 or not self._understood or (self._asked is None and key is None):
+        if self.due_in_s > 0 or not self._understood or (self._asked is None and wanted is None):
             return None
-        asked = self._asked = self._asked or self._claiming.ask(key)
+        asked = self._asked = self._asked or self._claiming.ask(wanted)
         try:
             reply = self._claiming.send(asked)
         except GiornataError as error:
@@ -199,9 +225,10 @@ class Companions:
             self._asked = asked if error.retryable else None
             return None
         self._asked, self._delays = None, self._claiming.fresh_delays()
-        if reply.lease is not None:
+        if reply.granted is not None:
             self._pauses = self._fresh_pauses()
-        self.rest(next(self._pauses))
+        if reply.picture_lease is None:  # what the engine has still to draw bounds leases of pictures by itself
+            self.rest(next(self._pauses))
         return asked, reply
 
     def unanswered(self) -> SentClaim | None:
@@ -209,12 +236,16 @@ class Companions:
         asked, self._asked = self._asked, None
         return asked
 
-    def fits(self, asked: SentClaim, lease: Lease) -> bool:
+    def fits(self, asked: SentClaim, reply: ClaimReply) -> bool:
         """Return True when the lease is for a companion, as requested.
 
         A server that does not know of companions gives any job, and is not asked again.
         """
-        self._understood = lease.joint_key == asked.claim.joint_key
+        if reply.lease is None:
+            self._understood = asked.claim.max_pictures > 0
+        else:
+            key = asked.claim.joint_key
+            self._understood = key is not None and reply.lease.joint_key == key
         return self._understood
 
     def _fresh_pauses(self) -> Iterator[float]:

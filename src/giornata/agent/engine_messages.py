@@ -24,6 +24,8 @@ from giornata.protocol.pipe import (
     Log,
     Notice,
     PhaseMessage,
+    PictureFailed,
+    PictureWritten,
     Progress,
     StoppedMessage,
 )
@@ -66,6 +68,9 @@ class EngineMessageHandler:
             case CheckpointWritten() | ArtifactWritten() | CachePut():
                 self.watchdog.moved()
                 self._file(message)
+            case PictureWritten() | PictureFailed():
+                self.watchdog.moved()
+                self._picture(message)
             case CacheGet():
                 self.find_cache(message.key)
             case Log():
@@ -99,15 +104,33 @@ class EngineMessageHandler:
         self.platform.step(message)
 
     def _file(self, message: CheckpointWritten | ArtifactWritten | CachePut) -> None:
+        try:
+            self.platform.upload(message, self._kept(message.path))
+        except OSError as error:
+            self._not_kept(message, error, needed=isinstance(message, ArtifactWritten))
+
+    def _picture(self, message: PictureWritten | PictureFailed) -> None:
+        """Take the file over. The engine's name for it goes, so that a delivered picture leaves the disk."""
+        path = None
+        try:
+            if isinstance(message, PictureWritten) and message.path is not None:
+                path = self._kept(message.path)
+                message.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._not_kept(message, error, needed=True)
+        else:
+            self.platform.picture(message, path)
+
+    def _kept(self, written: Path) -> Path:
         """Take a second name for the file at once: the engine may tidy up while the file waits for its upload."""
         path = self.outbox / f"{next(self._numbers):06d}"
-        try:
-            link_or_copy(message.path, path)
-            self.platform.upload(message, path)
-        except OSError as error:
-            said = f"{message.type} {message.path} was announced and cannot be kept: {error}"
-            reason = Reason.CRASHED if isinstance(error, FileNotFoundError) else Reason.NODE_DISK
-            self.post(Undelivered(needed=isinstance(message, ArtifactWritten), reason=reason, message=said))
+        link_or_copy(written, path)
+        return path
+
+    def _not_kept(self, message: FromEngine, error: OSError, *, needed: bool) -> None:
+        said = f"{message.type} {getattr(message, 'path', '')} was announced and cannot be kept: {error}"
+        reason = Reason.CRASHED if isinstance(error, FileNotFoundError) else Reason.NODE_DISK
+        self.post(Undelivered(needed=needed, reason=reason, message=said))
 
 
 def _failure(message: Failed) -> AttemptFailed:

@@ -60,7 +60,14 @@ class CacheFound:
     path: Path | None
 
 
-Event = EngineMessage | EngineStderr | EngineEnded | Lost | Undelivered | CacheFound
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PicturesDropped:
+    """The server wants these pictures, as (order, number), no more."""
+
+    pictures: tuple[tuple[str, int], ...]
+
+
+Event = EngineMessage | EngineStderr | EngineEnded | Lost | Undelivered | CacheFound | PicturesDropped
 
 
 class AttemptFailed(Exception):

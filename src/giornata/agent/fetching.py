@@ -2,11 +2,11 @@
 
 import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TypeVar, get_args
 
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.events import AttemptFailed
@@ -18,16 +18,20 @@ from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, LeaseLost, NotFound
 from giornata.domain.reasons import Reason
+from giornata.protocol.pictures import LeaseFile
 from giornata.protocol.pipe import InputFile, ResumePoint
 from giornata.protocol.uploads import Download
-from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
+from giornata.protocol.work import AnyLease, LeaseCheckpoint, LeaseInput
 
 log = logging.getLogger(__name__)
+
+F = TypeVar("F", LeaseInput, LeaseFile)
 
 AT_ONCE = 6
 # A link that is slower than this is of no use: a transfer that moves is waited for, but not for ever.
 LEAST_BYTES_PER_S = 2**16
-ROLES: tuple[Literal["instance", "class", "init_lora"], ...] = ("instance", "class", "init_lora")
+ROLES: tuple[str, ...] = get_args(InputFile.model_fields["role"].annotation)
+PICTURE_ROLE = "picture"
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
 # The checkpoint itself is bad or not there; the one before may do.
 BAD_BYTES = (BlobMismatch, BlobMissing, NotFound)
@@ -55,25 +59,44 @@ class Fetching:
         self._models = models
         self._monotonic_s, self._patience_s, self._check = monotonic_s, patience_s, check
 
-    def inputs(self, listed: tuple[LeaseInput, ...], job_dir: JobDir) -> tuple[InputFile, ...]:
-        """Fetch the inputs, several at a time. Hashes name the files, since users' names may not be file names."""
+    def inputs(self, listed: Sequence[LeaseInput], job_dir: JobDir) -> tuple[InputFile, ...]:
+        """Fetch the inputs of a job, several at a time."""
+        return self._fetched(listed, lambda item: self._placed(item, job_dir))
+
+    def files(self, listed: Sequence[LeaseFile], job_dir: JobDir, *, in_use: ExitStack) -> tuple[InputFile, ...]:
+        """Fetch the files that pictures are drawn with, several at a time.
+
+        Models are files of the machine's store, which keeps them until `in_use` is closed.
+        """
+
+        def fetch(item: LeaseFile) -> Path:
+            if item.role == PICTURE_ROLE:
+                return self._placed(item, job_dir)
+            model = self.model(item.name, item.download)
+            in_use.callback(model.close)
+            return model.path
+
+        return self._fetched(listed, fetch)
+
+    def _fetched(self, listed: Sequence[F], fetch: Callable[[F], Path]) -> tuple[InputFile, ...]:
+        """Fetch each distinct file once."""
         distinct = {each.download.sha256: each for each in listed}
-
-        def place(item: LeaseInput) -> None:
-            self._check()
-            target = job_dir.inputs / item.download.sha256
-            with _named(item.name):
-                self._cache.place(item.download, target, self._download)
-
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fetch") as pool:
-            futures = [pool.submit(place, item) for item in distinct.values()]
+            futures = {sha256: pool.submit(fetch, item) for sha256, item in distinct.items()}
             try:
-                for future in futures:
-                    future.result()
+                paths = {sha256: future.result() for sha256, future in futures.items()}
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return tuple(_input_file(each, job_dir.inputs / each.download.sha256) for each in listed)
+        return tuple(_input_file(each, paths[each.download.sha256]) for each in listed)
+
+    def _placed(self, item: LeaseInput | LeaseFile, job_dir: JobDir) -> Path:
+        """Put a file into the attempt's directory. A hash names it, since users' names may not be file names."""
+        self._check()
+        target = job_dir.inputs / item.download.sha256
+        with _named(item.name):
+            self._cache.place(item.download, target, self._download)
+        return target
 
     def model(self, name: str, what: Download) -> HeldFile:
         """Return a model file of the machine's store, fetched if need be. The caller closes it when the engine has
@@ -104,7 +127,7 @@ class Fetching:
     def _reject(self, step: int, message: str) -> None:
         log.warning("checkpoint of step %d rejected: %s", step, message)
 
-        def reject(lease: Lease) -> None:
+        def reject(lease: AnyLease) -> None:
             self._check()
             self._node.reject_checkpoint(lease, step, message)
 
@@ -141,7 +164,7 @@ class Fetching:
                 message = f"only {received_bytes} of {what.size_bytes} bytes have come in far too long a time"
                 raise AttemptFailed(Reason.NODE_DOWNLOAD, message)
 
-        def fetch(_: Lease) -> None:
+        def fetch(_: AnyLease) -> None:
             self._check()
             self._storage.download(what, path, progress=progress, part=part)
 
@@ -161,14 +184,8 @@ def _named(what: str, *, passing: tuple[type[GiornataError], ...] = ()) -> Itera
         raise AttemptFailed(reason, f"{what}: {type(error).__name__}: {error}") from error
 
 
-def _input_file(item: LeaseInput, path: Path) -> InputFile:
-    role = next((role for role in ROLES if role == item.role), ROLES[0])
-    return InputFile(
-        role=role,
-        path=path,
-        sha256=item.download.sha256,
-        name=item.name,
-        caption=item.caption,
-        repeats=item.repeats,
-        resolution=item.resolution,
-    )
+def _input_file(item: LeaseInput | LeaseFile, path: Path) -> InputFile:
+    said = {"role": item.role if item.role in ROLES else ROLES[0], "name": item.name}
+    if isinstance(item, LeaseInput):
+        said |= item.model_dump(include={"caption", "repeats", "resolution"})
+    return InputFile.model_validate({**said, "path": path, "sha256": item.download.sha256})

@@ -8,7 +8,7 @@ from typing import TypeVar
 from giornata.client.retry import Monotonic, Until, delays_s, never, persist
 from giornata.domain.attempt import must_stop
 from giornata.domain.errors import LeaseLost, Unauthenticated
-from giornata.protocol.work import Lease
+from giornata.protocol.work import AnyLease
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class LocalLease:
 
     def __init__(
         self,
-        lease: Lease,
+        lease: AnyLease,
         *,
         granted_at_s: float,
         monotonic_s: Monotonic,
@@ -95,7 +95,7 @@ class LeaseCalls:
         self._monotonic_s = monotonic_s
         self._sleep = sleep or held.wait
 
-    def once(self, call: Callable[[Lease], T]) -> T:
+    def once(self, call: Callable[[AnyLease], T]) -> T:
         """Make the call once. Raises LeaseLost without making it when the lease is lost."""
         self.held.check()
         try:
@@ -107,7 +107,7 @@ class LeaseCalls:
             self.held.lose(f"the token is no longer good: {error}")
             raise LeaseLost(str(error)) from error
 
-    def persist(self, call: Callable[[Lease], T], *, until: Until = never) -> T:
+    def persist(self, call: Callable[[AnyLease], T], *, until: Until = never) -> T:
         """Make the call until it succeeds, is refused, the lease is lost, or `until` has passed."""
         return persist(
             lambda: self.once(call),

@@ -1,7 +1,8 @@
 """The platform that a job comes from, as its attempt uses the platform.
 
-There are two platforms: the control plane over HTTP (`giornata.agent.control_plane`), and a folder or bucket without
-a server (`giornata.standalone.platform`).
+There are three platforms. Two are the control plane over HTTP: for a job (`giornata.agent.control_plane`), and for a
+lease of pictures (`giornata.agent.picture_platform`). The third is a folder or bucket without a server
+(`giornata.standalone.platform`).
 """
 
 import math
@@ -14,7 +15,17 @@ from typing import Protocol
 from giornata.agent.commands import Leaving, ServerCommands
 from giornata.agent.events import AttemptOutcome, Event
 from giornata.client.retry import Monotonic
-from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice, PhaseMessage, Progress, Start
+from giornata.protocol.pipe import (
+    ArtifactWritten,
+    CachePut,
+    CheckpointWritten,
+    Notice,
+    PhaseMessage,
+    PictureFailed,
+    PictureWritten,
+    Progress,
+    Start,
+)
 from giornata.protocol.work import Heartbeat
 
 LONGEST_PHASE = 64
@@ -24,13 +35,17 @@ MOST_MODELS = 32
 
 @dataclass(slots=True, kw_only=True)
 class AttemptProgress:
-    """The progress of an attempt. The attempt's loop writes, the heartbeat thread reads: each assignment is whole."""
+    """The progress of an attempt. The attempt's loop writes, the heartbeat thread reads: each assignment is whole.
+
+    `pictures_left`: pictures of the lease that the engine has still to draw; None for a job.
+    """
 
     phase: str = "fetching"
     step: int = 0
     total_steps: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     artifacts: tuple[str, ...] = ()
+    pictures_left: int | None = None
 
     def heartbeat(self, *, engine_pid: int | None, held_models: tuple[str, ...]) -> Heartbeat:
         """The body of the next heartbeat. Metrics that are not finite have no JSON and are left out."""
@@ -105,6 +120,10 @@ class Platform(Protocol):
     def upload(self, message: CheckpointWritten | ArtifactWritten | CachePut, path: Path) -> None:
         """Queue a file for upload. The file at `path` belongs to the platform from now on. Never
         blocks. An OSError means that the file cannot be kept."""
+
+    def picture(self, message: PictureWritten | PictureFailed, path: Path | None) -> None:
+        """Queue a picture's result. The file at `path` belongs to the platform from now on; a picture that was
+        blocked or failed has none. Never blocks."""
 
     def is_idle(self) -> bool:
         """Return True when every upload has arrived, or was given up."""

@@ -12,8 +12,9 @@ from giornata.client.retry import Until
 from giornata.domain.errors import GiornataError, LeaseLost
 from giornata.domain.log_patterns import find_blame
 from giornata.domain.reasons import Reason
+from giornata.protocol.pictures import PictureLease
 from giornata.protocol.pipe import FaultLine
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease, ReleaseAttempt
+from giornata.protocol.work import AnyLease, CompleteAttempt, FailAttempt, ReleaseAttempt
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class OutcomeReport:
         self._calls.persist(lambda lease: self._node.release(lease, report), until=until)
 
 
-def explained(outcome: AttemptOutcome, lines: Sequence[str], lease: Lease) -> AttemptOutcome:
+def explained(outcome: AttemptOutcome, lines: Sequence[str], lease: AnyLease) -> AttemptOutcome:
     """Return the outcome. A crash without a known reason gets the reason that the lines give, and the line itself.
 
     What was judged already, by the engine or by the node, stands.
@@ -103,8 +104,12 @@ def explained(outcome: AttemptOutcome, lines: Sequence[str], lease: Lease) -> At
     )
 
 
-def texts_of(lease: Lease) -> Iterator[str]:
-    """Yield every text that the user has written: prompts, names, captions."""
+def texts_of(lease: AnyLease) -> Iterator[str]:
+    """Yield every text that users have written: prompts, names, captions."""
+    if isinstance(lease, PictureLease):
+        for picture in lease.pictures:
+            yield from _strings(picture.params)
+        return
     yield lease.job_name
     yield from _strings(lease.spec)
     for each in lease.inputs:

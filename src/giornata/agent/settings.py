@@ -9,7 +9,9 @@ from pathlib import Path
 from giornata.agent.engines import KernelDir
 from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
-from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, spec_type
+from giornata.protocol.generation.specs import GENERATE_KIND
+from giornata.protocol.specs import CANARY_KIND, KINDS, ORDER_KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS
+from giornata.protocol.work import NODE_KINDS
 
 GIB = 2**30
 LEAST_KEY_LETTERS = 32
@@ -22,15 +24,21 @@ def draw_node_id() -> str:
 
 
 def engine_command(
-    kinds: Sequence[str], *, threads: int, device: str, model_cache_bytes: int | None = None, places: int = 1
+    kinds: Sequence[str],
+    *,
+    threads: int,
+    device: str,
+    model_cache_bytes: int | None = None,
+    places: int = 1,
+    engine: tuple[str, ...] = BUILT_IN,
 ) -> tuple[str, ...]:
-    """Return the command line of the built-in engine.
+    """Return the command line of the built-in engine, or of another `engine` that understands the same options.
 
     Without `model_cache_bytes` the engine keeps all models that it fetches. Up to `places` jobs may share a batch.
     """
     bound = () if model_cache_bytes is None else ("--model-cache-bytes", str(model_cache_bytes))
     return (
-        *(*BUILT_IN, "--kinds", ",".join(kinds)),
+        *(*engine, "--kinds", ",".join(kinds)),
         *("--threads", str(threads), "--device", device, "--places", str(places)),
         *bound,
     )
@@ -67,11 +75,12 @@ def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, wh
         for kind in kinds
         if kind.startswith(OWN_KIND_PREFIX) and kind not in workloads
     ]
-    known = f"there are {', '.join(KINDS)}; one of your own starts with {OWN_KIND_PREFIX}"
+    of_nodes = [kind for kind in KINDS if kind not in ORDER_KINDS or kind == GENERATE_KIND]
+    known = f"there are {', '.join(of_nodes)}; one of your own starts with {OWN_KIND_PREFIX}"
     return found + [
         Fault(where=where, message=f"there is no kind {kind!r}", hint=known)
         for kind in kinds
-        if spec_type(kind) is None and kind not in workloads
+        if kind not in (*of_nodes, *PLATFORM_KINDS, *workloads) and not kind.startswith(OWN_KIND_PREFIX)
     ]
 
 
@@ -106,14 +115,16 @@ class AgentSettings(AttemptSettings):
     fleet: str = "local"
     instance_id: str | None = None  # what the provider calls the container or process
     price_micro_usd_per_hour: int = 0
-    kinds: tuple[str, ...] = ("train",)
+    kinds: tuple[str, ...] = NODE_KINDS
     workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    engine: tuple[str, ...] = BUILT_IN  # starts the engine of all kinds but one's own
     threads: int = 1
     model_cache_bytes: int = 100 * 2**30
     shared_compile_cache: bool = False
     compile_cache_key: str | None = field(default=None, repr=False)
     device: str = "auto"
     places: int = 1
+    max_pictures: int = 16  # of one lease
     claim_wait_s: float = 5.0
     companion_every_s: float = 2.0  # between two claims for jobs that may join those at work
     join_for_s: float = 3600.0  # after the first job of a batch; then it has to become empty, for others wait as well
@@ -137,6 +148,7 @@ class AgentSettings(AttemptSettings):
             device=self.device,
             model_cache_bytes=self.model_cache_bytes,
             places=self.places,
+            engine=self.engine,
         )
         return dict.fromkeys(kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 

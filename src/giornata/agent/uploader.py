@@ -19,7 +19,7 @@ from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, Giornat
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice
 from giornata.protocol.uploads import FileToUpload, RenewParts, UploadRequest, UploadTicket
-from giornata.protocol.work import CommitArtifact, CommitCache, CommitCheckpoint, Lease, NoticeReport
+from giornata.protocol.work import AnyLease, CommitArtifact, CommitCache, CommitCheckpoint, NoticeReport
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class AttemptUploader:
             elif error is not None:
                 log.warning("%s could not be delivered: %s", what, error)
                 message = f"{what} could not be delivered: {type(error).__name__}: {error}"
-                self._post(Undelivered(needed=needed, reason=_reason_of(error), message=message))
+                self._post(Undelivered(needed=needed, reason=reason_of_delivery(error), message=message))
 
         self._queue.put(QueuedTask(what=what, run=run, ended=ended, path=path, replaces=replaces))
 
@@ -132,7 +132,7 @@ class AttemptUploader:
             )
         return _Uploaded(sha256=wanted.sha256, size_bytes=wanted.size_bytes, upload_id=ticket.upload_id, etags=etags)
 
-    def _ticket(self, lease: Lease, wanted: FileToUpload) -> UploadTicket:
+    def _ticket(self, lease: AnyLease, wanted: FileToUpload) -> UploadTicket:
         return self._node.request_uploads(lease, UploadRequest(files=(wanted,))).items[0]
 
     def _renew(self, ticket: UploadTicket, numbers: list[int]) -> UploadTicket:
@@ -144,7 +144,7 @@ class AttemptUploader:
         if self._queue.is_stopped:
             raise LeaseLost("the attempt has ended")
 
-    def _commit(self, lease: Lease, message: FileMessage, done: _Uploaded) -> None:
+    def _commit(self, lease: AnyLease, message: FileMessage, done: _Uploaded) -> None:
         said = {
             "sha256": done.sha256,
             "size_bytes": done.size_bytes,
@@ -172,7 +172,7 @@ def _describe(message: FileMessage) -> str:
             return f"cache entry {message.key}"
 
 
-def _reason_of(error: Exception) -> Reason:
+def reason_of_delivery(error: Exception) -> Reason:
     """Return the reason of a failed delivery. A file that breaks the protocol is the workload's fault."""
     if isinstance(error, ValidationError | FileNotFoundError):
         return Reason.CRASHED

@@ -63,7 +63,7 @@ KindOption = Annotated[
     typer.Option(
         "--kind",
         metavar="KIND",
-        help="Kind of job that the node takes; may be repeated. [default: train]",
+        help="Kind of job that the node takes; may be repeated. [default: train, generate]",
         show_default=False,
     ),
 ]

@@ -15,8 +15,10 @@ from giornata.client.problems import raise_for_problem
 from giornata.domain.errors import Unavailable
 from giornata.protocol.model import Message, Reply
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
+from giornata.protocol.pictures import PictureResults, PictureResultsReply, PictureUploads, PictureUploadUrls
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
+    AnyLease,
     AttemptEnded,
     CacheReply,
     Claim,
@@ -29,7 +31,6 @@ from giornata.protocol.work import (
     FailAttempt,
     Heartbeat,
     HeartbeatReply,
-    Lease,
     LogLines,
     MetricBatch,
     NoticeReport,
@@ -74,62 +75,70 @@ class NodeClient:
         token = self._key()
         return self._send("POST", "/v1/node/checks", checks, ChecksNoted, token=token, timeout_s=self._timeout_s)
 
-    def heartbeat(self, lease: Lease, beat: Heartbeat) -> HeartbeatReply:
+    def heartbeat(self, lease: AnyLease, beat: Heartbeat) -> HeartbeatReply:
         """Renew the lease. A beat that waits longer than the time between beats is worth less than the next."""
         timeout_s = min(self._timeout_s, max(1.0, lease.renew_every_s))
         return self._attempt(lease, "heartbeat", beat, HeartbeatReply, timeout_s=timeout_s)
 
-    def log(self, lease: Lease, lines: LogLines) -> None:
+    def log(self, lease: AnyLease, lines: LogLines) -> None:
         """Append to the job's log; repeating the same lines adds nothing."""
         self._attempt(lease, "log", lines, Reply)
 
-    def metrics(self, lease: Lease, batch: MetricBatch) -> None:
+    def metrics(self, lease: AnyLease, batch: MetricBatch) -> None:
         """Record metrics of the attempt by step."""
         self._attempt(lease, "metrics", batch, Reply)
 
-    def notice(self, lease: Lease, report: NoticeReport) -> None:
+    def notice(self, lease: AnyLease, report: NoticeReport) -> None:
         """Put something into the job's events."""
         self._attempt(lease, "notice", report, Reply)
 
-    def request_uploads(self, lease: Lease, request: UploadRequest) -> UploadReply:
+    def request_uploads(self, lease: AnyLease, request: UploadRequest) -> UploadReply:
         """Ask where to put files."""
         return self._attempt(lease, "uploads", request, UploadReply)
 
-    def renew_upload(self, lease: Lease, upload_id: str, parts: RenewParts) -> UploadTicket:
+    def renew_upload(self, lease: AnyLease, upload_id: str, parts: RenewParts) -> UploadTicket:
         """Ask for fresh URLs of an upload under way."""
         return self._attempt(lease, f"uploads/{quote(upload_id, safe='')}/urls", parts, UploadTicket)
 
-    def commit_checkpoint(self, lease: Lease, commit: CommitCheckpoint) -> Committed:
+    def commit_checkpoint(self, lease: AnyLease, commit: CommitCheckpoint) -> Committed:
         """Make an uploaded checkpoint exist."""
         return self._attempt(lease, "checkpoints", commit, Committed, timeout_s=COMMIT_TIMEOUT_S)
 
-    def reject_checkpoint(self, lease: Lease, step: int, message: str) -> None:
+    def reject_checkpoint(self, lease: AnyLease, step: int, message: str) -> None:
         """Say that a committed checkpoint's bytes do not hold."""
         body = _Rejection(message=message[:LONGEST_REASON])
         self._attempt(lease, f"checkpoints/{step}/reject", body, Reply, timeout_s=COMMIT_TIMEOUT_S)
 
-    def commit_artifact(self, lease: Lease, commit: CommitArtifact) -> Committed:
+    def commit_artifact(self, lease: AnyLease, commit: CommitArtifact) -> Committed:
         """Make an uploaded artifact exist."""
         return self._attempt(lease, "artifacts", commit, Committed, timeout_s=COMMIT_TIMEOUT_S)
 
-    def get_cache(self, lease: Lease, key: str) -> CacheReply:
+    def get_cache(self, lease: AnyLease, key: str) -> CacheReply:
         """Look up the cache entry that an earlier job of the project stored under this key."""
         return self._attempt(lease, f"cache/{quote(key, safe='')}", None, CacheReply, method="GET")
 
-    def commit_cache(self, lease: Lease, key: str, commit: CommitCache) -> Committed:
+    def commit_cache(self, lease: AnyLease, key: str, commit: CommitCache) -> Committed:
         """Leave an uploaded file under this key; the first one stands."""
         path = f"cache/{quote(key, safe='')}"
         return self._attempt(lease, path, commit, Committed, method="PUT", timeout_s=COMMIT_TIMEOUT_S)
 
-    def complete(self, lease: Lease, report: CompleteAttempt) -> AttemptEnded:
+    def picture_uploads(self, lease: AnyLease, request: PictureUploads) -> PictureUploadUrls:
+        """Ask where to put drawn pictures. Pictures that nobody wants any more get no URL."""
+        return self._attempt(lease, "picture-uploads", request, PictureUploadUrls)
+
+    def report_pictures(self, lease: AnyLease, results: PictureResults) -> PictureResultsReply:
+        """Report pictures that are uploaded, blocked or failed; repeating the report changes nothing."""
+        return self._attempt(lease, "pictures", results, PictureResultsReply, timeout_s=COMMIT_TIMEOUT_S)
+
+    def complete(self, lease: AnyLease, report: CompleteAttempt) -> AttemptEnded:
         """Report that the job is done."""
         return self._attempt(lease, "complete", report, AttemptEnded)
 
-    def fail(self, lease: Lease, report: FailAttempt) -> AttemptEnded:
+    def fail(self, lease: AnyLease, report: FailAttempt) -> AttemptEnded:
         """The attempt cannot go on."""
         return self._attempt(lease, "fail", report, AttemptEnded)
 
-    def release(self, lease: Lease, report: ReleaseAttempt) -> AttemptEnded:
+    def release(self, lease: AnyLease, report: ReleaseAttempt) -> AttemptEnded:
         """Give the job back to the queue."""
         return self._attempt(lease, "release", report, AttemptEnded)
 
@@ -138,7 +147,7 @@ class NodeClient:
 
     def _attempt(
         self,
-        lease: Lease,
+        lease: AnyLease,
         path: str,
         body: Message | None,
         reply: type[R],

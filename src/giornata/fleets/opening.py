@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from giornata.control.ports.fleet import FleetDriver, Instance
 from giornata.control.ports.identities import NoIdentities, WorkloadIdentities, WorkloadIdentity
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, install_hint
+from giornata.protocol.work import NODE_KINDS
 
 FLEET = "GIORNATA_FLEET"
 KINDS = "GIORNATA_KINDS"
@@ -33,7 +34,7 @@ class NodeWork:
     """The work of a fleet's nodes. `workloads` has the command line of each kind of one's own that is among
     `kinds`."""
 
-    kinds: tuple[str, ...] = ("train",)
+    kinds: tuple[str, ...] = NODE_KINDS
     places: int = 1
     workloads: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,9 +46,9 @@ class NodeWork:
     def missing_in(self, variables: Mapping[str, str]) -> tuple[str, ...]:
         """Return, as NAME='VALUE', the variables that such nodes lack for the table's kinds and number of jobs.
 
-        A node without these variables takes `train`, one job at a time.
+        A node without these variables takes the kinds of `NODE_KINDS`, one job at a time.
         """
-        kinds, places = _read(variables.get(KINDS, '["train"]')), _read(variables.get(PLACES, "1"))
+        kinds, places = _read(variables.get(KINDS, json.dumps(NODE_KINDS))), _read(variables.get(PLACES, "1"))
         told = self.environment("")
         lacking = {
             KINDS: not isinstance(kinds, list) or not set(self.kinds) <= set(map(str, kinds)),

@@ -48,12 +48,14 @@ class LeaseFile(Reply):
 class PictureLease(Reply):
     """Pictures of one batch key, of any orders, for as long as the lease is renewed.
 
+    `base_key` names their base model: a node that holds the model says so in its claims (`held_models`).
     The token, renewal (`POST …/heartbeat`) and ends (`complete`, `fail`, `release`) are those of an attempt.
     """
 
     attempt_id: str
     token: str
     batch_key: str
+    base_key: str = ""
     lease_s: float
     renew_every_s: float
     pictures: tuple[LeasedPicture, ...]
@@ -106,7 +108,11 @@ class PictureResults(Message):
 
 
 class PictureResultsReply(Reply):
-    """`accepted`: results that stand now. `dropped`: pictures of this lease that nobody wants any more."""
+    """`accepted`: results that stand now. `dropped`: pictures of this lease that nobody wants any more.
+
+    `left`: pictures that the lease still has to draw; the node draws no other. None: the server does not say.
+    """
 
     accepted: tuple[PictureId, ...] = ()
     dropped: tuple[PictureId, ...] = ()
+    left: tuple[PictureId, ...] | None = None

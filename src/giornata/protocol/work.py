@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints, field_validator
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
+from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.model import (
     ArtifactName,
     Count,
@@ -25,6 +26,8 @@ from giornata.protocol.secrets import Confidential
 from giornata.protocol.uploads import Download
 
 MAX_WAIT_S = 30
+NODE_KINDS: tuple[str, ...] = ("train", GENERATE_KIND)
+"""The kinds that a node takes unless it is told others."""
 ModelKey = Annotated[str, StringConstraints(max_length=2048)]
 
 
@@ -116,6 +119,10 @@ class Lease(Reply):
     )
 
 
+AnyLease = Lease | PictureLease
+"""A lease of a job or of pictures. Both have an attempt's id, its token, and the times of renewal."""
+
+
 class ClaimReply(Reply):
     """A lease, or why there is none."""
 
@@ -126,6 +133,11 @@ class ClaimReply(Reply):
     )
     detail: str | None = None
     drain: bool = Field(False, description="The node should leave.")
+
+    @property
+    def granted(self) -> AnyLease | None:
+        """The lease of either sort, if the reply brings one."""
+        return self.lease or self.picture_lease
 
 
 class Order(StrEnum):

@@ -176,6 +176,12 @@ class StoragePlatform:
                 if name in self._step_artifacts:
                     deliver({name: path}, self.deps.out, mode=self.deps.results_mode)
 
+    def picture(self, message: pipe.PictureWritten | pipe.PictureFailed, path: Path | None) -> None:
+        """Refuse the picture: a run's results are artifacts."""
+        self.log_line(f"the engine announced picture {message.number} of {message.order_id} in a run that draws none")
+        if path is not None:
+            path.unlink()
+
     def out_of_time(self, outcome: AttemptOutcome) -> AttemptOutcome:
         """Give up the uploads that are left. Results on this disk are whole without them."""
         for what in self._uploads.pending():

@@ -281,6 +281,17 @@ def test_leases_that_fall_silent_again_and_again_fail_their_picture(studio: Stud
     assert studio.shop.job(order_id)["state"] == "failed"
 
 
+def test_a_report_tells_which_pictures_the_lease_still_has_to_draw(studio: Studio) -> None:
+    gone, stays = studio.order(2), studio.order(3)
+    lease = studio.lease(1)
+    first = next(number for number, each in enumerate(lease.pictures) if each.order_id == stays)
+    cancel(studio.ctx, OWNER, gone)
+    reply = studio.draw(lease, first)
+    assert reply.left is not None
+    assert {(each.order_id, each.number) for each in reply.left} == {(stays, 1), (stays, 2)}
+    assert reply.dropped == ()
+
+
 def test_a_canceled_order_ends_its_pictures_and_the_rest_of_the_lease_goes_on(studio: Studio) -> None:
     gone, stays = studio.order(2), studio.order(2)
     lease = studio.lease(1)

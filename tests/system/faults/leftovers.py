@@ -5,12 +5,14 @@ from pathlib import Path
 import sqlalchemy as sa
 from tests.system.faults.ground import Ground
 
-from giornata.agent.work_dir import WorkDir
+from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY, WorkDir
 from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
 from giornata.control.storage.collect import collect
+from giornata.domain.picture import picture_key
 from giornata.store import schema
 
+PICTURES_WITH_A_FILE = sa.select(schema.pictures).where(schema.pictures.c.sha256.is_not(None))
 REFERRERS = (schema.dataset_items, schema.checkpoints, schema.artifacts, schema.caches)
 
 
@@ -28,7 +30,9 @@ def left_in_storage(data: Path, ground: Ground) -> list[str]:
             left += [f"upload {row.id}" for row in ask(sa.select(schema.uploads.c.id))]
             known = {row.key for row in ask(sa.select(schema.blobs.c.key))}
             hashes = {row.sha256 for row in ask(sa.select(schema.blobs.c.sha256))}
+            drawn = {picture_key(row.project_id, row.lease, row.sha256) for row in ask(PICTURES_WITH_A_FILE)}
             wanted = {row.sha256 for table in REFERRERS for row in ask(sa.select(table.c.sha256))}
+    known |= drawn
     stored = ground.storage(data).contents()
     left += [f"{name} is in storage" for name in stored if not any(name.endswith(key) for key in known)]
     left += [f"{len(stored)} objects for {len(known)} blobs"] if len(stored) != len(known) else []
@@ -36,8 +40,9 @@ def left_in_storage(data: Path, ground: Ground) -> list[str]:
 
 
 def left_on_disk(work_dir: Path) -> list[str]:
-    """Files besides the cache's, once the next process of the node has been there."""
+    """Files that are not shared by leases, once the next process of the node has been there."""
     WorkDir(work_dir).close()
     hidden = [path for path in (work_dir / "cache").rglob(".*") if path.is_file()]
-    others = [path for path in work_dir.rglob("*") if path.is_file() and work_dir / "cache" not in path.parents]
+    shared = {work_dir / CACHE_DIRECTORY, work_dir / MODEL_DIRECTORY}
+    others = [path for path in work_dir.rglob("*") if path.is_file() and shared.isdisjoint(path.parents)]
     return [f"{path} is on the node's disk" for path in (*hidden, *others)]

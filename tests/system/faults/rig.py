@@ -26,12 +26,14 @@ from tests.system.faults.leftovers import left_in_storage, left_on_disk
 from tests.system.faults.processes import CLEAN, RunningNode, RunningServer, free_port
 from tests.system.faults.scenario import KIND, Scenario
 
+from giornata.agent.settings import BUILT_IN
 from giornata.client import Client
 from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import Attempt
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 ENGINE = (sys.executable, str(SCRIPTS / "gate_engine.py"))
+DRAW_ENGINE = (sys.executable, str(SCRIPTS / "draw_engine.py"))
 # Made unusable or killed by a test, or told to leave before it had begun to listen.
 UNUSABLE = 78
 FINE = {0, UNUSABLE, -signal.SIGKILL, -signal.SIGTERM}
@@ -102,18 +104,19 @@ class Rig:
         self,
         *,
         engine: tuple[str, ...] = ENGINE,
+        built_in: tuple[str, ...] = BUILT_IN,
         work_dir: Path | None = None,
         prefix: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> RunningNode:
-        """Another node, on a machine of its own. It is not waited for."""
+        """Another node, on a machine of its own. It is not waited for. `built_in` is what its built-in engine is."""
         number = len(self.nodes)  # none is ever taken away
         machine_id, mark = f"machine-{number}", secrets.token_hex(12)
         work_dir = work_dir or self.folder / f"node-{number}"
         given = {
             **{"url": self.control.url, "key": self.node_key, "machine_id": machine_id, "name": machine_id},
-            **{"work_dir": str(work_dir), "kinds": [], "workloads": {KIND: engine}},
+            **{"work_dir": str(work_dir), "kinds": [], "workloads": {KIND: engine}, "engine": built_in},
             **{"stop_grace_s": 1.0, "transfer_patience_s": 20.0, "fail_drain_s": 5.0},
             **{"claim_wait_s": 1.0, **settings},
         }
@@ -130,6 +133,10 @@ class Rig:
         node = RunningNode(machine_id=machine_id, mark=mark, work_dir=work_dir, log=log, process=process)
         self.nodes.append(node)
         return node
+
+    def start_drawing_node(self, **settings: Any) -> RunningNode:
+        """Another node, which draws pictures without a model and takes no jobs."""
+        return self.start_node(**{"kinds": ["generate"], "workloads": {}, "built_in": DRAW_ENGINE} | settings)
 
     def await_end_on(self, job_id: str, node: RunningNode) -> Attempt:
         """The attempt of that node, once it has ended."""

@@ -21,7 +21,9 @@ from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
 
-COUNT_ENGINE = Path(__file__).parents[2] / "system" / "scripts" / "count_engine.py"
+SCRIPTS = Path(__file__).parents[2] / "system" / "scripts"
+COUNT_ENGINE = SCRIPTS / "count_engine.py"
+DRAW_ENGINE = SCRIPTS / "draw_engine.py"
 
 NodeFactory = Callable[..., "Node"]
 
@@ -74,8 +76,8 @@ class Node:
         return self.agent.run()
 
     def left_behind(self) -> list[str]:
-        """What is still in the work directory, the cache of inputs excepted."""
-        return [path.name for path in self.work_dir.iterdir() if path.name not in {"cache", "compiled"}]
+        """What is still in the work directory, but for what leases share."""
+        return [path.name for path in self.work_dir.iterdir() if path.name not in {"cache", "compiled", "models"}]
 
 
 @pytest.fixture
@@ -93,13 +95,25 @@ def node(api: FakeNodeApi, tmp_path: Path) -> Iterator[NodeFactory]:
         if script is not None:
             path = tmp_path / "engine.py"
             path.write_text(PRELUDE + script)
-        made.append(Node(api, tmp_path / "work", {"x-count": (sys.executable, str(path))}, **settings))
+        workloads = settings.pop("workloads", {"x-count": (sys.executable, str(path))})
+        made.append(Node(api, tmp_path / "work", workloads, **settings))
         return made[-1]
 
     yield make
     for each in made:
         each.agent.engines.stop()
         each.http.close()
+
+
+@pytest.fixture
+def drawing(node: NodeFactory) -> NodeFactory:
+    """Makes a node that draws pictures, without a model."""
+
+    def make(**settings: Any) -> Node:
+        of_pictures = {"kinds": ("generate",), "workloads": {}, "engine": (sys.executable, str(DRAW_ENGINE))}
+        return node(**of_pictures | settings)
+
+    return make
 
 
 PRELUDE = """

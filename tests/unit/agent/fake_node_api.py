@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ import httpx
 
 PROBLEM = {"content-type": "application/problem+json"}
 Answer = Callable[[httpx.Request], httpx.Response]
+PictureKey = tuple[str, int]
 
 
 def problem(status: int, code: str, detail: str = "") -> Answer:
@@ -56,6 +57,23 @@ def lease(kind: str = "x-count", *, spec: dict[str, Any] | None = None, **fields
     }
 
 
+def picture_lease(*prompts: str, attempt: int = 1, **fields: Any) -> dict[str, Any]:
+    """A lease of pictures 0, 1, … of order job_N with these prompts; the seed of a picture is its number."""
+    pictures = [
+        {"order_id": f"job_{attempt}", "number": number, "params": {"prompt": prompt, "seed": number}}
+        for number, prompt in enumerate(prompts)
+    ]
+    return {
+        "attempt_id": f"att_{attempt}",
+        "token": f"token-{attempt}",
+        "batch_key": "b",
+        "lease_s": 20.0,
+        "renew_every_s": 0.05,
+        "pictures": pictures,
+        **fields,
+    }
+
+
 @dataclass
 class Call:
     route: str
@@ -66,6 +84,7 @@ class Call:
 @dataclass
 class FakeNodeApi:
     leases: list[dict[str, Any]] = field(default_factory=list)
+    picture_leases: list[dict[str, Any]] = field(default_factory=list)
     answers: dict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     always: dict[str, Answer] = field(default_factory=dict)
     hooks: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -75,6 +94,9 @@ class FakeNodeApi:
     checkpoints: dict[int, bytes] = field(default_factory=dict)
     artifacts: dict[str, bytes] = field(default_factory=dict)
     caches: dict[str, str] = field(default_factory=dict)
+    pictures: dict[PictureKey, list[bytes | None]] = field(default_factory=lambda: defaultdict(list))
+    unwanted: set[PictureKey] = field(default_factory=set)
+    left: list[PictureKey] | None = None
     order: str = "continue"
     base_url: str = "http://server"
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -122,6 +144,8 @@ class FakeNodeApi:
     def _answer(self, method: str, route: str, body: dict[str, Any]) -> httpx.Response:
         first, *rest = route.split("/")
         match first, *rest:
+            case ["claim"] if body["max_pictures"] and self.picture_leases:
+                return _json({"picture_lease": self.picture_leases.pop(0)})
             case ["claim"]:
                 return _json(
                     {"lease": self.leases.pop(0)} if self.leases else {"reason": "empty-queue", "drain": True}
@@ -131,6 +155,11 @@ class FakeNodeApi:
                 return _json(reply)
             case ["uploads"]:
                 return _json({"items": [self._ticket(each) for each in body["files"]]})
+            case ["picture-uploads"]:
+                wanted = [each for each in body["pictures"] if _key(each) not in self.unwanted]
+                return _json({"uploads": [self._picture_upload(each) for each in wanted]})
+            case ["pictures"]:
+                return self._report(body)
             case ["checkpoints"]:
                 self.checkpoints[body["step"]] = self._committed(body)
             case ["artifacts"]:
@@ -153,6 +182,23 @@ class FakeNodeApi:
         put = self._signed("PUT", f"upload/{upload_id}")
         return {"sha256": file["sha256"], "exists": False, "upload_id": upload_id, "put": put}
 
+    def _picture_upload(self, picture: dict[str, Any]) -> dict[str, Any]:
+        put = self._signed("PUT", f"upload/{picture['sha256']}")
+        return {"order_id": picture["order_id"], "number": picture["number"], "url": put["url"], "headers": {}}
+
+    def _report(self, body: dict[str, Any]) -> httpx.Response:
+        """Take the pictures if the bytes of all are there, as the server does."""
+        wanted = [each for each in body["drawn"] if _key(each) not in self.unwanted]
+        contents = {_key(each): each["sha256"] and self.uploads.get(each["sha256"], b"") for each in wanted}
+        for each in wanted:
+            if each["sha256"] and hashlib.sha256(contents[_key(each)]).hexdigest() != each["sha256"]:
+                return httpx.Response(409, json={"code": "blob-missing", "detail": "not there"}, headers=PROBLEM)
+        for key, content in contents.items():
+            self.pictures[key].append(content)
+        taken = [*contents, *(_key(each) for each in body["failed"])]
+        reply = {"accepted": _ids(taken), "dropped": _ids(sorted(self.unwanted))}
+        return _json(reply if self.left is None else reply | {"left": _ids(self.left)})
+
     def _signed(self, method: str, path: str) -> dict[str, Any]:
         expires_at = datetime.now(UTC) + timedelta(hours=1)
         url = f"{self.base_url}/storage/{path}"
@@ -174,6 +220,14 @@ class FakeNodeApi:
             return httpx.Response(200, headers={"etag": '"e"'})
         content = self.blobs.get(name)
         return httpx.Response(404) if content is None else httpx.Response(200, stream=httpx.ByteStream(content))
+
+
+def _key(picture: dict[str, Any]) -> PictureKey:
+    return picture["order_id"], picture["number"]
+
+
+def _ids(keys: Iterable[PictureKey]) -> list[dict[str, Any]]:
+    return [{"order_id": order_id, "number": number} for order_id, number in keys]
 
 
 def _json(body: dict[str, Any]) -> httpx.Response:

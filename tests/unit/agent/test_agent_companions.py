@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from fake_node_api import lease
 
-from giornata.agent.claiming import Claiming, Companions, SentClaim, wanted_key
+from giornata.agent.claiming import Claiming, Companions, FurtherWork, JoiningJob, SentClaim, wanted_key
 from giornata.agent.engine_process import EngineProcess
 from giornata.protocol.pipe import Seats
 from giornata.protocol.work import ClaimReply, Lease
@@ -31,6 +31,7 @@ def wanted(seats: Seats | None, engaged: tuple[str, ...], *, places: int = 8, al
     return wanted_key(cast(EngineProcess, engine), engaged, places=places)
 
 
+JOINING = JoiningJob(joint_key="k")
 TWO_FREE = Seats(key="k", free=2, attempts=("a", "b"))
 
 
@@ -74,8 +75,8 @@ class Asking:
     def fresh_delays(self) -> Iterator[float]:
         return itertools.repeat(60.0)
 
-    def ask(self, key: str | None) -> SentClaim:
-        return SentClaim(claim=cast(Any, key), sent_at_s=self.now_s)
+    def ask(self, wanted: FurtherWork | None) -> SentClaim:
+        return SentClaim(claim=cast(Any, wanted), sent_at_s=self.now_s)
 
     def send(self, asked: SentClaim) -> ClaimReply:
         self.asked_at_s.append(self.now_s)
@@ -84,9 +85,9 @@ class Asking:
     def pause_s(self, companions: Companions) -> float:
         """How long it takes from this claim to the next."""
         begun_s = self.now_s
-        assert companions.ask("k") is not None
+        assert companions.ask(JOINING) is not None
         while companions.due_in_s > 0:
-            assert companions.ask("k") is None
+            assert companions.ask(JOINING) is None
             self.now_s += 0.1
         return self.now_s - begun_s
 

@@ -6,6 +6,7 @@ from conftest import NodeFactory
 from fake_node_api import AWAY, FakeNodeApi, lease, problem
 
 from giornata.agent.claiming import ExitCode
+from giornata.agent.settings import faults_of_kinds
 from giornata.domain.errors import InvalidInput
 
 
@@ -57,3 +58,9 @@ def test_the_order_to_leave_before_the_engine_has_the_job_gives_it_back(api: Fak
     assert made.run() == ExitCode.DONE
     assert api.routes() == ["claim", "release"]
     assert api.bodies("release")[0]["reason"] == "preempted"
+
+
+def test_orders_of_pictures_are_no_kinds_of_a_node_but_their_pictures_are() -> None:
+    assert faults_of_kinds(("train", "generate", "canary"), {}) == []
+    [fault] = faults_of_kinds(("grid",), {})
+    assert "there are train, pretrain, generate;" in fault.hint

@@ -218,7 +218,7 @@ def test_what_the_servers_own_variables_say_of_nodes_is_not_for_a_fleet(tmp_path
     )
     environment = open_fleet("here", LocalOptions(gpus=0), dependencies).environment
     assert "GIORNATA_WORKLOADS" not in environment, "its nodes would take jobs that the table does not name"
-    assert (environment["GIORNATA_KINDS"], environment["HF_HOME"]) == ('["train"]', "/models")
+    assert (environment["GIORNATA_KINDS"], environment["HF_HOME"]) == ('["train", "generate"]', "/models")
 
 
 def test_how_a_process_ended_is_told_with_the_last_line_that_it_wrote(tmp_path):

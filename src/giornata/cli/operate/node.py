@@ -159,6 +159,7 @@ def agent_settings_of(settings: Settings, place: InstancePlace | None = None) ->
         compile_cache_key=settings.compile_cache_key,
         device=settings.device,
         places=settings.places,
+        max_pictures=settings.max_pictures_per_lease,
         join_for_s=settings.batch_join_window_s,
         grace_s=settings.shutdown_grace_s,
         stall_s=settings.stall_timeout_s,

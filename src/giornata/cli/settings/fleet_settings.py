@@ -8,6 +8,7 @@ from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.money import MICRO_USD
 from giornata.domain.node_checks import NodeThresholds
 from giornata.domain.scaling_windows import parse_window
+from giornata.protocol.work import NODE_KINDS
 
 FleetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 DEFAULT = ScalingPolicy()
@@ -156,7 +157,7 @@ class FleetTable(_Table):
     """The table `[fleets.NAME]` of the settings file."""
 
     driver: str = Field(description="Driver of the fleet: local, static, salad, kubernetes or skypilot.")
-    kinds: tuple[str, ...] = Field(("train",), min_length=1, description="Kinds of job that the fleet's nodes take.")
+    kinds: tuple[str, ...] = Field(NODE_KINDS, min_length=1, description="Kinds of job that the fleet's nodes take.")
     places: int = Field(1, ge=1, le=64, description="Number of jobs that one node may train in one batch.")
     vram_bytes: int | None = Field(
         None,

@@ -17,6 +17,8 @@ from pydantic_settings import (
 from giornata.cli.settings.fleet_settings import FleetName, FleetTable
 from giornata.domain.datasets import MAX_DATASET_ITEMS
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.pictures import MOST_PICTURES
+from giornata.protocol.work import NODE_KINDS
 
 if TYPE_CHECKING:
     from giornata.blobs.s3 import S3Credentials
@@ -229,7 +231,7 @@ class Settings(BaseSettings):
         description="Price of this node in US dollars per hour, including a Ray cluster behind it. Jobs on the "
         "node are charged this price.",
     )
-    kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that this node takes.")
+    kinds: tuple[str, ...] = Field(NODE_KINDS, description="Kinds of job that this node takes.")
     workloads: dict[str, str] = Field(
         default_factory=dict,
         description="Your own kinds of job: x-NAME = command line of a program that speaks the pipe protocol.",
@@ -274,8 +276,15 @@ class Settings(BaseSettings):
     batch_join_window_s: float = Field(
         3600.0,
         ge=0,
-        description="Seconds after the start of a batch during which further jobs may join it. After that the "
-        "batch runs until it is empty.",
+        description="Seconds after the start of a batch during which further jobs or pictures may join it. After "
+        "that the batch runs until it is empty.",
+    )
+    max_pictures_per_lease: int = Field(
+        16,
+        ge=1,
+        le=MOST_PICTURES,
+        description="Maximum number of pictures that the node takes in one lease. The node asks for more when half "
+        "of them are drawn.",
     )
     shutdown_grace_s: float = Field(
         30.0, ge=0, description="Seconds for the last checkpoint after SIGTERM. After that the node stops the engine."

@@ -68,6 +68,7 @@ def build_picture_lease(
         attempt_id=attempt.id,
         token=attempt_token(signing_key_in(tx, ctx), attempt.id),
         batch_key=pictures[0].batch_key if pictures else "",
+        base_key=pictures[0].base_key if pictures else "",
         lease_s=ctx.policy.lease_s,
         renew_every_s=renew_every_s(ctx.policy.lease_s),
         pictures=tuple(

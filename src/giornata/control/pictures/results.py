@@ -48,6 +48,7 @@ def record_results(ctx: Context, attempt_id: str, results: PictureResults) -> Pi
     return PictureResultsReply(
         accepted=tuple(PictureId(**key._asdict()) for key in asked if key in accepted),
         dropped=tuple(PictureId(**key._asdict()) for key in asked if key not in accepted),
+        left=tuple(PictureId(**key._asdict()) for key in wanted if key not in asked),
     )
 
 

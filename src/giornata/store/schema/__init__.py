@@ -8,8 +8,8 @@ operator's.
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
-from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, models, uploads
 from giornata.store.schema.pictures import picture_failures, picture_orders, pictures
+from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, models, uploads
 from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects
 from giornata.store.schema.work import attempts, bans, job_inputs, jobs, nodes, strikes
 

@@ -1,0 +1,168 @@
+"""The platform of a node for a lease of pictures: the control plane over HTTP."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from giornata.agent.claiming import AgentDeps
+from giornata.agent.events import AttemptFailed, AttemptOutcome, Finished, PicturesDropped, Undelivered
+from giornata.agent.leased_platform import STOP_UPLOADS_S, LeasedPlatform
+from giornata.agent.picture_uploader import PictureKey, PictureResult, PictureUploader
+from giornata.agent.platform import AttemptState
+from giornata.agent.report import LONGEST_MESSAGE
+from giornata.agent.work_dir import JobDir
+from giornata.domain.reasons import REPORTABLE_FAILURES, Reason
+from giornata.protocol.generation.specs import GENERATE_KIND
+from giornata.protocol.pictures import DrawnPicture, FailedPicture, PictureFlag, PictureLease
+from giornata.protocol.pipe import (
+    ArtifactWritten,
+    CachePut,
+    CheckpointWritten,
+    Notice,
+    PictureFailed,
+    PictureWritten,
+    Start,
+)
+
+log = logging.getLogger(__name__)
+
+
+class PicturePlatform(LeasedPlatform):
+    """Fetches the files of one picture lease and delivers its pictures (`giornata.agent.platform.Platform`).
+
+    A lease has pictures of several projects, so what the engine says of it goes to the node's own log.
+    """
+
+    def __init__(
+        self, lease: PictureLease, *, granted_at_s: float, job_dir: JobDir, state: AttemptState, deps: AgentDeps
+    ) -> None:
+        super().__init__(lease, granted_at_s=granted_at_s, state=state, deps=deps)
+        self._lease, self._job_dir = lease, job_dir
+        self._models = ExitStack()  # in use; the machine's store may evict them once it is closed
+        self._lock = threading.Lock()
+        self._left: set[PictureKey] = {(each.order_id, each.number) for each in lease.pictures}
+        state.progress.total_steps = len(self._left)
+        self._note_left()
+        self._uploader = PictureUploader(
+            node=deps.node,
+            calls=self._calls,
+            storage=deps.storage,
+            post=state.events.put,
+            on_dropped=self._drop,
+            on_left=lambda left: self._drop(frozenset(self._left) - left),
+            no_more=lambda: not self._left,
+            monotonic_s=deps.monotonic_s,
+            patience_s=deps.settings.transfer_patience_s,
+        )
+
+    # ---- see Platform ----
+
+    def open(self) -> None:
+        """Start to renew the lease; start the thread of the uploads."""
+        super().open()
+        self._uploader.start()
+
+    def close(self) -> None:
+        """End the threads; nothing more is written under the lease."""
+        super().close()
+        self._uploader.stop(wait_s=STOP_UPLOADS_S)
+        self._models.close()
+
+    def prepare(self) -> Start:
+        """Fetch the files that the pictures need."""
+        lease = self._lease
+        return Start(
+            attempt=lease.attempt_id,
+            job="",
+            kind=GENERATE_KIND,
+            spec={"pictures": [each.model_dump(mode="json") for each in lease.pictures]},
+            directory=self._job_dir.work,
+            inputs=self._fetching.files(lease.files, self._job_dir, in_use=self._models),
+            joint_key=lease.batch_key,
+        )
+
+    def log_line(self, text: str) -> None:
+        """Put the line into the node's log."""
+        log.info("engine: %s", text)
+
+    def stderr_line(self, text: str) -> None:
+        """Put the line into the node's log, and keep it: it may explain a crash."""
+        super().stderr_line(text)
+        self.log_line(text)
+
+    def notice(self, message: Notice) -> None:
+        """Put the notice into the node's log."""
+        log.info("engine: %s %s", message.name, message.data)
+
+    def upload(self, message: CheckpointWritten | ArtifactWritten | CachePut, path: Path) -> None:
+        """Refuse the file: a lease of pictures brings nothing but pictures."""
+        log.warning("the engine announced a %s under a lease of pictures", message.type)
+        path.unlink()
+
+    def picture(self, message: PictureWritten | PictureFailed, path: Path | None) -> None:
+        """Queue the result for its upload and report. Each picture of the lease is taken once."""
+        key = (message.order_id, message.number)
+        with self._lock:
+            is_wanted = key in self._left
+            self._left.discard(key)
+        self._note_left()
+        if not is_wanted:
+            log.warning("picture %d of %s is not wanted, or came twice", message.number, message.order_id)
+            if path is not None:
+                path.unlink()
+            return
+        try:
+            self._uploader.put(PictureResult(said=_result_of(message), path=path))
+        except ValidationError as error:
+            said = f"what the engine says of picture {message.number} of {message.order_id} is no result: {error}"
+            self._state.events.put(Undelivered(needed=True, reason=Reason.CRASHED, message=said))
+
+    def is_idle(self) -> bool:
+        """Return True when every result has been reported. Asked only when the engine is done with the lease."""
+        self._uploader.hurry()
+        return self._uploader.is_idle()
+
+    def find_cache(self, _: str) -> Path | None:
+        """Return None: pictures keep nothing for later jobs of a project."""
+        return None
+
+    def report(self, outcome: AttemptOutcome, *, tail: Sequence[str]) -> AttemptOutcome:
+        """Report the outcome. An engine that is done without having told of each picture has crashed."""
+        if isinstance(outcome, Finished) and self._left:
+            said = (
+                f"the engine said done and has not told of {len(self._left)} of {len(self._lease.pictures)} pictures"
+            )
+            outcome = AttemptFailed(Reason.CRASHED, said)
+        return super().report(outcome, tail=tail)
+
+    # ---- the pictures ----
+
+    def _drop(self, keys: frozenset[PictureKey]) -> None:
+        """Have the engine stop drawing these pictures. Called by the uploader's thread."""
+        with self._lock:
+            undrawn = self._left & keys
+            self._left -= keys
+        self._note_left()
+        if undrawn:
+            self._state.events.put(PicturesDropped(pictures=tuple(sorted(undrawn))))
+
+    def _note_left(self) -> None:
+        progress = self._state.progress
+        progress.pictures_left = len(self._left)
+        progress.step = len(self._lease.pictures) - len(self._left)
+
+
+def _result_of(message: PictureWritten | PictureFailed) -> DrawnPicture | FailedPicture:
+    """Return the body of the report, but for a file's hash and size. Raises ValidationError."""
+    picture = {"order_id": message.order_id, "number": message.number}
+    if isinstance(message, PictureFailed):
+        reason = message.reason if message.reason in REPORTABLE_FAILURES else Reason.CRASHED
+        return FailedPicture.model_validate(
+            picture | {"reason": reason, "message": message.message[:LONGEST_MESSAGE]}
+        )
+    flags = message.flags if message.path is not None else message.flags | PictureFlag.BLOCKED
+    return DrawnPicture.model_validate(picture | {"media_type": message.media_type, "flags": int(flags)})
