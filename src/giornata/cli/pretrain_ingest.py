@@ -31,7 +31,6 @@ MEANINGS = {
     "extreme_aspect_ratio": "longer than max_aspect_ratio",
     "no_caption": "no visible text, or fewer than min_caption_chars",
     "duplicate": "equal bytes came before",
-    "near_duplicate": "looks like one that is kept",
 }
 
 

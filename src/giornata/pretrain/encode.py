@@ -7,6 +7,7 @@ encoder, or with an address, actors of Ray encode the shards; otherwise this pro
 
 import argparse
 import json
+import sys
 import time
 import uuid
 from collections import Counter
@@ -48,6 +49,7 @@ from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, en
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
+from giornata.pretrain.reported import reported, tell
 from giornata.pretrain.run_storage import rooted, run_storage
 from giornata.pretrain.training.costs import CostRecord, TrainerStart
 from giornata.protocol.pretraining import PretrainConfig
@@ -206,29 +208,18 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
 # ---- the program ----
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Write progress as JSON lines to standard output; the report, or the faults, to the file --report."""
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.encode", description=__doc__)
     parser.add_argument("config", help="a recipe's name, or a TOML file")
     parser.add_argument("--report", type=Path, help="write a report to this file, as JSON")
     parser.add_argument("--address", help="of a Ray cluster")
     given = parser.parse_args(arguments)
-    status, words = 0, ""
-    try:
-        report = _run(rooted(read_config(given.config)), given.address)
-    except InvalidInput as error:
-        status, words, report = 2, f"{error}\n", {"faults": [asdict(fault) for fault in error.faults]}
-    except GiornataError as error:
-        status, words, report = 1, f"{error}\n", {"error": str(error)}
-    if given.report:
-        given.report.write_text(json.dumps(report))
-    if status:
-        parser.exit(status, words)
+    return reported(given.report, lambda: _run(rooted(read_config(given.config)), given.address))
 
 
 def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
-    with holding(latents_top(config), "encode") as held, counted(config) as tell:
-        return _encoded(config, address, tell, partial(check_owner, held.storage, held.token))
+    with holding(latents_top(config), "encode") as held, counted(config) as progress:
+        return _encoded(config, address, progress, partial(check_owner, held.storage, held.token))
 
 
 @contextmanager
@@ -244,37 +235,34 @@ def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotoni
     )
     per_s = config.usd_per_s(0, config.encode.encoders)
 
-    def tell(progress: Mapping[str, int]) -> None:
+    def add(progress: Mapping[str, int]) -> None:
         account.add(clock_s() - account.until_s, per_s)
-        told = {**progress, "spent_usd": account.total_usd}
-        print(json.dumps(told), flush=True)  # noqa: T201 - for the command line
+        tell({**progress, "spent_usd": account.total_usd})
 
     try:
-        yield tell
+        yield add
     finally:
         account.add(clock_s() - account.until_s, per_s)
         account.close()
 
 
 def _encoded(
-    config: PretrainConfig, address: str | None, tell: Progress, fence: Callable[[], None]
+    config: PretrainConfig, address: str | None, progress: Progress, fence: Callable[[], None]
 ) -> dict[str, Any]:
     device = device_of_an_encoder(config)
     if address is None and config.encode.encoders == 1:
         if device == "cuda" and not torch.cuda.is_available():
             hint = "say workers.use_gpu = false to encode on the CPU, or give the --address of a Ray with GPUs"
             raise InvalidInput([Fault(where="workers.use_gpu", message="there is no GPU here", hint=hint)])
-        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=tell, fence=fence)
-    import ray
+        encoder = open_encoder(config.model, seed=config.seed, device=device)
+        return encode(config, encoder, progress=progress, fence=fence)
+    from giornata.pretrain.cluster import connected
 
     # This encoder makes the digest and the empty caption's embedding, in the precision of the actors
     encoder = open_encoder(config.model, seed=config.seed, device="cpu", dtype=encoder_dtype(device))
-    ray.init(address=address, log_to_driver=False)
-    try:
-        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell, fence=fence)
-    finally:
-        ray.shutdown()
+    with connected(address):
+        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=progress, fence=fence)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -31,7 +31,6 @@ from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.fence import holding
-from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
 from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
@@ -260,7 +259,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("config", nargs="?", help="a recipe's name, or a TOML file")
     parser.add_argument("--config-json", help="the configuration itself")
     parser.add_argument("--address", help="of a Ray cluster; auto: the one that this machine belongs to")
-    parser.add_argument("--measured", type=Path, help="file of `run --synthetic --out`: take its number of encoders")
     parser.add_argument("--report", type=Path, help="write what came of it to this file, as JSON")
     parser.add_argument("--lines", action="store_true", help="print JSON lines for whoever follows the run")
     given = parser.parse_args(arguments)
@@ -269,8 +267,6 @@ def main(arguments: list[str] | None = None) -> int:
     view: ProgressJson | TerminalProgress = ProgressJson(sys.stdout) if given.lines else TerminalProgress(sys.stderr)
     try:
         config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
-        if given.measured is not None:
-            config = with_measured_encoders(config, read_measured(given.measured))
         config = rooted(config)
         with view:
             view.begin(config)

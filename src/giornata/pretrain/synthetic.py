@@ -8,13 +8,13 @@ D, P widths of the text.
 """
 
 import argparse
-import json
 import statistics
+import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
-from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
+from giornata.pretrain.planning.pricing import encoders_for
 from giornata.pretrain.recipes import read_config
+from giornata.pretrain.reported import reported, tell
 from giornata.pretrain.run_storage import rooted, run_storage
 from giornata.pretrain.training.loop import TrainingRun, train
 from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
@@ -254,36 +255,19 @@ def measure_encoder(config: PretrainConfig) -> tuple[str, Measurements]:
     return found
 
 
-def measure(config: PretrainConfig, *, trainers: int, steps: int, whole: int) -> Measured:
-    """Measure both rates on the connected Ray. `whole` is the number of the run's trainers.
+def measure(
+    config: PretrainConfig, *, trainers: int, steps: int
+) -> tuple[tuple[str, Measurements], tuple[str, Measurements]]:
+    """Measure this number of trainers and one encoder on the connected Ray.
 
     Raises InvalidInput, with all that the Ray lacks, before anything begins.
     """
     _refuse_without_room(config, trainers)
-    _tell("trainers", config)
-    trainer_device, loop = measure_trainers(config, trainers=trainers, steps=steps)
-    _tell("encoder", config)
-    encoder_device, encoded = measure_encoder(config)
-    return Measured(
-        name=config.name,
-        model=config.model.architecture.value,
-        mode=config.encode.mode,
-        trainers=whole,
-        trainers_measured=trainers,
-        trainer_device=trainer_device,
-        encoder_device=encoder_device,
-        phases=tuple(
-            MeasuredPhase(
-                name=phase.name,
-                resolution=phase.resolution,
-                trainers=Rate(images_per_s=loop[phase.name][0]),
-                encoder=Rate(images_per_s=encoded[phase.name][0]),
-                micro_batch=loop[phase.name][1],
-                row_bytes=encoded[phase.name][1],
-            )
-            for phase in config.phases
-        ),
-    )
+    phases = [f"{phase.name} ({phase.resolution} px)" for phase in config.phases]
+    tell({"what": "trainers", "phases": phases})
+    loop = measure_trainers(config, trainers=trainers, steps=steps)
+    tell({"what": "encoder", "phases": phases})
+    return loop, measure_encoder(config)
 
 
 def _refuse_without_room(config: PretrainConfig, trainers: int) -> None:
@@ -334,35 +318,56 @@ def measured_config(config: PretrainConfig, trainers: int | None) -> tuple[Pretr
     return config, count, notes
 
 
-def report_of(config: PretrainConfig, measured: Measured, notes: Sequence[str]) -> dict[str, Any]:
-    """`measured`, `sizes` by phase, and `notes` for people. `fed_share`: what the `asked` encoders of the run
-    can feed of what the trainers ask for."""
-    sizes = []
-    for place, phase in enumerate(measured.phases):
-        demand, asked = measured.demand_images_per_s(phase), config.encoders_of(place)
-        fed = asked * phase.encoder.images_per_s * measured.availability / demand
-        size = {
-            "name": phase.name,
-            "resolution": phase.resolution,
-            "demand_images_per_s": demand,
-            "estimated": measured.trainers_measured != measured.trainers,
-            "encoder_images_per_s": phase.encoder.images_per_s,
-            "micro_batch": phase.micro_batch,
-            "encoders": measured.encoders(phase),
-            "bytes_per_s": demand * phase.row_bytes,
-            "asked": asked,
-            "fed_share": min(1.0, fed),
-        }
-        sizes.append(size)
-    return {"measured": measured.model_dump(mode="json"), "sizes": sizes, "notes": list(notes)}
+def report_of(
+    config: PretrainConfig,
+    mode: Mode,
+    trainers: int,
+    *,
+    loop: tuple[str, Measurements],
+    encoded: tuple[str, Measurements],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """The report of the run `config`, of which so many `trainers`, and one encoder in this `mode`, were measured."""
+    whole = config.workers.trainers
+    return {
+        "name": config.name,
+        "model": config.model.architecture.value,
+        "mode": mode.value,
+        "trainers": whole,
+        "trainers_measured": trainers,
+        "trainer_device": loop[0],
+        "encoder_device": encoded[0],
+        "sizes": [
+            _size(config, place, loop[1][phase.name], encoded[1][phase.name], whole / trainers)
+            for place, phase in enumerate(config.phases)
+        ],
+        "notes": list(notes),
+    }
 
 
-def _tell(what: str, config: PretrainConfig) -> None:
-    phases = [f"{phase.name} ({phase.resolution} px)" for phase in config.phases]
-    print(json.dumps({"what": what, "phases": phases}), flush=True)  # noqa: T201 - for the command line
+def _size(
+    config: PretrainConfig, place: int, loop: tuple[float, int], encoded: tuple[float, int], scale: float
+) -> dict[str, Any]:
+    """The rates of a phase. `demand_images_per_s`: of all trainers; where not all were measured it leaves out the
+    network between them. `encoders` feed them; `fed_share`: what the `asked` encoders of the run can feed."""
+    (trained_per_s, micro_batch), (encoded_per_s, row_bytes) = loop, encoded
+    demand, asked = trained_per_s * scale, config.encoders_of(place)
+    return {
+        "name": config.phases[place].name,
+        "resolution": config.phases[place].resolution,
+        "trainers_images_per_s": trained_per_s,
+        "demand_images_per_s": demand,
+        "estimated": scale != 1,
+        "encoder_images_per_s": encoded_per_s,
+        "micro_batch": micro_batch,
+        "encoders": encoders_for(demand, encoded_per_s),
+        "bytes_per_s": demand * row_bytes,
+        "asked": asked,
+        "fed_share": min(1.0, asked * encoded_per_s / demand),
+    }
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.synthetic", description=__doc__)
     parser.add_argument("config", help="a recipe's name, or a TOML file")
     parser.add_argument("--report", type=Path, required=True, help="write a report to this file, as JSON")
@@ -370,18 +375,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trainers", type=int, help="how many are measured")
     parser.add_argument("--steps", type=int, default=STEPS)
     given = parser.parse_args(arguments)
-    try:
+
+    def work() -> dict[str, Any]:
         whole = rooted(read_config(given.config))
         config, trainers, notes = measured_config(whole, given.trainers)
         with connected(given.address):
-            measured = measure(config, trainers=trainers, steps=given.steps, whole=whole.workers.trainers)
-        report = report_of(whole, measured, notes)
-    except InvalidInput as error:
-        report = {"faults": [asdict(fault) for fault in error.faults]}
-    except GiornataError as error:
-        report = {"error": str(error)}
-    given.report.write_text(json.dumps(report), encoding="utf-8")
+            loop, encoded = measure(config, trainers=trainers, steps=given.steps)
+        return report_of(whole, config.encode.mode, trainers, loop=loop, encoded=encoded, notes=notes)
+
+    return reported(given.report, work)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
