@@ -72,7 +72,7 @@ def synthetic_feeds(config: PretrainConfig, *, rank: int, world: int) -> Callabl
                 synthetic_batch(config.model.architecture, settings.resolution, start, rows)
                 for start, rows in zip(starts, sizes, strict=True)
             ]
-            yield Feed(batches=batches, unreadable=(), wait_s=0.0)
+            yield Feed(batches=batches, unreadable=())
 
     return feeds
 

@@ -21,6 +21,7 @@ from ray.train.v2._internal.execution.context import get_train_context
 from giornata.diffusion.draws.determinism import let_libraries_repeat
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.encode_rows import encoded_here
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.encoder_outputs import Text
@@ -168,7 +169,7 @@ def feeds(
     missing is brought by the next start of the trainers."""
     asked: set[int] = set()
     rows = share(config.train.global_batch_size, rank=rank, world=world)
-    here = encoder if config.encode.mode is Mode.COLOCATED else None
+    colocated = config.encode.mode is Mode.COLOCATED
 
     def of_phase(phase: int, _: UseLedger) -> Iterator[Feed]:
         if phase in asked:
@@ -178,7 +179,7 @@ def feeds(
         batch_rows = None if config.train.pinned_order else settings.train_batch_size
         stream = ray.train.get_dataset_shard(settings.name)
         batches = stream.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=4)
-        feeder = Feeder(batches, encoder=here, clock_s=time.monotonic)
+        feeder = Feeder(encoded_here(config, batches, encoder) if colocated else batches)
         while True:
             feed = feeder.take(rows, batch_rows)
             if not feed.rows and not feed.unreadable:

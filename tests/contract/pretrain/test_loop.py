@@ -189,7 +189,7 @@ def test_rows_that_come_twice_or_never_end_the_run(tmp_path: Path) -> None:
         train(run_of(config, tmp_path / "twice", feeds=pinned_feeds(config, change=again)))
 
     def lost(feed: Feed, number: int) -> Feed:
-        return Feed(batches=(), unreadable=(), wait_s=0.0) if number else feed
+        return Feed(batches=(), unreadable=()) if number else feed
 
     sound = pinned_feeds(config, change=lost)
     assert (
