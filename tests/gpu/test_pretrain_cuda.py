@@ -10,9 +10,9 @@ from tests.fixtures.pretrain_feeds import batch, run_of, tiny_config
 
 from giornata.pretrain.feeding.examples import portioner
 from giornata.pretrain.feeding.feed import Feed
+from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.pretrain.training.parallel import alone
-from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import TrainingProgress
 from giornata.pretrain.training.trainer import Trainer
 from giornata.protocol.pretraining import Parallel, Precision
 

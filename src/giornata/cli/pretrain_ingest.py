@@ -16,7 +16,7 @@ from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import size
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.progress_lines import PacedLines
+from giornata.pretrain.reporting.progress_lines import PacedLines
 from giornata.protocol.pretraining_checks import parse_ingest
 
 EXIT_STOPPED = 130

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.data.fence import check as check_owner
+from giornata.pretrain.data.fence import holding
 from giornata.pretrain.data.manifest import MANIFEST, Manifest, json_bytes
 from giornata.pretrain.encoding.encode_shards import (
     EncodedPart,
@@ -46,12 +48,10 @@ from giornata.pretrain.encoding.encoded import (
     write_empty,
 )
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, encoder_dtype, open_encoder
-from giornata.pretrain.fence import check as check_owner
-from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.reported import reported, tell
-from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.training.costs import CostRecord, TrainerStart
+from giornata.pretrain.run_state.costs import CostRecord, TrainerStart
+from giornata.pretrain.run_state.run_storage import rooted, run_storage
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
@@ -224,7 +224,7 @@ def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
 
 @contextmanager
 def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """Add the cost of the encoders to the run's with each progress (giornata.pretrain.training.costs).
+    """Add the cost of the encoders to the run's with each progress (giornata.pretrain.run_state.costs).
 
     Pictures that were encoded for another run cost nothing again.
     """
@@ -256,7 +256,7 @@ def _encoded(
             raise InvalidInput([Fault(where="workers.use_gpu", message="there is no GPU here", hint=hint)])
         encoder = open_encoder(config.model, seed=config.seed, device=device)
         return encode(config, encoder, progress=progress, fence=fence)
-    from giornata.pretrain.cluster import connected
+    from giornata.pretrain.ray_train.cluster import connected
 
     # This encoder makes the digest and the empty caption's embedding, in the precision of the actors
     encoder = open_encoder(config.model, seed=config.seed, device="cpu", dtype=encoder_dtype(device))

@@ -36,13 +36,13 @@ from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.reported import reported
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import CommittedCheckpoint, committed
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import shard_model
-from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import TrainingProgress
 from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -118,7 +118,7 @@ def phase_of(config: PretrainConfig, progress: TrainingProgress) -> int:
 
 def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, device: torch.device) -> dict[str, Any]:
     """The losses on held-back rows, with the noise that the run itself draws for them in that phase."""
-    from giornata.pretrain.worker import frozen_parts
+    from giornata.pretrain.ray_train.worker import frozen_parts
 
     source = source_manifest(config)
     frozen = frozen_parts(config, source, device)

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.cluster import connected
 from giornata.pretrain.data.decision import MEMORY_BYTES, QUARANTINE_FOLDER, Decision, write_quarantine
+from giornata.pretrain.data.fence import check as check_owner
+from giornata.pretrain.data.fence import holding
 from giornata.pretrain.data.ingest_tasks import Stretch, examine_parts, examined_dataset, write_stretch
 from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
 from giornata.pretrain.data.sources import Source, find, stretches_of
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.fence import check as check_owner
-from giornata.pretrain.fence import holding
+from giornata.pretrain.ray_train.cluster import connected
 from giornata.pretrain.reported import reported, tell
 from giornata.protocol.pretraining import Ingest
 from giornata.protocol.pretraining_checks import parse_ingest

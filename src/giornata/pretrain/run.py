@@ -26,17 +26,17 @@ from types import FrameType
 from typing import Any
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, collecting
+from giornata.pretrain.data.fence import check as check_owner
+from giornata.pretrain.data.fence import holding
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
-from giornata.pretrain.fence import check as check_owner
-from giornata.pretrain.fence import holding
-from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
-from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.run_storage import progress_of, rooted, run_storage
-from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.progress import check_origin
+from giornata.pretrain.reporting.progress_lines import ProgressJson, TerminalProgress
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.progress import check_origin
+from giornata.pretrain.run_state.proof import Proof, proof_of
+from giornata.pretrain.run_state.run_storage import progress_of, rooted, run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -60,7 +60,7 @@ def run(
 ) -> Proof:
     """Train until all phases are done, or until `stop` is set. Raises InvalidInput with every fault before Ray is
     started, also when another command holds the storage, and GiornataError with Ray's words when it gives up."""
-    from giornata.pretrain.trackers import trackers
+    from giornata.pretrain.reporting.trackers import trackers
 
     check(config)
     with holding(run_storage(config), "run", lost=stop.set) as held:
@@ -82,7 +82,7 @@ class _Training:
     """The phases that are left, with evaluations beside them. `stop` asks the trainers to leave with a checkpoint."""
 
     def __init__(self, config: PretrainConfig, listener: Listener, stop: threading.Event) -> None:
-        from giornata.pretrain.background_evaluation import Evaluations, RayTask
+        from giornata.pretrain.evaluation.beside import Evaluations, RayTask
 
         self._config, self._listener, self._stop = config, listener, stop
         self._command_ms = time.time_ns() // 1_000_000
@@ -91,7 +91,7 @@ class _Training:
 
     def run(self, address: str | None, *, owner: str) -> None:
         """Train on the Ray at `address`. The trainers' devices are free before the last evaluation is waited for."""
-        from giornata.pretrain.cluster import connected
+        from giornata.pretrain.ray_train.cluster import connected
 
         for words in not_measured(self._config):
             self._listener({"event": "note", "words": words})
@@ -110,8 +110,8 @@ class _Training:
         import ray
         from ray.train import TrainingFailedError
 
-        from giornata.pretrain.fit import fit
-        from giornata.pretrain.progress_actor import progress_actor_here
+        from giornata.pretrain.ray_train.fit import fit
+        from giornata.pretrain.ray_train.progress_actor import progress_actor_here
 
         actor, done = progress_actor_here(), threading.Event()
         watching = threading.Thread(daemon=True, target=self._watch, args=(actor, done))

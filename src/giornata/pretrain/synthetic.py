@@ -23,7 +23,6 @@ import pyarrow as pa
 import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.cluster import connected
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.columns import CUT
 from giornata.pretrain.data.storage import Storage
@@ -34,13 +33,14 @@ from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.planning.pricing import encoders_for
+from giornata.pretrain.ray_train.cluster import connected
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.reported import reported, tell
-from giornata.pretrain.run_storage import rooted, run_storage
+from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.run_storage import rooted, run_storage
 from giornata.pretrain.training.loop import TrainingRun, train
 from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
 from giornata.pretrain.training.parallel import full_nodes
-from giornata.pretrain.training.peers import Peers
 from giornata.protocol.pretraining import BESIDE, LATENT_SIDE_PX, Architecture, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -202,7 +202,7 @@ def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tu
     from ray.train import RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from giornata.pretrain.fit import BACKENDS, NOTES
+    from giornata.pretrain.ray_train.fit import BACKENDS, NOTES
 
     workers, run, notes = config.workers, run_storage(config), f"{NOTES}/{uuid.uuid4().hex}"
     trainer = TorchTrainer(

@@ -326,8 +326,8 @@ class Tracking:
     wandb_project: str | None = None
     """Project of Weights & Biases that gets the metrics, where WANDB_API_KEY is set. None: none."""
     trace_rows: bool = False
-    """Every trainer writes down which rows each step took (giornata.pretrain.proof): for proofs. Needs a folder as
-    storage that all trainers share."""
+    """Every trainer writes down which rows each step took (giornata.pretrain.run_state.proof): for proofs. Needs a
+    folder as storage that all trainers share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)

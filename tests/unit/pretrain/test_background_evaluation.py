@@ -12,12 +12,12 @@ from PIL import Image
 from tests.fixtures.pretrain_feeds import tiny_config
 
 from giornata.domain.errors import GiornataError, InvalidInput
-from giornata.pretrain.background_evaluation import Evaluations, due, spare_gpu
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluations import FOLDER, evaluated, keep, samples_of
-from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
+from giornata.pretrain.evaluation.beside import Evaluations, due, spare_gpu
+from giornata.pretrain.evaluation.kept import FOLDER, evaluated, keep, samples_of
+from giornata.pretrain.reporting.progress_lines import ProgressJson, TerminalProgress
 from giornata.pretrain.run import not_measured
-from giornata.pretrain.training.committed import CommittedCheckpoint, commit, name_of
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, commit, name_of
 from giornata.protocol.pretraining import CheckpointCadence, Evaluate, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

@@ -8,10 +8,10 @@ import pytest
 from tests.fixtures.pretrain_sources import write_example
 
 from giornata.domain.errors import InvalidInput
+from giornata.pretrain.data.fence import OWNER, claim
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.sources import find
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.fence import OWNER, claim
 from giornata.pretrain.ingest import ingest, main
 from giornata.protocol.pretraining import Ingest
 

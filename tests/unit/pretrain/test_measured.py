@@ -13,6 +13,7 @@ from giornata.pretrain.planning.from_config import request_named
 from giornata.pretrain.planning.measured import assumed_rates, gpu_known
 from giornata.pretrain.planning.ranking import rank
 from giornata.pretrain.recipes import sd2_base, sdxl_tiny
+from giornata.pretrain.run_state.metrics_log import METRICS
 from giornata.pretrain.synthetic import (
     encoder_rates,
     measure_loop,
@@ -21,7 +22,6 @@ from giornata.pretrain.synthetic import (
     synthetic_feeds,
     to_encode,
 )
-from giornata.pretrain.training.metrics_log import METRICS
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 FACTS = load_facts()

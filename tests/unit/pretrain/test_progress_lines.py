@@ -7,7 +7,7 @@ from typing import Any
 from tests.fixtures.pretrain_feeds import tiny_config
 
 from giornata.cli import pretrain_encode, pretrain_ingest
-from giornata.pretrain.progress_lines import PacedLines, TerminalProgress
+from giornata.pretrain.reporting.progress_lines import PacedLines, TerminalProgress
 
 
 class Clock:

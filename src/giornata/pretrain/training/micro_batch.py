@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from diffusers import UNet2DConditionModel
 
+from giornata.pretrain.run_state.peers import Channel, Peers
 from giornata.pretrain.training.models import TOKENS, conditions, widths
-from giornata.pretrain.training.peers import Channel, Peers
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, Precision, Train
 
 CPU_ROWS = 64

@@ -19,6 +19,7 @@ import torch
 from ray.train.v2._internal.execution.context import get_train_context
 
 from giornata.diffusion.draws.determinism import let_libraries_repeat
+from giornata.pretrain.data.fence import check as check_owner
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encode_rows import encoded_here
@@ -30,16 +31,15 @@ from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
 from giornata.pretrain.feeding.validation_rows import validation_batches
-from giornata.pretrain.fence import check as check_owner
-from giornata.pretrain.proof import FOLDER, Trace
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.checkpoints import choose
-from giornata.pretrain.training.costs import TrainerStart
+from giornata.pretrain.run_state.checkpoints import choose
+from giornata.pretrain.run_state.costs import TrainerStart
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.progress import TrainingOutcome
+from giornata.pretrain.run_state.proof import FOLDER, Trace
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
 from giornata.pretrain.training.parallel import full_nodes
-from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.pretrain.training.trainer import TrainingRun
 from giornata.protocol.pretraining import Mode, Parallel, PretrainConfig
 from giornata.protocol.pretraining_checks import parse

@@ -1,9 +1,9 @@
 """Ray Train keeps the trainers running, and begins them anew when one is lost.
 
 What a run has reached lies in its own storage, in checkpoints that are committed by us
-(giornata.pretrain.training.committed), and not in Ray Train's: the trainers and the data sets of a new start read the
-same newest one, whoever starts them. So a run that was killed goes on when the same command is given again, on this
-Ray or on another.
+(giornata.pretrain.run_state.committed), and not in Ray Train's: the trainers and the data sets of a new start read
+the same newest one, whoever starts them. So a run that was killed goes on when the same command is given again, on
+this Ray or on another.
 """
 
 import logging
@@ -23,11 +23,11 @@ from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.state import ResizingState, TrainControllerState
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.crashes import is_final, lost_others, words_of
-from giornata.pretrain.progress_actor import RESIZE
-from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.streams import Remaining, Streams
-from giornata.pretrain.training.progress import TrainingOutcome
+from giornata.pretrain.ray_train.crashes import is_final, lost_others, words_of
+from giornata.pretrain.ray_train.progress_actor import RESIZE
+from giornata.pretrain.ray_train.streams import Remaining, Streams
+from giornata.pretrain.run_state.progress import TrainingOutcome
+from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import PretrainConfig, Workers
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ def _fit_once(config: PretrainConfig, actor: Any, *, command_ms: int, owner: str
 
 
 def _work(values: Mapping[str, Any]) -> str:
-    """See giornata.pretrain.worker.work. Only a trainer imports diffusers, which takes seconds.
+    """See giornata.pretrain.ray_train.worker.work. Only a trainer imports diffusers, which takes seconds.
 
     An error is told at once: Ray Train starts the trainers anew and tells of the last error only, when it gives up.
     Where another start is hopeless, the trainers end instead, with GIVEN_UP and the reason.
@@ -165,7 +165,7 @@ def _work(values: Mapping[str, Any]) -> str:
     if hopeless := ray.get(actor.hopeless.remote()):
         return GIVEN_UP + hopeless
     try:
-        from giornata.pretrain.worker import work
+        from giornata.pretrain.ray_train.worker import work
 
         return work(values)
     except Exception as error:
