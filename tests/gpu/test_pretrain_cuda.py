@@ -48,7 +48,7 @@ def test_it_learns_what_it_is_shown_again(name: str, tmp_path: Path) -> None:
         make = portioner(trainer.draws, 0, 4, device)
         losses = []
         for _ in range(12):
-            examples = make(Feed(batches=[rows], unreadable=(), wait_s=0.0)).examples
+            examples = make(Feed(batches=[rows], unreadable=())).examples
             taken, numbers = trainer.step(progress, examples, 8)
             assert taken
             losses.append(numbers["loss"])

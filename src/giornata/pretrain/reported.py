@@ -10,22 +10,29 @@ from typing import Any
 from giornata.domain.errors import GiornataError, InvalidInput
 
 
-def reported(file: Path | None, work: Callable[[], Mapping[str, Any]]) -> int:
-    """Do the work and write down what it returns, or what was wrong, which goes to standard error too.
+def reported(
+    file: Path | None,
+    work: Callable[[], Mapping[str, Any]],
+    status_of: Callable[[Mapping[str, Any]], int] = lambda _: 0,
+) -> int:
+    """Do the work and write down what it returns, or what was wrong; without a file that goes to standard error.
 
-    Returns the exit status: 0, 2 for faults of the input, 1 for other errors.
+    Returns the exit status: `status_of` the report, 2 for faults of the input, 1 for other errors.
     """
     report: Mapping[str, Any]
+    words = ""
     try:
-        report, status = work(), 0
+        report = work()
+        status = status_of(report)
     except InvalidInput as error:
-        report, status = {"faults": [asdict(fault) for fault in error.faults]}, 2
-        sys.stderr.write(f"{error}\n")
+        report, status, words = {"faults": [asdict(fault) for fault in error.faults]}, 2, str(error)
     except (GiornataError, OSError, MemoryError) as error:
-        report, status = {"error": str(error) or type(error).__name__}, 1
-        sys.stderr.write(f"{report['error']}\n")
+        words = str(error) or type(error).__name__
+        report, status = {"error": words}, 1
     if file is not None:
         file.write_text(json.dumps(report), encoding="utf-8")
+    elif words:
+        sys.stderr.write(f"{words}\n")
     return status
 
 

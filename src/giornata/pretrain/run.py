@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -32,7 +31,8 @@ from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.reporting.progress_lines import ProgressJson, TerminalProgress
+from giornata.pretrain.reported import reported
+from giornata.pretrain.reporting.progress_lines import TerminalProgress, progress_json
 from giornata.pretrain.run_state.committed import newest
 from giornata.pretrain.run_state.progress import check_origin
 from giornata.pretrain.run_state.proof import Proof, proof_of
@@ -150,7 +150,7 @@ class _Training:
     def _hear(self, message: dict[str, Any]) -> None:
         if message["event"] == "progress" and message["metrics"]["phase"] != self._phase:
             self._phase = message["metrics"]["phase"]
-            self._listener({"event": "phase", "number": int(self._phase)})
+            self._listener({"event": "phase", "name": f"phase {self._config.phases[int(self._phase)].name}"})
         self._listener(message)
         if message["event"] == "progress" and self._tell_checkpoint(
             int(message["metrics"].get("checkpoint_step", 0))
@@ -264,35 +264,18 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     for name, value in RAY_LEAVES_OUT.items():  # Ray reads them when it is imported
         os.environ.setdefault(name, value)
-    view: ProgressJson | TerminalProgress = ProgressJson(sys.stdout) if given.lines else TerminalProgress(sys.stderr)
-    try:
-        config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
-        config = rooted(config)
-        with view:
-            view.begin(config)
-            proof = run(
-                config,
-                address=given.address,
-                listener=view,
-                stop=threading.Event(),
-                wandb_api_key=os.environ.get("WANDB_API_KEY"),
-            )
+
+    def work() -> dict[str, Any]:
+        config = rooted(
+            parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
+        )
+        key, stop = os.environ.get("WANDB_API_KEY"), threading.Event()
+        with progress_json(sys.stdout) if given.lines else TerminalProgress(sys.stderr) as view:
+            proof = run(config, address=given.address, listener=view, stop=stop, wandb_api_key=key)
             view({"event": "result", **proof.to_json()})
-    except InvalidInput as error:
-        if given.report is None:
-            sys.stderr.write(f"{error}\n")
-        _report(given.report, {"faults": [asdict(fault) for fault in error.faults]})
-        return 2
-    except GiornataError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    _report(given.report, proof.to_json())
-    return 0 if proof.finished else INTERRUPTED
+        return proof.to_json()
 
-
-def _report(path: Path | None, values: dict[str, Any]) -> None:
-    if path is not None:
-        path.write_text(json.dumps(values), encoding="utf-8")
+    return reported(given.report, work, lambda report: 0 if report["finished"] else INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,6 @@ from giornata.pretrain.data.columns import CUT
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures
 from giornata.pretrain.encoding.encoder import device_of_an_encoder, gpus_of_an_encoder
-from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
@@ -37,7 +35,7 @@ from giornata.pretrain.ray_train.cluster import connected
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.reported import reported, tell
 from giornata.pretrain.run_state.peers import Peers
-from giornata.pretrain.run_state.run_storage import rooted, run_storage
+from giornata.pretrain.run_state.run_storage import rooted
 from giornata.pretrain.training.loop import TrainingRun, train
 from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
 from giornata.pretrain.training.parallel import full_nodes
@@ -57,49 +55,34 @@ Measurements = dict[str, tuple[float, int]]
 
 
 def synthetic_feeds(config: PretrainConfig, *, rank: int, world: int) -> Callable[[int, UseLedger], Iterator[Feed]]:
-    """Feeds of zeros that never wait, in batches of the size that a real stream has."""
+    """Feeds of zeros that never wait: this trainer's share of each step."""
     batch = config.train.global_batch_size
     mine = share(batch, rank=rank, world=world)
     before = sum(share(batch, rank=other, world=world) for other in range(rank))
 
     def feeds(phase: int, _: UseLedger) -> Iterator[Feed]:
         settings = config.phases[phase]
-        at_once = settings.train_batch_size or mine
         for first in range(before, settings.samples, batch):
-            sizes = [min(at_once, mine - done) for done in range(0, mine, at_once)]
-            starts = [first + sum(sizes[:place]) for place in range(len(sizes))]
-            batches = [
-                synthetic_batch(config.model.architecture, settings.resolution, start, rows)
-                for start, rows in zip(starts, sizes, strict=True)
-            ]
-            yield Feed(batches=batches, unreadable=())
+            rows = synthetic_batch(config.model.architecture, settings.resolution, first, mine)
+            yield Feed(batches=[rows], unreadable=())
 
     return feeds
 
 
 def synthetic_batch(architecture: Architecture, resolution: int, first: int, rows: int) -> Batch:
     """A batch of `rows` rows of one long shard, from row `first` on."""
-    side = resolution // LATENT_SIDE_PX
+    side, numbers = resolution // LATENT_SIDE_PX, range(first, first + rows)
     text, pooled = widths(unet_on_meta(architecture))
     place = [resolution, resolution, 0, 0, resolution, resolution]
     return Batch(
-        uses=[(0, row) for row in range(first, first + rows)],
-        keys=[f"synthetic-{row}" for row in range(first, first + rows)],
+        uses=[(0, row) for row in numbers],
+        keys=[f"synthetic-{row}" for row in numbers],
         epochs=[0] * rows,
-        mean_BCHW=torch.zeros(rows, 4, side, side, dtype=torch.float16),
-        logvar_BCHW=torch.zeros(rows, 4, side, side, dtype=torch.float16),
+        mean_BCHW=torch.zeros(rows, LATENT_CHANNELS, side, side, dtype=torch.float16),
+        logvar_BCHW=torch.zeros(rows, LATENT_CHANNELS, side, side, dtype=torch.float16),
         prompt_BLD=torch.zeros(rows, TOKENS, text, dtype=torch.float16),
         pooled_BP=None if pooled is None else torch.zeros(rows, pooled, dtype=torch.float16),
         time_ids_B6=torch.tensor([place] * rows, dtype=torch.float32),
-    )
-
-
-def synthetic_empty(architecture: Architecture) -> EmptyPrompt:
-    """The empty prompt as zeros."""
-    text, pooled = widths(unet_on_meta(architecture))
-    return EmptyPrompt(
-        prompt_LD=torch.zeros(TOKENS, text, dtype=torch.float16),
-        pooled_P=None if pooled is None else torch.zeros(pooled, dtype=torch.float16),
     )
 
 
@@ -141,7 +124,12 @@ def measure_loop(
     """
     samples = (WARM_UP_STEPS + steps + 2) * config.train.global_batch_size
     quiet = replace(
-        config.train, checkpoint_steps=samples, ema_start_samples=0, validation_steps=0, validation_rows=0
+        config.train,
+        checkpoint_steps=samples,
+        ema_start_samples=0,
+        validation_steps=0,
+        validation_rows=0,
+        proportion_empty_prompts=0.0,
     )
     one = replace(config, phases=(replace(config.phases[phase], samples=samples),), train=quiet)
     rows: list[Mapping[str, float]] = []
@@ -158,7 +146,6 @@ def measure_loop(
         scratch=scratch,
         digests={},
         scaling=SCALING,
-        empty=synthetic_empty(config.model.architecture),
         feeds=synthetic_feeds(one, rank=rank, world=world),
         clock_s=clock_s,
         device=device,
@@ -199,27 +186,16 @@ def work(values: Mapping[str, Any]) -> tuple[str, Measurements]:
 def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tuple[str, Measurements]:
     """Measure the loop with this number of trainers, and return the first one's device and rates. Raises
     GiornataError."""
-    from ray.train import RunConfig, ScalingConfig, TrainingFailedError
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train import ScalingConfig, TrainingFailedError
 
-    from giornata.pretrain.ray_train.fit import BACKENDS, NOTES
+    from giornata.pretrain.ray_train.fit import on_trainers
 
-    workers, run, notes = config.workers, run_storage(config), f"{NOTES}/{uuid.uuid4().hex}"
-    trainer = TorchTrainer(
-        work,
-        train_loop_config={"config": config.to_json(), "steps": steps},
-        torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
-        scaling_config=ScalingConfig(
-            num_workers=trainers, use_gpu=workers.use_gpu, accelerator_type=workers.accelerator_type
-        ),
-        run_config=RunConfig(name="synthetic", storage_path=run.path(notes), storage_filesystem=run.filesystem),
-    )
+    workers = config.workers
+    scaling = ScalingConfig(num_workers=trainers, use_gpu=workers.use_gpu, accelerator_type=workers.accelerator_type)
     try:
-        found: tuple[str, Measurements] = trainer.fit().return_value
+        found: tuple[str, Measurements] = on_trainers(work, config, {"steps": steps}, scaling=scaling)
     except TrainingFailedError as error:
         raise GiornataError(f"the trainers could not be measured: {error}") from error
-    finally:
-        run.remove_all(notes)
     return found
 
 
@@ -253,21 +229,6 @@ def measure_encoder(config: PretrainConfig) -> tuple[str, Measurements]:
     task = ray.remote(max_calls=1, max_retries=0)(encoder_rates).options(**{"num_cpus": 1, **options})
     found: tuple[str, Measurements] = ray.get(task.remote(config))
     return found
-
-
-def measure(
-    config: PretrainConfig, *, trainers: int, steps: int
-) -> tuple[tuple[str, Measurements], tuple[str, Measurements]]:
-    """Measure this number of trainers and one encoder on the connected Ray.
-
-    Raises InvalidInput, with all that the Ray lacks, before anything begins.
-    """
-    _refuse_without_room(config, trainers)
-    phases = [f"{phase.name} ({phase.resolution} px)" for phase in config.phases]
-    tell({"what": "trainers", "phases": phases})
-    loop = measure_trainers(config, trainers=trainers, steps=steps)
-    tell({"what": "encoder", "phases": phases})
-    return loop, measure_encoder(config)
 
 
 def _refuse_without_room(config: PretrainConfig, trainers: int) -> None:
@@ -379,8 +340,13 @@ def main(arguments: list[str] | None = None) -> int:
     def work() -> dict[str, Any]:
         whole = rooted(read_config(given.config))
         config, trainers, notes = measured_config(whole, given.trainers)
+        phases = [f"{phase.name} ({phase.resolution} px)" for phase in config.phases]
         with connected(given.address):
-            loop, encoded = measure(config, trainers=trainers, steps=given.steps)
+            _refuse_without_room(config, trainers)
+            tell({"what": "trainers", "phases": phases})
+            loop = measure_trainers(config, trainers=trainers, steps=given.steps)
+            tell({"what": "encoder", "phases": phases})
+            encoded = measure_encoder(config)
         return report_of(whole, config.encode.mode, trainers, loop=loop, encoded=encoded, notes=notes)
 
     return reported(given.report, work)

@@ -129,26 +129,49 @@ class RayTrainLosses:
 
 
 def _fit_once(config: PretrainConfig, actor: Any, *, command_ms: int, owner: str) -> str:
-    workers, values, run = config.workers, config.to_json(), run_storage(config)
-    # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
-    notes = f"{NOTES}/{uuid.uuid4().hex}"
-    trainer = TorchTrainer(
+    workers, values = config.workers, config.to_json()
+    failures = FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures)
+    outcome = on_trainers(
         _work,
-        train_loop_config={"config": values, "actor": actor, "command_ms": command_ms, "owner": owner},
-        torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
-        scaling_config=_scaling(workers),
+        config,
+        {"actor": actor, "command_ms": command_ms, "owner": owner},
+        scaling=_scaling(workers),
+        run_options={"callbacks": [SaveBeforeResize(actor)], "failure_config": failures},
+        datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
+        dataset_config=Streams(config),
+    )
+    return str(outcome)
+
+
+def on_trainers(
+    loop: Callable[[dict[str, Any]], Any],
+    config: PretrainConfig,
+    values: Mapping[str, Any],
+    *,
+    scaling: ScalingConfig,
+    run_options: Mapping[str, Any] | None = None,
+    **data: Any,
+) -> Any:
+    """Run `loop` in a group of trainers, and return what the first one returns. `loop` gets `values` with `config`.
+
+    Ray Train's own notes lie where all nodes see them, under a new name each time: it shall restore nothing.
+    """
+    run, notes = run_storage(config), f"{NOTES}/{uuid.uuid4().hex}"
+    trainer = TorchTrainer(
+        loop,
+        train_loop_config={"config": config.to_json(), **values},
+        torch_config=TorchConfig(backend=BACKENDS[config.workers.use_gpu]),
+        scaling_config=scaling,
         run_config=RunConfig(
             name=config.name,
             storage_path=run.path(notes),
             storage_filesystem=run.filesystem,
-            callbacks=[SaveBeforeResize(actor)],
-            failure_config=FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures),
+            **(run_options or {}),
         ),
-        datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
-        dataset_config=Streams(config),
+        **data,
     )
     try:
-        return str(trainer.fit().return_value)
+        return trainer.fit().return_value
     finally:
         run.remove_all(notes)
 
