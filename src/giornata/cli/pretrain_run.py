@@ -51,8 +51,8 @@ def run(
     Stop it with Ctrl-C; the same command goes on. With --synthetic it measures instead, without data.
     """
     with reporting(as_json, stopped="stopped") as out:
-        options = {"--steps": steps, "--trainers": trainers, "--out": kept}
-        if not synthetic and (wrong := [name for name, value in options.items() if value is not None]):
+        measuring = {"--steps": steps, "--trainers": trainers, "--out": kept}
+        if not synthetic and (wrong := [name for name, value in measuring.items() if value is not None]):
             message, hint = "cannot go without --synthetic", "leave it out"
             raise InvalidInput(Fault(where=name, message=message, hint=hint) for name in wrong)
         options = {"--address": address, "--steps": steps, "--trainers": trainers}

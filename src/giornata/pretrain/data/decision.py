@@ -134,7 +134,7 @@ def _equal(rows: np.ndarray) -> pa.Table:
     """Refuse all rows of a key but the first in the source."""
     ordered = rows[np.lexsort((rows["number"], rows["key"]))]
     keys, numbers = ordered["key"], ordered["number"]
-    again = np.append(np.zeros(min(1, len(keys)), bool), keys[1:] == keys[:-1])
+    again: np.ndarray = np.append(np.zeros(min(1, len(keys)), bool), keys[1:] == keys[:-1])
     firsts: np.ndarray = np.repeat(numbers[~again], np.diff(np.flatnonzero(~again), append=len(keys)))
     return _refused(numbers[again], str(Refusal.DUPLICATE), firsts[again])
 

@@ -321,7 +321,8 @@ def _work(mode: Mode, flops: Flops, sizes: RowBytes) -> _Work:
 
 
 def _phase(request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode, phase: PlanPhase) -> ChosenPhase:
-    flops, sizes = (of(request.model, phase.resolution) for of in (facts.flops_of, facts.row_bytes_of))
+    flops = facts.flops_of(request.model, phase.resolution)
+    sizes = facts.row_bytes_of(request.model, phase.resolution)
     work, rows = _work(mode, flops, sizes), request.rows(phase)
     training = training_speed(facts, flops, gpu=machines.trainer.gpu, gpus=machines.gpus)
     encoder = machines.trainer if mode is Mode.COLOCATED else machines.encoder
