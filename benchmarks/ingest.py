@@ -2,8 +2,7 @@
 
 *Deciding*: rows as an ingest examines them, without pictures, are written to Parquet files; then a process of its own
 finds duplicates, sorts what is kept and lists what is refused, within a limit of memory. Of every 100 rows one has
-the bytes of another, one is three bits from another's perceptual hash, and one was refused before; with `--crowd` so
-many of 100 besides have the same 40 of the 64 bits of their hash. Sizes and ways take turns, in every repetition.
+the bytes of another, and one was refused before. Sizes take turns, in every repetition.
 Memory is the process's greatest resident size less that after its imports; disk is the most that its folder ever
 held (looked at twice a second), the files of examined rows not counted.
 
@@ -50,30 +49,24 @@ CAPTION = "a photograph of something that has a caption of sixty letters"
 # ---- deciding ----
 
 
-def write_rows(folder: Path, rows: int, crowd: int) -> None:
+def write_rows(folder: Path, rows: int) -> None:
     """Files of EXAMINED."""
     draw = np.random.default_rng(rows)
     folder.mkdir(parents=True)
     for number, first in enumerate(range(0, rows, ROWS_PER_FILE)):
         count = min(ROWS_PER_FILE, rows - first)
-        pq.write_table(_rows(draw, first, count, crowd), folder / f"part-{number:05}.parquet", compression="zstd")
+        pq.write_table(_rows(draw, first, count), folder / f"part-{number:05}.parquet", compression="zstd")
 
 
-def _rows(draw: np.random.Generator, first: int, count: int, crowd: int) -> pa.Table:
+def _rows(draw: np.random.Generator, first: int, count: int) -> pa.Table:
     keys = draw.integers(0, 256, (count, 32), dtype=np.uint8)
-    hashes = draw.integers(0, 2**64, count, dtype=np.uint64)
-    crowded = np.arange(count) % 100 < crowd
-    hashes[crowded] = hashes[crowded] & np.uint64(2**24 - 1) | np.uint64(0xABCDEF0123 << 24)
-    keys[50::100], hashes[50::100] = keys[::100][: len(keys[50::100])], hashes[::100][: len(hashes[50::100])]
-    hashes[70::100] = hashes[20::100][: len(hashes[70::100])] ^ np.uint64(0b111 << 30)
+    keys[50::100] = keys[::100][: len(keys[50::100])]
     numbers = np.arange(first, first + count)
     reasons = np.where(numbers % 100 == 99, "damaged", "")
     values = {
         "piece": numbers // 1000,
         "ordinal": numbers % 1000,
         columns.KEY: pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), count, [None, pa.py_buffer(keys.tobytes())]),
-        "pixels": draw.integers(1 << 16, 1 << 22, count),
-        "hash": hashes,
         columns.REASON: pa.array(reasons, pa.string()),
         "detail": pa.array(reasons, pa.string()),
         "source": [f"part-{each:07}.parquet" for each in numbers // 1000],
@@ -83,13 +76,13 @@ def _rows(draw: np.random.Generator, first: int, count: int, crowd: int) -> pa.T
     return pa.table(values).select(EXAMINED.names).cast(EXAMINED)
 
 
-def decide(folder: Path, distance: int | None, memory_bytes: int) -> dict[str, float]:
+def decide(folder: Path, memory_bytes: int) -> dict[str, float]:
     """In this process, which does nothing else."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     rows = pds.dataset(folder, schema=EXAMINED, format="parquet")
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch, most_bytes(Path(scratch)) as disk:
-        decision = Decision(rows, Path(scratch), hash_distance=distance, memory_bytes=memory_bytes)
+        decision = Decision(rows, Path(scratch), memory_bytes=memory_bytes)
         keep = decision.keep(range(1 << 30), ROWS_PER_SHARD)
         refused = sum(batch.num_rows for batch in decision.refused())
     return {
@@ -121,37 +114,34 @@ def most_bytes(folder: Path) -> Iterator[list[int]]:
         looking.join()
 
 
-def measured(folder: Path, rows: int, distance: int | None, memory_mib: int) -> dict[str, float]:
+def measured(folder: Path, rows: int, memory_mib: int) -> dict[str, float]:
     """By a process of its own."""
     words = [sys.executable, "-m", "benchmarks.ingest", "--decide", str(folder / str(rows))]
     words += ["--memory-mib", str(memory_mib)]
-    words += [] if distance is None else ["--distance", str(distance)]
     answer = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ}).stdout
     found: dict[str, float] = json.loads(answer)
-    print(f"{rows} rows, distance {distance}, {memory_mib} MiB: {found}", file=sys.stderr)
+    print(f"{rows} rows, {memory_mib} MiB: {found}", file=sys.stderr)
     if found["kept"] + found["refused"] != rows:
         raise RuntimeError(f"{found} do not add up to {rows} rows")
     return found
 
 
 def deciding(given: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
-    """Sizes and ways in turns."""
+    """Sizes in turns."""
     for rows in given.rows:
-        write_rows(folder / str(rows), rows, given.crowd)
-    distances = (3,) if given.near_only else (None, 3)
-    cells = [(rows, distance, mib) for rows in given.rows for distance in distances for mib in given.memory_mib]
-    runs: dict[tuple[int, int | None, int], list[dict[str, float]]] = {cell: [] for cell in cells}
+        write_rows(folder / str(rows), rows)
+    cells = [(rows, mib) for rows in given.rows for mib in given.memory_mib]
+    runs: dict[tuple[int, int], list[dict[str, float]]] = {cell: [] for cell in cells}
     for _ in range(given.repetitions):
-        for rows, distance, mib in cells:
-            runs[rows, distance, mib].append(measured(folder, rows, distance, mib))
+        for rows, mib in cells:
+            runs[rows, mib].append(measured(folder, rows, mib))
     return [_cell(cell, found) for cell, found in runs.items()]
 
 
-def _cell(cell: tuple[int, int | None, int], runs: list[dict[str, float]]) -> dict[str, object]:
-    rows, distance, mib = cell
+def _cell(cell: tuple[int, int], runs: list[dict[str, float]]) -> dict[str, object]:
+    rows, mib = cell
     return {
         "rows": rows,
-        "distance": distance,
         "memory_mib": mib,
         "rows_per_cpu_s": spread([rows / run["cpu_s"] for run in runs], 0),
         "rows_per_wall_s": spread([rows / run["wall_s"] for run in runs], 0),
@@ -176,8 +166,7 @@ def reading(count: int, repetitions: int) -> dict[str, object]:
     )
     stretch = Stretch(pieces=range(1), keep=keep, first_shard=0)
     ways = {
-        "examined": lambda row: examine(row, filters, perceptual=False),
-        "examined, with perceptual hash": lambda row: examine(row, filters, perceptual=True),
+        "examined": lambda row: examine(row, filters),
         "brought to its shard": lambda row: _sharded(row, stretch),
     }
     rates: dict[str, list[float]] = {name: [] for name in ways}
@@ -205,27 +194,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", type=int, default=[100_000, 1_000_000])
     parser.add_argument("--memory-mib", nargs="+", type=int, default=[256, 4096])
-    parser.add_argument("--crowd", type=int, default=0, help="how many of 100 rows have much of their hash in common")
-    parser.add_argument("--near-only", action="store_true", help="not without near duplicates")
     parser.add_argument("--pictures", type=int, default=200)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the rows (a temporary one)")
     parser.add_argument("--decide", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--distance", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.decide:
-        print(json.dumps(decide(given.decide, given.distance, given.memory_mib[0] << 20)))
+        print(json.dumps(decide(given.decide, given.memory_mib[0] << 20)))
         return
     about = machine()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         cells = deciding(given, Path(folder))
-    print("| rows | near duplicates | memory allowed | rows/s of CPU | rows/s | memory, MiB | disk, bytes a row |")
-    print("|---|---|---|---|---|---|---|")
+    print("| rows | memory allowed | rows/s of CPU | rows/s | memory, MiB | disk, bytes a row |")
+    print("|---|---|---|---|---|---|")
     for cell in cells:
         names = ("rows_per_cpu_s", "rows_per_wall_s", "peak_mib", "disk_bytes_per_row")
-        near = "no" if cell["distance"] is None else f"within {cell['distance']}"
         words = " | ".join(spread_words(cell[name]) for name in names)  # type: ignore[arg-type]
-        print(f"| {cell['rows']:,} | {near} | {cell['memory_mib']} MiB | {words} |")
+        print(f"| {cell['rows']:,} | {cell['memory_mib']} MiB | {words} |")
     rates = reading(given.pictures, given.repetitions) if given.pictures else {}
     for name, found in rates.items():
         print(f"{name}: {spread_words(found) if isinstance(found, dict) else found}")

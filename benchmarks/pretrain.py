@@ -105,7 +105,7 @@ class Bench:
 
     def modes(self, resolution: int) -> dict[str, Any]:
         """The modes' part."""
-        from giornata.pretrain.cluster import connected
+        from giornata.pretrain.ray_train.cluster import connected
 
         options = self._options
         self._data(resolution)

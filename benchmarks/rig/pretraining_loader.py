@@ -27,8 +27,8 @@ from giornata.pretrain.encoding.frozen_encoder import Frozen, load_frozen
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.feeding.feed import Batch
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.pretrain.training.trainer import Trainer, TrainingRun
 from giornata.protocol.pretraining import PretrainConfig
 

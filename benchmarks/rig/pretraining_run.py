@@ -13,8 +13,8 @@ from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
+from giornata.pretrain.ray_train.worker import FrozenParts, frozen_parts
 from giornata.pretrain.training.trainer import TrainingRun
-from giornata.pretrain.worker import FrozenParts, frozen_parts
 from giornata.protocol.pretraining import PretrainConfig
 
 

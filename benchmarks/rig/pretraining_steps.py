@@ -25,6 +25,7 @@ from giornata.diffusion.encode.captions import Embedding
 from giornata.diffusion.optim.objective import NoisyBatch, Objective
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.feeding.examples import Example
+from giornata.pretrain.run_state.peers import Channel, Peers
 from giornata.pretrain.training.models import (
     TOKENS,
     flops_per_picture,
@@ -35,7 +36,6 @@ from giornata.pretrain.training.models import (
 )
 from giornata.pretrain.training.optimizer import TrainingOptimizer, whole
 from giornata.pretrain.training.parallel import alone, shard_model
-from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, Precision, PretrainConfig
 

@@ -91,7 +91,7 @@ def _train(run: Any, work: Mapping[str, Any]) -> None:
 
         train_with_loader(run, workers=work["workers"])
         return
-    from giornata.pretrain.cluster import connected
+    from giornata.pretrain.ray_train.cluster import connected
     from giornata.pretrain.training.loop import train
 
     with connected(work["address"]):
@@ -103,19 +103,20 @@ def _none(_phase: int, _ledger: Any) -> Iterator[Any]:
 
 
 def _streamed(config: Any, phases: Sequence[Any], encoder: Any) -> Callable[[int, Any], Iterator[Any]]:
-    """As a trainer of a run is fed (giornata.pretrain.worker.feeds), but for Ray Train, which hands streams out."""
+    """As a trainer is fed (giornata.pretrain.ray_train.worker.feeds), but for Ray Train, which hands streams out."""
+    from giornata.pretrain.encoding.encode_rows import encoded_here
     from giornata.pretrain.feeding.feed import Feeder
     from giornata.pretrain.feeding.graph import fed
-    from giornata.pretrain.streams import Streams
+    from giornata.pretrain.ray_train.streams import Streams
     from giornata.protocol.pretraining import Mode
 
-    here = encoder if config.encode.mode is Mode.COLOCATED else None
+    colocated = config.encode.mode is Mode.COLOCATED
 
     def feeds(phase: int, ledger: Any) -> Iterator[Any]:
         dataset = fed(config, phase, phases[phase], list(ledger.remaining()))
         (part,) = Streams(config).configure({"only": dataset}, 1, None, None)
         batches = part["only"].iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=4)
-        feeder = Feeder(batches, encoder=here)
+        feeder = Feeder(encoded_here(config, batches, encoder) if colocated else batches)
         rows = config.train.global_batch_size
         while (feed := feeder.take(rows, rows)).rows:
             yield feed

@@ -15,8 +15,8 @@ from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.sampling.grid_layout import Group, SheetRow, compose_sheet
 from giornata.diffusion.shapes.pictures import draw_shape, grid
 from giornata.pretrain.evaluation.sampling import pipeline_of, sample, unet_at
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import CommittedCheckpoint, committed
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import new_unet
 from giornata.protocol.pretraining import PretrainConfig

@@ -10,9 +10,9 @@ from tests.fixtures.pretrain_feeds import batch, run_of, tiny_config
 
 from giornata.pretrain.feeding.examples import portioner
 from giornata.pretrain.feeding.feed import Feed
+from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.pretrain.training.parallel import alone
-from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import TrainingProgress
 from giornata.pretrain.training.trainer import Trainer
 from giornata.protocol.pretraining import Parallel, Precision
 
@@ -48,7 +48,7 @@ def test_it_learns_what_it_is_shown_again(name: str, tmp_path: Path) -> None:
         make = portioner(trainer.draws, 0, 4, device)
         losses = []
         for _ in range(12):
-            examples = make(Feed(batches=[rows], unreadable=(), wait_s=0.0)).examples
+            examples = make(Feed(batches=[rows], unreadable=())).examples
             taken, numbers = trainer.step(progress, examples, 8)
             assert taken
             losses.append(numbers["loss"])

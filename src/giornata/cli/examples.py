@@ -109,14 +109,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "pretrain plan": (
         "giornata pretrain plan sd2_base",
         "giornata pretrain plan run.toml --assume prices.toml",
-        "giornata pretrain plan run.toml --measured measured.json",
+        "giornata pretrain plan run.toml --assume rates.toml",
     ),
     "pretrain ingest": ("giornata pretrain ingest ./pictures data/shards --set min_side_px=256",),
     "pretrain encode": ("giornata pretrain encode run.toml",),
     "pretrain run": (
         "giornata pretrain run run.toml",
-        "giornata pretrain run run.toml --synthetic --steps 30 --out measured.json",
-        "giornata pretrain run run.toml --address HOST:6379 --measured measured.json",
+        "giornata pretrain run run.toml --synthetic --steps 30 --out rates.toml",
+        "giornata pretrain run run.toml --address HOST:6379",
     ),
     "pretrain submit": ("giornata pretrain submit run.toml --follow",),
     "pretrain eval": (

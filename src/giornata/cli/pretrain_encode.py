@@ -10,7 +10,7 @@ from giornata.cli.pretrain import Address, Config
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import reporting
 from giornata.cli.ui.text import size
-from giornata.pretrain.progress_lines import PacedLines
+from giornata.pretrain.reporting.progress_lines import PacedLines
 
 
 def register(group: typer.Typer) -> None:

@@ -16,7 +16,7 @@ from giornata.cli.pretrain_process import run_program
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import size
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.progress_lines import PacedLines
+from giornata.pretrain.reporting.progress_lines import PacedLines
 from giornata.protocol.pretraining_checks import parse_ingest
 
 EXIT_STOPPED = 130
@@ -31,7 +31,6 @@ MEANINGS = {
     "extreme_aspect_ratio": "longer than max_aspect_ratio",
     "no_caption": "no visible text, or fewer than min_caption_chars",
     "duplicate": "equal bytes came before",
-    "near_duplicate": "looks like one that is kept",
 }
 
 

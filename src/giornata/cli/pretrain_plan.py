@@ -12,7 +12,6 @@ from giornata.cli.options import JsonFlag
 from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.from_config import request_named
-from giornata.pretrain.planning.measured import read_measured, with_measured_rates
 from giornata.pretrain.planning.pricing import Choice, ChosenPhase
 from giornata.pretrain.planning.ranking import Ranking, rank
 from giornata.pretrain.planning.report import (
@@ -42,11 +41,10 @@ def plan(
     every: Annotated[bool, typer.Option("--all", help="Every mode on every cluster.")] = False,
     assume: Annotated[
         Path | None,
-        typer.Option(help="TOML file with clusters, prices and rates to reckon with.", show_default=False),
-    ] = None,
-    measured: Annotated[
-        Path | None,
-        typer.Option(help="Rates of `pretrain run --synthetic --out`, instead of estimates.", show_default=False),
+        typer.Option(
+            help="TOML file with clusters, prices and rates, such as `run --synthetic --out` writes.",
+            show_default=False,
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -57,8 +55,6 @@ def plan(
     with reporting(as_json) as out:
         facts = load_facts()
         request = request_named(config, facts, assume=assume)
-        if measured is not None:
-            request = with_measured_rates(request, read_measured(measured), facts)
         ranking = rank(request, facts, today=datetime.now(UTC).date())
         say_ranking(ranking, out, every=every)
         out.result(ranking_told(ranking))

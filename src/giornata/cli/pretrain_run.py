@@ -29,10 +29,6 @@ def register(group: typer.Typer) -> None:
 def run(
     config: Config,
     address: Address = None,
-    measured: Annotated[
-        Path | None,
-        typer.Option(help="As many encoders as `--synthetic --out` found.", show_default=False),
-    ] = None,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Train nothing: measure the rates with made-up rows.")
     ] = False,
@@ -46,7 +42,7 @@ def run(
     ] = None,
     kept: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the rates down, for --measured.", show_default=False),
+        typer.Option("--out", help="Write the rates down, for `plan --assume`.", show_default=False),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -55,8 +51,11 @@ def run(
     Stop it with Ctrl-C; the same command goes on. With --synthetic it measures instead, without data.
     """
     with reporting(as_json, stopped="stopped") as out:
-        _check(synthetic, {"--steps": steps, "--trainers": trainers, "--out": kept}, {"--measured": measured})
-        options = {"--address": address, "--measured": measured, "--steps": steps, "--trainers": trainers}
+        measuring = {"--steps": steps, "--trainers": trainers, "--out": kept}
+        if not synthetic and (wrong := [name for name, value in measuring.items() if value is not None]):
+            message, hint = "cannot go without --synthetic", "leave it out"
+            raise InvalidInput(Fault(where=name, message=message, hint=hint) for name in wrong)
+        options = {"--address": address, "--steps": steps, "--trainers": trainers}
         given = [str(word) for name, value in options.items() if value is not None for word in (name, value)]
         if synthetic:
             run_synthetic([config, *given], kept, out)
@@ -66,18 +65,6 @@ def run(
         out.result(report)
     if code:
         raise typer.Exit(code)
-
-
-def _check(synthetic: bool, measuring: Mapping[str, object], training: Mapping[str, object]) -> None:
-    """Refuse an option of the other kind of run."""
-    wrong, hint = (training, "leave it out") if synthetic else (measuring, "goes with --synthetic")
-    faults = [
-        Fault(where=name, message=f"cannot go {'with' if synthetic else 'without'} --synthetic", hint=hint)
-        for name, value in wrong.items()
-        if value is not None
-    ]
-    if faults:
-        raise InvalidInput(faults)
 
 
 def _run(words: list[str]) -> tuple[int, dict[str, Any]]:
@@ -91,7 +78,7 @@ def _run(words: list[str]) -> tuple[int, dict[str, Any]]:
     if "faults" in report:
         raise InvalidInput(Fault(**each) for each in report["faults"])
     if code not in {0, EXIT_STOPPED}:
-        raise GiornataError("the run did not end well; its last words are above")
+        raise GiornataError(report.get("error", "the run did not end well; its last words are above"))
     return code, report
 
 
@@ -117,18 +104,21 @@ def _tell(out: Output, report: dict[str, Any]) -> None:
 
 
 def run_synthetic(words: Sequence[str], kept: Path | None, out: Output) -> None:
-    """Measure in a process of its own, tell it, and keep it in a file."""
+    """Measure in a process of its own, tell it, and keep the rates in a file."""
+    from giornata.pretrain.planning.facts import load_facts
+    from giornata.pretrain.planning.measured import assumed_rates
+
     report = run_program("giornata.pretrain.synthetic", words, progress=lambda told: _tell_measuring(out, told))
     if kept is not None:
         try:
-            kept.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            kept.write_text(assumed_rates(report, load_facts()), encoding="utf-8")
         except OSError as error:
             raise InvalidInput(
                 [Fault(where="--out", message=f"{kept} cannot be written: {error.strerror}")]
             ) from None
     say_rates(report, out)
     if kept is not None:
-        out.hint(f"plan with it: giornata pretrain plan CONFIG --measured {kept}; run alike")
+        out.hint(f"plan with it: giornata pretrain plan CONFIG --assume {kept}")
     out.result(report)
 
 
@@ -140,23 +130,23 @@ def say_rates(report: Mapping[str, Any], out: Output) -> None:
     """Print the devices, a row of rates for each phase, and findings."""
     from giornata.cli.pretrain_plan import say_lines, say_table
 
-    measured, sizes = report["measured"], report["sizes"]
+    sizes = report["sizes"]
     out.say("")
-    out.say(f"{measured['name']}, {measured['model']}, {measured['mode']}")
+    out.say(f"{report['name']}, {report['model']}, {report['mode']}")
     out.say(
-        f"{_some(measured['trainers'], 'trainer')} on {measured['trainer_device']}, encoders on"
-        f" {measured['encoder_device']}"
+        f"{_some(report['trainers'], 'trainer')} on {report['trainer_device']}, encoders on"
+        f" {report['encoder_device']}"
     )
     out.say("")
     say_table(
         [
             ("phase", [each["name"] for each in sizes], False),
             ("pixels", [str(each["resolution"]) for each in sizes], True),
-            ("at once", ["–" if each["micro_batch"] is None else str(each["micro_batch"]) for each in sizes], True),
+            ("at once", [str(each["micro_batch"]) for each in sizes], True),
             ("trainers", [_demand(each) for each in sizes], True),
             ("one encoder", [_rate(each["encoder_images_per_s"]) for each in sizes], True),
             ("encoders", [f"{each['encoders']:,}" for each in sizes], True),
-            ("for each trainer", [f"{each['encoders'] / measured['trainers']:.2g}" for each in sizes], True),
+            ("for each trainer", [f"{each['encoders'] / report['trainers']:.2g}" for each in sizes], True),
         ],
         out,
     )

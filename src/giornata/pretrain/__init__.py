@@ -1,4 +1,4 @@
-"""Pre-training: Ray Data brings pictures to encoders and trainers, Ray Train keeps trainers running.
+"""Pre-training: Ray Data brings pictures to encoders and trainers, Ray Train keeps them running. Read `run` first.
 
 Ray is the distributed engine. What is decided here is which row is trained when (`rows_of_phase`, `ledger`), what a
 row becomes (`graph`), and the loop of a trainer. Every draw is a function of the seed, the picture and the epoch, so

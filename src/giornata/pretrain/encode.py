@@ -7,6 +7,7 @@ encoder, or with an address, actors of Ray encode the shards; otherwise this pro
 
 import argparse
 import json
+import sys
 import time
 import uuid
 from collections import Counter
@@ -21,6 +22,8 @@ from typing import Any
 import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.data.fence import check as check_owner
+from giornata.pretrain.data.fence import holding
 from giornata.pretrain.data.manifest import MANIFEST, Manifest, json_bytes
 from giornata.pretrain.encoding.encode_shards import (
     EncodedPart,
@@ -45,11 +48,10 @@ from giornata.pretrain.encoding.encoded import (
     write_empty,
 )
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, encoder_dtype, open_encoder
-from giornata.pretrain.fence import check as check_owner
-from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.run_storage import rooted, run_storage
-from giornata.pretrain.training.costs import CostRecord, TrainerStart
+from giornata.pretrain.reported import reported, tell
+from giornata.pretrain.run_state.costs import CostRecord, TrainerStart
+from giornata.pretrain.run_state.run_storage import rooted, run_storage
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
@@ -206,34 +208,23 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
 # ---- the program ----
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Write progress as JSON lines to standard output; the report, or the faults, to the file --report."""
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.encode", description=__doc__)
     parser.add_argument("config", help="a recipe's name, or a TOML file")
     parser.add_argument("--report", type=Path, help="write a report to this file, as JSON")
     parser.add_argument("--address", help="of a Ray cluster")
     given = parser.parse_args(arguments)
-    status, words = 0, ""
-    try:
-        report = _run(rooted(read_config(given.config)), given.address)
-    except InvalidInput as error:
-        status, words, report = 2, f"{error}\n", {"faults": [asdict(fault) for fault in error.faults]}
-    except GiornataError as error:
-        status, words, report = 1, f"{error}\n", {"error": str(error)}
-    if given.report:
-        given.report.write_text(json.dumps(report))
-    if status:
-        parser.exit(status, words)
+    return reported(given.report, lambda: _run(rooted(read_config(given.config)), given.address))
 
 
 def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
-    with holding(latents_top(config), "encode") as held, counted(config) as tell:
-        return _encoded(config, address, tell, partial(check_owner, held.storage, held.token))
+    with holding(latents_top(config), "encode") as held, counted(config) as progress:
+        return _encoded(config, address, progress, partial(check_owner, held.storage, held.token))
 
 
 @contextmanager
 def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """Add the cost of the encoders to the run's with each progress (giornata.pretrain.training.costs).
+    """Add the cost of the encoders to the run's with each progress (giornata.pretrain.run_state.costs).
 
     Pictures that were encoded for another run cost nothing again.
     """
@@ -244,37 +235,34 @@ def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotoni
     )
     per_s = config.usd_per_s(0, config.encode.encoders)
 
-    def tell(progress: Mapping[str, int]) -> None:
+    def add(progress: Mapping[str, int]) -> None:
         account.add(clock_s() - account.until_s, per_s)
-        told = {**progress, "spent_usd": account.total_usd}
-        print(json.dumps(told), flush=True)  # noqa: T201 - for the command line
+        tell({**progress, "spent_usd": account.total_usd})
 
     try:
-        yield tell
+        yield add
     finally:
         account.add(clock_s() - account.until_s, per_s)
         account.close()
 
 
 def _encoded(
-    config: PretrainConfig, address: str | None, tell: Progress, fence: Callable[[], None]
+    config: PretrainConfig, address: str | None, progress: Progress, fence: Callable[[], None]
 ) -> dict[str, Any]:
     device = device_of_an_encoder(config)
     if address is None and config.encode.encoders == 1:
         if device == "cuda" and not torch.cuda.is_available():
             hint = "say workers.use_gpu = false to encode on the CPU, or give the --address of a Ray with GPUs"
             raise InvalidInput([Fault(where="workers.use_gpu", message="there is no GPU here", hint=hint)])
-        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=tell, fence=fence)
-    import ray
+        encoder = open_encoder(config.model, seed=config.seed, device=device)
+        return encode(config, encoder, progress=progress, fence=fence)
+    from giornata.pretrain.ray_train.cluster import connected
 
     # This encoder makes the digest and the empty caption's embedding, in the precision of the actors
     encoder = open_encoder(config.model, seed=config.seed, device="cpu", dtype=encoder_dtype(device))
-    ray.init(address=address, log_to_driver=False)
-    try:
-        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell, fence=fence)
-    finally:
-        ray.shutdown()
+    with connected(address):
+        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=progress, fence=fence)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

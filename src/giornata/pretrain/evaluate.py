@@ -6,12 +6,11 @@ with an Inception network another such distance (FID).
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from PIL import Image
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.optim.objective import Objective
 from giornata.diffusion.sampling.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
-from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
@@ -36,13 +35,14 @@ from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import CommittedCheckpoint, committed
+from giornata.pretrain.reported import reported
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import shard_model
-from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import TrainingProgress
 from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -118,7 +118,7 @@ def phase_of(config: PretrainConfig, progress: TrainingProgress) -> int:
 
 def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, device: torch.device) -> dict[str, Any]:
     """The losses on held-back rows, with the noise that the run itself draws for them in that phase."""
-    from giornata.pretrain.worker import frozen_parts
+    from giornata.pretrain.ray_train.worker import frozen_parts
 
     source = source_manifest(config)
     frozen = frozen_parts(config, source, device)
@@ -201,7 +201,6 @@ def _picture(content: bytes, size: Sequence[int]) -> Image.Image:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The report, or what went wrong, in the file --report."""
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.evaluate", description=__doc__)
     parser.add_argument("config")
     parser.add_argument("--checkpoint")
@@ -213,16 +212,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     let_libraries_repeat(os.environ)
     fix_determinism(threads=1)
-    try:
+
+    def work() -> dict[str, Any]:
         config = read_config(given.config)
         models = ScoringModels.of(given.clip, given.inception)
-        report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), models=models, most=given.rows)
-    except InvalidInput as error:
-        report = {"faults": [asdict(fault) for fault in error.faults]}
-    except (GiornataError, OSError) as error:
-        report = {"error": str(error)}
-    given.report.write_text(json.dumps(report), encoding="utf-8")
-    return 1 if {"faults", "error"} & set(report) else 0
+        return evaluate(config, name=given.checkpoint, out=given.out.absolute(), models=models, most=given.rows)
+
+    return reported(given.report, work)
 
 
 if __name__ == "__main__":

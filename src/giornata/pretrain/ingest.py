@@ -15,7 +15,6 @@ allowed without another examination.
 import argparse
 import hashlib
 import json
-import logging
 import os
 import sys
 import tempfile
@@ -24,28 +23,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
-import ray.data
-
-from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.decision import MEMORY_BYTES, QUARANTINE_FOLDER, Decision, write_quarantine
+from giornata.pretrain.data.fence import check as check_owner
+from giornata.pretrain.data.fence import holding
 from giornata.pretrain.data.ingest_tasks import Stretch, examine_parts, examined_dataset, write_stretch
 from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
 from giornata.pretrain.data.sources import Source, find, stretches_of
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.fence import check as check_owner
-from giornata.pretrain.fence import holding
+from giornata.pretrain.ray_train.cluster import connected
+from giornata.pretrain.reported import reported, tell
 from giornata.protocol.pretraining import Ingest
 from giornata.protocol.pretraining_checks import parse_ingest
 
 UNFINISHED = "unfinished"
-EXAMINATION = 2
+EXAMINATION = 3
 """The version of the examination. It is raised when a row may be judged in another way than before."""
 # Options that do not change the examination of a row
-_NOT_EXAMINED = {
-    *("rows_per_shard", "shuffle_bytes", "max_captions"),
-    *("max_quarantined_share", "dedupe_hash_distance"),
-}
+_NOT_EXAMINED = {"rows_per_shard", "shuffle_bytes", "max_captions", "max_quarantined_share", "dedupe_hash_distance"}
 Progress = Callable[[str, int, int | None], None]
 """Called with the stage, the number of rows or shards, and their total if it is known."""
 
@@ -116,9 +111,8 @@ class Unfinished:
     @classmethod
     def of(cls, out: Storage, about: dict[str, Any], *, examination: int = EXAMINATION) -> "Unfinished":
         options = about["ingest"]
-        perceptual = options["dedupe_hash_distance"] is not None
         asked = {name: each for name, each in options.items() if name not in _NOT_EXAMINED}
-        found = {"source": about["source"], "ingest": asked, "perceptual": perceptual, "version": examination}
+        found = {"source": about["source"], "ingest": asked, "version": examination}
         below, wrote = out / UNFINISHED, {**about, "version": examination}
         return cls(
             out=out, examined=below / f"examined-{_digest(found)}", written=below / f"written-{_digest(wrote)}"
@@ -205,8 +199,8 @@ def _examine(source: Source, options: Ingest, unfinished: Unfinished, progress: 
 def _decide(source: Source, options: Ingest, unfinished: Unfinished, memory_bytes: int) -> Decision:
     """Decide which rows are kept, and write the quarantine. Raises InvalidInput when too few are kept."""
     with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder:
-        rows, distance = examined_dataset(source, unfinished.examined), options.dedupe_hash_distance
-        decision = Decision(rows, Path(folder), hash_distance=distance, memory_bytes=memory_bytes)
+        rows = examined_dataset(source, unfinished.examined)
+        decision = Decision(rows, Path(folder), memory_bytes=memory_bytes)
     write_quarantine(unfinished.out, decision.refused())
     counts = decision.counts()
     refused = sum(counts.values())
@@ -254,45 +248,26 @@ def _stretch(source: Source, options: Ingest, stretch: Stretch, out: Storage, pr
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write progress as JSON lines to standard output; the report, or the faults, to the file --report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source")
     parser.add_argument("out")
     parser.add_argument("--options", default="{}", help="JSON object of ingest options")
-    parser.add_argument("--address", default="local", help="of a Ray cluster (a Ray of its own)")
+    parser.add_argument("--address", help="of a Ray cluster (a Ray of its own)")
     parser.add_argument("--report", type=Path, required=True)
-    chosen = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
     # The decision may take a quarter of the machine's memory: the more, the less has to wait on the disk
     memory_bytes = max(MEMORY_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
-    report: dict[str, Any]
-    try:
-        options = parse_ingest(json.loads(chosen.options))
-        _start_ray(chosen.address)
-        report = ingest(chosen.source, chosen.out, options, progress=_say, memory_bytes=memory_bytes)
-    except InvalidInput as error:
-        report = {"faults": [asdict(fault) for fault in error.faults]}
-    except (GiornataError, OSError, MemoryError) as error:
-        report = {"error": str(error)}
-    chosen.report.write_text(json.dumps(report))
-    return int("faults" in report or "error" in report)
 
+    def work() -> dict[str, Any]:
+        options = parse_ingest(json.loads(given.options))
+        with connected(given.address, least_cpus=1):
+            return ingest(given.source, given.out, options, progress=_say, memory_bytes=memory_bytes)
 
-def _start_ray(address: str) -> None:
-    ray.init(
-        address=address,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-        **({"include_dashboard": False} if address == "local" else {}),
-    )
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    return reported(given.report, work)
 
 
 def _say(what: str, done: int, total: int | None) -> None:
-    sys.stdout.write(json.dumps({"what": what, "done": done, "total": total}) + "\n")
-    sys.stdout.flush()
+    tell({"what": what, "done": done, "total": total})
 
 
 if __name__ == "__main__":

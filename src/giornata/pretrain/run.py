@@ -19,25 +19,24 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, collecting
+from giornata.pretrain.data.fence import check as check_owner
+from giornata.pretrain.data.fence import holding
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
-from giornata.pretrain.fence import check as check_owner
-from giornata.pretrain.fence import holding
-from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
-from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
-from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.run_storage import progress_of, rooted, run_storage
-from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.progress import check_origin
+from giornata.pretrain.reported import reported
+from giornata.pretrain.reporting.progress_lines import TerminalProgress, progress_json
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.progress import check_origin
+from giornata.pretrain.run_state.proof import Proof, proof_of
+from giornata.pretrain.run_state.run_storage import progress_of, rooted, run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -61,7 +60,7 @@ def run(
 ) -> Proof:
     """Train until all phases are done, or until `stop` is set. Raises InvalidInput with every fault before Ray is
     started, also when another command holds the storage, and GiornataError with Ray's words when it gives up."""
-    from giornata.pretrain.trackers import trackers
+    from giornata.pretrain.reporting.trackers import trackers
 
     check(config)
     with holding(run_storage(config), "run", lost=stop.set) as held:
@@ -83,7 +82,7 @@ class _Training:
     """The phases that are left, with evaluations beside them. `stop` asks the trainers to leave with a checkpoint."""
 
     def __init__(self, config: PretrainConfig, listener: Listener, stop: threading.Event) -> None:
-        from giornata.pretrain.background_evaluation import Evaluations, RayTask
+        from giornata.pretrain.evaluation.beside import Evaluations, RayTask
 
         self._config, self._listener, self._stop = config, listener, stop
         self._command_ms = time.time_ns() // 1_000_000
@@ -92,7 +91,7 @@ class _Training:
 
     def run(self, address: str | None, *, owner: str) -> None:
         """Train on the Ray at `address`. The trainers' devices are free before the last evaluation is waited for."""
-        from giornata.pretrain.cluster import connected
+        from giornata.pretrain.ray_train.cluster import connected
 
         for words in not_measured(self._config):
             self._listener({"event": "note", "words": words})
@@ -111,8 +110,8 @@ class _Training:
         import ray
         from ray.train import TrainingFailedError
 
-        from giornata.pretrain.fit import fit
-        from giornata.pretrain.progress_actor import progress_actor_here
+        from giornata.pretrain.ray_train.fit import fit
+        from giornata.pretrain.ray_train.progress_actor import progress_actor_here
 
         actor, done = progress_actor_here(), threading.Event()
         watching = threading.Thread(daemon=True, target=self._watch, args=(actor, done))
@@ -151,7 +150,7 @@ class _Training:
     def _hear(self, message: dict[str, Any]) -> None:
         if message["event"] == "progress" and message["metrics"]["phase"] != self._phase:
             self._phase = message["metrics"]["phase"]
-            self._listener({"event": "phase", "number": int(self._phase)})
+            self._listener({"event": "phase", "name": f"phase {self._config.phases[int(self._phase)].name}"})
         self._listener(message)
         if message["event"] == "progress" and self._tell_checkpoint(
             int(message["metrics"].get("checkpoint_step", 0))
@@ -260,43 +259,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("config", nargs="?", help="a recipe's name, or a TOML file")
     parser.add_argument("--config-json", help="the configuration itself")
     parser.add_argument("--address", help="of a Ray cluster; auto: the one that this machine belongs to")
-    parser.add_argument("--measured", type=Path, help="file of `run --synthetic --out`: take its number of encoders")
     parser.add_argument("--report", type=Path, help="write what came of it to this file, as JSON")
     parser.add_argument("--lines", action="store_true", help="print JSON lines for whoever follows the run")
     given = parser.parse_args(arguments)
     for name, value in RAY_LEAVES_OUT.items():  # Ray reads them when it is imported
         os.environ.setdefault(name, value)
-    view: ProgressJson | TerminalProgress = ProgressJson(sys.stdout) if given.lines else TerminalProgress(sys.stderr)
-    try:
-        config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
-        if given.measured is not None:
-            config = with_measured_encoders(config, read_measured(given.measured))
-        config = rooted(config)
-        with view:
-            view.begin(config)
-            proof = run(
-                config,
-                address=given.address,
-                listener=view,
-                stop=threading.Event(),
-                wandb_api_key=os.environ.get("WANDB_API_KEY"),
-            )
+
+    def work() -> dict[str, Any]:
+        config = rooted(
+            parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
+        )
+        key, stop = os.environ.get("WANDB_API_KEY"), threading.Event()
+        with progress_json(sys.stdout) if given.lines else TerminalProgress(sys.stderr) as view:
+            proof = run(config, address=given.address, listener=view, stop=stop, wandb_api_key=key)
             view({"event": "result", **proof.to_json()})
-    except InvalidInput as error:
-        if given.report is None:
-            sys.stderr.write(f"{error}\n")
-        _report(given.report, {"faults": [asdict(fault) for fault in error.faults]})
-        return 2
-    except GiornataError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    _report(given.report, proof.to_json())
-    return 0 if proof.finished else INTERRUPTED
+        return proof.to_json()
 
-
-def _report(path: Path | None, values: dict[str, Any]) -> None:
-    if path is not None:
-        path.write_text(json.dumps(values), encoding="utf-8")
+    return reported(given.report, work, lambda report: 0 if report["finished"] else INTERRUPTED)
 
 
 if __name__ == "__main__":

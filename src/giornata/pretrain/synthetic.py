@@ -8,13 +8,12 @@ D, P widths of the text.
 """
 
 import argparse
-import json
 import statistics
+import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,23 @@ import pyarrow as pa
 import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.cluster import connected
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.columns import CUT
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures
 from giornata.pretrain.encoding.encoder import device_of_an_encoder, gpus_of_an_encoder
-from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
-from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
+from giornata.pretrain.planning.pricing import encoders_for
+from giornata.pretrain.ray_train.cluster import connected
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.run_storage import rooted, run_storage
+from giornata.pretrain.reported import reported, tell
+from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.run_storage import rooted
 from giornata.pretrain.training.loop import TrainingRun, train
 from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
 from giornata.pretrain.training.parallel import full_nodes
-from giornata.pretrain.training.peers import Peers
 from giornata.protocol.pretraining import BESIDE, LATENT_SIDE_PX, Architecture, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -56,49 +55,34 @@ Measurements = dict[str, tuple[float, int]]
 
 
 def synthetic_feeds(config: PretrainConfig, *, rank: int, world: int) -> Callable[[int, UseLedger], Iterator[Feed]]:
-    """Feeds of zeros that never wait, in batches of the size that a real stream has."""
+    """Feeds of zeros that never wait: this trainer's share of each step."""
     batch = config.train.global_batch_size
     mine = share(batch, rank=rank, world=world)
     before = sum(share(batch, rank=other, world=world) for other in range(rank))
 
     def feeds(phase: int, _: UseLedger) -> Iterator[Feed]:
         settings = config.phases[phase]
-        at_once = settings.train_batch_size or mine
         for first in range(before, settings.samples, batch):
-            sizes = [min(at_once, mine - done) for done in range(0, mine, at_once)]
-            starts = [first + sum(sizes[:place]) for place in range(len(sizes))]
-            batches = [
-                synthetic_batch(config.model.architecture, settings.resolution, start, rows)
-                for start, rows in zip(starts, sizes, strict=True)
-            ]
-            yield Feed(batches=batches, unreadable=(), wait_s=0.0)
+            rows = synthetic_batch(config.model.architecture, settings.resolution, first, mine)
+            yield Feed(batches=[rows], unreadable=())
 
     return feeds
 
 
 def synthetic_batch(architecture: Architecture, resolution: int, first: int, rows: int) -> Batch:
     """A batch of `rows` rows of one long shard, from row `first` on."""
-    side = resolution // LATENT_SIDE_PX
+    side, numbers = resolution // LATENT_SIDE_PX, range(first, first + rows)
     text, pooled = widths(unet_on_meta(architecture))
     place = [resolution, resolution, 0, 0, resolution, resolution]
     return Batch(
-        uses=[(0, row) for row in range(first, first + rows)],
-        keys=[f"synthetic-{row}" for row in range(first, first + rows)],
+        uses=[(0, row) for row in numbers],
+        keys=[f"synthetic-{row}" for row in numbers],
         epochs=[0] * rows,
-        mean_BCHW=torch.zeros(rows, 4, side, side, dtype=torch.float16),
-        logvar_BCHW=torch.zeros(rows, 4, side, side, dtype=torch.float16),
+        mean_BCHW=torch.zeros(rows, LATENT_CHANNELS, side, side, dtype=torch.float16),
+        logvar_BCHW=torch.zeros(rows, LATENT_CHANNELS, side, side, dtype=torch.float16),
         prompt_BLD=torch.zeros(rows, TOKENS, text, dtype=torch.float16),
         pooled_BP=None if pooled is None else torch.zeros(rows, pooled, dtype=torch.float16),
         time_ids_B6=torch.tensor([place] * rows, dtype=torch.float32),
-    )
-
-
-def synthetic_empty(architecture: Architecture) -> EmptyPrompt:
-    """The empty prompt as zeros."""
-    text, pooled = widths(unet_on_meta(architecture))
-    return EmptyPrompt(
-        prompt_LD=torch.zeros(TOKENS, text, dtype=torch.float16),
-        pooled_P=None if pooled is None else torch.zeros(pooled, dtype=torch.float16),
     )
 
 
@@ -140,7 +124,12 @@ def measure_loop(
     """
     samples = (WARM_UP_STEPS + steps + 2) * config.train.global_batch_size
     quiet = replace(
-        config.train, checkpoint_steps=samples, ema_start_samples=0, validation_steps=0, validation_rows=0
+        config.train,
+        checkpoint_steps=samples,
+        ema_start_samples=0,
+        validation_steps=0,
+        validation_rows=0,
+        proportion_empty_prompts=0.0,
     )
     one = replace(config, phases=(replace(config.phases[phase], samples=samples),), train=quiet)
     rows: list[Mapping[str, float]] = []
@@ -157,7 +146,6 @@ def measure_loop(
         scratch=scratch,
         digests={},
         scaling=SCALING,
-        empty=synthetic_empty(config.model.architecture),
         feeds=synthetic_feeds(one, rank=rank, world=world),
         clock_s=clock_s,
         device=device,
@@ -198,27 +186,16 @@ def work(values: Mapping[str, Any]) -> tuple[str, Measurements]:
 def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tuple[str, Measurements]:
     """Measure the loop with this number of trainers, and return the first one's device and rates. Raises
     GiornataError."""
-    from ray.train import RunConfig, ScalingConfig, TrainingFailedError
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train import ScalingConfig, TrainingFailedError
 
-    from giornata.pretrain.fit import BACKENDS, NOTES
+    from giornata.pretrain.ray_train.fit import on_trainers
 
-    workers, run, notes = config.workers, run_storage(config), f"{NOTES}/{uuid.uuid4().hex}"
-    trainer = TorchTrainer(
-        work,
-        train_loop_config={"config": config.to_json(), "steps": steps},
-        torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
-        scaling_config=ScalingConfig(
-            num_workers=trainers, use_gpu=workers.use_gpu, accelerator_type=workers.accelerator_type
-        ),
-        run_config=RunConfig(name="synthetic", storage_path=run.path(notes), storage_filesystem=run.filesystem),
-    )
+    workers = config.workers
+    scaling = ScalingConfig(num_workers=trainers, use_gpu=workers.use_gpu, accelerator_type=workers.accelerator_type)
     try:
-        found: tuple[str, Measurements] = trainer.fit().return_value
+        found: tuple[str, Measurements] = on_trainers(work, config, {"steps": steps}, scaling=scaling)
     except TrainingFailedError as error:
         raise GiornataError(f"the trainers could not be measured: {error}") from error
-    finally:
-        run.remove_all(notes)
     return found
 
 
@@ -252,38 +229,6 @@ def measure_encoder(config: PretrainConfig) -> tuple[str, Measurements]:
     task = ray.remote(max_calls=1, max_retries=0)(encoder_rates).options(**{"num_cpus": 1, **options})
     found: tuple[str, Measurements] = ray.get(task.remote(config))
     return found
-
-
-def measure(config: PretrainConfig, *, trainers: int, steps: int, whole: int) -> Measured:
-    """Measure both rates on the connected Ray. `whole` is the number of the run's trainers.
-
-    Raises InvalidInput, with all that the Ray lacks, before anything begins.
-    """
-    _refuse_without_room(config, trainers)
-    _tell("trainers", config)
-    trainer_device, loop = measure_trainers(config, trainers=trainers, steps=steps)
-    _tell("encoder", config)
-    encoder_device, encoded = measure_encoder(config)
-    return Measured(
-        name=config.name,
-        model=config.model.architecture.value,
-        mode=config.encode.mode,
-        trainers=whole,
-        trainers_measured=trainers,
-        trainer_device=trainer_device,
-        encoder_device=encoder_device,
-        phases=tuple(
-            MeasuredPhase(
-                name=phase.name,
-                resolution=phase.resolution,
-                trainers=Rate(images_per_s=loop[phase.name][0]),
-                encoder=Rate(images_per_s=encoded[phase.name][0]),
-                micro_batch=loop[phase.name][1],
-                row_bytes=encoded[phase.name][1],
-            )
-            for phase in config.phases
-        ),
-    )
 
 
 def _refuse_without_room(config: PretrainConfig, trainers: int) -> None:
@@ -334,35 +279,56 @@ def measured_config(config: PretrainConfig, trainers: int | None) -> tuple[Pretr
     return config, count, notes
 
 
-def report_of(config: PretrainConfig, measured: Measured, notes: Sequence[str]) -> dict[str, Any]:
-    """`measured`, `sizes` by phase, and `notes` for people. `fed_share`: what the `asked` encoders of the run
-    can feed of what the trainers ask for."""
-    sizes = []
-    for place, phase in enumerate(measured.phases):
-        demand, asked = measured.demand_images_per_s(phase), config.encoders_of(place)
-        fed = asked * phase.encoder.images_per_s * measured.availability / demand
-        size = {
-            "name": phase.name,
-            "resolution": phase.resolution,
-            "demand_images_per_s": demand,
-            "estimated": measured.trainers_measured != measured.trainers,
-            "encoder_images_per_s": phase.encoder.images_per_s,
-            "micro_batch": phase.micro_batch,
-            "encoders": measured.encoders(phase),
-            "bytes_per_s": demand * phase.row_bytes,
-            "asked": asked,
-            "fed_share": min(1.0, fed),
-        }
-        sizes.append(size)
-    return {"measured": measured.model_dump(mode="json"), "sizes": sizes, "notes": list(notes)}
+def report_of(
+    config: PretrainConfig,
+    mode: Mode,
+    trainers: int,
+    *,
+    loop: tuple[str, Measurements],
+    encoded: tuple[str, Measurements],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """The report of the run `config`, of which so many `trainers`, and one encoder in this `mode`, were measured."""
+    whole = config.workers.trainers
+    return {
+        "name": config.name,
+        "model": config.model.architecture.value,
+        "mode": mode.value,
+        "trainers": whole,
+        "trainers_measured": trainers,
+        "trainer_device": loop[0],
+        "encoder_device": encoded[0],
+        "sizes": [
+            _size(config, place, loop[1][phase.name], encoded[1][phase.name], whole / trainers)
+            for place, phase in enumerate(config.phases)
+        ],
+        "notes": list(notes),
+    }
 
 
-def _tell(what: str, config: PretrainConfig) -> None:
-    phases = [f"{phase.name} ({phase.resolution} px)" for phase in config.phases]
-    print(json.dumps({"what": what, "phases": phases}), flush=True)  # noqa: T201 - for the command line
+def _size(
+    config: PretrainConfig, place: int, loop: tuple[float, int], encoded: tuple[float, int], scale: float
+) -> dict[str, Any]:
+    """The rates of a phase. `demand_images_per_s`: of all trainers; where not all were measured it leaves out the
+    network between them. `encoders` feed them; `fed_share`: what the `asked` encoders of the run can feed."""
+    (trained_per_s, micro_batch), (encoded_per_s, row_bytes) = loop, encoded
+    demand, asked = trained_per_s * scale, config.encoders_of(place)
+    return {
+        "name": config.phases[place].name,
+        "resolution": config.phases[place].resolution,
+        "trainers_images_per_s": trained_per_s,
+        "demand_images_per_s": demand,
+        "estimated": scale != 1,
+        "encoder_images_per_s": encoded_per_s,
+        "micro_batch": micro_batch,
+        "encoders": encoders_for(demand, encoded_per_s),
+        "bytes_per_s": demand * row_bytes,
+        "asked": asked,
+        "fed_share": min(1.0, asked * encoded_per_s / demand),
+    }
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.synthetic", description=__doc__)
     parser.add_argument("config", help="a recipe's name, or a TOML file")
     parser.add_argument("--report", type=Path, required=True, help="write a report to this file, as JSON")
@@ -370,18 +336,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trainers", type=int, help="how many are measured")
     parser.add_argument("--steps", type=int, default=STEPS)
     given = parser.parse_args(arguments)
-    try:
+
+    def work() -> dict[str, Any]:
         whole = rooted(read_config(given.config))
         config, trainers, notes = measured_config(whole, given.trainers)
+        phases = [f"{phase.name} ({phase.resolution} px)" for phase in config.phases]
         with connected(given.address):
-            measured = measure(config, trainers=trainers, steps=given.steps, whole=whole.workers.trainers)
-        report = report_of(whole, measured, notes)
-    except InvalidInput as error:
-        report = {"faults": [asdict(fault) for fault in error.faults]}
-    except GiornataError as error:
-        report = {"error": str(error)}
-    given.report.write_text(json.dumps(report), encoding="utf-8")
+            _refuse_without_room(config, trainers)
+            tell({"what": "trainers", "phases": phases})
+            loop = measure_trainers(config, trainers=trainers, steps=given.steps)
+            tell({"what": "encoder", "phases": phases})
+            encoded = measure_encoder(config)
+        return report_of(whole, config.encode.mode, trainers, loop=loop, encoded=encoded, notes=notes)
+
+    return reported(given.report, work)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -134,9 +134,8 @@ class Ingest:
     None: all are kept, and become RGB with 8 bits."""
     rows_per_shard: AtLeast1 = 1000
     """Pictures in each shard; the last shard may have fewer."""
-    dedupe_hash_distance: Annotated[int, Field(ge=0, le=16)] | None = None
-    """Pictures whose perceptual hashes differ in at most this many of 64 bits are one; unlike ones differ in some 32.
-    None: only equal bytes are."""
+    dedupe_hash_distance: None = None
+    """Always None, for older configurations have this field: pictures of equal bytes are one, and no others."""
     max_quarantined_share: Share = 0.05
     """The ingest fails when more than this share of all rows goes to quarantine."""
     shuffle_bytes: AtLeast1 = 1 << 40
@@ -327,8 +326,8 @@ class Tracking:
     wandb_project: str | None = None
     """Project of Weights & Biases that gets the metrics, where WANDB_API_KEY is set. None: none."""
     trace_rows: bool = False
-    """Every trainer writes down which rows each step took (giornata.pretrain.proof): for proofs. Needs a folder as
-    storage that all trainers share."""
+    """Every trainer writes down which rows each step took (giornata.pretrain.run_state.proof): for proofs. Needs a
+    folder as storage that all trainers share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)

@@ -9,10 +9,10 @@ from tests.contract.pretrain.test_storage import on_s3
 from tests.fixtures.pretrain_feeds import run_of, tiny_config
 from tests.fixtures.seaweed import Seaweed
 
-from giornata.pretrain.training.committed import FOLDER, CheckpointDamaged, committed, newest
+from giornata.pretrain.run_state.committed import FOLDER, CheckpointDamaged, committed, newest
+from giornata.pretrain.run_state.metrics_log import metrics_of
+from giornata.pretrain.run_state.progress import TrainingOutcome
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.progress import TrainingOutcome
 
 
 def test_a_run_goes_on_from_s3_and_passes_over_what_is_damaged(seaweed: Seaweed, tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from tests.contract.pretrain.test_storage import on_s3
 from tests.fixtures.pretrain_feeds import run_of, tiny_config
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain.background_evaluation import evaluated
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoder import open_encoder
-from giornata.pretrain.evaluations import FOLDER
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import newest
+from giornata.pretrain.evaluation.beside import evaluated
+from giornata.pretrain.evaluation.kept import FOLDER
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.progress import TrainingOutcome
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import Evaluate, PretrainConfig
 
 

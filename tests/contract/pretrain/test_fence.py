@@ -17,16 +17,16 @@ from tests.fixtures.pretrain_feeds import run_of, tiny_config
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.conditional import read_tagged, write_if
+from giornata.pretrain.data.fence import BEAT_S, DEAD_S, OWNER, FenceClock, check, claim, holding
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.fence import BEAT_S, DEAD_S, OWNER, FenceClock, check, claim, holding
-from giornata.pretrain.training.committed import committed
+from giornata.pretrain.run_state.committed import committed
 from giornata.pretrain.training.loop import train
 
 BEGAN_MS = 1_800_000_000_000
 HELD_BY_ANOTHER = """
 import sys, time
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.fence import claim
+from giornata.pretrain.data.fence import claim
 claim(Storage.at(sys.argv[1]), "run")
 print("held", flush=True)
 time.sleep(600)

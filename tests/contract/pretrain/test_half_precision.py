@@ -13,10 +13,10 @@ from tests.fixtures.pretrain_trainers import run_trainers
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.feed import Feed
-from giornata.pretrain.training.committed import FOLDER, newest
+from giornata.pretrain.run_state.committed import FOLDER, newest
+from giornata.pretrain.run_state.metrics_log import metrics_of
+from giornata.pretrain.run_state.progress import TrainingOutcome
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import Parallel, Precision
 
 pytestmark = pytest.mark.timeout(900)

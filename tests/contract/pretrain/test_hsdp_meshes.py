@@ -10,8 +10,8 @@ from torch import distributed, multiprocessing, set_num_threads
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.ledger import UseLedger
-from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.metrics_log import metrics_of
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.metrics_log import metrics_of
 from giornata.protocol.pretraining import Parallel
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

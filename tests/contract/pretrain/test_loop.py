@@ -15,10 +15,10 @@ from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import TrainedTwice, UseLedger
-from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, committed, newest
+from giornata.pretrain.run_state.committed import COMMIT, FOLDER, CheckpointDamaged, committed, newest
+from giornata.pretrain.run_state.metrics_log import metrics_of
+from giornata.pretrain.run_state.progress import TrainingOutcome
 from giornata.pretrain.training.loop import RowsMissing, TooManyUnreadable, train
-from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.pretrain.training.trainer import TooManyBadSteps
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -189,7 +189,7 @@ def test_rows_that_come_twice_or_never_end_the_run(tmp_path: Path) -> None:
         train(run_of(config, tmp_path / "twice", feeds=pinned_feeds(config, change=again)))
 
     def lost(feed: Feed, number: int) -> Feed:
-        return Feed(batches=(), unreadable=(), wait_s=0.0) if number else feed
+        return Feed(batches=(), unreadable=()) if number else feed
 
     sound = pinned_feeds(config, change=lost)
     assert (

@@ -10,11 +10,11 @@ from torch import distributed, multiprocessing
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.ledger import UseLedger
-from giornata.pretrain.training.committed import newest
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.metrics_log import metrics_of
+from giornata.pretrain.run_state.progress import TrainingOutcome
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 WORLD = 2

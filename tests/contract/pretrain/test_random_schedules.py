@@ -18,9 +18,9 @@ from tests.fixtures.pretrain_trainers import die, run_trainers
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import Use, UseLedger
-from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, newest
+from giornata.pretrain.run_state.committed import COMMIT, FOLDER, CheckpointDamaged, newest
+from giornata.pretrain.run_state.progress import TrainingOutcome
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 pytestmark = pytest.mark.timeout(900)

@@ -10,7 +10,7 @@ import pytest
 from giornata.diffusion.draws.determinism import let_libraries_repeat
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.encoding.encoder import open_encoder
-from giornata.pretrain.worker import work
+from giornata.pretrain.ray_train.worker import work
 from giornata.protocol.pretraining import Architecture, Model
 
 NAME = "CUBLAS_WORKSPACE_CONFIG"

@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.checkpoints import Checkpointer, Snapshot, load_tensors
-from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot, load_tensors
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
 
 WORLD, NODES, ROWS = 4, 2, 1 << 14
 COPIES = {"sharded": 1 / NODES, "replicated": 1.0, "resized": 1.0}

@@ -10,11 +10,11 @@ import torch
 from tests.fixtures.pretrain_feeds import DIGESTS, batch, run_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.progress import TrainingProgress, begun_phases, origin_of
 from giornata.pretrain.training.averages import EMA, Averages
-from giornata.pretrain.training.checkpoints import Checkpointer, Snapshot
-from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import TrainingProgress, begun_phases, origin_of
 from giornata.pretrain.training.trainer import LEAST_STEPS, WEIGHT, TooManyBadSteps, Trainer
 from giornata.protocol.pretraining import PretrainConfig
 

@@ -10,7 +10,7 @@ from tests.fixtures.pretrain_metrics import log_rows, progress
 from tests.fixtures.wandb_server import wandb_server
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.trackers import Trackers, wandb_run
+from giornata.pretrain.reporting.trackers import Trackers, wandb_run
 from giornata.protocol.pretraining import Tracking
 
 KEY = SecretStr("0123456789abcdef0123456789abcdef01234567")

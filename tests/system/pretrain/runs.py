@@ -18,12 +18,12 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoder import open_encoder
-from giornata.pretrain.fit import fit
-from giornata.pretrain.progress_actor import progress_actor_here
+from giornata.pretrain.ray_train.fit import fit
+from giornata.pretrain.ray_train.progress_actor import progress_actor_here
 from giornata.pretrain.recipes import sdxl_tiny
-from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.training.committed import FOLDER
-from giornata.pretrain.training.metrics_log import metrics_of
+from giornata.pretrain.run_state.committed import FOLDER
+from giornata.pretrain.run_state.metrics_log import metrics_of
+from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import Data, Mode, Phase, PretrainConfig, Tracking, Workers
 
 SHARDS, ROWS, UNREADABLE = 5, 24, (7, 60)

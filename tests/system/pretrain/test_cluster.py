@@ -19,9 +19,9 @@ from tests.system.pretrain.ends import (
 )
 from tests.system.pretrain.runs import EXIT_STOPPED, SAMPLES, Command, after, killing, losses, small_run
 
-from giornata.pretrain.proof import proof_of
-from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.training.metrics_log import metrics_of
+from giornata.pretrain.run_state.metrics_log import metrics_of
+from giornata.pretrain.run_state.proof import proof_of
+from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 pytestmark = pytest.mark.timeout(1500)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain.fence import OWNER
+from giornata.pretrain.data.fence import OWNER
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """On a real Ray: whatever is killed, every row is trained exactly once in each epoch, and nothing else is.
 
-What counts is what the trainers wrote down while they trained (giornata.pretrain.proof), and not the ledger that they
-go by.
+What counts is what the trainers wrote down while they trained (giornata.pretrain.run_state.proof), and not the
+ledger that they go by.
 """
 
 import os
@@ -37,14 +37,14 @@ from tests.system.pretrain.runs import (
 )
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.background_evaluation import RayTask
-from giornata.pretrain.crashes import MOST_EQUAL
-from giornata.pretrain.evaluations import evaluated
-from giornata.pretrain.fit import fit
-from giornata.pretrain.progress_actor import progress_actor_here
-from giornata.pretrain.proof import proof_of
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import newest
+from giornata.pretrain.evaluation.beside import RayTask
+from giornata.pretrain.evaluation.kept import evaluated
+from giornata.pretrain.ray_train.crashes import MOST_EQUAL
+from giornata.pretrain.ray_train.fit import fit
+from giornata.pretrain.ray_train.progress_actor import progress_actor_here
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.proof import proof_of
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 

@@ -16,10 +16,10 @@ from tests.fixtures.pretrain_sources import write_example
 from giornata.diffusion.encode.decoding import decode
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
+from giornata.pretrain.data.fence import OWNER
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.sources import Kind
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.fence import OWNER
 from giornata.pretrain.ingest import ingest
 from giornata.protocol.pretraining import Ingest
 

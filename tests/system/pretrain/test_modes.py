@@ -17,6 +17,7 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.data import columns
 from giornata.pretrain.encode import encode, on_ray
+from giornata.pretrain.encoding.encode_rows import encoded_here
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.feeding.feed import Batch, Feeder
@@ -82,7 +83,10 @@ def rows_of(config: PretrainConfig, phase: int = 0) -> RowsOfPhase:
 
 def feed_all(config: PretrainConfig, mode: Mode, portions: list[Portion], encoder: Encoder, phase: int = 0) -> Fed:
     dataset = fed(config, phase, rows_of(config, phase), portions, mode=mode, rows_of_a_task=40)
-    feeder = Feeder(dataset.iter_batches(batch_size=7, batch_format="pyarrow"), encoder=encoder)
+    tables = dataset.iter_batches(batch_size=7, batch_format="pyarrow")
+    if mode is Mode.COLOCATED:
+        tables = encoded_here(replace(config, encode=replace(config.encode, mode=mode)), tables, encoder)
+    feeder = Feeder(tables)
     batches: list[Batch] = []
     unreadable: list[Use] = []
     while (feed := feeder.take(16, 8)).batches or feed.unreadable:

@@ -12,12 +12,12 @@ from PIL import Image
 from tests.fixtures.pretrain_feeds import tiny_config
 
 from giornata.domain.errors import GiornataError, InvalidInput
-from giornata.pretrain.background_evaluation import Evaluations, due, spare_gpu
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluations import FOLDER, evaluated, keep, samples_of
-from giornata.pretrain.progress_lines import ProgressJson, TerminalProgress
+from giornata.pretrain.evaluation.beside import Evaluations, due, spare_gpu
+from giornata.pretrain.evaluation.kept import FOLDER, evaluated, keep, samples_of
+from giornata.pretrain.reporting.progress_lines import TerminalProgress, progress_json
 from giornata.pretrain.run import not_measured
-from giornata.pretrain.training.committed import CommittedCheckpoint, commit, name_of
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, commit, name_of
 from giornata.protocol.pretraining import CheckpointCadence, Evaluate, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -221,7 +221,7 @@ def test_what_is_not_measured_is_said(tmp_path: Path) -> None:
     ]
 
 
-def test_people_and_programs_are_told(tmp_path: Path) -> None:
+def test_people_and_programs_are_told() -> None:
     about = {"event": "evaluation", "checkpoint": "step-00000004-phase-0"}
     messages = [
         {"event": "note", "words": "no validation loss: train.validation_rows = 0"},
@@ -231,10 +231,10 @@ def test_people_and_programs_are_told(tmp_path: Path) -> None:
         {**about, "failed": "no memory"},
     ]
     words, lines = io.StringIO(), io.StringIO()
-    for view in (TerminalProgress(words), ProgressJson(lines)):
-        view.begin(config_of(tmp_path))
+    with TerminalProgress(words) as terminal, progress_json(lines) as program:
         for message in messages:
-            view(dict(message))
+            terminal(dict(message))
+            program(dict(message))
     assert [json.loads(line) for line in lines.getvalue().splitlines()] == messages
     for part in ("train.validation_rows = 0", "clip score 21.5", "samples are drawn", "a newer one", "no memory"):
         assert part in words.getvalue()

@@ -9,11 +9,11 @@ from tests.fixtures.pretrain_feeds import run_of, tiny_config
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.cadence import GUESSED_INTERRUPTION_S, LEAST_S, MOST_S, Cadence, interruption_s
-from giornata.pretrain.training.cadence import interval_s as young_daly_s
-from giornata.pretrain.training.committed import committed, newest
+from giornata.pretrain.run_state.cadence import GUESSED_INTERRUPTION_S, LEAST_S, MOST_S, Cadence, interruption_s
+from giornata.pretrain.run_state.cadence import interval_s as young_daly_s
+from giornata.pretrain.run_state.committed import committed, newest
+from giornata.pretrain.run_state.progress import TrainingOutcome, TrainingProgress, config_digest
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.progress import TrainingOutcome, TrainingProgress, config_digest
 from giornata.protocol.pretraining import CheckpointCadence, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

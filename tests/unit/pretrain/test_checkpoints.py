@@ -9,7 +9,7 @@ from tests.fixtures.pretrain_feeds import rows_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.ledger import TrainedTwice, UseLedger
-from giornata.pretrain.training.checkpoints import (
+from giornata.pretrain.run_state.checkpoints import (
     Checkpointer,
     CheckpointsFail,
     Snapshot,
@@ -18,9 +18,9 @@ from giornata.pretrain.training.checkpoints import (
     record_uses,
     staging,
 )
-from giornata.pretrain.training.committed import COMMIT, FOLDER, FileFacts, committed, name_of, newest, retire
-from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.committed import COMMIT, FOLDER, FileFacts, committed, name_of, newest, retire
+from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.recipes import RECIPES, read_config, sd2_base, sdxl_tiny
-from giornata.pretrain.run_storage import rooted
-from giornata.pretrain.training.progress import config_digest
+from giornata.pretrain.run_state.progress import config_digest
+from giornata.pretrain.run_state.run_storage import rooted
 from giornata.protocol.pretraining import Data, Encode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse, parse_ingest
 

@@ -10,9 +10,9 @@ import pytest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import counted
 from giornata.pretrain.recipes import sdxl_tiny
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.costs import FOLDER, TELL_EVERY_S, CostRecord, TrainerStart, spent_usd
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.costs import FOLDER, TELL_EVERY_S, CostRecord, TrainerStart, spent_usd
+from giornata.pretrain.run_state.progress import TrainingProgress
+from giornata.pretrain.run_state.run_storage import run_storage
 
 COMMAND_MS = 1_700_000_000_000
 

@@ -8,10 +8,10 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.crashes import LONGEST_WORDS, MOST_EQUAL, Crashes, is_final, lost_others, words_of
-from giornata.pretrain.fit import GIVEN_UP, fit
-from giornata.pretrain.progress_lines import crash_words
+from giornata.pretrain.ray_train.crashes import LONGEST_WORDS, MOST_EQUAL, Crashes, is_final, lost_others, words_of
+from giornata.pretrain.ray_train.fit import GIVEN_UP, fit
 from giornata.pretrain.recipes import sdxl_tiny
+from giornata.pretrain.reporting.progress_lines import crash_words
 
 
 def starts(crashes: Crashes, *of: tuple[int, str]) -> list[bool]:

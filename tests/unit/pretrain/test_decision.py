@@ -10,22 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pds
 import pyarrow.parquet as pq
-import pytest
 
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.decision import QUARANTINE, Decision, Keep
 from giornata.pretrain.data.examination import EXAMINED
 
 
-def row(
-    piece: int, ordinal: int, key: int, *, reason: str = "", pixels: int = 1, hashed: int = 0
-) -> dict[str, object]:
+def row(piece: int, ordinal: int, key: int, *, reason: str = "") -> dict[str, object]:
     return {
         "piece": piece,
         "ordinal": ordinal,
         columns.KEY: key.to_bytes(32, "big"),
-        "pixels": pixels,
-        "hash": hashed,
         columns.REASON: reason,
         "detail": f"is {reason}" if reason else "",
         "source": f"file-{piece}",
@@ -35,22 +30,21 @@ def row(
 
 
 @contextmanager
-def decided(given: list[dict[str, object]], distance: int | None = None) -> Iterator[Decision]:
+def decided(given: list[dict[str, object]]) -> Iterator[Decision]:
     rows = pds.dataset(pa.Table.from_pylist(given, EXAMINED))
     with tempfile.TemporaryDirectory() as folder:
-        yield Decision(rows, Path(folder), hash_distance=distance)
+        yield Decision(rows, Path(folder))
 
 
-def listed(given: list[dict[str, object]], distance: int | None = None) -> list[dict[str, str]]:
-    with decided(given, distance) as decision:
+def listed(given: list[dict[str, object]]) -> list[dict[str, str]]:
+    with decided(given) as decision:
         return pa.Table.from_batches(decision.refused(), QUARANTINE).to_pylist()
 
 
-def told(given: list[dict[str, object]], distance: int | None = None) -> dict[tuple[int, int], str]:
+def told(given: list[dict[str, object]]) -> dict[tuple[int, int], str]:
     """Reasons of what is refused."""
     return {
-        (int(found["source"].removeprefix("file-")), int(found["place"])): found["reason"]
-        for found in listed(given, distance)
+        (int(found["source"].removeprefix("file-")), int(found["place"])): found["reason"] for found in listed(given)
     }
 
 
@@ -59,13 +53,13 @@ def keys_of(keep: Keep) -> list[int]:
 
 
 GIVEN = [
-    row(0, 0, 50, hashed=0b0000_1111),
+    row(0, 0, 50),
     row(0, 1, 7, reason="damaged"),
-    row(0, 2, 30, hashed=2**40 - 1),
-    row(1, 0, 50, hashed=0b0000_1111),
-    row(1, 1, 60, hashed=0b0001_1111, pixels=9),
-    row(1, 2, 7, hashed=2**63),
-    row(2, 0, 50, hashed=0b0000_1111),
+    row(0, 2, 30),
+    row(1, 0, 50),
+    row(1, 1, 60),
+    row(1, 2, 7),
+    row(2, 0, 50),
 ]
 
 
@@ -83,79 +77,19 @@ def test_a_broken_row_does_not_make_its_equal_a_duplicate() -> None:
     assert (1, 2) not in told(GIVEN)
 
 
-def test_of_pictures_that_look_alike_the_largest_stays() -> None:
-    for seed in range(5):
-        found = told(random.Random(seed).sample(GIVEN, len(GIVEN)), 1)
-        assert [place for place, reason in found.items() if reason == "near_duplicate"] == [(0, 0)]
-    assert "near_duplicate" not in told(GIVEN, 0).values()
-
-
 def test_the_list_is_in_the_order_of_the_source_and_names_what_is_kept_instead() -> None:
-    found = listed(random.Random(3).sample(GIVEN, len(GIVEN)), 1)
+    found = listed(random.Random(3).sample(GIVEN, len(GIVEN)))
     assert [(each["source"], each["place"], each["reason"], each["detail"]) for each in found] == [
-        ("file-0", "0", "near_duplicate", "like file-1 1"),
         ("file-0", "1", "damaged", "is damaged"),
         ("file-1", "0", "duplicate", "like file-0 0"),
         ("file-2", "0", "duplicate", "like file-0 0"),
     ]
-    assert listed(GIVEN)[0]["caption"] == "caption of 7"
+    assert found[0]["caption"] == "caption of 7"
 
 
 def test_all_rows_are_counted() -> None:
-    with decided(GIVEN, 1) as decision:
-        assert (decision.rows, decision.counts()) == (7, {"damaged": 1, "duplicate": 2, "near_duplicate": 1})
-
-
-def by_definition(hashes: list[int], pixels: list[int], keys: list[int], distance: int) -> dict[int, int]:
-    """Place that goes to the place that it is like: all against all, one after the other."""
-    kept: list[int] = []
-    goes: dict[int, int] = {}
-    for place in sorted(range(len(hashes)), key=lambda each: (-pixels[each], keys[each])):
-        near = [each for each in kept if (hashes[place] ^ hashes[each]).bit_count() <= distance]
-        if near:
-            goes[place] = near[0]
-        else:
-            kept.append(place)
-    return goes
-
-
-@pytest.mark.parametrize("distance", [0, 1, 3, 8])
-def test_likeness_is_exact_and_in_order(distance: int) -> None:
-    draw = np.random.default_rng(distance)
-    bases = [int(each) for each in draw.integers(0, 2**63, 5)]
-    hashes = []
-    for base in bases * 8:  # families whose members lie at all distances from one another: chains too
-        flips = draw.choice(64, size=int(draw.integers(0, 2 * distance + 2)), replace=False)
-        hashes.append(base ^ sum(1 << int(bit) for bit in flips))
-    keys = [int(each) for each in draw.permutation(len(hashes)) + 1]
-    pixels = [int(each) for each in draw.integers(1, 4, len(hashes))]
-    given = [
-        row(place // 7, place % 7, keys[place], pixels=pixels[place], hashed=hashes[place]) for place in range(40)
-    ]
-    expected = {
-        (place // 7, place % 7): f"like file-{kept // 7} {kept % 7}"
-        for place, kept in by_definition(hashes, pixels, keys, distance).items()
-    }
-    found = {
-        (int(each["source"][5:]), int(each["place"])): each["detail"]
-        for each in listed(random.Random(1).sample(given, len(given)), distance)
-    }
-    assert expected
-    assert found == expected
-
-
-def test_a_picture_that_is_like_one_that_went_stays() -> None:
-    chain = [
-        row(0, place, place + 1, hashed=(1 << 2 * place) - 1) for place in range(4)
-    ]  # two bits from one to the next
-    assert told(chain, 2) == {(0, 1): "near_duplicate", (0, 3): "near_duplicate"}
-
-
-def test_what_goes_is_named_after_one_that_stays() -> None:
-    """The last is like the second too, which is asked before the third, and went."""
-    hashes = (0b0, 0b11, 0b11_1111, 0b1111)
-    given = [row(0, place, place + 1, hashed=each) for place, each in enumerate(hashes)]
-    assert [each["detail"] for each in listed(given, 2)] == ["like file-0 0", "like file-0 2"]
+    with decided(GIVEN) as decision:
+        assert (decision.rows, decision.counts()) == (7, {"damaged": 1, "duplicate": 2})
 
 
 def test_kept_keys_are_sorted_and_cut_into_shards() -> None:
@@ -180,10 +114,10 @@ def test_dropped_rows_are_found_by_piece() -> None:
 
 
 def test_a_stretch_has_its_own_rows_only() -> None:
-    with decided(GIVEN, 1) as decision:
+    with decided(GIVEN) as decision:
         first, second = decision.keep(range(1), 10), decision.keep(range(1, 3), 10)
-    assert (first.rows, keys_of(first), second.rows, keys_of(second)) == (1, [30], 2, [7])
-    assert [first.dropped_of(piece) for piece in range(3)] == [{0, 1}, set(), set()]
+    assert (first.rows, keys_of(first), second.rows, keys_of(second)) == (2, [30], 2, [7])
+    assert [first.dropped_of(piece) for piece in range(3)] == [{1}, set(), set()]
     assert [second.dropped_of(piece) for piece in range(3)] == [set(), {0}, {0}]
 
 
@@ -197,26 +131,25 @@ def test_of_nothing_nothing_is_kept() -> None:
 
 def test_the_list_names_what_is_kept_in_another_file(tmp_path: Path) -> None:
     files = [
-        [row(0, 0, 1, hashed=0b1), row(0, 1, 2, hashed=2**50)],
-        [row(1, 0, 2, hashed=2**50), row(1, 1, 3, hashed=0b11, pixels=5), row(1, 2, 4, reason="damaged")],
+        [row(0, 0, 1), row(0, 1, 2)],
+        [row(1, 0, 2), row(1, 1, 3), row(1, 2, 4, reason="damaged")],
         [],
-        [row(3, 0, 5, hashed=0b111)],
+        [row(3, 0, 3)],
     ]
     for number, each in enumerate(files):
         pq.write_table(pa.Table.from_pylist(each, EXAMINED), tmp_path / f"part-{number}.parquet")
     examined = pds.dataset(sorted(tmp_path.glob("*.parquet")), schema=EXAMINED, format="parquet")
-    decision = Decision(examined, tmp_path, hash_distance=1)
+    decision = Decision(examined, tmp_path)
     for _ in range(2):
         found = pa.Table.from_batches(decision.refused(), QUARANTINE).to_pylist()
         assert [(each["source"], each["place"], each["detail"]) for each in found] == [
-            ("file-0", "0", "like file-1 1"),
             ("file-1", "0", "like file-0 1"),
             ("file-1", "2", "is damaged"),
             ("file-3", "0", "like file-1 1"),
         ]
 
 
-def many_rows(keys: np.ndarray, hashes: np.ndarray) -> pds.Dataset:
+def many_rows(keys: np.ndarray) -> pds.Dataset:
     """Sound rows of one piece, without captions."""
     count = len(keys)
     binary = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), count, [None, pa.py_buffer(keys.tobytes())])
@@ -226,33 +159,18 @@ def many_rows(keys: np.ndarray, hashes: np.ndarray) -> pds.Dataset:
             "piece": np.zeros(count, np.int32),
             "ordinal": np.arange(count),
             columns.KEY: binary,
-            "pixels": np.arange(count, 0, -1),
-            "hash": hashes,
             **dict.fromkeys((columns.REASON, "detail", "source", "place", columns.CAPTION), empty),
         }
     )
     return pds.dataset(table.select(EXAMINED.names).cast(EXAMINED))
 
 
-def test_near_duplicates_that_do_not_fit_into_memory_are_found(tmp_path: Path) -> None:
-    draw = np.random.default_rng(3)
-    count = 400_000
-    keys = draw.integers(0, 256, (count, 32), dtype=np.uint8)
-    hashes = draw.integers(0, 2**64, count, dtype=np.uint64)
-    hashes[300_000:] = hashes[:100_000] ^ np.uint64(0b111 << 30)  # with fewer pixels
-    decision = Decision(many_rows(keys, hashes), tmp_path, hash_distance=3, memory_bytes=24 << 20)
-    assert decision.counts() == {"near_duplicate": 100_000}
-    keep = decision.keep(range(1), 1000)
-    assert keep.rows == 300_000
-    assert np.array_equal(keep.dropped_ordinals, np.arange(300_000, count))
-
-
 def test_what_does_not_fit_into_memory_waits_on_the_disk(tmp_path: Path) -> None:
     count = 600_000
     keys = np.random.default_rng(0).integers(0, 256, (count, 32), dtype=np.uint8)
     keys[-1] = keys[0]
-    rows = many_rows(keys, np.zeros(count, np.uint64))
-    decision = Decision(rows, tmp_path, hash_distance=None, memory_bytes=48 << 20)
+    rows = many_rows(keys)
+    decision = Decision(rows, tmp_path, memory_bytes=48 << 20)
     assert decision.counts() == {"duplicate": 1}
     assert [batch.num_rows for batch in decision.refused()] == [1]
     keep = decision.keep(range(1), 1000)

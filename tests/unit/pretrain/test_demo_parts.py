@@ -15,9 +15,9 @@ from giornata.diffusion.shapes.pictures import grid
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.evaluate import phase_of
 from giornata.pretrain.evaluation.scores import clip_score, cmmd, pixels_of
-from giornata.pretrain.proof import Trace
 from giornata.pretrain.recipes import read_config, shapes
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.progress import TrainingProgress
+from giornata.pretrain.run_state.proof import Trace
 
 TRAINED = {
     "finished": True,

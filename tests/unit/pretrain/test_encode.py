@@ -17,6 +17,7 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
+from giornata.pretrain.data.fence import FenceClock, check, claim
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.encode import encode, here
 from giornata.pretrain.encoding.encode_shards import EncodedPart, EncodingTask, ShardEncoder
@@ -31,7 +32,6 @@ from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.fence import FenceClock, check, claim
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 

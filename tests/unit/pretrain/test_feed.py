@@ -1,6 +1,7 @@
 """A trainer's share of a step: every row once, in batches of one size, whatever the blocks it came in."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 from tests.fixtures.pretrain_shards import picture
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.encoding.encode_rows import encode_cut
+from giornata.pretrain.encoding.encode_rows import encode_cut, encoded_here
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
 from giornata.pretrain.encoding.transforms import Cutting, cut_rows
 from giornata.pretrain.feeding.feed import Feed, Feeder
-from giornata.protocol.pretraining import Architecture, Data, Model
+from giornata.pretrain.recipes import sdxl_tiny
+from giornata.protocol.pretraining import Architecture, Data, Encode, Mode, Model, PretrainConfig
 
 SIZES = ((32, 32), (32, 48), (48, 32))
 
@@ -137,20 +139,6 @@ def test_every_row_once_whatever_the_blocks(
         assert all(len(batch) <= (batch_rows or rows) for batch in feed.batches)
 
 
-def test_waiting_is_counted_by_the_clock() -> None:
-    now = [0.0]
-
-    def slow() -> Iterator[pa.Table]:
-        for table in tables([fed_row(number, (32, 32)) for number in range(4)], 2):
-            now[0] += 3.0
-            yield table
-
-    feeder = Feeder(slow(), clock_s=lambda: now[0])
-    assert feeder.take(2, 2).wait_s == 3.0
-    assert feeder.take(1, 1).wait_s == 3.0
-    assert feeder.take(1, 1).wait_s == 0.0  # that row had come with the one before
-
-
 def cut_pictures(count: int) -> pa.Table:
     rows = []
     for number in range(count):
@@ -159,21 +147,21 @@ def cut_pictures(count: int) -> pa.Table:
     return cut_rows(Cutting.of(Data(shards="x"), seed=0, resolution=32), rows, epoch_in_draws=True)
 
 
+def colocated(encode_batch_size: int) -> PretrainConfig:
+    config = sdxl_tiny()
+    return replace(config, encode=Encode(mode=Mode.COLOCATED, encode_batch_size=encode_batch_size))
+
+
 def test_pictures_are_encoded_here_as_they_are_elsewhere() -> None:
     encoder = open_encoder(Model(architecture=Architecture.SDXL_TINY), seed=0, device="cpu")
     cut = cut_pictures(5)
     assert cut.schema == columns.CUT
-    here = Feeder([cut], encoder=encoder).take(5).batches[0]
-    elsewhere = Feeder([encode_cut(encoder, cut, at_once=2)]).take(5).batches[0]
-    assert np.array_equal(here.mean_BCHW.numpy(), elsewhere.mean_BCHW.numpy())
-    assert np.array_equal(here.logvar_BCHW.numpy(), elsewhere.logvar_BCHW.numpy())
-    assert np.array_equal(here.prompt_BLD.numpy(), elsewhere.prompt_BLD.numpy())
-    assert here.pooled_BP is not None
-    assert elsewhere.pooled_BP is not None
-    assert np.array_equal(here.pooled_BP.numpy(), elsewhere.pooled_BP.numpy())
-    assert (here.uses, here.keys) == (elsewhere.uses, elsewhere.keys)
-    with pytest.raises(RuntimeError, match="needs an encoder"):
-        Feeder([cut]).take(1)
+    here = pa.concat_tables(encoded_here(colocated(1), [cut], encoder))
+    assert here.equals(encode_cut(encoder, cut, at_once=2))
+    (batch,) = Feeder(encoded_here(colocated(1), [cut], encoder)).take(5).batches
+    assert batch.keys == tuple(f"key{number}" for number in range(5))
+    with pytest.raises(RuntimeError, match="no encoder was given"):
+        list(encoded_here(colocated(1), [cut], None))
 
 
 class Overflowing:
@@ -192,7 +180,7 @@ class Overflowing:
 
 def test_pictures_that_overflow_are_unreadable_in_every_mode() -> None:
     cut = cut_pictures(4)
-    here = Feeder([cut], encoder=Overflowing()).take(4)
+    here = Feeder(encoded_here(colocated(8), [cut], Overflowing())).take(4)
     elsewhere = Feeder([encode_cut(Overflowing(), cut, at_once=4)]).take(4)
     for feed in (here, elsewhere):
         assert shape_of([feed]) == [[[0, 2, 3]]]

@@ -8,10 +8,10 @@ import pytest
 from tests.fixtures.pretrain_sources import write_example
 
 from giornata.domain.errors import InvalidInput
+from giornata.pretrain.data.fence import OWNER, claim
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.sources import find
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.fence import OWNER, claim
 from giornata.pretrain.ingest import ingest, main
 from giornata.protocol.pretraining import Ingest
 
@@ -62,6 +62,6 @@ def test_a_folder_that_another_command_holds_is_left_alone(tmp_path: Path) -> No
 def test_the_program_reports_all_faults(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     options = json.dumps({"rows_per_shard": 0, "min_side_px": 0})
-    assert main(["source", "out", "--options", options, "--report", str(report)]) == 1
+    assert main(["source", "out", "--options", options, "--report", str(report)]) == 2
     where = [fault["where"] for fault in json.loads(report.read_text())["faults"]]
     assert where == ["ingest.min_side_px", "ingest.rows_per_shard"]

@@ -4,7 +4,7 @@ import pytest
 from ray._private.ray_constants import DEFAULT_OBJECT_STORE_MEMORY_PROPORTION
 from ray._private.utils import resolve_object_store_memory
 
-from giornata.pretrain.cluster import LEAST_OBJECT_STORE_BYTES, object_store_bytes
+from giornata.pretrain.ray_train.cluster import LEAST_OBJECT_STORE_BYTES, object_store_bytes
 
 GIB = 2**30
 

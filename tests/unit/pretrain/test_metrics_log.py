@@ -7,7 +7,7 @@ import pytest
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.metrics_log import METRICS, MetricsLog, drop_after, metrics_of
+from giornata.pretrain.run_state.metrics_log import METRICS, MetricsLog, drop_after, metrics_of
 
 PATIENCE_S = 60.0
 

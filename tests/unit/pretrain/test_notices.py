@@ -1,7 +1,7 @@
 """When trainers are asked to leave: by the actor, which the first one looks at, or by Ray Train, which tells each."""
 
-from giornata.pretrain.progress_actor import RESIZE, STOP, ProgressActor
-from giornata.pretrain.worker import Notices
+from giornata.pretrain.ray_train.progress_actor import RESIZE, STOP, ProgressActor
+from giornata.pretrain.ray_train.worker import Notices
 
 
 def test_what_ray_train_announces_to_a_trainer_stops_it_before_the_next_step() -> None:

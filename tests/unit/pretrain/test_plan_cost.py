@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.pretrain.planning.pricing import Precompute, PricedPhase, bill_of, encoders_for
+from giornata.pretrain.planning.pricing import PricedPhase, bill_of, encoders_for
 
 
 def test_a_bill_is_the_sum_of_its_parts():
@@ -16,7 +16,8 @@ def test_a_bill_is_the_sum_of_its_parts():
         gpus_each=8,
         usd_per_hour=10,
         encoder_usd_per_hour=2,
-        precompute=Precompute(hours=5, usd=7),
+        encoding_hours=5,
+        precompute_usd=7,
         storage_usd=121,
     )
     assert (bill.training_hours, bill.encoding_hours, bill.hours, bill.gpu_hours) == (3, 5, 8, 48)

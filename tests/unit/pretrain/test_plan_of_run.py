@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 
 import pytest
@@ -79,15 +78,22 @@ def test_a_run_without_a_gpu_is_priced_on_clusters_that_are_named():
 
 
 @pytest.mark.parametrize("part", ["train_gflop", "vae_gflop"])
-def test_flops_of_stable_diffusion_2_fit_one_another(part):
-    """Two resolutions are counted in test_pretrain_models. Convolutions go by pixels, attention by their square, and
-    a little does not depend on either: three rows give all others."""
-    rows = {row.resolution: getattr(row, part) for row in FACTS.flops if row.model == "sd2"}
-    known = [256, 512, 896]
-    for side, gflop in rows.items():
-        shares = [prod((side**2 - b**2) / (a**2 - b**2) for b in known if b != a) for a in known]
-        fitted = sum(share * rows[a] for share, a in zip(shares, known, strict=True))
-        assert gflop == pytest.approx(fitted, rel=1e-3)
+@pytest.mark.parametrize("side", [320, 448, 640, 768])
+def test_flops_of_any_resolution_follow_from_those_that_are_counted(part, side):
+    """Counted rows are left out one by one: what follows from the others is what was counted."""
+    rest = replace(FACTS, flops=tuple(row for row in FACTS.flops if (row.model, row.resolution) != ("sd2", side)))
+    follows, counted = rest.flops_of("sd2", side), FACTS.flops_of("sd2", side)
+    assert getattr(follows, part) == pytest.approx(getattr(counted, part), rel=1e-3)
+    assert (follows.mark, counted.mark) == ("calculated", "measured")
+
+
+def test_a_run_of_any_resolution_is_planned():
+    config = sd2_base()
+    odd = ranked(replace(config, phases=(replace(config.phases[0], resolution=280), config.phases[1])))
+    usual = ranked(config)
+    assert odd.best.phases[0].images_per_s < usual.best.phases[0].images_per_s
+    sizes = FACTS.row_bytes_of("sd2", 280)
+    assert (sizes.latent_bytes, sizes.text_bytes) == (2 * 4 * 35**2, FACTS.row_bytes_of("sd2", 256).text_bytes)
 
 
 def test_the_rows_of_the_shards_are_encoded_once(tmp_path):

@@ -12,7 +12,6 @@ from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.pricing import (
     GB,
     CostEstimate,
-    Precompute,
     PricedPhase,
     bill_of,
     colocated_rate,
@@ -63,7 +62,7 @@ def bill_of_p4de(
         gpus_each=8,
         usd_per_hour=usd("p4de.24xlarge", term),
         encoder_usd_per_hour=encoder_usd_per_hour,
-        precompute=Precompute(usd=precompute_usd),
+        precompute_usd=precompute_usd,
     )
 
 

@@ -143,24 +143,10 @@ def test_given_rates_and_prices_win():
     assert guessed.best.estimated
 
 
-def test_a_given_encoder_rate_and_a_given_model_win():
+def test_a_given_encoder_rate_wins():
     rates = [{"gpu": "A10G", "resolution": px, "images_per_s": 500.0} for px in (256, 512)]
     faster = by_mode(encoder_rates=rates, headroom=1.0)[Mode.ONLINE]
     assert [phase.encoders for phase in faster.phases] == [12, 3]
-    model = {
-        "resolution": 64,
-        "train_gflop": 989.0,
-        "vae_gflop": 3.0,
-        "text_gflop": 1.0,
-        "latent_bytes": 100,
-        "text_bytes": 50,
-        "picture_bytes": 7,
-    }
-    phase = {"samples": 1000, "resolution": 64, "global_batch_size": 8}
-    own = ranked(model="mine", models=[model], phases=[phase], trainers=["1xp5"], modes=["offline"], trainer_mfu=0.5)
-    found = own.best.phases[0]
-    assert found.images_per_s == pytest.approx(8 * 989 * 0.5 / 0.989)
-    assert (found.stored_bytes, found.read_bytes) == (1000 * 250, 1000 * 257)
 
 
 def test_of_two_at_one_price_the_faster_comes_first():
@@ -195,27 +181,17 @@ def test_reasons_say_what_is_estimated_and_what_is_not():
     assert "a guess" in estimated
     assert "stays cheaper down to an MFU of" in estimated
     assert "Not in any total: the pictures themselves" in estimated
-    assert "hybrid 133 TB" in estimated
     known = " ".join(reasons(ranked(trainers=["2xp4d"], modes=["online"])))
     assert "published: seed, table 3a" in known
     assert "Measure before you rent" in estimated
     assert "Measure before you rent" not in known
-    assert "GB/s" in known
 
 
-def test_reasons_compare_with_the_fastest_and_with_the_other_modes():
+def test_reasons_compare_with_the_fastest():
     said = reasons(ranked())
     assert any(text.startswith("The fastest is 32 H100 (4 p5), online: 4.4 days, not 29.2") for text in said)
-    others = [text.split()[4] for text in said if text.startswith("On the same trainers, ")]
-    assert others == ["online", "offline", "hybrid"]
     alone = reasons(ranked(trainers=["4xp5"], modes=["online"]))
-    assert not any(text.startswith(("The fastest", "On the same trainers")) for text in alone)
-
-
-def test_a_batch_that_does_not_divide_is_named():
-    phases = [{"samples": 10**6, "resolution": 256, "global_batch_size": 1000}]
-    assert "31.25 each" in " ".join(reasons(ranked(trainers=["4xp4de"], phases=phases)))
-    assert "each" not in " ".join(reasons(ranked(trainers=["1xlambda-8xh100"], phases=phases)))
+    assert not any(text.startswith("The fastest") for text in alone)
 
 
 def test_a_choice_of_trainers_that_was_not_checked_is_refused():

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from giornata.pretrain.recipes import sd2_base
-from giornata.pretrain.training.costs import Meter
+from giornata.pretrain.run_state.costs import Meter
+from giornata.pretrain.run_state.peers import Peers
 from giornata.pretrain.training.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
 from giornata.pretrain.training.models import flops_per_picture, new_unet, sheet_flops_per_s, unet_on_meta
 from giornata.pretrain.training.optimizer import learning_rate
-from giornata.pretrain.training.peers import Peers
 from giornata.protocol.pretraining import Architecture, Phase
 
 

@@ -1,13 +1,10 @@
 """Lines of progress where no terminal is."""
 
 import io
-from pathlib import Path
 from typing import Any
 
-from tests.fixtures.pretrain_feeds import tiny_config
-
 from giornata.cli import pretrain_encode, pretrain_ingest
-from giornata.pretrain.progress_lines import PacedLines, TerminalProgress
+from giornata.pretrain.reporting.progress_lines import PacedLines, TerminalProgress
 
 
 class Clock:
@@ -26,10 +23,9 @@ def progress(step: int) -> dict[str, Any]:
     return {"event": "progress", "step": step, "total": 100, "metrics": metrics}
 
 
-def test_run_off_a_terminal_prints_a_line_every_ten_seconds(tmp_path: Path) -> None:
+def test_run_off_a_terminal_prints_a_line_every_ten_seconds() -> None:
     stream = io.StringIO()
     words = TerminalProgress(stream, Clock(2.0))
-    words.begin(tiny_config(tmp_path))
     for step in range(1, 17):
         words(progress(step))
     figures = "loss 0.500 · 64 images/s · data wait 0% · $1.25"

@@ -15,7 +15,7 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.fit import (
+from giornata.pretrain.ray_train.fit import (
     LOOK_EVERY_S,
     MOST_FRUITLESS,
     RESIZE_WITHIN_S,
@@ -25,9 +25,9 @@ from giornata.pretrain.fit import (
 )
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run import check
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import STATE, CommittedCheckpoint, FileFacts, commit, name_of
-from giornata.pretrain.training.progress import TrainingProgress, origin_of
+from giornata.pretrain.run_state.committed import STATE, CommittedCheckpoint, FileFacts, commit, name_of
+from giornata.pretrain.run_state.progress import TrainingProgress, origin_of
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 

@@ -10,9 +10,9 @@ from torch import nn
 
 from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.feeding.examples import Example, ExampleDraws, blank, pieces
+from giornata.pretrain.run_state.peers import Channel, Peers
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import Sharding
-from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.step import BINS, Passes
 
 SCHEDULER = noise_scheduler("epsilon")

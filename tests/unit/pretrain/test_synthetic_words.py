@@ -1,9 +1,7 @@
-"""What `giornata pretrain run --synthetic` shows, which options go together, and who reads and refuses its file."""
+"""What `giornata pretrain run --synthetic` shows, and which options go together."""
 
 import io
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from typer.testing import CliRunner
 from giornata.cli.main import app
 from giornata.cli.pretrain_run import findings, say_rates
 from giornata.cli.ui.output import Output
-from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
 from giornata.pretrain.recipes import sd2_base
 from giornata.pretrain.synthetic import report_of
 from giornata.protocol.pretraining import Mode
@@ -22,28 +19,11 @@ from giornata.protocol.pretraining import Mode
 def report(*, encoders: int = 8, measured_on: int = 8) -> dict[str, Any]:
     run = sd2_base()
     run = replace(run, encode=replace(run.encode, mode=Mode.ONLINE, encoders=encoders))
-    phases = tuple(
-        MeasuredPhase(
-            name=phase.name,
-            resolution=phase.resolution,
-            trainers=Rate(images_per_s=1000.0 * measured_on / 8),
-            encoder=Rate(images_per_s=50.0),
-            micro_batch=128,
-            row_bytes=174_000,
-        )
-        for phase in run.phases
+    loop = {phase.name: (1000.0 * measured_on / 8, 128) for phase in run.phases}
+    encoded = {phase.name: (50.0, 174_000) for phase in run.phases}
+    return report_of(
+        run, Mode.ONLINE, measured_on, loop=("NVIDIA H200", loop), encoded=("NVIDIA A10G", encoded), notes=["A note."]
     )
-    measured = Measured(
-        name=run.name,
-        model="sd2",
-        mode=Mode.ONLINE,
-        trainers=8,
-        trainers_measured=measured_on,
-        trainer_device="NVIDIA H200",
-        encoder_device="NVIDIA A10G",
-        phases=phases,
-    )
-    return report_of(run, measured, ["A note."])
 
 
 def shown(columns: int | None, what: dict[str, Any]) -> str:
@@ -86,29 +66,8 @@ def test_too_few_too_many_and_enough() -> None:
     assert list(findings(report(encoders=22))) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "where"),
-    [
-        (["--steps", "3"], "--steps"),
-        (["--out", "x.json"], "--out"),
-        (["--synthetic", "--measured", "x"], "--measured"),
-    ],
-)
+@pytest.mark.parametrize(("words", "where"), [(["--steps", "3"], "--steps"), (["--out", "x.toml"], "--out")])
 def test_options_of_the_other_kind_of_run_are_refused(words: list[str], where: str) -> None:
     ran = CliRunner().invoke(app, ["pretrain", "run", "shapes", *words])
     assert ran.exit_code == 2
     assert f"{where}: cannot go with" in ran.stderr
-
-
-def test_plan_reads_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "measured.json"
-    path.write_text(json.dumps(report()))
-    assumed = tmp_path / "assumed.toml"
-    assumed.write_text('trainers = ["1xp5en.48xlarge"]\n')
-    arguments = ["pretrain", "plan", "sd2_base", "--assume", str(assumed), "--json", "--measured"]
-    told = json.loads(CliRunner().invoke(app, [*arguments, str(path)]).stdout.splitlines()[-1])
-    training = next(each for each in told["choices"] if each["mode"] == "online")["phases"][0]["training"]
-    assert (training["images_per_s"], training["estimated"]) == (1000.0, False)
-    refused = CliRunner().invoke(app, [*arguments, str(tmp_path / "none.json")])
-    assert refused.exit_code == 2
-    assert "--synthetic --out" in refused.stdout

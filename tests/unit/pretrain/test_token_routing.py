@@ -10,7 +10,7 @@ from tests.fixtures.pretrain_feeds import run_of, tiny_config
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.recipes import shapes
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.models import conditions, new_unet
+from giornata.pretrain.training.models import new_unet, widths
 from giornata.pretrain.training.token_routing import TokenRouting, routed_blocks
 from giornata.protocol.pretraining import Architecture
 from giornata.protocol.pretraining_checks import parse
@@ -33,7 +33,7 @@ def answers(share: float, places: list[tuple[int, int, str]]) -> tuple[list[torc
             noise,
             torch.tensor([500, 500]),
             torch.ones(2, 5, 128),
-            added_cond_kwargs=conditions(unet, 2, torch.device("cpu")),
+            added_cond_kwargs={"time_ids": torch.zeros(2, 6), "text_embeds": torch.zeros(2, widths(unet)[1] or 0)},
         )
     return seen, made[0]
 

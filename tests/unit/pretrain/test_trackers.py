@@ -12,9 +12,9 @@ from tests.fixtures.pretrain_feeds import tiny_config
 from tests.fixtures.pretrain_metrics import log_rows, progress
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluations import keep
-from giornata.pretrain.trackers import EventFiles, TrackedRow, Trackers, history, wandb_run
-from giornata.pretrain.training.committed import CommittedCheckpoint
+from giornata.pretrain.evaluation.kept import keep
+from giornata.pretrain.reporting.trackers import EventFiles, TrackedRow, Trackers, history, wandb_run
+from giornata.pretrain.run_state.committed import CommittedCheckpoint
 from giornata.protocol.pretraining import Evaluate, Tracking
 
 

@@ -56,7 +56,7 @@ def test_shards_that_no_note_names_are_removed(out: Storage) -> None:
     assert out.names("quarantine") == []
 
 
-@pytest.mark.parametrize("change", [{"source": "two"}, {"min_side_px": 32}, {"dedupe_hash_distance": 3}])
+@pytest.mark.parametrize("change", [{"source": "two"}, {"min_side_px": 32}])
 def test_of_another_source_or_other_looks_nothing_is_left(out: Storage, change: dict[str, Any]) -> None:
     begun(out)
     other = Unfinished.of(out, about(**change))

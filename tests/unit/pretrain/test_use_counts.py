@@ -10,7 +10,7 @@ import pytest
 
 from giornata.pretrain.feeding.ledger import Use
 from giornata.pretrain.feeding.rows_of_phase import Intervals, RowsOfPhase
-from giornata.pretrain.proof import Counted, Trace, count_uses
+from giornata.pretrain.run_state.proof import Counted, Trace, count_uses
 
 STEPS, TRAINERS = 9, 2
 Line = tuple[int, int, list[Use]]

@@ -1,8 +1,8 @@
 """The decision which examined rows are kept, and in which shard: a function of the rows, in whatever order they came.
 
-Rows are divided into partitions by their keys, and then by their hashes; partitions that do not fit into memory wait
-in files. Kept rows are sorted by key within their stretch of the source. As a key is a hash of the picture, every
-shard is a sample of the whole stretch. The quarantine lists the refused rows, without their pictures.
+Rows are divided into partitions by their keys; partitions that do not fit into memory wait in files. Kept rows are
+sorted by key within their stretch of the source. As a key is a hash of the picture, every shard is a sample of the
+whole stretch. The quarantine lists the refused rows, without their pictures.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,18 +16,8 @@ import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.examination import (
-    DETAIL,
-    EXAMINED,
-    HASH,
-    ORDINAL,
-    PIECE,
-    PIXELS,
-    PLACE,
-    SOURCE,
-    Refusal,
-)
-from giornata.pretrain.data.near_duplicates import ROW, Partitions, near_duplicates, split_firsts
+from giornata.pretrain.data.examination import DETAIL, EXAMINED, ORDINAL, PIECE, PLACE, SOURCE, Refusal
+from giornata.pretrain.data.partitions import ROW, Partitions
 from giornata.pretrain.data.storage import Storage
 
 QUARANTINE_FOLDER = "quarantine"
@@ -66,31 +56,21 @@ class Keep:
 
 
 class Decision:
-    """The decision over rows of EXAMINED. A row with the bytes of an earlier one is refused.
+    """The decision over rows of EXAMINED. A row with the bytes of an earlier one is refused."""
 
-    With a hash distance, pictures that look like another are refused too: of these the largest stays.
-    """
-
-    def __init__(
-        self, examined: pds.Dataset, folder: Path, *, hash_distance: int | None, memory_bytes: int = MEMORY_BYTES
-    ) -> None:
-        """Rows that do not fit into memory lie in `folder`. The fragments of `examined` are in the source's order."""
+    def __init__(self, examined: pds.Dataset, folder: Path, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        """Rows that do not fit into memory lie in `folder`, which is empty. The fragments of `examined` are in the
+        source's order."""
         self._examined, self.rows = examined, examined.count_rows()
         by_key = Partitions(folder, self.rows, memory_bytes)
-        found = [self._broken(by_key)]
-        by_hash = by_key.another() if hash_distance is not None else None
-        found.append(_equal(by_key, by_hash))
-        by_key.drop()
-        if by_hash is not None and hash_distance is not None:
-            goes, kept = near_duplicates(by_hash, hash_distance)
-            found.append(_refused(goes, str(Refusal.NEAR_DUPLICATE), kept))
-        self._refused = pa.concat_tables(found).sort_by("number").combine_chunks()
+        found = pa.concat_tables([self._broken(by_key), *map(_equal, by_key)])
+        self._refused = found.sort_by("number").combine_chunks()
         self._numbers = self._refused["number"].to_numpy()
 
     def _broken(self, by_key: Partitions) -> pa.Table:
         """The rows that the examination refused. The others are added to `by_key`."""
         broken = []
-        names = [*_NUMBER, columns.KEY, PIXELS, HASH, columns.REASON]
+        names = [*_NUMBER, columns.KEY, columns.REASON]
         for batch in self._examined.to_batches(columns=names, **_READ):
             sound = pc.equal(batch[columns.REASON], "")
             refused = batch.filter(pc.invert(sound))
@@ -98,8 +78,7 @@ class Decision:
             kept = batch.filter(sound)
             rows = np.empty(kept.num_rows, ROW)
             rows["number"], rows["key"] = _numbers(kept), _keys(kept)
-            rows["pixels"], rows["hash"] = kept[PIXELS].to_numpy(), kept[HASH].to_numpy()
-            by_key.add(rows, np.ascontiguousarray(rows["key"]).view("<u8")[::4])
+            by_key.add(rows)
         return pa.concat_tables([_refused(np.empty(0, np.int64), ""), *broken])
 
     def counts(self) -> dict[str, int]:
@@ -151,16 +130,13 @@ class Decision:
         )
 
 
-def _equal(by_key: Partitions, sound: Partitions | None) -> pa.Table:
-    """Refuse all rows of a key but the first in the source, which is added to `sound`."""
-    found = [_refused(np.empty(0, np.int64), "")]
-    for rows in by_key:
-        ordered = rows[np.lexsort((rows["number"], rows["key"]))]
-        first, (others, first_of) = split_firsts(ordered, ordered["key"])
-        found.append(_refused(others, str(Refusal.DUPLICATE), first_of))
-        if sound is not None:
-            sound.add(first, first["hash"])
-    return pa.concat_tables(found)
+def _equal(rows: np.ndarray) -> pa.Table:
+    """Refuse all rows of a key but the first in the source."""
+    ordered = rows[np.lexsort((rows["number"], rows["key"]))]
+    keys, numbers = ordered["key"], ordered["number"]
+    again: np.ndarray = np.append(np.zeros(min(1, len(keys)), bool), keys[1:] == keys[:-1])
+    firsts: np.ndarray = np.repeat(numbers[~again], np.diff(np.flatnonzero(~again), append=len(keys)))
+    return _refused(numbers[again], str(Refusal.DUPLICATE), firsts[again])
 
 
 def _refused(numbers: np.ndarray, reasons: str | pa.Array, kept: np.ndarray | None = None) -> pa.Table:

@@ -5,16 +5,13 @@ No content of a row makes the examination raise. A filter of your own is one mor
 
 import hashlib
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from giornata.diffusion.encode.decoding import NotAPicture, TooManyPixels, Undecodable, check_png, decode, stored_mode
 from giornata.pretrain.data import columns
@@ -25,15 +22,12 @@ logging.getLogger("PIL").setLevel(logging.ERROR)
 
 PIECE, ORDINAL = "piece", "ordinal"  # number of the piece, and of the row in it
 SOURCE, PLACE, DETAIL = "source", "place", "detail"
-PIXELS, HASH = "pixels", "hash"
 
 EXAMINED = pa.schema(
     {
         PIECE: pa.int32(),
         ORDINAL: pa.int64(),
         columns.KEY: pa.binary(32),
-        PIXELS: pa.int64(),  # width times height
-        HASH: pa.uint64(),  # perceptual; 0 where the options ask for none
         columns.REASON: pa.string(),  # empty: the row may be kept
         DETAIL: pa.string(),
         SOURCE: pa.string(),
@@ -41,10 +35,6 @@ EXAMINED = pa.schema(
         columns.CAPTION: pa.string(),
     }
 )
-
-_SIDE, _LOW = 32, 8
-# DCT-II without its scale factors: bits are comparisons
-_COSINES = np.cos(math.pi / _SIDE * np.outer(np.arange(_LOW), np.arange(_SIDE) + 0.5))
 
 
 class Refusal(StrEnum):
@@ -60,7 +50,6 @@ class Refusal(StrEnum):
     EXTREME_ASPECT_RATIO = "extreme_aspect_ratio"
     NO_CAPTION = "no_caption"
     DUPLICATE = "duplicate"
-    NEAR_DUPLICATE = "near_duplicate"
 
 
 class RefusedRow(NamedTuple):
@@ -113,11 +102,10 @@ class Examined:
     key: bytes = bytes(32)
     width: int = 0
     height: int = 0
-    perceptual_hash: int = 0
     refused: RefusedRow | None = None
 
 
-def examine(raw: Raw, filters: Sequence[Filter], *, perceptual: bool) -> Examined:
+def examine(raw: Raw, filters: Sequence[Filter]) -> Examined:
     """Decode the picture to its end and call the filters."""
     if not raw.image:
         detail = "has no picture" if raw.image is None else "has no bytes"
@@ -130,8 +118,7 @@ def examine(raw: Raw, filters: Sequence[Filter], *, perceptual: bool) -> Examine
         return Examined(key=key, refused=RefusedRow(_reason(error), str(error)[:300]))
     record = Record(width=picture.width, height=picture.height, caption=raw.caption, mode=mode)
     refused = next((found for judge in filters if (found := judge(record))), None)
-    hashed = hash_of(picture) if perceptual and refused is None else 0
-    return Examined(key=key, width=picture.width, height=picture.height, perceptual_hash=hashed, refused=refused)
+    return Examined(key=key, width=picture.width, height=picture.height, refused=refused)
 
 
 def _reason(error: Undecodable) -> Refusal:
@@ -140,21 +127,8 @@ def _reason(error: Undecodable) -> Refusal:
     return Refusal.TOO_MANY_PIXELS if isinstance(error, TooManyPixels) else Refusal.DAMAGED
 
 
-def hash_of(picture: Image.Image) -> int:
-    """A perceptual hash of 64 bits of an upright RGB picture. Hashes of similar pictures differ in few bits.
-
-    The hash is that of Zauner, "Implementation and benchmarking of perceptual image hash functions" (2010): gray,
-    32 × 32, the 8 × 8 lowest frequencies of a DCT-II, one bit each for above their median. Scaled, recompressed and
-    slightly recolored copies differ in a few bits; so do different pictures of little content, such as drawings.
-    """
-    grey_HW = np.asarray(picture.convert("L").resize((_SIDE, _SIDE), Image.Resampling.LANCZOS), dtype=np.float64)
-    low = (_COSINES @ grey_HW @ _COSINES.T).ravel()
-    bits = low > np.median(low[1:])  # the first is the mean brightness
-    return int.from_bytes(np.packbits(bits).tobytes(), "big")
-
-
 def examined_rows(
-    rows: Iterable[Raw], filters: Sequence[Filter], *, piece: int, name: str, perceptual: bool
+    rows: Iterable[Raw], filters: Sequence[Filter], *, piece: int, name: str
 ) -> Iterator[dict[str, object]]:
     """Rows of EXAMINED for one piece. Where the source is damaged, a last row under `name` tells so."""
     rest = iter(rows)
@@ -167,7 +141,7 @@ def examined_rows(
             lost = Raw(source=name, place="", image=None, captions=())
             yield _row(piece, number, lost, Examined(refused=RefusedRow(Refusal.SOURCE_DAMAGED, str(error))))
             return
-        yield _row(piece, number, raw, examine(raw, filters, perceptual=perceptual))
+        yield _row(piece, number, raw, examine(raw, filters))
 
 
 def _row(piece: int, number: int, raw: Raw, found: Examined) -> dict[str, object]:
@@ -176,8 +150,6 @@ def _row(piece: int, number: int, raw: Raw, found: Examined) -> dict[str, object
         PIECE: piece,
         ORDINAL: number,
         columns.KEY: found.key,
-        PIXELS: found.width * found.height,
-        HASH: found.perceptual_hash,
         columns.REASON: str(reason),
         DETAIL: detail,
         SOURCE: raw.source,

@@ -125,11 +125,11 @@ def _examine(part: pa.Table, storage: Storage, options: Ingest, examined: Storag
 
 
 def _examined(part: pa.Table, storage: Storage, options: Ingest) -> Iterator[pa.Table]:
-    filters, perceptual = filters_of(options), options.dedupe_hash_distance is not None
+    filters = filters_of(options)
     waiting: list[dict[str, object]] = []
     for number, piece in unpacked_pieces(part):
         rows = rows_of(storage, piece, options)
-        for row in examined_rows(rows, filters, piece=number, name=piece.names[0], perceptual=perceptual):
+        for row in examined_rows(rows, filters, piece=number, name=piece.names[0]):
             waiting.append(row)
             if len(waiting) == EXAMINED_AT_ONCE:
                 yield pa.Table.from_pylist(waiting, EXAMINED)

@@ -1,11 +1,11 @@
 """Rows through an encoder: cut pictures to posteriors, captions to embeddings; and the actors of Ray that do it.
 
-Colocated trainers call the encoder batch by batch instead (giornata.pretrain.feeding.feed).
+Trainers encode what comes without (mode colocated, rows for validation) by the same functions.
 
 Shapes: B pictures of one size, H, W in pixels, C = 3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,8 +14,10 @@ import pyarrow as pa
 from giornata.diffusion.draws.buckets import Size
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, open_encoder
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining import Mode, PretrainConfig
 
+BATCHES_AT_ONCE = 4
+"""Several batches are taken together, so that pictures of the sizes of aspect buckets fill theirs."""
 NOT_FINITE = "the encoder made numbers of it that are not finite"
 Item = TypeVar("Item")
 
@@ -39,6 +41,26 @@ def encode_captions(encoder: Encoder, latents: pa.Table, *, at_once: int) -> pa.
     return _fed(rows)
 
 
+def encoded_here(config: PretrainConfig, tables: Iterable[pa.Table], encoder: Encoder | None) -> Iterator[pa.Table]:
+    """The FED rows of tables as the configuration's mode reads them, encoded in this process.
+
+    A few batches of the encoder are taken at a time. Every mode but offline needs `encoder`.
+    """
+    mode, at_once = config.encode.mode, config.encode.encode_batch_size
+    for table in tables:
+        if mode is Mode.OFFLINE:
+            yield table
+            continue
+        if encoder is None:
+            raise RuntimeError(f"in mode {mode} these rows are encoded here, and no encoder was given")
+        for first in range(0, len(table), BATCHES_AT_ONCE * at_once):
+            few = table.slice(first, BATCHES_AT_ONCE * at_once)
+            if mode is Mode.HYBRID:
+                yield encode_captions(encoder, few, at_once=at_once)
+            else:
+                yield encode_cut(encoder, few.select(columns.CUT.names), at_once=at_once)
+
+
 def encode_text(encoder: Encoder, rows: pa.Table, *, at_once: int) -> pa.Table:
     captions = rows.column(columns.CAPTION).to_pylist()
     embedded = list(_embedded(encoder, captions, at_once))
@@ -50,12 +72,6 @@ def encode_text(encoder: Encoder, rows: pa.Table, *, at_once: int) -> pa.Table:
     return rows
 
 
-def pictures_of_a_size(pixels: Sequence[Any], size: Size) -> np.ndarray:
-    """The array pixels_BHWC of pictures that are bytes or Arrow buffers."""
-    pictures = [np.frombuffer(content, dtype=np.uint8).reshape(*size, 3) for content in pixels]
-    return np.stack(pictures)
-
-
 def _add_posteriors(encoder: Encoder, rows: list[dict[str, Any]], pixels: pa.ChunkedArray, at_once: int) -> None:
     sizes: dict[Size, list[int]] = {}
     for place, row in enumerate(rows):
@@ -63,8 +79,8 @@ def _add_posteriors(encoder: Encoder, rows: list[dict[str, Any]], pixels: pa.Chu
             sizes.setdefault((row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]), []).append(place)
     for size, places in sizes.items():
         for few in _few(places, at_once):
-            pixels_BHWC = pictures_of_a_size([pixels[place].as_buffer() for place in few], size)
-            posterior = encoder.encode_images(pixels_BHWC)
+            pixels_BHWC = [np.frombuffer(pixels[place].as_buffer(), np.uint8).reshape(*size, 3) for place in few]
+            posterior = encoder.encode_images(np.stack(pixels_BHWC))
             for place, mean_Chw, logvar_Chw in zip(few, posterior.mean_BChw, posterior.logvar_BChw, strict=True):
                 if np.isfinite(mean_Chw).all() and np.isfinite(logvar_Chw).all():
                     rows[place] |= {columns.MEAN: mean_Chw.tobytes(), columns.LOGVAR: logvar_Chw.tobytes()}

@@ -23,7 +23,7 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard, json_bytes
 from giornata.pretrain.data.shards import read_rows, shard_name, write_shard
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encode_rows import encode_cut, encode_text
+from giornata.pretrain.encoding.encode_rows import BATCHES_AT_ONCE, encode_cut, encode_text
 from giornata.pretrain.encoding.encoded import TEXT, latents_storage
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, open_encoder
 from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting, cut_for_each, several_captions
@@ -118,8 +118,8 @@ class ShardEncoder:
         cuttings = [Cutting.of(config.data, seed=config.seed, resolution=each) for each in work.resolutions]
         names = [name for name in SOURCE_COLUMNS if name != columns.IMAGE or cuttings]
         cut = partial(cut_for_each, cuttings, epoch_in_draws=False)
-        # Several encoder batches at a time, so that aspect buckets fill theirs.
-        tables = read_rows(storage, shard.name, range(shard.rows), columns=names, at_once=4 * self._at_once)
+        few = BATCHES_AT_ONCE * self._at_once
+        tables = read_rows(storage, shard.name, range(shard.rows), columns=names, at_once=few)
         begun = ((rows, self._pool.map(cut, _pieces(rows.to_pylist()) if cuttings else ())) for rows in tables)
         for (rows, pieces), _ in pairwise(chain(begun, [(pa.table({}), iter(()))])):
             yield rows, [pa.concat_tables(each) for each in zip(*pieces, strict=True)]

@@ -1,1 +1,1 @@
-"""Samples of weights, and their scores against real pictures."""
+"""Samples and scores of weights, by hand and beside a run. Read `sampling` first."""

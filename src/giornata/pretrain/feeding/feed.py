@@ -4,8 +4,7 @@ Shapes: B rows of one size; C = 4 latent channels; H, W = pixels / 8; L = 77 tok
 and text are float16; the loop makes float32 of latents before, and of text after the move to the device.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,8 +15,6 @@ import torch
 
 from giornata.diffusion.draws.buckets import Size
 from giornata.pretrain.data import columns
-from giornata.pretrain.encoding.encode_rows import pictures_of_a_size
-from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.feeding.ledger import Use
 from giornata.protocol.pretraining import LATENT_SIDE_PX
 
@@ -26,7 +23,7 @@ TOKENS = 77
 """The tokens of every text encoder here: CLIP's."""
 TIME_IDS = (columns.HEIGHT, columns.WIDTH, columns.CROP_TOP, columns.CROP_LEFT, *columns.GEOMETRY[:2])
 VALUES = (columns.PORTION, columns.ROW, columns.EPOCH, columns.KEY, columns.CAPTION, columns.REASON, *TIME_IDS)
-ARRAYS = (columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED, columns.PIXELS)
+ARRAYS = (columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +50,11 @@ class Batch:
 class Feed:
     """A trainer's share of the global batch of one step. It is empty when the trainer's stream has ended.
 
-    `unreadable` are the uses that could not be read. `wait_s` is how long the trainer waited for the rows.
+    `unreadable` are the uses that could not be read.
     """
 
     batches: Sequence[Batch]
     unreadable: Sequence[Use]
-    wait_s: float
 
     @property
     def rows(self) -> int:
@@ -83,24 +79,13 @@ class PendingRow:
 
 
 class Feeder:
-    """Takes tables from a stream (`iter_batches(batch_format="pyarrow")` of a Ray iterator, or any other) as needed.
+    """Takes FED tables from a stream as needed. The feeds depend on the order of the rows, not on their tables."""
 
-    The feeds depend on the order of the rows, not on their tables. `encoder` encodes rows that come with PIXELS
-    instead of latents, here in the trainer.
-    """
-
-    def __init__(
-        self,
-        stream: Iterable[pa.Table],
-        *,
-        encoder: Encoder | None = None,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._encoder, self._clock_s = encoder, clock_s
-        self._rows = self._arrivals(iter(stream))
+    def __init__(self, stream: Iterable[pa.Table]) -> None:
+        self._rows = self._arrivals(stream)
         self._waiting: dict[Size, list[PendingRow]] = {}
         self._unreadable: list[Use] = []
-        self._wait_s, self._ended = 0.0, False
+        self._ended = False
 
     def take(self, rows: int, batch_rows: int | None = None) -> Feed:
         """The next `rows` rows; fewer, and at last none, when the stream ends.
@@ -109,15 +94,9 @@ class Feeder:
         for a later feed, and come in smaller batches when the stream ends. Without it the feed has the very next
         rows, unreadable ones included, in one batch for each size: for runs whose steps are compared.
         """
-        self._wait_s = 0.0
-        batches: list[Batch] = []
-        while not batches:
-            cut = self._next_rows(rows) if batch_rows is None else self._full_batches(rows, batch_rows)
-            batches = [batch for batch in map(self._batch, cut) if len(batch)]
-            if not cut:
-                break
+        cut = self._next_rows(rows) if batch_rows is None else self._full_batches(rows, batch_rows)
         unreadable, self._unreadable = self._unreadable, []
-        return Feed(batches=batches, unreadable=unreadable, wait_s=self._wait_s)
+        return Feed(batches=[_batch(each) for each in cut], unreadable=unreadable)
 
     # ---- batches ----
 
@@ -171,63 +150,30 @@ class Feeder:
             self._waiting.setdefault(row.size, []).append(row)
         return row is not None
 
-    def _arrivals(self, stream: Iterator[pa.Table]) -> Iterator[PendingRow]:
+    def _arrivals(self, stream: Iterable[pa.Table]) -> Iterator[PendingRow]:
         arrived = 0
-        while True:
-            began_s = self._clock_s()
-            table = next(stream, None)
-            self._wait_s += self._clock_s() - began_s
-            if table is None:
-                return
-            arrays = {name: table.column(name) for name in ARRAYS if name in table.column_names}
+        for table in stream:
+            arrays = {name: table.column(name) for name in ARRAYS}
             for place, values in enumerate(table.select(VALUES).to_pylist()):
                 buffers = {name: column[place].as_buffer() for name, column in arrays.items()}
                 yield PendingRow(number=arrived + place, values=values, arrays=buffers)
             arrived += len(table)
 
-    # ---- tensors ----
 
-    def _batch(self, rows: Sequence[PendingRow]) -> Batch:
-        if columns.PIXELS in rows[0].arrays:
-            return self._encoded_here(rows)
-        height, width = rows[0].size
-        shape = (LATENT_CHANNELS, height // LATENT_SIDE_PX, width // LATENT_SIDE_PX)
-        pooled_BP = _halves(rows, columns.POOLED, (-1,)) if rows[0].arrays[columns.POOLED].size else None
-        return Batch(
-            **_names(rows),
-            mean_BCHW=_halves(rows, columns.MEAN, shape),
-            logvar_BCHW=_halves(rows, columns.LOGVAR, shape),
-            prompt_BLD=_halves(rows, columns.PROMPT, (TOKENS, -1)),
-            pooled_BP=pooled_BP,
-        )
-
-    def _encoded_here(self, rows: Sequence[PendingRow]) -> Batch:
-        if self._encoder is None:
-            raise RuntimeError("these rows are pictures: the trainer needs an encoder")
-        posterior = self._encoder.encode_images(
-            pictures_of_a_size([row.arrays[columns.PIXELS] for row in rows], rows[0].size)
-        )
-        sound_B = np.isfinite(posterior.mean_BChw).all((1, 2, 3)) & np.isfinite(posterior.logvar_BChw).all((1, 2, 3))
-        self._unreadable += [row.use for row, sound in zip(rows, sound_B, strict=True) if not sound]
-        kept = [row for row, sound in zip(rows, sound_B, strict=True) if sound]
-        text = self._encoder.encode_text([row.values[columns.CAPTION] for row in kept or rows])
-        return Batch(
-            **_names(kept),
-            mean_BCHW=torch.from_numpy(posterior.mean_BChw[sound_B]),
-            logvar_BCHW=torch.from_numpy(posterior.logvar_BChw[sound_B]),
-            prompt_BLD=torch.from_numpy(text.prompt_NLD),
-            pooled_BP=None if text.pooled_NP is None else torch.from_numpy(text.pooled_NP),
-        )
-
-
-def _names(rows: Sequence[PendingRow]) -> dict[str, Any]:
+def _batch(rows: Sequence[PendingRow]) -> Batch:
+    height, width = rows[0].size
+    shape = (LATENT_CHANNELS, height // LATENT_SIDE_PX, width // LATENT_SIDE_PX)
     time_ids = [[row.values[name] for name in TIME_IDS] for row in rows]
-    return {
-        "uses": tuple(row.use for row in rows),
-        "keys": tuple(row.values[columns.KEY] for row in rows),
-        "epochs": tuple(row.values[columns.EPOCH] for row in rows),
-        "time_ids_B6": torch.tensor(time_ids, dtype=torch.float32).reshape(-1, 6),
-    }
+    return Batch(
+        uses=tuple(row.use for row in rows),
+        keys=tuple(row.values[columns.KEY] for row in rows),
+        epochs=tuple(row.values[columns.EPOCH] for row in rows),
+        mean_BCHW=_halves(rows, columns.MEAN, shape),
+        logvar_BCHW=_halves(rows, columns.LOGVAR, shape),
+        prompt_BLD=_halves(rows, columns.PROMPT, (TOKENS, -1)),
+        pooled_BP=_halves(rows, columns.POOLED, (-1,)) if rows[0].arrays[columns.POOLED].size else None,
+        time_ids_B6=torch.tensor(time_ids, dtype=torch.float32),
+    )
 
 
 def _halves(rows: Sequence[PendingRow], name: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -1,17 +1,14 @@
 """The rows for validation: trainers read them and, where the mode needs it, encode them."""
 
-from collections.abc import Iterable, Iterator
-
 import pyarrow as pa
 
-from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest
-from giornata.pretrain.encoding.encode_rows import encode_captions, encode_cut
+from giornata.pretrain.encoding.encode_rows import encoded_here
 from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.feeding.feed import Batch, Feeder
 from giornata.pretrain.feeding.read_portions import GROUP, packed, reader_of
 from giornata.pretrain.feeding.rows_of_phase import Intervals, Portion, RowsOfPhase
-from giornata.protocol.pretraining import Mode, PretrainConfig
+from giornata.protocol.pretraining import PretrainConfig
 
 
 def validation_batches(
@@ -28,7 +25,7 @@ def validation_batches(
     group = pa.table({GROUP: [packed(validation_portions(rows_of, rank=rank, world=world))]})
     reader, _ = reader_of(config, phase, rows_of, source)
     rows = sum(len(rows) for _, rows in rows_of.left_out)
-    return list(Feeder(_encoded(config, reader(group), encoder)).take(rows).batches) if rows else []
+    return list(Feeder(encoded_here(config, reader(group), encoder)).take(rows).batches) if rows else []
 
 
 def validation_portions(rows_of: RowsOfPhase, *, rank: int, world: int) -> list[Portion]:
@@ -41,16 +38,3 @@ def validation_portions(rows_of: RowsOfPhase, *, rank: int, world: int) -> list[
         Portion(number=number, epoch=0, shard=shard, rows=Intervals.of(rows))
         for number, (shard, rows) in enumerate(mine.items())
     ]
-
-
-def _encoded(config: PretrainConfig, tables: Iterable[pa.Table], encoder: Encoder | None) -> Iterator[pa.Table]:
-    mode, at_once = config.encode.mode, config.encode.encode_batch_size
-    for table in tables:
-        if mode is Mode.OFFLINE:
-            yield table
-        elif encoder is None:
-            raise RuntimeError(f"mode {mode} encodes the rows for validation here, and no encoder was given")
-        elif mode is Mode.HYBRID:
-            yield encode_captions(encoder, table, at_once=at_once)
-        else:
-            yield encode_cut(encoder, table.select(columns.CUT.names), at_once=at_once)

@@ -1,8 +1,9 @@
 """Prices, instances, FLOPs and rates of `facts.toml` and `prices.toml`, each with its source and `Evidence`."""
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from functools import cache
@@ -161,10 +162,44 @@ class Facts:
         return _first(self.instances, name=whole)
 
     def flops_of(self, model: str, resolution: int) -> Flops:
-        return _first(self.flops, model=model, resolution=resolution)
+        """FLOPs of a model at any resolution. Of one that is not listed they follow from three that are.
+
+        FLOPs are a sum of terms that go by pixels (convolutions), by their square (attention), or by neither.
+        Raises KeyError for an unknown model.
+        """
+        rows = [row for row in self.flops if row.model == model]
+        near = sorted(rows, key=lambda row: abs(math.log(row.resolution / resolution)))[:3]
+        if not near or near[0].resolution == resolution:
+            return _first(self.flops, model=model, resolution=resolution)
+        shares = {
+            row: math.prod(
+                (resolution**2 - other.resolution**2) / (row.resolution**2 - other.resolution**2)
+                for other in near
+                if other is not row
+            )
+            for row in near
+        }
+        gflop = {
+            name: sum(getattr(row, name) * share for row, share in shares.items())
+            for name in ("train_gflop", "vae_gflop", "text_gflop")
+        }
+        sides = ", ".join(str(row.resolution) for row in near)
+        source = f"from {sides} pixels, by pixels and their square"
+        return Flops(model=model, resolution=resolution, source=source, mark=Evidence.CALCULATED, **gflop)
 
     def row_bytes_of(self, model: str, resolution: int) -> RowBytes:
-        return _first(self.row_bytes, model=model, resolution=resolution)
+        """Bytes of a sample at any resolution: latents and pictures go by pixels. Raises KeyError."""
+        rows = [row for row in self.row_bytes if row.model == model]
+        near = min(rows, key=lambda row: abs(math.log(row.resolution / resolution)), default=None)
+        if near is None or near.resolution == resolution:
+            return _first(self.row_bytes, model=model, resolution=resolution)
+        more = (resolution / near.resolution) ** 2
+        return replace(
+            near,
+            resolution=resolution,
+            latent_bytes=round(near.latent_bytes * more),
+            picture_bytes=round(near.picture_bytes * more),
+        )
 
     def offer(self, instance: str, *, book: str, term: str) -> InstancePrice | None:
         """The offer of an instance in this book: in this term, or else an interruptible one."""

@@ -5,7 +5,7 @@ devices, but whole instances are rented: without a price of your own, as many as
 (clusters, prices and rates to compare, months of storage) stands in a file of its own, for `--assume`.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,6 @@ TRAINER, ENCODER = "own-trainer", "own-encoder"
 """Machines with one GPU of the configuration's kind, at its price."""
 ASSUMED = tuple(each.name for each in fields(PlanRequest) if each.name not in OF_THE_RUN)
 """What may stand in a file for `--assume`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromConfig:
-    """Fields of PlanRequest, and sentences on what could not be taken from the configuration."""
-
-    fields: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
 
 
 def request_named(config: str, facts: Facts | None = None, *, assume: Path | None = None) -> PlanRequest:
@@ -53,12 +45,25 @@ def request_of_run(config: PretrainConfig, facts: Facts | None = None, **assumed
     Without a GPU for trainers only FLOPs and storage are told, unless `trainers` are assumed.
     Raises InvalidInput with all faults.
     """
-    known = facts or load_facts()
-    rows = FromConfig(fields={}) if "dataset_rows" in assumed else _rows_found(config)
-    values = _values_of_run(config, known, rows)
-    if assumed.get("trainers"):
-        values["priced"] = True
-        values["configured"] |= {"trainers": None}
+    known, notes = facts or load_facts(), list[str]()
+    rows = {} if "dataset_rows" in assumed else _rows_found(config, notes)
+    trainers, encoders = _trainers(config, known, notes), _encoders(config, known, notes)
+    mine = trainers.get("trainers")
+    configured = {
+        "mode": config.encode.mode.value,
+        "trainers": mine[0] if mine and not assumed.get("trainers") else None,
+        "encoders": [config.encoders_of(place) for place in range(len(config.phases))],
+    }
+    values = {
+        **schedule_of(config),
+        "configured": configured,
+        **rows,
+        **trainers,
+        **encoders,
+        "own": trainers.get("own", []) + encoders.get("own", []),
+        "notes": notes,
+        **({"priced": True} if assumed.get("trainers") else {}),
+    }
     return request_of(values | assumed, known)
 
 
@@ -77,58 +82,40 @@ def _assumed(path: Path) -> dict[str, Any]:
     return values
 
 
-def _values_of_run(config: PretrainConfig, facts: Facts, rows: FromConfig) -> dict[str, Any]:
-    """Fields of PlanRequest. `rows` comes from `_rows_found`."""
-    trainers, encoders = _trainers(config, facts), _encoders(config, facts)
-    mine = trainers.fields.get("trainers")
-    return {
-        **schedule_of(config),
-        "configured": {
-            "mode": config.encode.mode.value,
-            "trainers": mine[0] if mine else None,
-            "encoders": [config.encoders_of(place) for place in range(len(config.phases))],
-        },
-        **rows.fields,
-        **trainers.fields,
-        **encoders.fields,
-        "own": trainers.fields.get("own", []) + encoders.fields.get("own", []),
-        "notes": [*rows.notes, *trainers.notes, *encoders.notes],
-    }
-
-
-def _rows_found(config: PretrainConfig) -> FromConfig:
-    """The number of rows in the run's shards, where their manifest lies in a folder of this machine. Raises
-    InvalidInput for a broken manifest."""
+def _rows_found(config: PretrainConfig, notes: list[str]) -> dict[str, Any]:
+    """`dataset_rows` of the run's shards, where their manifest lies in a folder of this machine. Raises InvalidInput
+    for a broken manifest."""
     address = config.data.shards
     each = "every sample counts as a row of its own; dataset_rows in a file for --assume says how many there are"
     if "://" in address:
-        return FromConfig(fields={}, notes=[f"The rows of {address} are not counted from here: {each}."])
+        notes.append(f"The rows of {address} are not counted from here: {each}.")
+        return {}
     path = Path(address).expanduser() / MANIFEST
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        return FromConfig(fields={}, notes=[f"There are no rows in {address} yet: {each}."])
+        notes.append(f"There are no rows in {address} yet: {each}.")
+        return {}
     except OSError as error:
         raise InvalidInput([Fault(where=str(path), message=f"cannot be read: {error.strerror}")]) from None
     rows = Manifest.from_bytes(content, where=str(path)).rows
     passes = ", ".join(f"{phase.samples / max(1, rows):,.1f}" for phase in config.phases)
-    return FromConfig(
-        fields={"dataset_rows": rows}, notes=[f"{address} has {rows:,} rows: {passes} passes, phase by phase."]
-    )
+    notes.append(f"{address} has {rows:,} rows: {passes} passes, phase by phase.")
+    return {"dataset_rows": rows}
 
 
-def _trainers(config: PretrainConfig, facts: Facts) -> FromConfig:
+def _trainers(config: PretrainConfig, facts: Facts, notes: list[str]) -> dict[str, Any]:
     """`trainers`, the run's own first; with `priced` False when they have no GPU."""
     workers = config.workers
     if not workers.use_gpu:
-        return FromConfig(fields={"priced": False})
+        return {"priced": False}
     gpu = workers.accelerator_type
     if gpu not in _gpus(facts):
         said = "is not given" if gpu is None else f"is {gpu!r}, of which no speed is known"
         known = f"name one of {', '.join(_gpus(facts))} to have it priced"
-        note = f"The run's own cluster is not among these, as workers.accelerator_type {said}: {known}."
-        return FromConfig(fields={}, notes=[note])
-    count, notes = workers.trainers, []
+        notes.append(f"The run's own cluster is not among these, as workers.accelerator_type {said}: {known}.")
+        return {}
+    count = workers.trainers
     if workers.trainer_usd_per_h is not None:
         mine, own = f"{count}x{TRAINER}", [_own(TRAINER, gpu, workers.trainer_usd_per_h)]
     else:
@@ -141,23 +128,23 @@ def _trainers(config: PretrainConfig, facts: Facts) -> FromConfig:
                 f" paid and planned: {idle} more trainers would use them, or give workers.trainer_usd_per_h."
             )
     trainers = list(dict.fromkeys((mine, *facts.default_trainers)))
-    return FromConfig(fields={"trainers": trainers, "own": own}, notes=notes)
+    return {"trainers": trainers, "own": own}
 
 
-def _encoders(config: PretrainConfig, facts: Facts) -> FromConfig:
+def _encoders(config: PretrainConfig, facts: Facts, notes: list[str]) -> dict[str, Any]:
     """`encoders` of the kind and at the price that the run names; nothing when it names none, and all are tried."""
     gpu, price = config.encode.accelerator_type, config.workers.encoder_usd_per_h
     if gpu is None:
-        if price is None or not config.workers.use_gpu:
-            return FromConfig(fields={})
-        note = "workers.encoder_usd_per_h is not used, as encode.accelerator_type does not say of which GPU it is."
-        return FromConfig(fields={}, notes=[note])
+        if price is not None and config.workers.use_gpu:
+            unused = "workers.encoder_usd_per_h is not used, as encode.accelerator_type does not say"
+            notes.append(f"{unused} of which GPU it is.")
+        return {}
     if gpu not in _gpus(facts):
-        note = f"encode.accelerator_type is {gpu!r}, of which no speed is known: other encoders are priced."
-        return FromConfig(fields={}, notes=[note])
+        notes.append(f"encode.accelerator_type is {gpu!r}, of which no speed is known: other encoders are priced.")
+        return {}
     if price is not None:
-        return FromConfig(fields={"encoders": [ENCODER], "own": [_own(ENCODER, gpu, price)]})
-    return FromConfig(fields={"encoders": [next(each.name for each in facts.instances if each.gpu == gpu)]})
+        return {"encoders": [ENCODER], "own": [_own(ENCODER, gpu, price)]}
+    return {"encoders": [next(each.name for each in facts.instances if each.gpu == gpu)]}
 
 
 def _instance(facts: Facts, gpu: str, count: int) -> InstanceType:

@@ -134,17 +134,6 @@ class PricedPhase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precompute:
-    """Encoding before training. `hours` are of the wall clock."""
-
-    hours: float = 0.0
-    usd: float = 0.0
-
-
-NO_PRECOMPUTE = Precompute()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
     """Hours and dollars of a run by part. `gpu_hours` are those of the trainers."""
 
@@ -173,18 +162,20 @@ def bill_of(
     gpus_each: int,
     usd_per_hour: float,
     encoder_usd_per_hour: float = 0.0,
-    precompute: Precompute = NO_PRECOMPUTE,
+    encoding_hours: float = 0.0,
+    precompute_usd: float = 0.0,
     storage_usd: float = 0.0,
 ) -> CostEstimate:
-    """The bill of phases that follow one another on `instances` at `usd_per_hour` each."""
+    """The bill of phases that follow one another on `instances` at `usd_per_hour` each. `encoding_hours`, of the wall
+    clock, and `precompute_usd` are of the encoding before them."""
     hours = sum(phase.hours for phase in phases)
     return CostEstimate(
         training_hours=hours,
-        encoding_hours=precompute.hours,
+        encoding_hours=encoding_hours,
         gpu_hours=hours * instances * gpus_each,
         trainer_usd=hours * instances * usd_per_hour,
         encoder_usd=sum(phase.hours * phase.encoders for phase in phases) * encoder_usd_per_hour,
-        precompute_usd=precompute.usd,
+        precompute_usd=precompute_usd,
         storage_usd=storage_usd,
     )
 
@@ -295,23 +286,56 @@ def choice_of(request: PlanRequest, facts: Facts, machines: MachineChoice, mode:
         gpus_each=machines.trainer.gpus,
         usd_per_hour=machines.trainer_offer.usd_per_hour,
         encoder_usd_per_hour=machines.encoder_offer.usd_per_hour * request.availability,
-        precompute=Precompute(
-            hours=sum(phase.encoding_hours for phase in phases), usd=sum(phase.precompute_usd for phase in phases)
-        ),
+        encoding_hours=sum(phase.encoding_hours for phase in phases),
+        precompute_usd=sum(phase.precompute_usd for phase in phases),
         storage_usd=_storage_usd(request, facts, phases),
     )
     return Choice(mode=mode, machines=machines, phases=phases, bill=bill)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """The work of a mode for each picture: 10^9 FLOPs of encoding before a phase and while it trains, the bytes that
+    are stored before it, and the bytes that encoders beside the run send."""
+
+    before_gflop: float = 0.0
+    while_gflop: float
+    stored_bytes: int = 0
+    fed_bytes: int = 0
+
+
+def _work(mode: Mode, flops: Flops, sizes: RowBytes) -> _Work:
+    whole, stored = flops.encode_gflop, sizes.moments_bytes + sizes.text_bytes
+    match mode:
+        case Mode.OFFLINE:
+            return _Work(before_gflop=whole, while_gflop=whole, stored_bytes=stored)
+        case Mode.HYBRID:
+            text, vae = flops.text_gflop, flops.vae_gflop
+            return _Work(
+                before_gflop=vae, while_gflop=text, stored_bytes=sizes.moments_bytes, fed_bytes=sizes.text_bytes
+            )
+        case Mode.ONLINE:
+            return _Work(while_gflop=whole, fed_bytes=stored)
+        case Mode.COLOCATED:
+            return _Work(while_gflop=whole)
+
+
 def _phase(request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode, phase: PlanPhase) -> ChosenPhase:
+    flops = facts.flops_of(request.model, phase.resolution)
     sizes = facts.row_bytes_of(request.model, phase.resolution)
-    training, encoding, rate = _speeds(request, facts, machines, mode, phase)
+    work, rows = _work(mode, flops, sizes), request.rows(phase)
+    training = training_speed(facts, flops, gpu=machines.trainer.gpu, gpus=machines.gpus)
+    encoder = machines.trainer if mode is Mode.COLOCATED else machines.encoder
+    encoding = encoder_speed(facts, flops, gpu=encoder.gpu, gflop=work.while_gflop)
+    rate = training.images_per_s
+    if mode is Mode.COLOCATED:
+        rate = colocated_rate(trainers_per_s=rate, encoders_per_s=machines.gpus * encoding.images_per_s)
     one = encoding.images_per_s * machines.encoder.gpus
-    fed = {Mode.HYBRID: sizes.text_bytes, Mode.ONLINE: sizes.moments_bytes + sizes.text_bytes}.get(mode, 0)
     encoders = encoders_for(rate, one, headroom=request.headroom, availability=request.availability)
-    stored_each = _stored_bytes(sizes, mode)
-    stored, pictures = request.rows(phase) * stored_each, request.rows(phase) * sizes.picture_bytes
-    before = _before(request, facts, machines, mode, phase)
+    stored, pictures = rows * work.stored_bytes, rows * sizes.picture_bytes
+    paid_hours, instances = _hours_before(facts, flops, work, machines, rows), request.encoding_instances
+    if machines.encoder.name == machines.trainer.name:
+        instances = machines.instances
     return ChosenPhase(
         resolution=phase.resolution,
         samples=phase.samples,
@@ -321,49 +345,21 @@ def _phase(request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mo
         encoding=encoding,
         images_per_s=rate,
         encoders=encoders if mode in BESIDE else 0,
-        encoding_hours=before.hours,
-        precompute_usd=before.usd,
+        # A machine that is away is not paid, and the others take longer.
+        encoding_hours=paid_hours / (instances * request.availability),
+        precompute_usd=paid_hours * machines.encoder_offer.usd_per_hour,
         stored_bytes=stored,
-        read_bytes=phase.samples * stored_each + pictures if stored else phase.samples * sizes.picture_bytes,
-        fed_bytes_per_s=rate * fed,
+        read_bytes=phase.samples * work.stored_bytes + pictures if stored else phase.samples * sizes.picture_bytes,
+        fed_bytes_per_s=rate * work.fed_bytes,
     )
 
 
-def _speeds(
-    request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode, phase: PlanPhase
-) -> tuple[Speed, Speed, float]:
-    """The speed of the trainers alone, of one encoding GPU for what the mode encodes, and images/s of the whole."""
-    flops = facts.flops_of(request.model, phase.resolution)
-    training = training_speed(facts, flops, gpu=machines.trainer.gpu, gpus=machines.gpus)
-    if mode is not Mode.COLOCATED:
-        part = flops.text_gflop if mode is Mode.HYBRID else None
-        encoding = encoder_speed(facts, flops, gpu=machines.encoder.gpu, gflop=part)
-        return training, encoding, training.images_per_s
-    encoding = encoder_speed(facts, flops, gpu=machines.trainer.gpu)
-    together = machines.gpus * encoding.images_per_s
-    return training, encoding, colocated_rate(trainers_per_s=training.images_per_s, encoders_per_s=together)
-
-
-def _stored_bytes(sizes: RowBytes, mode: Mode) -> int:
-    stored = {Mode.OFFLINE: sizes.moments_bytes + sizes.text_bytes, Mode.HYBRID: sizes.moments_bytes}
-    return stored.get(mode, 0)
-
-
-def _before(request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode, phase: PlanPhase) -> Precompute:
-    """Encoding all rows of a phase once, on the trainers' instances or on as many others as the request says.
-
-    A machine that is away is not paid, and the others take longer.
-    """
-    flops = facts.flops_of(request.model, phase.resolution)
-    part = {Mode.OFFLINE: flops.encode_gflop, Mode.HYBRID: flops.vae_gflop}.get(mode)
-    if part is None:
-        return NO_PRECOMPUTE
-    speed = encoder_speed(facts, flops, gpu=machines.encoder.gpu, gflop=part)
-    paid_hours = request.rows(phase) / (speed.images_per_s * machines.encoder.gpus) / HOUR_S
-    same = machines.encoder.name == machines.trainer.name
-    instances = machines.instances if same else request.encoding_instances
-    hours = paid_hours / (instances * request.availability)
-    return Precompute(hours=hours, usd=paid_hours * machines.encoder_offer.usd_per_hour)
+def _hours_before(facts: Facts, flops: Flops, work: _Work, machines: MachineChoice, rows: int) -> float:
+    """Hours of one encoding instance for all rows once, before the phase."""
+    if not work.before_gflop:
+        return 0.0
+    speed = encoder_speed(facts, flops, gpu=machines.encoder.gpu, gflop=work.before_gflop)
+    return rows / (speed.images_per_s * machines.encoder.gpus) / HOUR_S
 
 
 def _storage_usd(request: PlanRequest, facts: Facts, phases: Sequence[ChosenPhase]) -> float:

@@ -73,12 +73,9 @@ def reasons(ranking: Ranking) -> list[str]:
         *_configured(ranking),
         *_known(ranking, best),
         *_fastest(ranking, best),
-        *_modes(ranking, best),
-        *_stored(ranking, best),
         *_encoding(ranking),
         *_interruptible(ranking, best),
         *_pictures(ranking),
-        *_batches(best),
         *_old_prices(ranking),
         *ranking.request.notes,
     ]
@@ -155,36 +152,6 @@ def _basis(choice: Choice) -> str:
     return f"training {phase.training.basis}; encoding {phase.encoding.basis}; one after the other: 1/(1/T + 1/E)"
 
 
-def _modes(ranking: Ranking, best: Choice) -> Iterator[str]:
-    for mode, other in ranking.beside(best).items():
-        if mode is best.mode:
-            continue
-        more = other.bill.total_usd - best.bill.total_usd
-        yield f"On the same trainers, {mode} costs {usd(more)} more: {_parts(other, best)}."
-
-
-def _parts(other: Choice, best: Choice) -> str:
-    """The parts of the bill that cost more or less."""
-    parts = {
-        "training": other.bill.trainer_usd - best.bill.trainer_usd,
-        "encoders beside it": other.bill.encoder_usd - best.bill.encoder_usd,
-        "encoding before": other.bill.precompute_usd - best.bill.precompute_usd,
-        "storage and reading": other.bill.storage_usd - best.bill.storage_usd,
-    }
-    said = [f"{name} {'+' if more > 0 else '−'}{usd(abs(more))}" for name, more in parts.items() if abs(more) >= 1]
-    return ", ".join(said) or "the parts are the same"
-
-
-def _stored(ranking: Ranking, best: Choice) -> Iterator[str]:
-    modes = ranking.beside(best)
-    stored = {mode: choice.stored_bytes for mode, choice in modes.items() if choice.stored_bytes}
-    if not stored:
-        return
-    price = ranking.facts.value("storage_usd_per_gb_month")
-    said = [f"{mode} {large_bytes(count)} ({usd(count / GB * price)} a month)" for mode, count in stored.items()]
-    yield f"Stored before training: {', '.join(said)}."
-
-
 def _encoding(ranking: Ranking) -> Iterator[str]:
     """The price of encoding on each machine of the book, which is why colocated or online may win."""
     request, facts = ranking.request, ranking.facts
@@ -243,18 +210,6 @@ def _pictures(ranking: Ranking) -> Iterator[str]:
         f"Not in any total: the pictures themselves, about {large_bytes(largest)} (guessed), {usd(monthly)} a "
         "month in every mode; evaluation, failures and machines that stand idle."
     )
-
-
-def _batches(best: Choice) -> Iterator[str]:
-    for phase in best.phases:
-        if phase.micro_batch % 1:
-            yield (
-                f"At {phase.resolution} pixels a batch does not divide by {best.machines.gpus} GPUs: "
-                f"{phase.micro_batch:.2f} each."
-            )
-    if best.mode in BESIDE:
-        most = max(phase.fed_bytes_per_s for phase in best.phases)
-        yield f"Encoders send trainers up to {most / GB:.2f} GB/s."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

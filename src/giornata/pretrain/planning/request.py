@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -15,10 +15,8 @@ from giornata.pretrain.planning.facts import (
     Evidence,
     Facts,
     Figure,
-    Flops,
     InstancePrice,
     InstanceType,
-    RowBytes,
     TrainingRate,
     load_facts,
 )
@@ -26,7 +24,6 @@ from giornata.pretrain.recipes import RECIPES
 from giornata.protocol.pretraining import Mode, PretrainConfig, not_empty
 from giornata.protocol.pretraining_checks import CONTRADICTION, fault_of
 
-T = TypeVar("T")
 SAME = "same"
 """Encoders on the same type of instance as the trainers."""
 TERMS = ("on_demand", "reserved", "interruptible")
@@ -105,21 +102,6 @@ class GivenEncoderRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenModel:
-    """Work and bytes of one picture for a model that the facts do not know; see `Flops` and `RowBytes`."""
-
-    __pydantic_config__ = CHECKED
-
-    resolution: int
-    train_gflop: Positive
-    vae_gflop: Positive
-    text_gflop: Positive
-    latent_bytes: Count
-    text_bytes: Count
-    picture_bytes: Count = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnMachine:
     """A machine with one GPU at your own price, in every book and term; the facts have no other of this name."""
 
@@ -158,7 +140,7 @@ class PlanRequest:
     __pydantic_config__ = CHECKED
 
     phases: Annotated[tuple[PlanPhase, ...], AfterValidator(not_empty)]
-    model: str = DEFAULT_MODEL
+    model: Annotated[str, _known("model")] = DEFAULT_MODEL
     name: str = "plan"
     dataset_rows: Count | None = None
     trainers: tuple[Annotated[str, AfterValidator(_known_trainers)], ...] = ()
@@ -177,7 +159,6 @@ class PlanRequest:
     trainer_mfu: Annotated[float, Field(ge=0.001, le=1)] | None = None
     rates: tuple[GivenRate, ...] = ()
     encoder_rates: tuple[GivenEncoderRate, ...] = ()
-    models: tuple[GivenModel, ...] = ()
     configured: Configured | None = None
     own: tuple[OwnMachine, ...] = ()
     priced: bool = True
@@ -221,70 +202,43 @@ def request_of(values: Mapping[str, Any], facts: Facts | None = None) -> PlanReq
             hint = f"one of {', '.join(RECIPES)}"
             raise InvalidInput([Fault(where="recipe", message=f"there is no recipe {recipe!r}", hint=hint)])
         given = schedule_of(RECIPES[recipe]()) | given
-    faults = list(_unknown_flops(given, known))
     try:
         # Through JSON, in whose strict mode lists are tuples and names are members of an enumeration
-        request = TypeAdapter(PlanRequest).validate_json(json.dumps(given, default=str), context=_names(given, known))
+        return TypeAdapter(PlanRequest).validate_json(json.dumps(given, default=str), context=_names(given, known))
     except ValidationError as error:
-        for one in error.errors(include_url=False):
-            one["loc"] = tuple(part for part in one["loc"] if part != "[key]")
-            faults.append(fault_of(one))
-    if faults:
-        raise InvalidInput(faults)
-    return request
-
-
-def _tables(given: Mapping[str, Any], name: str) -> list[tuple[int, Mapping[str, Any]]]:
-    """The tables of an array with their places. What is none is left to the validation."""
-    rows = given.get(name, ())
-    return [(place, row) for place, row in enumerate(rows) if isinstance(row, dict)] if isinstance(rows, list) else []
+        faults = error.errors(include_url=False)
+    for one in faults:
+        one["loc"] = tuple(part for part in one["loc"] if part != "[key]")
+    raise InvalidInput(map(fault_of, faults))
 
 
 def _names(given: Mapping[str, Any], facts: Facts) -> dict[str, tuple[Sequence[str], Collection[str]]]:
     """Return the names that a hint shows, and other known names, for each kind of name."""
     instances = [each.name for each in facts.instances]
-    short = {each.short for each in facts.instances} | {each.get("name", "") for _, each in _tables(given, "own")}
+    short = {each.short for each in facts.instances} | {each["name"] for each in given.get("own", ())}
     return {
         "instance": (instances, short),
         "encoder": (instances, short | {SAME}),
+        "model": (facts.models, ()),
         "GPU": ([each.name for each in facts.gpus], ()),
         "price book": (facts.books, ()),
         "term": (TERMS, ()),
     }
 
 
-def _unknown_flops(given: Mapping[str, Any], facts: Facts) -> Iterator[Fault]:
-    """Models and resolutions whose FLOPs are not known."""
-    model = given.get("model", DEFAULT_MODEL)
-    known = {row.resolution for row in facts.flops if row.model == model}
-    known |= {each["resolution"] for _, each in _tables(given, "models") if "resolution" in each}
-    if not known:
-        hint = f"one of {', '.join(facts.models)}, or describe it in [[models]]"
-        yield Fault(where="model", message=f"no FLOPs are known of {model!r}", hint=hint)
-    for place, phase in _tables(given, "phases"):
-        if known and (resolution := phase.get("resolution")) not in known:
-            hint = f"known: {', '.join(map(str, sorted(known)))}; or describe it in [[models]]"
-            message = f"no FLOPs are known of {model} at {resolution} pixels"
-            yield Fault(where=f"phases.{place}.resolution", message=message, hint=hint)
-
-
 def with_given(request: PlanRequest, facts: Facts) -> Facts:
     """The facts with what the request brings, which wins."""
-    measured = {"model": request.model, "source": GIVEN, "mark": Evidence.MEASURED}
-
-    def taken(make: Callable[..., T], given: Iterable[object]) -> tuple[T, ...]:
-        names = [each.name for each in fields(make) if each.name not in measured]  # type: ignore[arg-type]
-        return tuple(make(**measured, **{name: getattr(each, name) for name in names}) for each in given)
+    measured: dict[str, Any] = {"model": request.model, "source": GIVEN, "mark": Evidence.MEASURED}
 
     return replace(
         facts,
         figures=tuple(_figures(request, facts)) + facts.figures,
         instances=tuple(_instance(each) for each in request.own) + facts.instances,
         offers=tuple(_offers(request, facts)) + facts.offers,
-        training_rates=taken(TrainingRate, request.rates) + facts.training_rates,
-        encoder_rates=taken(EncoderRate, request.encoder_rates) + facts.encoder_rates,
-        flops=taken(Flops, request.models) + facts.flops,
-        row_bytes=taken(RowBytes, request.models) + facts.row_bytes,
+        training_rates=tuple(TrainingRate(**measured, **asdict(each)) for each in request.rates)
+        + facts.training_rates,
+        encoder_rates=tuple(EncoderRate(**measured, **asdict(each)) for each in request.encoder_rates)
+        + facts.encoder_rates,
     )
 
 

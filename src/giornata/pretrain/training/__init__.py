@@ -1,1 +1,1 @@
-"""The loop of a trainer, the model that it changes, and its checkpoints."""
+"""The loop of a trainer, and the model that it changes. Read trainer, step, then loop."""

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.run_state.checkpoints import load_tensors
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, newest
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.pretrain.training.averages import EMA
-from giornata.pretrain.training.checkpoints import load_tensors
-from giornata.pretrain.training.committed import CommittedCheckpoint, newest
 from giornata.pretrain.training.models import new_unet
-from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import TrainingProgress
 from giornata.pretrain.training.trainer import WEIGHT
 from giornata.protocol.pretraining import PretrainConfig
 

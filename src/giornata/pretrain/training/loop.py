@@ -13,13 +13,13 @@ from typing import Any
 
 from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioner
 from giornata.pretrain.feeding.ledger import Use, UseLedger
-from giornata.pretrain.training.cadence import Cadence
-from giornata.pretrain.training.checkpoints import Checkpointer, Snapshot, Uses, record_uses
-from giornata.pretrain.training.costs import CostRecord, Meter, TrainerStart
-from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
+from giornata.pretrain.run_state.cadence import Cadence
+from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot, Uses, record_uses
+from giornata.pretrain.run_state.costs import CostRecord, Meter, TrainerStart
+from giornata.pretrain.run_state.metrics_log import MetricsLog, drop_after
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.progress import TrainingOutcome, begun_phases, origin_of
 from giornata.pretrain.training.models import flops_per_picture
-from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import TrainingOutcome, begun_phases, origin_of
 from giornata.pretrain.training.trainer import Trainer, TrainingRun
 from giornata.protocol.pretraining import BESIDE
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from diffusers import UNet2DConditionModel
 
-from giornata.pretrain.training.models import TOKENS, conditions, widths
-from giornata.pretrain.training.peers import Channel, Peers
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.training.models import answer_to_zeros
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, Precision, Train
 
 CPU_ROWS = 64
@@ -62,14 +62,16 @@ class Trial:
 
     def of(self, resolution: int) -> Callable[[int], None]:
         """A function that tries passes of a number of rows at this resolution."""
-        side = resolution // LATENT_SIDE_PX
+        side, bf16 = resolution // LATENT_SIDE_PX, self._train.mixed_precision is Precision.BF16
 
         def attempt(rows: int) -> None:
             if self._train.gradient_checkpointing:
                 self._unet.enable_gradient_checkpointing()
             try:
                 room = self._room()
-                self._pass(rows, side)
+                with torch.autocast(self._device.type, torch.bfloat16, enabled=bf16):
+                    answer_BCHW = answer_to_zeros(self._unet, rows=rows, side=side, device=self._device)
+                answer_BCHW.float().square().sum().backward()
                 del room
             finally:
                 self._unet.zero_grad(set_to_none=True)
@@ -83,15 +85,3 @@ class Trial:
         copies = MOMENTS + (1 if self._train.use_ema else 0)
         count = sum(each.numel() for each in self._unet.parameters()) * copies // self._shards
         return torch.empty(count, dtype=torch.float32, device=self._device)
-
-    def _pass(self, rows: int, side: int) -> None:
-        bf16 = self._train.mixed_precision is Precision.BF16
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=bf16):
-            answer_BCHW = self._unet(
-                torch.zeros(rows, 4, side, side, device=self._device),
-                torch.zeros(rows, dtype=torch.int64, device=self._device),
-                torch.zeros(rows, TOKENS, widths(self._unet)[0], device=self._device),
-                added_cond_kwargs=conditions(self._unet, rows, self._device),
-                return_dict=False,
-            )[0]
-        answer_BCHW.float().square().sum().backward()

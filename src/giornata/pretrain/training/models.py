@@ -4,7 +4,6 @@ Shapes: B pictures; C = 4, H, W = pixels / 8; L = 77 tokens; D the width of the 
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,7 +17,8 @@ from giornata.diffusion.base.unet_layers import matmul_flops_per_s
 from giornata.diffusion.draws import randomness
 from giornata.diffusion.shapes.model import new_unet as shapes_unet
 from giornata.diffusion.tiny.tiny_model import HIDDEN, SCHEDULE, UNET_SHAPE
-from giornata.pretrain.planning.measured import OTHER_BOARDS
+from giornata.pretrain.planning.facts import load_facts
+from giornata.pretrain.planning.measured import gpu_known
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture
 
 TOKENS = 77
@@ -55,9 +55,6 @@ TINY_UNET: Mapping[str, Any] = MappingProxyType(
     }
 )
 """Of giornata.diffusion.tiny.tiny_model."""
-
-PEAK_FLOPS_PER_S: Mapping[str, float] = MappingProxyType({"A100": 312e12, "H100": 989e12, "H200": 989e12})
-"""bf16, dense, of the SXM cards (NVIDIA's data sheets); other devices are measured."""
 
 
 def _sd2() -> UNet2DConditionModel:
@@ -120,15 +117,23 @@ def widths(unet: UNet2DConditionModel) -> tuple[int, int | None]:
     return config.cross_attention_dim, pooled
 
 
-def conditions(unet: UNet2DConditionModel, rows: int, device: torch.device) -> dict[str, torch.Tensor] | None:
-    """SDXL's micro-conditioning, all zeros; None where there is none."""
-    _, pooled = widths(unet)
-    if pooled is None:
-        return None
-    return {
-        "time_ids": torch.zeros(rows, 6, device=device),
-        "text_embeds": torch.zeros(rows, pooled, device=device),
-    }
+def answer_to_zeros(unet: UNet2DConditionModel, *, rows: int, side: int, device: torch.device) -> torch.Tensor:
+    """The answer to inputs of zeros, with SDXL's micro-conditioning where the UNet takes any."""
+    text, pooled = widths(unet)
+    conditions = None
+    if pooled is not None:
+        conditions = {
+            "time_ids": torch.zeros(rows, 6, device=device),
+            "text_embeds": torch.zeros(rows, pooled, device=device),
+        }
+    answer_BCHW: torch.Tensor = unet(
+        torch.zeros(rows, 4, side, side, device=device),
+        torch.zeros(rows, dtype=torch.int64, device=device),
+        torch.zeros(rows, TOKENS, text, device=device),
+        added_cond_kwargs=conditions,
+        return_dict=False,
+    )[0]
+    return answer_BCHW
 
 
 @lru_cache(maxsize=16)
@@ -142,14 +147,7 @@ def flops_of(unet: UNet2DConditionModel, resolution: int) -> int:
     """FLOPs of one forward and backward pass of a UNet on the meta device."""
     meta, side = torch.device("meta"), resolution // LATENT_SIDE_PX
     with meta, FlopCounterMode(display=False) as counter:
-        answer_BCHW = unet(
-            torch.zeros(1, 4, side, side),
-            torch.zeros(1, dtype=torch.int64),
-            torch.zeros(1, TOKENS, widths(unet)[0]),
-            added_cond_kwargs=conditions(unet, 1, meta),
-            return_dict=False,
-        )[0]
-        answer_BCHW.sum().backward()
+        answer_to_zeros(unet, rows=1, side=side, device=meta).sum().backward()
     return counter.get_total_flops()
 
 
@@ -163,6 +161,6 @@ def peak_flops_per_s(device: torch.device) -> float | None:
 
 def sheet_flops_per_s(name: str) -> float | None:
     """The rate of a data sheet, by CUDA's name of the device; None where no data sheet is known."""
-    if OTHER_BOARDS & set(re.split(r"[\s-]+", name.upper())):
-        return None
-    return next((rate for known, rate in PEAK_FLOPS_PER_S.items() if known in name), None)
+    facts = load_facts()
+    gpu = gpu_known(name, facts)
+    return None if gpu is None else facts.gpu(gpu).peak_tflops * 1e12

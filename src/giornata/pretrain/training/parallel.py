@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from giornata.pretrain.training.peers import Peers
+from giornata.pretrain.run_state.peers import Peers
 from giornata.protocol.pretraining import Parallel, Precision, Train
 
 

@@ -14,8 +14,8 @@ import torch
 
 from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.feeding.examples import Example
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.training.parallel import Sharding
-from giornata.pretrain.training.peers import Channel
 from giornata.pretrain.training.token_routing import TokenRouting
 
 BINS = 10

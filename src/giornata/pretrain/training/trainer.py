@@ -28,16 +28,16 @@ from giornata.pretrain.feeding.examples import (
 from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
+from giornata.pretrain.run_state.checkpoints import load_tensors
+from giornata.pretrain.run_state.committed import CommittedCheckpoint
+from giornata.pretrain.run_state.costs import TrainerStart
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.progress import TrainingProgress, check_origin
 from giornata.pretrain.training.averages import EMA, Averages
-from giornata.pretrain.training.checkpoints import load_tensors
-from giornata.pretrain.training.committed import CommittedCheckpoint
-from giornata.pretrain.training.costs import TrainerStart
 from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
 from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
 from giornata.pretrain.training.optimizer import TrainingOptimizer, learning_rate, whole
 from giornata.pretrain.training.parallel import shard_model
-from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import TrainingProgress, check_origin
 from giornata.pretrain.training.step import Passes
 from giornata.pretrain.training.token_routing import TokenRouting
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase, PretrainConfig
@@ -105,7 +105,7 @@ class TrainingRun:
 
     `storage` is the run's own folder; `scratch` a local one, for this node. `digests` say what the rows are made of
     (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's
-    rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.training.committed.newest); None:
+    rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.run_state.committed.newest); None:
     from the beginning. `now_s` is the time in seconds since 1970, for the metrics. `report` gets the metrics of every
     step, `preempted` is asked once before every step, in all trainers; `traced` is told (phase, step, rows) of what
     this trainer trained. `node` names the machine that this trainer is on. `fence` raises InvalidInput when another

@@ -15,7 +15,7 @@ from ray.train import DataConfig
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.graph import fed
 from giornata.pretrain.feeding.rows_of_phase import part_of, rows_of_phases
-from giornata.pretrain.run_storage import ledger_of, progress_of, run_storage
+from giornata.pretrain.run_state.run_storage import ledger_of, progress_of, run_storage
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

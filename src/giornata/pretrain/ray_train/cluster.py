@@ -29,15 +29,15 @@ def object_store_bytes(available_bytes: int) -> int:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """Ray, until the end of the block.
+def connected(address: str | None, *, least_cpus: int = LEAST_CPUS) -> Iterator[None]:
+    """Ray, until the end of the block. A Ray of this machine has at least so many processors to schedule by.
 
     Raises Unavailable when nobody answers at `address`, and InvalidInput for one that cannot be.
     """
     # Tasks and actors write to Ray's own log files; what people should see comes from the progress actor.
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        cpus = max(LEAST_CPUS, os.cpu_count() or 1)
+        cpus = max(least_cpus, os.cpu_count() or 1)
         options |= {
             "address": "local",
             "num_cpus": cpus,

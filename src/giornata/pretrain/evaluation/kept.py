@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.committed import CommittedCheckpoint, name_of
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, name_of
 
 FOLDER = "evaluations"
 NUMBERS = ("validation_loss", "clip_score", "clip_score_of_real", "cmmd", "fid")

@@ -6,7 +6,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from giornata.pretrain.crashes import Crashes
+from giornata.pretrain.ray_train.crashes import Crashes
 
 KEPT = 1000
 STOP, RESIZE = "stop", "resize"

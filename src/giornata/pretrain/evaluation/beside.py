@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import ray
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.crashes import words_of
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoder import gpus_of_an_encoder
-from giornata.pretrain.evaluations import keep, kept, newest_kept, numbers_of
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import CommittedCheckpoint, committed
+from giornata.pretrain.evaluation.kept import keep, kept, newest_kept, numbers_of
+from giornata.pretrain.ray_train.crashes import words_of
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.protocol.pretraining import BESIDE, CheckpointCadence, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

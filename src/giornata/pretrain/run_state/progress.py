@@ -51,7 +51,7 @@ class TrainingProgress:
     with rows that were not trained. `ledgers` are those of the phases so far (giornata.pretrain.feeding.ledger).
 
     `trained_s` are seconds of all attempts up to this checkpoint, `interruptions` the starts that followed a loss.
-    `left` says that the trainers ended with this checkpoint by themselves (giornata.pretrain.training.cadence)."""
+    `left` says that the trainers ended with this checkpoint by themselves (giornata.pretrain.run_state.cadence)."""
 
     phase: int = 0
     step_in_phase: int = 0

@@ -2,7 +2,7 @@
 
 Tensors are written by torch.distributed.checkpoint as safetensors, each trainer its shards with their places in the
 whole: nothing that is read back is ever unpickled. Everything else is JSON. When a checkpoint
-exists, giornata.pretrain.training.committed says.
+exists, giornata.pretrain.run_state.committed says.
 """
 
 import json
@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.ledger import TrainedTwice, Use, UseBits, UseLedger
-from giornata.pretrain.training.committed import (
+from giornata.pretrain.run_state.committed import (
     FOLDER,
     STATE,
     CheckpointDamaged,
@@ -38,8 +38,8 @@ from giornata.pretrain.training.committed import (
     newest,
     retire,
 )
-from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.progress import TrainingProgress
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.progress import TrainingProgress
 
 log = logging.getLogger(__name__)
 

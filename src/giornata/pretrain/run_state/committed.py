@@ -1,8 +1,8 @@
 """The checkpoints of a run. One exists when its `commit.json`, the list of its files, does: that is written last.
 
     checkpoints/step-00000040-phase-0/
-        shard-00001-….safetensors   tensors, of each trainer's; see giornata.pretrain.training.checkpoints
-        state.json                  giornata.pretrain.training.progress
+        shard-00001-….safetensors   tensors, of each trainer's; see giornata.pretrain.run_state.checkpoints
+        state.json                  giornata.pretrain.run_state.progress
         commit.json                 {"version", "step", "phase", "files": {name: {"bytes", "sha256"}}}
         damaged                     exists when a start found other bytes than the list says
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.progress import TrainingProgress
 
 log = logging.getLogger(__name__)
 

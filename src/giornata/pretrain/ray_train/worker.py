@@ -19,8 +19,10 @@ import torch
 from ray.train.v2._internal.execution.context import get_train_context
 
 from giornata.diffusion.draws.determinism import let_libraries_repeat
+from giornata.pretrain.data.fence import check as check_owner
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.encode_rows import encoded_here
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.encoder_outputs import Text
@@ -29,16 +31,15 @@ from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
 from giornata.pretrain.feeding.validation_rows import validation_batches
-from giornata.pretrain.fence import check as check_owner
-from giornata.pretrain.proof import FOLDER, Trace
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.checkpoints import choose
-from giornata.pretrain.training.costs import TrainerStart
+from giornata.pretrain.run_state.checkpoints import choose
+from giornata.pretrain.run_state.costs import TrainerStart
+from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.progress import TrainingOutcome
+from giornata.pretrain.run_state.proof import FOLDER, Trace
+from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
 from giornata.pretrain.training.parallel import full_nodes
-from giornata.pretrain.training.peers import Channel, Peers
-from giornata.pretrain.training.progress import TrainingOutcome
 from giornata.pretrain.training.trainer import TrainingRun
 from giornata.protocol.pretraining import Mode, Parallel, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
@@ -168,7 +169,7 @@ def feeds(
     missing is brought by the next start of the trainers."""
     asked: set[int] = set()
     rows = share(config.train.global_batch_size, rank=rank, world=world)
-    here = encoder if config.encode.mode is Mode.COLOCATED else None
+    colocated = config.encode.mode is Mode.COLOCATED
 
     def of_phase(phase: int, _: UseLedger) -> Iterator[Feed]:
         if phase in asked:
@@ -178,7 +179,7 @@ def feeds(
         batch_rows = None if config.train.pinned_order else settings.train_batch_size
         stream = ray.train.get_dataset_shard(settings.name)
         batches = stream.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=4)
-        feeder = Feeder(batches, encoder=here, clock_s=time.monotonic)
+        feeder = Feeder(encoded_here(config, batches, encoder) if colocated else batches)
         while True:
             feed = feeder.take(rows, batch_rows)
             if not feed.rows and not feed.unreadable:

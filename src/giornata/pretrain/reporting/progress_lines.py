@@ -2,15 +2,13 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-from giornata.protocol.pretraining import PretrainConfig
 
 LINE_EVERY_S = 10.0
 
@@ -40,26 +38,15 @@ class PacedLines:
         return " · ".join(told)
 
 
-class ProgressJson:
-    """Writes each message as a JSON object on a line."""
+@contextmanager
+def progress_json(stream: TextIO) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that writes each message as a JSON object on a line."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._names: tuple[str, ...] = ()
+    def write(message: dict[str, Any]) -> None:
+        stream.write(json.dumps(message) + "\n")
+        stream.flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def begin(self, config: PretrainConfig) -> None:
-        self._names = tuple(phase.name for phase in config.phases)
-
-    def __call__(self, message: dict[str, Any]) -> None:
-        if message["event"] == "phase":
-            message = {"event": "phase", "name": f"phase {self._names[message['number']]}"}
-        self._stream.write(json.dumps(message) + "\n")
-        self._stream.flush()
+    yield write
 
 
 class TerminalProgress:
@@ -74,26 +61,20 @@ class TerminalProgress:
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
-        self._names: tuple[str, ...] = ()
+        self._task = self._progress.add_task("starting Ray", total=None, words="")
         self._phase = ""
 
     def __enter__(self) -> Self:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
-
-    def begin(self, config: PretrainConfig) -> None:
-        self._names = tuple(phase.name for phase in config.phases)
-        self._task = self._progress.add_task("starting Ray", total=None, words="")
 
     def __call__(self, message: dict[str, Any]) -> None:
         match message["event"]:
             case "phase":
-                self._phase = f"phase {self._names[message['number']]}"
+                self._phase = message["name"]
                 if not self._console.is_terminal:
                     self._console.print(self._phase)
             case "progress":

@@ -18,9 +18,9 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
-from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.training.costs import spent_usd
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.costs import spent_usd
+from giornata.pretrain.run_state.progress import TrainingProgress
+from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import PretrainConfig
 
 MEMORY = "1GB"

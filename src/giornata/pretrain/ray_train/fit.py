@@ -1,9 +1,9 @@
 """Ray Train keeps the trainers running, and begins them anew when one is lost.
 
 What a run has reached lies in its own storage, in checkpoints that are committed by us
-(giornata.pretrain.training.committed), and not in Ray Train's: the trainers and the data sets of a new start read the
-same newest one, whoever starts them. So a run that was killed goes on when the same command is given again, on this
-Ray or on another.
+(giornata.pretrain.run_state.committed), and not in Ray Train's: the trainers and the data sets of a new start read
+the same newest one, whoever starts them. So a run that was killed goes on when the same command is given again, on
+this Ray or on another.
 """
 
 import logging
@@ -23,11 +23,11 @@ from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.state import ResizingState, TrainControllerState
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.crashes import is_final, lost_others, words_of
-from giornata.pretrain.progress_actor import RESIZE
-from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.streams import Remaining, Streams
-from giornata.pretrain.training.progress import TrainingOutcome
+from giornata.pretrain.ray_train.crashes import is_final, lost_others, words_of
+from giornata.pretrain.ray_train.progress_actor import RESIZE
+from giornata.pretrain.ray_train.streams import Remaining, Streams
+from giornata.pretrain.run_state.progress import TrainingOutcome
+from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import PretrainConfig, Workers
 
 log = logging.getLogger(__name__)
@@ -129,32 +129,55 @@ class RayTrainLosses:
 
 
 def _fit_once(config: PretrainConfig, actor: Any, *, command_ms: int, owner: str) -> str:
-    workers, values, run = config.workers, config.to_json(), run_storage(config)
-    # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
-    notes = f"{NOTES}/{uuid.uuid4().hex}"
-    trainer = TorchTrainer(
+    workers, values = config.workers, config.to_json()
+    failures = FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures)
+    outcome = on_trainers(
         _work,
-        train_loop_config={"config": values, "actor": actor, "command_ms": command_ms, "owner": owner},
-        torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
-        scaling_config=_scaling(workers),
+        config,
+        {"actor": actor, "command_ms": command_ms, "owner": owner},
+        scaling=_scaling(workers),
+        run_options={"callbacks": [SaveBeforeResize(actor)], "failure_config": failures},
+        datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
+        dataset_config=Streams(config),
+    )
+    return str(outcome)
+
+
+def on_trainers(
+    loop: Callable[[dict[str, Any]], Any],
+    config: PretrainConfig,
+    values: Mapping[str, Any],
+    *,
+    scaling: ScalingConfig,
+    run_options: Mapping[str, Any] | None = None,
+    **data: Any,
+) -> Any:
+    """Run `loop` in a group of trainers, and return what the first one returns. `loop` gets `values` with `config`.
+
+    Ray Train's own notes lie where all nodes see them, under a new name each time: it shall restore nothing.
+    """
+    run, notes = run_storage(config), f"{NOTES}/{uuid.uuid4().hex}"
+    trainer = TorchTrainer(
+        loop,
+        train_loop_config={"config": config.to_json(), **values},
+        torch_config=TorchConfig(backend=BACKENDS[config.workers.use_gpu]),
+        scaling_config=scaling,
         run_config=RunConfig(
             name=config.name,
             storage_path=run.path(notes),
             storage_filesystem=run.filesystem,
-            callbacks=[SaveBeforeResize(actor)],
-            failure_config=FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures),
+            **(run_options or {}),
         ),
-        datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
-        dataset_config=Streams(config),
+        **data,
     )
     try:
-        return str(trainer.fit().return_value)
+        return trainer.fit().return_value
     finally:
         run.remove_all(notes)
 
 
 def _work(values: Mapping[str, Any]) -> str:
-    """See giornata.pretrain.worker.work. Only a trainer imports diffusers, which takes seconds.
+    """See giornata.pretrain.ray_train.worker.work. Only a trainer imports diffusers, which takes seconds.
 
     An error is told at once: Ray Train starts the trainers anew and tells of the last error only, when it gives up.
     Where another start is hopeless, the trainers end instead, with GIVEN_UP and the reason.
@@ -165,7 +188,7 @@ def _work(values: Mapping[str, Any]) -> str:
     if hopeless := ray.get(actor.hopeless.remote()):
         return GIVEN_UP + hopeless
     try:
-        from giornata.pretrain.worker import work
+        from giornata.pretrain.ray_train.worker import work
 
         return work(values)
     except Exception as error:

@@ -6,8 +6,8 @@ from pathlib import Path
 from giornata.pretrain.data.storage import Storage, absolute
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.protocol.pretraining import PretrainConfig
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from giornata.pretrain.training.progress import TrainingProgress
+from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.protocol.pretraining import CheckpointCadence, PretrainConfig
 
 LEAST_S, MOST_S = 60.0, 3600.0

@@ -22,9 +22,9 @@ from typing import Any
 from pydantic import SecretStr
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluations import evaluated, samples_of
-from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.training.metrics_log import metrics_of
+from giornata.pretrain.evaluation.kept import evaluated, samples_of
+from giornata.pretrain.run_state.metrics_log import metrics_of
+from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.tracking.event_file import NAME, EventFile
 from giornata.tracking.wandb_process import EVALUATED

@@ -1,0 +1,1 @@
+"""Progress for people, programs and trackers. Read `progress_lines` first."""
