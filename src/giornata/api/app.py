@@ -8,8 +8,18 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from giornata import __version__
-from giornata.api import admin, fleets, histories, jobs, models, node, uploads
-from giornata.api import admin, fleets, generations, histories, jobs, node, openai_images, order_pictures, uploads
+from giornata.api import (
+    admin,
+    fleets,
+    generations,
+    histories,
+    jobs,
+    models,
+    node,
+    openai_images,
+    order_pictures,
+    uploads,
+)
 from giornata.api.batching import RequestBatcher
 from giornata.api.blobs import blob_routes, serves_blobs
 from giornata.api.body_limits import DATASETS_PATH, ORDER_PATHS, BodyLimits, Head
