@@ -51,7 +51,7 @@ def test_a_node_draws_a_lease_from_claim_to_completion(served: Served) -> None:
         assert sent.status_code == 200
     assert served.call("POST", f"{path}/heartbeat", token, json={}).json()["order"] == "continue"
     reply = served.call("POST", f"{path}/pictures", token, json={"drawn": drawn}).json()
-    assert reply == {"accepted": [{"order_id": order_id, "number": n} for n in (0, 1)], "dropped": []}
+    assert reply == {"accepted": [{"order_id": order_id, "number": n} for n in (0, 1)], "dropped": [], "left": []}
     assert served.call("POST", f"{path}/complete", token, json={"step": 0}).json() == {"job_state": "succeeded"}
     job = served.call("GET", f"/v1/jobs/{order_id}", served.keys.admin).json()
     assert job["result"] == {"succeeded": 2, "failed": 0, "blocked": 0}

@@ -88,6 +88,7 @@ TAKES_A_JOB = {
     "checkpoints": (),
     "download": ("-o", "OUT"),
     "follow": (),
+    "pictures": (),
 }
 
 

@@ -10,10 +10,11 @@ from giornata.cli.pretrain_run import _awaited
 
 STOPPED = 3
 RUN = f"""
-import signal, sys
+import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit({STOPPED}))
 print("ready", flush=True)
-signal.pause()
+while True:  # signal.pause() would wait for ever for a signal that comes just before it
+    time.sleep(0.02)
 """
 
 

@@ -19,7 +19,7 @@ from giornata.protocol.pretraining import Ingest
 def test_every_sort_of_oddity_is_there(tmp_path: Path) -> None:
     example = write_example(tmp_path, rows=30)
     # No oddities of one row, and modes are kept unless somebody names those that are
-    odd = {Refusal.SOURCE_DAMAGED, Refusal.TOO_MANY_PIXELS, Refusal.NEAR_DUPLICATE, Refusal.MODE}
+    odd = {Refusal.SOURCE_DAMAGED, Refusal.TOO_MANY_PIXELS, Refusal.MODE}
     assert set(example.refused) == set(Refusal) - odd
     assert len(example.rows) == 30 + len(ODDITIES)
     assert len(example.kept) == len(example.rows) - sum(example.refused.values())
