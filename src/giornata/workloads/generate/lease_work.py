@@ -81,8 +81,8 @@ class LeaseWork:
         """Forget those of the pictures that no row draws yet."""
         self.waiting = deque(each for each in self.waiting if (each.order_id, each.number) not in pictures)
 
-    def told_drawn(self, picture: LeasedPicture, path: Path, media_type: str, flags: PictureFlag) -> None:
-        """Hand over a picture that is complete on disk."""
+    def told_drawn(self, picture: LeasedPicture, path: Path | None, media_type: str, flags: PictureFlag) -> None:
+        """Hand over a picture that is complete on disk; None: one that is blocked."""
         self.open -= 1
         self.drawn += 1
         self.reporter.picture(picture.order_id, picture.number, path, media_type=media_type, flags=int(flags))

@@ -207,7 +207,8 @@ class PictureBatch:
             return  # its lease was stopped meanwhile
         if error is None:
             media_type = MEDIA_TYPES[each.drawing.params.image_format]
-            each.lease.told_drawn(each.picture, written.path, media_type, each.flags)
+            flags = each.flags | (PictureFlag.BLOCKED if written.path is None else PictureFlag.NOTHING)
+            each.lease.told_drawn(each.picture, written.path, media_type, flags)
         elif reason_of(error) is Reason.NODE_VRAM and PictureFlag.OUT_OF_MEMORY_ONCE not in each.flags:
             each.flags |= PictureFlag.OUT_OF_MEMORY_ONCE
             _free_memory()

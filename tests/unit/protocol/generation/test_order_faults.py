@@ -90,6 +90,15 @@ def test_ten_thousand_pictures_are_taken() -> None:
             {"controlnets": [{"name": "c", "image": SHA, "annotator_params": {"low": 1}}]},
             "spec.controlnets.0.annotator_params",
         ),
+        ({"controlnets": [{"name": "c", "image": SHA, "annotator": "cany"}]}, "spec.controlnets.0.annotator"),
+        (
+            {
+                "controlnets": [
+                    {"name": "c", "image": SHA, "annotator": "canny", "annotator_params": {"low_threshold": 999}}
+                ]
+            },
+            "spec.controlnets.0.annotator_params.low_threshold",
+        ),
         ({"embeddings": [{"name": "a", "token": "x"}, {"name": "b", "token": "x"}]}, "spec.embeddings"),
     ],
 )
