@@ -20,6 +20,7 @@ from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING
 from giornata.protocol.generation.annotators import ANNOTATORS
 from giornata.protocol.generation.grid import GridSpec
+from giornata.protocol.generation.preprocess import PreprocessSpec
 from giornata.protocol.generation.samplers import NOT_OFFERED as ABSENT_SCHEDULERS
 from giornata.protocol.generation.samplers import SAMPLERS, SCHEDULES
 from giornata.protocol.generation.specs import GenerateSpec, OrderFields
@@ -235,6 +236,7 @@ PARTS = {
         "generate": partial(spec_table, GenerateSpec),
         "grid": partial(spec_table, GridSpec, besides=OrderFields),
         "names": partial(names_table, GenerateSpec),
+        "preprocess": partial(spec_table, PreprocessSpec),
         "annotators": annotators_table,
         "samplers": samplers_table,
         "schedules": schedules_table,

@@ -17,6 +17,7 @@ from tests.fixtures.train_studio import RecordingReporter
 from giornata.diffusion.annotators.inline import annotate
 from giornata.diffusion.base.models import ModelSource, load_model
 from giornata.domain.reasons import Reason
+from giornata.protocol.generation.preprocess import AnnotationParams, annotator_key
 from giornata.protocol.pictures import PictureFlag
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.safety_checks import SafetyChecks
@@ -141,7 +142,7 @@ def test_annotation_by_a_model_is_made_once_and_of_pictures_of_the_lease_alone(
 
     assert len(drawn.pictures) == 2
     assert (annotator.loads, annotator.count) == (["depth"], 1)
-    assert without.failed_pictures[ORDER, 0][0] is Reason.NODE_DOWNLOAD
+    assert list(without.failed_pictures) == [(ORDER, 0)]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,24 @@ def test_picture_whose_annotator_cannot_be_loaded_fails_alone_with_words(
     assert found is reason
     assert words in message
     assert list(told.pictures) == [(ORDER, 1)]
+
+
+def test_annotations_of_an_order_are_written_without_any_base_model(control: Path, tmp_path: Path) -> None:
+    shared = {"annotator": "canny", "annotator_params": {"low_threshold": 20, "high_threshold": 40}}
+    pictures = [
+        AnnotationParams(image=image, **shared).model_dump(mode="json") for image in (sha256_of(control), "0" * 64)
+    ]
+    workload = GenerateWorkload(device="cpu")
+    start = lease(tmp_path, pictures, [("picture", control)])
+
+    told = RecordingReporter()
+    workload.run(start, told)
+
+    edges = annotate("canny", np.asarray(photo()), {"low_threshold": 20, "high_threshold": 40})
+    assert (pixels(told) == edges).all()
+    assert list(told.failed_pictures) == [(ORDER, 1)]
+    assert workload.held() == ()
+    assert workload.joins(start) == annotator_key(AnnotationParams(image="0" * 64, **shared))
 
 
 @dataclass

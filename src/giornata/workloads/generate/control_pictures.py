@@ -15,6 +15,7 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.annotators import ANNOTATORS, ParamValue, annotation_key, annotator_faults
 from giornata.protocol.generation.picture import ControlNetUse
+from giornata.protocol.generation.preprocess import AnnotationParams
 from giornata.workloads.generate.hub_reading import Told, reading_from_hub
 from giornata.workloads.generate.lease_files import LeaseFiles
 
@@ -29,6 +30,8 @@ class ModelAnnotator(Protocol):
     def annotate(self, pixels_HW3: np.ndarray, params: dict[str, ParamValue]) -> np.ndarray: ...
 
 
+Annotated = ControlNetUse | AnnotationParams
+"""Names a picture, an annotator and its parameters."""
 AnnotatorLoader = Callable[[str, torch.device], ModelAnnotator]
 """Loads an annotator by its name. Raises ImportError without the extra, and OSError when its model is not there."""
 
@@ -50,15 +53,14 @@ class ControlPictures:
         self._models: OrderedDict[str, ModelAnnotator] = OrderedDict()
         self._made: OrderedDict[str, Image.Image] = OrderedDict()
 
-    def of(self, use: ControlNetUse, files: LeaseFiles, told: Told, *, where: str) -> Image.Image:
-        """Return the control picture of a ControlNet. Raises WorkloadFailed when it cannot be made here."""
-        files.path(use.image, where=f"{where}.image")  # a kept annotation is for those alone who have the picture
+    def of(self, use: Annotated, files: LeaseFiles, told: Told, *, where: str) -> Image.Image:
+        """Return the picture, annotated if an annotator is named. Raises WorkloadFailed when that fails here."""
         if use.annotator is None:
             return files.picture(use.image, where=f"{where}.image")
         if faults := tuple(annotator_faults(where, use.annotator, use.annotator_params)):
             raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults)
         key = annotation_key(use.image, use.annotator, use.annotator_params)
-        if key not in self._made:
+        if not files.holds(use.image) or key not in self._made:  # it is for those alone who have the picture
             pixels_HW3 = np.asarray(files.picture(use.image, where=f"{where}.image"))
             self._made[key] = Image.fromarray(self._annotated(use, pixels_HW3, told, where=where))
             self._forget_oldest()
@@ -70,7 +72,7 @@ class ControlPictures:
         self._models.clear()
         self._made.clear()
 
-    def _annotated(self, use: ControlNetUse, pixels_HW3: np.ndarray, told: Told, *, where: str) -> np.ndarray:
+    def _annotated(self, use: Annotated, pixels_HW3: np.ndarray, told: Told, *, where: str) -> np.ndarray:
         name = str(use.annotator)
         if ANNOTATORS[name].models:
             return self._model(name, told, where=where).annotate(pixels_HW3, use.annotator_params)

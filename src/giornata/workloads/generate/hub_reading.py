@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from giornata.diffusion.base.hub import HubCache, arriving
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
+from giornata.workloads.train.faults import reason_of
 
 Told = Callable[[], None]
 """Called while a model arrives from the hub, however slowly."""
@@ -25,7 +28,8 @@ def reading_from_hub(*names: str, bound_bytes: int | None, told: Told) -> Iterat
                 cache.using(name)
         try:
             yield
-        except (OSError, ValueError) as error:
-            said = f"{' and '.join(names)} cannot be loaded on this node: {str(error).splitlines()[0]}"
-            raise WorkloadFailed(Reason.NODE_DOWNLOAD, said) from error
+        except (OSError, ValueError, SafetensorError) as error:
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            said = f"{' and '.join(names)} cannot be loaded on this node: {first_line}"
+            raise WorkloadFailed(reason_of(error) or Reason.NODE_DOWNLOAD, said) from error
         cache.trim()

@@ -26,7 +26,7 @@ class LeaseFiles:
         which its reader finds by its name."""
         if use.sha256 is None:
             return None
-        path = self.path(use.sha256, where=where)
+        path = self._path(use.sha256, where=where)
         if path.suffix == SUFFIX:
             return path
         link = self._directory / f"{use.sha256}{SUFFIX}"  # libraries unpickle files of other names
@@ -42,16 +42,19 @@ class LeaseFiles:
             raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
         return path
 
+    def holds(self, sha256: str) -> bool:
+        """Return True for a file that came with the lease."""
+        return sha256 in self._paths
+
     def picture(self, sha256: str, *, where: str) -> Image.Image:
         """Return a picture as a viewer shows it. Raises WorkloadFailed for one that cannot be shown."""
         try:
-            return decode(self.path(sha256, where=where))
+            return decode(self._path(sha256, where=where))
         except Undecodable as error:
             fault = Fault(where=where, message=f"the picture {error}", hint="give another picture")
             raise WorkloadFailed(Reason.BAD_DATA, str(fault), (fault,)) from error
 
-    def path(self, sha256: str, *, where: str) -> Path:
-        """Return where a file lies. Raises WorkloadFailed for one that did not come with the lease."""
+    def _path(self, sha256: str, *, where: str) -> Path:
         if sha256 not in self._paths:
             raise WorkloadFailed(Reason.NODE_DOWNLOAD, f"{where}: the lease came without the file {sha256}")
         return self._paths[sha256]

@@ -57,6 +57,11 @@ class PictureDrawing:
             raise WorkloadFailed(Reason.BAD_SPEC, "model: it was made to inpaint, and the picture has no mask")
         self.row = self._first()
 
+    @property
+    def is_done(self) -> bool:
+        """Return True when the present pass has ended."""
+        return self.row.is_done
+
     def go_on(self) -> bool:
         """Begin the next pass with the latents of the finished one. Returns False when the picture is finished."""
         if not self._later:

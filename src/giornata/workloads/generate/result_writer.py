@@ -11,7 +11,7 @@ from typing import Generic, Self, TypeVar
 from PIL import Image
 
 from giornata.diffusion.files.picture_file import ENDINGS, picture_bytes
-from giornata.protocol.generation.picture import PictureParams
+from giornata.protocol.generation.preprocess import LeasedParams
 
 MOST_UNWRITTEN = 16
 """Finished pictures that wait for their files at most; their latents take memory."""
@@ -56,7 +56,7 @@ class ResultWriter(Generic[W]):
         """Return True when no further picture should be given before one is written."""
         return len(self._under_way) >= MOST_UNWRITTEN
 
-    def write(self, what: W, image: Callable[[], Image.Image | None], params: PictureParams, stem: Path) -> None:
+    def write(self, what: W, image: Callable[[], Image.Image | None], params: LeasedParams, stem: Path) -> None:
         """Decode a picture by `image` and write it to `stem` with the ending of its format, soon. Of None, which is
         a blocked picture, nothing is written."""
         path = stem.with_name(stem.name + ENDINGS[params.image_format])

@@ -9,7 +9,10 @@ import torch
 from giornata.diffusion.base.models import load_model
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
+from giornata.protocol.generation.annotators import ANNOTATORS
 from giornata.protocol.generation.expand import batch_key_of
+from giornata.protocol.generation.picture import PictureParams
+from giornata.protocol.generation.preprocess import annotator_key
 from giornata.protocol.pipe import Start
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.lease_work import leased_pictures, params_of
@@ -63,9 +66,12 @@ class GenerateWorkload:
     def joins(self, start: Start) -> str | None:
         """Return the batch key of the lease's pictures. None for a lease that is wrong: its own attempt says so."""
         try:
-            return batch_key_of(params_of(leased_pictures(start)[0]))
+            params = params_of(leased_pictures(start)[0])
         except WorkloadFailed:
             return None
+        if isinstance(params, PictureParams):
+            return batch_key_of(params)
+        return annotator_key(params) if params.annotator in ANNOTATORS else None
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
         """Draw the pictures of one lease alone. See workloads.interface.Workload."""

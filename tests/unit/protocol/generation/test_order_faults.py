@@ -106,6 +106,17 @@ def test_settings_that_contradict_each_other_are_told(fields: dict[str, Any], wh
     assert list(faults(prompts=["a"], **fields)) == [where]
 
 
+def test_faults_of_an_order_of_annotations_are_told() -> None:
+    _, found = parse_spec("preprocess", {"images": [SHA], "annotator": "cany"}, as_written=True)
+    assert [fault.where for fault in found] == ["spec.annotator"]
+    spec = {"images": [], "annotator": "canny", "prompts": ["a"]}
+    _, found = parse_spec("preprocess", spec, as_written=True)
+    assert {fault.where for fault in found} == {"spec.images", "spec.prompts"}
+    params = {"low_threshold": 999}
+    _, found = parse_spec("preprocess", {"images": [SHA], "annotator": "canny", "annotator_params": params})
+    assert [fault.where for fault in found] == ["spec.annotator_params.low_threshold"]
+
+
 def test_contradiction_of_an_entry_is_told_there_and_that_of_the_order_once() -> None:
     entries = [{"prompt": "a", "width": 512}, {"prompt": "a", "mask": SHA}]
     assert list(faults(prompts=["a"], quality=50, pictures=entries)) == ["spec.quality", "spec.pictures.1.mask"]
