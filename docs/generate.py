@@ -18,7 +18,9 @@ from giornata.domain.job import mermaid
 from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, BAN, BLAME, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING
+from giornata.protocol.generation.annotators import ANNOTATORS
 from giornata.protocol.generation.grid import GridSpec
+from giornata.protocol.generation.preprocess import PreprocessSpec
 from giornata.protocol.generation.samplers import NOT_OFFERED as ABSENT_SCHEDULERS
 from giornata.protocol.generation.samplers import SAMPLERS, SCHEDULES
 from giornata.protocol.generation.specs import GenerateSpec, OrderFields
@@ -154,6 +156,17 @@ def names_table(spec: type[BaseModel]) -> str:
     return "\n".join(["| also understood | is |", "|---|---|", *rows])
 
 
+def annotators_table() -> str:
+    """Every annotator with its parameters, their defaults and bounds, and the models that it runs."""
+    rows = []
+    for name, facts in ANNOTATORS.items():
+        params = ", ".join(
+            f"`{each.name}` {each.default:g} ({each.least:g} … {each.most:.10g})" for each in facts.params
+        )
+        rows.append(f"| `{name}` | {facts.about} | {params} | {', '.join(facts.models)} |")
+    return "\n".join(["| name | gives | parameters | models |", "|---|---|---|---|", *rows])
+
+
 def samplers_table() -> str:
     """Every sampler with its names elsewhere, its diffusers class, and the noise schedules it can follow."""
     rows = []
@@ -223,6 +236,8 @@ PARTS = {
         "generate": partial(spec_table, GenerateSpec),
         "grid": partial(spec_table, GridSpec, besides=OrderFields),
         "names": partial(names_table, GenerateSpec),
+        "preprocess": partial(spec_table, PreprocessSpec),
+        "annotators": annotators_table,
         "samplers": samplers_table,
         "schedules": schedules_table,
         "absent-schedulers": absent_schedulers_table,

@@ -217,12 +217,13 @@ def score(controlnet: ControlNetModel, *, count: int = SCORED, seed: int = 1, sc
             controlnet_conditioning_scale=scale,
             latents=normal(seed, "control-score", first, shape=(len(some), 4, SIZE_PX // 8, SIZE_PX // 8)),
         ).images
-        ious += [_iou(picture, result) for (picture, _), result in zip(some, found, strict=True)]
+        ious += [iou(picture, result) for (picture, _), result in zip(some, found, strict=True)]
     values = np.array(ious)
     return ControlScore(count=count, mean_iou=float(values.mean()), share_from_075=float((values >= 0.75).mean()))
 
 
-def _iou(asked: Image.Image, drawn: Image.Image) -> float:
+def iou(asked: Image.Image, drawn: Image.Image) -> float:
+    """Return the intersection over union of the figures of two pictures."""
     one_HW, other_HW = figure_of(asked), figure_of(drawn)
     union = int((one_HW | other_HW).sum())
     return int((one_HW & other_HW).sum()) / union if union else 0.0

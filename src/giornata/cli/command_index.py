@@ -24,6 +24,7 @@ COMMANDS = (
         "Jobs",
         ("train", "jobs.train", "Train a LoRA on the pictures in DIR."),
         ("generate", "jobs.generate", "Draw pictures of each PROMPT."),
+        ("preprocess", "jobs.preprocess", "Make control pictures of FILEs, such as edges or depth."),
         ("presets", "tools.presets", "Named starting points for training."),
         ("jobs", "jobs.jobs", "List the jobs of the project, newest first."),
         ("job", "jobs.jobs", "Show one job with its attempts and its cost."),

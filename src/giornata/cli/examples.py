@@ -29,6 +29,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "    --size 768x512 --steps 20 --scheduler 'DPM++ 2M Karras' --seed 7",
         "giornata generate --prompts prompts.txt --model ./tiny --no-wait",
     ),
+    "preprocess": (
+        "giornata preprocess photo.png --annotator canny -o ./edges",
+        "giornata preprocess *.jpg --annotator lineart --set sigma=3 -o ./lines",
+    ),
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),
     "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --limit 5 --json"),

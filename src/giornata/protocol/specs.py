@@ -15,6 +15,7 @@ from giornata.domain.errors import Fault
 from giornata.protocol.generation.expand import picture_count
 from giornata.protocol.generation.grid import GRID_KIND, GridSpec
 from giornata.protocol.generation.named_models import uploaded_pictures
+from giornata.protocol.generation.preprocess import PREPROCESS_KIND, PreprocessSpec
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec
 from giornata.protocol.model import Message
 from giornata.protocol.pretraining_checks import ConsistentConfig
@@ -56,9 +57,15 @@ class CanarySpec(Message):
 
 PRETRAIN_KIND = "pretrain"
 KINDS: Mapping[str, type[Message]] = MappingProxyType(
-    {"train": TrainSpec, PRETRAIN_KIND: PretrainSpec, GENERATE_KIND: GenerateSpec, GRID_KIND: GridSpec}
+    {
+        "train": TrainSpec,
+        PRETRAIN_KIND: PretrainSpec,
+        GENERATE_KIND: GenerateSpec,
+        GRID_KIND: GridSpec,
+        PREPROCESS_KIND: PreprocessSpec,
+    }
 )
-ORDER_KINDS = frozenset({GENERATE_KIND, GRID_KIND})
+ORDER_KINDS = frozenset({GENERATE_KIND, GRID_KIND, PREPROCESS_KIND})
 """Kinds of which a job is an order of pictures."""
 CANARY_KIND = "canary"
 PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec})
@@ -74,7 +81,7 @@ def spec_type(kind: str) -> type[Message] | None:
 
 def model_key(kind: str, spec: Mapping[str, Any]) -> str:
     """Names the base model that a job needs, so that it can go to a node that holds it; empty for none."""
-    if kind in ORDER_KINDS:
+    if kind in ORDER_KINDS and kind != PREPROCESS_KIND:
         return _base_of_order(spec)
     if kind != "train":
         return ""
@@ -162,6 +169,8 @@ STEP_SIZE = (
 def _picture_size(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that decide, besides the base model, how much work one picture of an order is."""
     second = spec.get("high_resolution") or {}
+    if "annotator" in spec:
+        return {"annotator": spec["annotator"]}
     return {name: spec.get(name) for name in ("width", "height", "num_inference_steps")} | {
         "strength": spec.get("strength") if spec.get("image") else None,
         "controlnets": len(spec.get("controlnets") or ()),

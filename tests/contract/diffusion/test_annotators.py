@@ -29,6 +29,7 @@ from giornata.diffusion.annotators.by_model import (
     PoseAnnotator,
     SegmentationAnnotator,
     draw_skeleton,
+    load,
 )
 from giornata.diffusion.annotators.inline import INLINE, annotate, is_inline
 from giornata.protocol.generation.annotators import ANNOTATORS
@@ -204,7 +205,7 @@ def pose_models(folder: Path, *, person: str) -> tuple[Path, Path]:
 
 
 def test_pose_draws_skeletons_of_people_and_nothing_for_other_things(tmp_path: Path) -> None:
-    people = PoseAnnotator(*pose_models(tmp_path / "people", person="person"), device="cpu")
+    people = load("pose", pose_models(tmp_path / "people", person="person"), device="cpu")
     dogs = PoseAnnotator(*pose_models(tmp_path / "dogs", person="dog"), device="cpu")
     drawn = people.annotate(disk_picture(), {"threshold": 0.0})
     assert drawn.shape == (HEIGHT, WIDTH, 3)

@@ -21,6 +21,7 @@ from giornata.domain.errors import BlobMismatch, BlobMissing, InvalidInput, Leas
 from giornata.domain.picture import picture_key
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.generation.preprocess import AnnotationParams
 from giornata.protocol.jobs import ChangeJob
 from giornata.protocol.pictures import DrawnPicture, PictureFlag, PictureUploads
 from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, Order, ReleaseAttempt
@@ -50,6 +51,18 @@ def test_a_lease_has_pictures_of_one_batch_key_with_all_that_decides_on_them(stu
     assert studio.shop.job(first)["state"] == "running"
     assert studio.shop.job(other)["state"] == "queued"
     assert studio.shop.attempt(lease.attempt_id)["pictures"] == 3
+
+
+def test_annotations_are_leased_with_their_pictures_and_apart_from_drawn_ones(studio: Studio) -> None:
+    first, second = (studio.shop.add_blob(content).sha256 for content in (b"a photo", b"another"))
+    spec = {"images": [first, second], "annotator": "canny", "annotator_params": {"low_threshold": 50.0}}
+    order = studio.order(kind="preprocess", spec=spec)
+    studio.order(1)
+    lease = studio.lease(1)
+    assert [each.order_id for each in lease.pictures] == [order, order]
+    given = AnnotationParams.model_validate(lease.pictures[0].params)
+    assert (given.image, given.annotator, given.annotator_params) == (first, "canny", {"low_threshold": 50.0})
+    assert {(file.role, file.download.sha256) for file in lease.files} == {("picture", first), ("picture", second)}
 
 
 def test_one_lease_serves_orders_of_several_projects_and_divides_its_cost_by_pixel_steps(studio: Studio) -> None:

@@ -130,7 +130,7 @@ def complete(line):
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("giornata pre", ["presets", "pretrain"]),
+        ("giornata pre", ["preprocess", "presets", "pretrain"]),
         ("giornata pretrain e", ["encode", "eval"]),
         ("giornata jobs --st", ["--state"]),
         ("giornata jobs --state qu", ["queued"]),

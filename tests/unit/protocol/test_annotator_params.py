@@ -33,6 +33,12 @@ def test_parameter_that_is_no_number_within_its_bounds_is_refused(value: bool | 
     assert annotator_faults("controlnets.0", "lineart", {"sigma": value})
 
 
+@pytest.mark.parametrize("value", [float("inf"), 10**400])
+def test_whole_number_without_bounds_is_refused(value: float) -> None:
+    (fault,) = annotator_faults("controlnets.0", "canny", {"low_threshold": value})
+    assert fault.where == "controlnets.0.annotator_params.low_threshold"
+
+
 def test_canny_with_exchanged_thresholds_is_refused() -> None:
     (fault,) = annotator_faults("controlnets.0", "canny", {"low_threshold": 200, "high_threshold": 100})
     assert "above" in fault.message

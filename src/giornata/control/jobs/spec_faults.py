@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from giornata.control.text_limits import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.generation.contradictions import order_contradictions
+from giornata.protocol.generation.preprocess import PreprocessSpec, preprocess_faults
 from giornata.protocol.generation.prompt_faults import prompt_faults
 from giornata.protocol.generation.schedulers import with_one_scheduler
 from giornata.protocol.generation.specs import OrderFields
@@ -54,6 +55,8 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
         faults += [replace(each, where=f"spec.config.{each.where}") for each in folder_faults(parsed.config)]
     elif isinstance(parsed, OrderFields):
         faults += order_contradictions(parsed)
+    elif isinstance(parsed, PreprocessSpec):
+        faults += preprocess_faults(parsed)
     return parsed, faults
 
 

@@ -14,11 +14,14 @@ from giornata.control.storage.signed_urls import download
 from giornata.domain.attempt import lease_expires_at_ms, renew_every_s
 from giornata.domain.costs import apportion
 from giornata.domain.job import JobEvent, JobState
-from giornata.protocol.generation.expand import picture_params
+from giornata.protocol.generation.expand import leased_params
 from giornata.protocol.generation.picture import PictureParams
+from giornata.protocol.generation.preprocess import AnnotationParams, LeasedParams
 from giornata.protocol.pictures import LeasedPicture, LeaseFile, PictureLease
 from giornata.protocol.work import Claim, NodeInfo, Order
 
+SHARED = frozenset({*PictureParams.model_fields, *AnnotationParams.model_fields})
+"""Fields of a spec that decide on a picture."""
 FAILED_AGAIN_MS = 600_000
 """A machine that failed to draw a picture is not asked for it again for so long."""
 
@@ -61,7 +64,7 @@ def build_picture_lease(
     """Return the lease of these pictures of one batch key; a second call gives the same, with fresh URLs."""
     specs = _specs(tx, ctx, {each.order_id for each in pictures})
     params = [
-        picture_params(specs[each.order_id].kind, specs[each.order_id].spec, seed=each.seed, differs=each.differs)
+        leased_params(specs[each.order_id].kind, specs[each.order_id].spec, seed=each.seed, differs=each.differs)
         for each in pictures
     ]
     return PictureLease(
@@ -138,13 +141,13 @@ def _specs(tx: Transaction, ctx: Context, order_ids: set[str]) -> Mapping[str, O
     known = {order_id: spec for order_id in order_ids if (spec := ctx.memory.order_spec(order_id)) is not None}
     if missing := sorted(order_ids - known.keys()):
         for order_id, found in tx.picture_orders.specs(missing).items():
-            shared = {name: value for name, value in found.spec.items() if name in PictureParams.model_fields}
+            shared = {name: value for name, value in found.spec.items() if name in SHARED}
             known[order_id] = OrderSpec(id=found.id, kind=found.kind, spec=shared)
             ctx.memory.remember_order_spec(known[order_id])
     return known
 
 
-def _files(tx: Transaction, ctx: Context, drawn: Iterable[tuple[PictureRow, PictureParams]]) -> Iterator[LeaseFile]:
+def _files(tx: Transaction, ctx: Context, drawn: Iterable[tuple[PictureRow, LeasedParams]]) -> Iterator[LeaseFile]:
     """Yield each file once. A file that the project does not have is left out; the engine says what it lacks."""
     wanted: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)  # role and name, by project and sha256
     for picture, params in drawn:
@@ -161,7 +164,9 @@ def _files(tx: Transaction, ctx: Context, drawn: Iterable[tuple[PictureRow, Pict
                 yield LeaseFile(role=role, name=name, download=where)
 
 
-def _names(params: PictureParams) -> Mapping[str, str]:
+def _names(params: LeasedParams) -> Mapping[str, str]:
+    if isinstance(params, AnnotationParams):
+        return {}
     refiner = () if params.refiner is None else (params.refiner.model,)
     vae = () if params.vae is None else (params.vae,)
     uses = (params.model, *vae, *params.loras, *params.embeddings, *params.controlnets, *refiner)

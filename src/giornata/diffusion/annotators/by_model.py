@@ -4,8 +4,9 @@ Shapes: H, W of the picture; 3 channels, red, green, blue, uint8; P people; K ke
 """
 
 import colorsys
+import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,21 @@ def _hue(number: int) -> tuple[int, int, int]:
 
 
 # ---- loading
+
+
+def load(
+    name: str, models: Sequence[str | Path], *, device: torch.device | str
+) -> DepthAnnotator | SegmentationAnnotator | PoseAnnotator:
+    """Load an annotator with its models: folders or hub ids. Raises ImportError without the extra `preprocess`."""
+    importlib.import_module("scipy")
+    match name, models:
+        case "depth", [model]:
+            return DepthAnnotator(model, device=device)
+        case "segmentation", [model]:
+            return SegmentationAnnotator(model, device=device)
+        case "pose", [model, detector]:
+            return PoseAnnotator(model, detector, device=device)
+    raise KeyError(f"{name} is no annotator of {len(models)} models")
 
 
 def _loaded(kind: Any, model: str | Path, device: torch.device | str) -> tuple[Any, Any]:

@@ -93,4 +93,4 @@ INLINE: Mapping[str, Inline] = MappingProxyType(
 
 def is_inline(name: str) -> bool:
     """Return True for an annotator that needs no weights."""
-    return ANNOTATORS[name].model is None
+    return not ANNOTATORS[name].models

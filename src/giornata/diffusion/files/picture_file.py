@@ -9,6 +9,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from giornata.protocol.generation.metadata import A1111, COMFYUI_PROMPT, COMFYUI_WORKFLOW, OURS, metadata_of
 from giornata.protocol.generation.picture import ImageFormat, PictureParams
+from giornata.protocol.generation.preprocess import LeasedParams
 from giornata.protocol.generation.texts.image_text import (
     EXIF_FOLDER,
     IMAGE_DESCRIPTION,
@@ -32,9 +33,9 @@ EXIF_TAGS: Mapping[str, int] = MappingProxyType(
 DROPPED_FIRST = (COMFYUI_WORKFLOW, COMFYUI_PROMPT, A1111)
 
 
-def picture_bytes(image: Image.Image, params: PictureParams, *, made_with: Mapping[str, str]) -> bytes:
-    """Return the file of a picture in the format that its settings name."""
-    texts = metadata_of(params, made_with=made_with)
+def picture_bytes(image: Image.Image, params: LeasedParams, *, made_with: Mapping[str, str]) -> bytes:
+    """Return the file of a picture in the format that its settings name. An annotation has no settings inside."""
+    texts = metadata_of(params, made_with=made_with) if isinstance(params, PictureParams) else {}
     out = BytesIO()
     rgb = image.convert("RGB")
     match params.image_format:

@@ -12,16 +12,15 @@ from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionS
 from PIL import Image
 from transformers import CLIPImageProcessorPil
 
-SAFETY_MODEL = "CompVis/stable-diffusion-safety-checker"
-"""Compares a picture's CLIP embedding with those of 17 unsafe and 3 special concepts (J. Rando et al., "Red-Teaming
-the Stable Diffusion Safety Filter", 2022, describe it)."""
-
 
 class SafetyChecker:
-    """The checker of Stable Diffusion. `model` is a folder or a hub id. Raises OSError when it has no safetensors
-    file: nothing is unpickled."""
+    """The checker of Stable Diffusion: compares a picture's CLIP embedding with those of 17 unsafe and 3 special
+    concepts (J. Rando et al., "Red-Teaming the Stable Diffusion Safety Filter", 2022, describe it).
 
-    def __init__(self, model: str | Path = SAFETY_MODEL, *, device: torch.device | str) -> None:
+    `model` is a folder or a hub id. Raises OSError when it has no safetensors file: nothing is unpickled.
+    """
+
+    def __init__(self, model: str | Path, *, device: torch.device | str) -> None:
         checker = StableDiffusionSafetyChecker.from_pretrained(model, use_safetensors=True)
         self._checker = checker.requires_grad_(False).eval().to(device)
         self._processor = CLIPImageProcessorPil.from_pretrained(model)

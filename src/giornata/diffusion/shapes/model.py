@@ -28,6 +28,8 @@ from giornata.diffusion.tiny.tiny_weights import draw_weights
 from giornata.domain.errors import Fault, InvalidInput
 
 WEIGHTS = Path(__file__).parent / "weights"
+CONTROLNET = Path(__file__).parent / "controlnet"
+"""A ControlNet on edges for the trained model, in diffusers layout."""
 PURPOSE = "drawing-model"
 HIDDEN = 64
 TOKEN_DEVIATION, POSITION_DEVIATION = 1.0, 0.5

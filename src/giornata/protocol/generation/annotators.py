@@ -25,13 +25,13 @@ class AnnotatorParam:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotatorFacts:
-    """The facts of one annotator. A change of its pixels raises `version`. `model` is the hub id of its weights; an
-    annotator without one runs inline."""
+    """The facts of one annotator. A change of its pixels raises `version`. `models` are the hub ids of its weights;
+    an annotator without them runs inline."""
 
     about: str
     version: int = 1
     params: tuple[AnnotatorParam, ...] = ()
-    model: str | None = None
+    models: tuple[str, ...] = ()
 
 
 def _whole(name: str, default: int, least: int, most: int) -> AnnotatorParam:
@@ -66,16 +66,17 @@ ANNOTATORS: Mapping[str, AnnotatorFacts] = MappingProxyType(
             params=(_whole("seed", 0, 0, 2**31 - 1), _whole("grain_px", 256, 16, 1024)),
         ),
         "depth": AnnotatorFacts(
-            about="The distance of each pixel, near is white.", model="depth-anything/Depth-Anything-V2-Small-hf"
+            about="The distance of each pixel, near is white.",
+            models=("depth-anything/Depth-Anything-V2-Small-hf",),
         ),
         "segmentation": AnnotatorFacts(
             about="The kind of thing at each pixel, in the colors of ADE20K.",
-            model="openmmlab/upernet-convnext-small",
+            models=("openmmlab/upernet-convnext-small",),
         ),
         "pose": AnnotatorFacts(
             about="The skeletons of people, in the colors of OpenPose.",
             params=(_real("threshold", 0.3, 0.0, 1.0),),
-            model="usyd-community/vitpose-base-simple",
+            models=("usyd-community/vitpose-base-simple", "PekingU/rtdetr_r50vd_coco_o365"),  # and finds people
         ),
     }
 )
@@ -103,11 +104,11 @@ def _param_faults(where: str, name: str, facts: AnnotatorFacts, params: Mapping[
         if param is None:
             hint = f"{name} takes {', '.join(known)}" if known else f"{name} takes no parameters"
             yield Fault(where=f"{where}.{key}", message=f"{name} has no such parameter", hint=hint)
-        elif isinstance(value, bool | str) or (param.whole and value != int(value)):
+        elif isinstance(value, bool | str) or (param.whole and value % 1):
             kind = "a whole number" if param.whole else "a number"
             yield Fault(where=f"{where}.{key}", message=f"is {value!r}; it has to be {kind}")
         elif not param.least <= value <= param.most:
-            message = f"is {value:g}; it has to be from {param.least:g} to {param.most:g}"
+            message = f"is {str(value)[:20]}; it has to be from {param.least:g} to {param.most:g}"
             yield Fault(where=f"{where}.{key}", message=message)
 
 

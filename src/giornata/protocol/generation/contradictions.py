@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from giornata.domain.errors import Fault
+from giornata.protocol.generation.annotators import annotator_faults
 from giornata.protocol.generation.expand import changes_of, picture_params
 from giornata.protocol.generation.grid import GridSpec
 from giornata.protocol.generation.picture import ImageFormat, PictureParams
@@ -86,6 +87,9 @@ def picture_contradictions(params: PictureParams, *, where: str = "spec") -> Ite
             yield fault(f"controlnets.{number}.start", "is not before end", "both are shares of the steps")
         if control.annotator is None and control.annotator_params:
             yield fault(f"controlnets.{number}.annotator_params", "have no effect without annotator", "name it")
+        if control.annotator is not None:
+            place = f"{where}.controlnets.{number}"
+            yield from annotator_faults(place, control.annotator, control.annotator_params)
     tokens = [embedding.token for embedding in params.embeddings]
     for token in sorted({each for each in tokens if tokens.count(each) > 1}):
         yield fault("embeddings", f"two of them are the word {token}", "give each a token of its own")

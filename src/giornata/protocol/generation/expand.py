@@ -12,6 +12,14 @@ from giornata.domain.prompt_choices import draw_prompt
 from giornata.domain.prompt_loras import PromptLora, without_loras
 from giornata.protocol.generation.grid import GRID_KIND, PROMPTS, GridSpec, cell_changes, cell_count
 from giornata.protocol.generation.picture import MAX_SEED, PictureParams
+from giornata.protocol.generation.preprocess import (
+    PIXEL_STEPS,
+    PREPROCESS_KIND,
+    AnnotationParams,
+    LeasedParams,
+    PreprocessSpec,
+    annotator_key,
+)
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, OrderFields
 
 KEY_FIELDS = (
@@ -54,7 +62,7 @@ def order_spec(kind: str, spec: Mapping[str, Any]) -> OrderFields:
 
 def picture_count(kind: str, spec: Mapping[str, Any]) -> int:
     """Return the number of pictures of an order."""
-    return count_of(order_spec(kind, spec))
+    return len(spec["images"]) if kind == PREPROCESS_KIND else count_of(order_spec(kind, spec))
 
 
 def count_of(spec: OrderFields) -> int:
@@ -68,6 +76,9 @@ def planned_pictures(kind: str, spec: Mapping[str, Any]) -> Iterator[PlannedPict
     """Yield the pictures of an order whose stored spec this is. Raises ValueError for a spec without a seed, and
     InvalidInput for a prompt that cannot be drawn.
     """
+    if kind == PREPROCESS_KIND:
+        yield from _annotations(PreprocessSpec.model_validate(spec))
+        return
     parsed = order_spec(kind, spec)
     if parsed.seed is None:
         raise ValueError("an order's seed is set at submission")
@@ -85,6 +96,15 @@ def planned_pictures(kind: str, spec: Mapping[str, Any]) -> Iterator[PlannedPict
             yield PlannedPicture(
                 number=number, seed=seed, differs=_drawn(parsed, shared, changes, seed), **keys._asdict()
             )
+
+
+def _annotations(spec: PreprocessSpec) -> Iterator[PlannedPicture]:
+    key = annotator_key(spec)
+    for number, sha256 in enumerate(spec.images):
+        differs = {"image": sha256}
+        yield PlannedPicture(
+            number=number, seed=0, batch_key=key, base_key=key, pixel_steps=PIXEL_STEPS, differs=differs
+        )
 
 
 def changes_of(parsed: OrderFields, shared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -141,6 +161,14 @@ def picture_params(kind: str, spec: Mapping[str, Any], *, seed: int, differs: Ma
     del kind
     shared = {name: value for name, value in spec.items() if name in PictureParams.model_fields}
     return PictureParams.model_validate({**shared, **differs, "seed": seed})
+
+
+def leased_params(kind: str, spec: Mapping[str, Any], *, seed: int, differs: Mapping[str, Any]) -> LeasedParams:
+    """Return a picture of any order whole, as a node gets it, from its order's stored spec and its row."""
+    if kind != PREPROCESS_KIND:
+        return picture_params(kind, spec, seed=seed, differs=differs)
+    shared = {name: value for name, value in spec.items() if name in AnnotationParams.model_fields}
+    return AnnotationParams.model_validate({**shared, **differs})
 
 
 def base_key_of(params: PictureParams) -> str:

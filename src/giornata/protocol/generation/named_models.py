@@ -38,10 +38,12 @@ def named_models(spec: Mapping[str, Any]) -> Iterator[NamedModel]:
 
 
 def uploaded_pictures(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield place and sha256 of each picture that an order starts from or follows. Places have no `spec.` before
-    them. The spec need not be valid.
+    """Yield place and sha256 of each picture that an order starts from, follows or annotates. Places have no `spec.`
+    before them. The spec need not be valid.
     """
     yield from _pictures_of(spec, "")
+    images = enumerate(_list(spec.get("images")))
+    yield from ((f"images.{number}", each) for number, each in images if isinstance(each, str))
     for number, each in enumerate(_list(spec.get("pictures"))):
         if isinstance(each, Mapping):
             yield from _pictures_of(each, f"pictures.{number}.")

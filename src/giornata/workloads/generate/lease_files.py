@@ -42,6 +42,10 @@ class LeaseFiles:
             raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
         return path
 
+    def holds(self, sha256: str) -> bool:
+        """Return True for a file that came with the lease."""
+        return sha256 in self._paths
+
     def picture(self, sha256: str, *, where: str) -> Image.Image:
         """Return a picture as a viewer shows it. Raises WorkloadFailed for one that cannot be shown."""
         try:

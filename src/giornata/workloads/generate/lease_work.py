@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.picture import PictureParams
+from giornata.protocol.generation.preprocess import AnnotationParams, LeasedParams
 from giornata.protocol.pictures import LeasedPicture, PictureFlag
 from giornata.protocol.pipe import Start
 from giornata.workloads.generate.lease_files import LeaseFiles
@@ -31,9 +32,12 @@ def leased_pictures(start: Start) -> tuple[LeasedPicture, ...]:
     return found
 
 
-def params_of(picture: LeasedPicture) -> PictureParams:
-    """Parse a picture: a node may be older or newer than the server. Raises WorkloadFailed with all faults."""
+def params_of(picture: LeasedPicture) -> LeasedParams:
+    """Parse a picture, or an annotation: a node may be older or newer than the server. Raises WorkloadFailed with all
+    faults."""
     try:
+        if "annotator" in picture.params and "model" not in picture.params:
+            return AnnotationParams.model_validate(picture.params)
         return PictureParams.model_validate(picture.params)
     except ValidationError as error:
         faults = tuple(Fault(where=".".join(map(str, each["loc"])), message=each["msg"]) for each in error.errors())
@@ -81,8 +85,8 @@ class LeaseWork:
         """Forget those of the pictures that no row draws yet."""
         self.waiting = deque(each for each in self.waiting if (each.order_id, each.number) not in pictures)
 
-    def told_drawn(self, picture: LeasedPicture, path: Path, media_type: str, flags: PictureFlag) -> None:
-        """Hand over a picture that is complete on disk."""
+    def told_drawn(self, picture: LeasedPicture, path: Path | None, media_type: str, flags: PictureFlag) -> None:
+        """Hand over a picture that is complete on disk; None: one that is blocked."""
         self.open -= 1
         self.drawn += 1
         self.reporter.picture(picture.order_id, picture.number, path, media_type=media_type, flags=int(flags))

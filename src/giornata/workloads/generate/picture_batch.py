@@ -16,7 +16,10 @@ from giornata.diffusion.files.picture_file import MEDIA_TYPES
 from giornata.diffusion.sampling.denoising import Denoiser
 from giornata.domain.errors import InvalidInput, WorkloadFailed
 from giornata.domain.reasons import Reason
+from giornata.protocol.generation.picture import PictureParams
+from giornata.protocol.generation.preprocess import AnnotationParams
 from giornata.protocol.pictures import LeasedPicture, PictureFlag
+from giornata.workloads.generate.annotation_drawing import AnnotationDrawing
 from giornata.workloads.generate.lease_work import LeaseWork, params_of
 from giornata.workloads.generate.picture_drawing import PictureDrawing
 from giornata.workloads.generate.result_writer import ResultWriter, Written
@@ -37,13 +40,20 @@ class PictureInBatch:
 
     lease: LeaseWork
     picture: LeasedPicture
-    drawing: PictureDrawing
+    drawing: PictureDrawing | AnnotationDrawing
     flags: PictureFlag = PictureFlag.NOTHING
 
     @property
     def key(self) -> tuple[str, int]:
         """Return the picture's order and number."""
         return self.picture.order_id, self.picture.number
+
+    @property
+    def denoised(self) -> PictureDrawing:
+        """Return the drawing of a picture that needs passes. Raises TypeError for an annotation."""
+        if not isinstance(self.drawing, PictureDrawing):
+            raise TypeError("an annotation has no passes")
+        return self.drawing
 
 
 class PictureBatch:
@@ -89,7 +99,8 @@ class PictureBatch:
         """Load the base of a lease. A base that cannot be loaded ends the lease, not one picture after the other."""
         reporter = lease.reporter
         reporter.phase("loading")
-        self._models.main(params_of(lease.waiting[0]), lease.files, lambda: reporter.phase("loading"))
+        if isinstance(params := params_of(lease.waiting[0]), PictureParams):
+            self._models.main(params, lease.files, lambda: reporter.phase("loading"))
         reporter.phase("drawing", 0, lease.total)
 
     def _heed(self, crew: BatchSession) -> None:
@@ -140,40 +151,44 @@ class PictureBatch:
                 else:
                     self._rows.append(PictureInBatch(lease=lease, picture=picture, drawing=drawing))
 
-    def _begun(self, lease: LeaseWork, picture: LeasedPicture) -> PictureDrawing:
+    def _begun(self, lease: LeaseWork, picture: LeasedPicture) -> PictureDrawing | AnnotationDrawing:
         def told() -> None:
             lease.reporter.phase("loading")
 
-        return PictureDrawing(params_of(picture), models=self._models, files=lease.files, told=told)
+        params = params_of(picture)
+        if isinstance(params, AnnotationParams):
+            annotated = self._models.control_pictures
+            return AnnotationDrawing(params, annotated=annotated, files=lease.files, told=told)
+        return PictureDrawing(params, models=self._models, files=lease.files, told=told)
 
     def _evaluate(self, writer: ResultWriter[PictureInBatch]) -> None:
         """Make one evaluation of every row; finished rows leave."""
         began_s = self._clock()
         groups: dict[tuple[int, torch.Size], list[PictureInBatch]] = defaultdict(list)
         for each in self._rows:
-            if each.drawing.row.is_done:
+            if each.drawing.is_done:
                 continue  # a pass may have nothing to do: a refiner that takes over at the very end
-            groups[id(each.drawing.model), each.drawing.row.latents_1CHW.shape].append(each)
+            groups[id(each.denoised.model), each.denoised.row.latents_1CHW.shape].append(each)
         self._denoisers = {key: self._denoisers.get(key) or _denoiser(rows) for key, rows in groups.items()}
         for key, rows in groups.items():
             for some in _slices(rows, self._most_rows):
                 self._move(self._denoisers[key], some)
         self._evaluation_s = self._clock() - began_s
-        for each in [each for each in self._rows if each.drawing.row.is_done]:
+        for each in [each for each in self._rows if each.drawing.is_done]:
             self._finish(each, writer)
 
     def _move(self, denoiser: Denoiser, rows: Sequence[PictureInBatch]) -> None:
         """Make one evaluation of these rows, in halves when memory does not suffice."""
         try:
-            rows[0].drawing.model.show([lora for each in rows for lora in each.drawing.loras])
-            predicted = denoiser.predict([each.drawing.row for each in rows])
+            rows[0].denoised.model.show([lora for each in rows for lora in each.denoised.loras])
+            predicted = denoiser.predict([each.denoised.row for each in rows])
         except RuntimeError as error:
             if reason_of(error) is not Reason.NODE_VRAM:
                 raise
             said = str(error)
         else:
             for each, noise_1CHW in zip(rows, predicted, strict=True):
-                each.drawing.row.advance(noise_1CHW)
+                each.denoised.row.advance(noise_1CHW)
             return
         # Outside of the except clause: the traceback's frames held the activations.
         denoiser.forget()
@@ -207,7 +222,8 @@ class PictureBatch:
             return  # its lease was stopped meanwhile
         if error is None:
             media_type = MEDIA_TYPES[each.drawing.params.image_format]
-            each.lease.told_drawn(each.picture, written.path, media_type, each.flags)
+            flags = each.flags | (PictureFlag.BLOCKED if written.path is None else PictureFlag.NOTHING)
+            each.lease.told_drawn(each.picture, written.path, media_type, flags)
         elif reason_of(error) is Reason.NODE_VRAM and PictureFlag.OUT_OF_MEMORY_ONCE not in each.flags:
             each.flags |= PictureFlag.OUT_OF_MEMORY_ONCE
             _free_memory()
@@ -241,7 +257,7 @@ def _slices(rows: Sequence[PictureInBatch], most: int) -> list[Sequence[PictureI
 
 
 def _denoiser(rows: Sequence[PictureInBatch]) -> Denoiser:
-    model = rows[0].drawing.model
+    model = rows[0].denoised.model
     return Denoiser(model.base.unet, loras=model.adapters)
 
 

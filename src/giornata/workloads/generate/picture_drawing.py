@@ -25,8 +25,9 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.picture import HighResolution, PictureParams, Refiner
 from giornata.protocol.generation.schedulers import all_schedulers, canonical_scheduler
+from giornata.workloads.generate.hub_reading import Told
 from giornata.workloads.generate.lease_files import LeaseFiles
-from giornata.workloads.generate.warm_models import DrawingModel, Told, WarmModels
+from giornata.workloads.generate.warm_models import DrawingModel, WarmModels
 
 
 class PictureDrawing:
@@ -38,6 +39,8 @@ class PictureDrawing:
     def __init__(self, params: PictureParams, *, models: WarmModels, files: LeaseFiles, told: Told) -> None:
         _refuse_unknown(params)
         self.params, self._models, self._files, self._told = params, models, files, told
+        if params.safety_checker:
+            models.safety.prepare(told)
         self.model = self._main = models.main(params, files, told)
         self.loras = self._loras()
         self._text = self._encoded()
@@ -54,6 +57,11 @@ class PictureDrawing:
             raise WorkloadFailed(Reason.BAD_SPEC, "model: it was made to inpaint, and the picture has no mask")
         self.row = self._first()
 
+    @property
+    def is_done(self) -> bool:
+        """Return True when the present pass has ended."""
+        return self.row.is_done
+
     def go_on(self) -> bool:
         """Begin the next pass with the latents of the finished one. Returns False when the picture is finished."""
         if not self._later:
@@ -65,8 +73,13 @@ class PictureDrawing:
         """Return the evaluations that are certainly left: those of the present pass."""
         return self.row.schedule.evaluations - self.row.schedule.evaluated
 
-    def image(self) -> Image.Image:
-        """Decode the finished picture. What a mask spares has the bytes of the picture that it began with."""
+    def image(self) -> Image.Image | None:
+        """Decode the finished picture; None for one that the safety checker blocks."""
+        image = self._decoded()
+        return None if self.params.safety_checker and self._models.safety.is_unsafe(image) else image
+
+    def _decoded(self) -> Image.Image:
+        """Decode the latents. What a mask spares has the bytes of the picture that it began with."""
         drawn = picture_of(self._main.base, self.row.latents_1CHW)
         if self._original is None or self.params.mask is None:
             return drawn
@@ -173,7 +186,7 @@ class PictureDrawing:
         for place, use in enumerate(self.params.controlnets):
             where = f"controlnets.{place}"
             net = self._models.controlnet(use, self._files, where=where)
-            picture = self._files.picture(use.image, where=f"{where}.image")
+            picture = self._models.control_pictures.of(use, self._files, self._told, where=where)
             pixels = control_of(picture, width=width, height=height).to(net.device, net.dtype)
             found.append(RowControl(model=net, image_13HW=pixels, weight=use.weight, start=use.start, end=use.end))
         return tuple(found)
@@ -189,14 +202,6 @@ def _sizes(width: int, height: int, *, family: Family = SDXL) -> SizeCondition:
 
 def _refuse_unknown(params: PictureParams) -> None:
     """Raise WorkloadFailed for what this engine does not do: to leave it out would draw another picture."""
-    faults = [
-        Fault(where=f"controlnets.{place}.annotator", message=f"{use.annotator} is not done by this engine")
-        for place, use in enumerate(params.controlnets)
-        if use.annotator is not None
-    ]
-    if params.safety_checker:
-        faults.append(Fault(where="safety_checker", message="this engine has no safety checker"))
     if params.refiner is not None and params.image is not None:
-        faults.append(Fault(where="refiner", message="a refiner goes on with pictures that are made of text"))
-    if faults:
-        raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), tuple(faults))
+        fault = Fault(where="refiner", message="a refiner goes on with pictures that are made of text")
+        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))

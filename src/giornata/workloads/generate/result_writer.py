@@ -11,7 +11,7 @@ from typing import Generic, Self, TypeVar
 from PIL import Image
 
 from giornata.diffusion.files.picture_file import ENDINGS, picture_bytes
-from giornata.protocol.generation.picture import PictureParams
+from giornata.protocol.generation.preprocess import LeasedParams
 
 MOST_UNWRITTEN = 16
 """Finished pictures that wait for their files at most; their latents take memory."""
@@ -21,10 +21,10 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written(Generic[W]):
-    """A file that is complete, or the error that prevented it."""
+    """A file that is complete, or the error that prevented it. Without either the picture is blocked."""
 
     what: W
-    path: Path
+    path: Path | None
     error: Exception | None
 
 
@@ -38,7 +38,7 @@ class ResultWriter(Generic[W]):
     def __init__(self, made_with: Mapping[str, str]) -> None:
         self._made_with = made_with
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pictures")
-        self._under_way: deque[tuple[W, Path, Future[None]]] = deque()
+        self._under_way: deque[tuple[W, Path, Future[bool]]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -56,14 +56,18 @@ class ResultWriter(Generic[W]):
         """Return True when no further picture should be given before one is written."""
         return len(self._under_way) >= MOST_UNWRITTEN
 
-    def write(self, what: W, image: Callable[[], Image.Image], params: PictureParams, stem: Path) -> None:
-        """Decode a picture by `image` and write it to `stem` with the ending of its format, soon."""
+    def write(self, what: W, image: Callable[[], Image.Image | None], params: LeasedParams, stem: Path) -> None:
+        """Decode a picture by `image` and write it to `stem` with the ending of its format, soon. Of None, which is
+        a blocked picture, nothing is written."""
         path = stem.with_name(stem.name + ENDINGS[params.image_format])
 
-        def make() -> None:
+        def make() -> bool:
+            if (made := image()) is None:
+                return False
             aside = path.with_name(f".{path.name}")  # no reader sees half of a file
-            aside.write_bytes(picture_bytes(image(), params, made_with=self._made_with))
+            aside.write_bytes(picture_bytes(made, params, made_with=self._made_with))
             aside.rename(path)
+            return True
 
         self._under_way.append((what, path, self._pool.submit(make)))
 
@@ -76,4 +80,5 @@ class ResultWriter(Generic[W]):
             error = future.exception()
             if error is not None and not isinstance(error, Exception):
                 raise error
-            yield Written(what=what, path=path, error=error)
+            is_written = error is None and future.result()
+            yield Written(what=what, path=path if is_written else None, error=error)

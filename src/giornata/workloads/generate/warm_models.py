@@ -25,11 +25,12 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.expand import base_key_of
 from giornata.protocol.generation.picture import ControlNetUse, EmbeddingUse, LoraUse, ModelUse, PictureParams
+from giornata.workloads.generate.control_pictures import ControlPictures
+from giornata.workloads.generate.hub_reading import Told
 from giornata.workloads.generate.lease_files import LeaseFiles
+from giornata.workloads.generate.safety_checks import SafetyChecks
 
 Loader = Callable[..., BaseModel]
-Told = Callable[[], None]
-"""Called while a model arrives from the hub, however slowly."""
 
 MAIN, REFINER = "main", "refiner"
 LORAS_ON_DEVICE = 16
@@ -76,12 +77,23 @@ class DrawingModel:
 
 
 class WarmModels:
-    """Loads what a lease draws with, and keeps the last of it. `load` has the signature of `load_model`."""
+    """Loads what a lease draws with, and keeps the last of it. `load` has the signature of `load_model`.
+
+    `control_pictures` and `safety` are made for the same device unless they are given.
+    """
 
     def __init__(
-        self, device: torch.device, *, load: Loader = load_model, model_cache_bytes: int | None = None
+        self,
+        device: torch.device,
+        *,
+        load: Loader = load_model,
+        model_cache_bytes: int | None = None,
+        control_pictures: ControlPictures | None = None,
+        safety: SafetyChecks | None = None,
     ) -> None:
         self.device, self._load, self._model_cache_bytes = device, load, model_cache_bytes
+        self.control_pictures = control_pictures or ControlPictures(device, model_cache_bytes=model_cache_bytes)
+        self.safety = safety or SafetyChecks(device, model_cache_bytes=model_cache_bytes)
         self._dtype = torch.float16 if device.type == "cuda" else torch.float32
         self._models: dict[str, DrawingModel] = {}
         self._controlnets: OrderedDict[str, Any] = OrderedDict()
@@ -137,6 +149,8 @@ class WarmModels:
         """Release all models and their memory."""
         self._models.clear()
         self._controlnets.clear()
+        self.control_pictures.drop()
+        self.safety.drop()
         self._collect()
 
     def _replaced(self, role: str, source: ModelSource, told: Told) -> DrawingModel:

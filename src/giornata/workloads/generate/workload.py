@@ -9,10 +9,15 @@ import torch
 from giornata.diffusion.base.models import load_model
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
+from giornata.protocol.generation.annotators import ANNOTATORS
 from giornata.protocol.generation.expand import batch_key_of
+from giornata.protocol.generation.picture import PictureParams
+from giornata.protocol.generation.preprocess import annotator_key
 from giornata.protocol.pipe import Start
+from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.lease_work import leased_pictures, params_of
 from giornata.workloads.generate.picture_batch import DRAIN_S, Clock, PictureBatch
+from giornata.workloads.generate.safety_checks import SafetyChecks
 from giornata.workloads.generate.warm_models import Loader, WarmModels
 from giornata.workloads.interface import BatchSession, Outcome, Reporter
 from giornata.workloads.train.faults import blamed
@@ -25,7 +30,8 @@ ROWS = 8
 
 class GenerateWorkload:
     """Draws the pictures of leases; see workloads.interface.JointWorkload. `load` has the signature of
-    giornata.diffusion.base.models.load_model, and `clock` gives seconds that only ever grow.
+    giornata.diffusion.base.models.load_model, `clock` gives seconds that only ever grow,
+    and the rest is as in WarmModels.
 
     Rows of several leases share the passes of the UNet. A lease's pictures are handed over one by one.
     """
@@ -40,10 +46,18 @@ class GenerateWorkload:
         load: Loader = load_model,
         model_cache_bytes: int | None = None,
         drain_s: float = DRAIN_S,
+        control_pictures: ControlPictures | None = None,
+        safety: SafetyChecks | None = None,
     ) -> None:
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.places, self._rows, self._clock, self._drain_s = max(places, PLACES), rows, clock, drain_s
-        self._models = WarmModels(torch.device(chosen), load=load, model_cache_bytes=model_cache_bytes)
+        self._models = WarmModels(
+            torch.device(chosen),
+            load=load,
+            model_cache_bytes=model_cache_bytes,
+            control_pictures=control_pictures,
+            safety=safety,
+        )
 
     def held(self) -> tuple[str, ...]:
         """Return the base key of the warm base, if there is one."""
@@ -52,9 +66,12 @@ class GenerateWorkload:
     def joins(self, start: Start) -> str | None:
         """Return the batch key of the lease's pictures. None for a lease that is wrong: its own attempt says so."""
         try:
-            return batch_key_of(params_of(leased_pictures(start)[0]))
+            params = params_of(leased_pictures(start)[0])
         except WorkloadFailed:
             return None
+        if isinstance(params, PictureParams):
+            return batch_key_of(params)
+        return annotator_key(params) if params.annotator in ANNOTATORS else None
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
         """Draw the pictures of one lease alone. See workloads.interface.Workload."""

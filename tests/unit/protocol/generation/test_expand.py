@@ -11,11 +11,13 @@ from giornata.protocol.generation.expand import (
     PlannedPicture,
     base_key_of,
     batch_key_of,
+    leased_params,
     picture_count,
     picture_params,
     planned_pictures,
 )
 from giornata.protocol.generation.grid import GridSpec, grid_cells
+from giornata.protocol.generation.named_models import uploaded_pictures
 from giornata.protocol.generation.picture import MAX_SEED
 from giornata.protocol.generation.specs import GenerateSpec
 from giornata.protocol.specs import spec_type, total_steps
@@ -171,3 +173,15 @@ def test_ten_thousand_pictures_of_equal_settings_are_checked_once() -> None:
         sys.setprofile(before)
     assert len(pictures) == 10_000
     assert made == 1
+
+
+def test_order_of_annotations_has_one_picture_of_each_image() -> None:
+    spec = {"images": ["1" * 64, "2" * 64], "annotator": "canny", "image_format": "webp"}
+    pictures = list(planned_pictures("preprocess", spec))
+    assert picture_count("preprocess", spec) == total_steps("preprocess", spec) == 2
+    whole = [leased_params("preprocess", spec, seed=each.seed, differs=each.differs) for each in pictures]
+    assert [each.files() for each in whole] == [{"1" * 64: "picture"}, {"2" * 64: "picture"}]
+    assert len({each.batch_key for each in pictures}) == 1
+    (other,) = planned_pictures("preprocess", {"images": ["1" * 64], "annotator": "depth"})
+    assert other.batch_key != pictures[0].batch_key
+    assert dict(uploaded_pictures(spec)) == {"images.0": "1" * 64, "images.1": "2" * 64}

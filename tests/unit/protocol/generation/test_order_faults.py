@@ -90,11 +90,31 @@ def test_ten_thousand_pictures_are_taken() -> None:
             {"controlnets": [{"name": "c", "image": SHA, "annotator_params": {"low": 1}}]},
             "spec.controlnets.0.annotator_params",
         ),
+        ({"controlnets": [{"name": "c", "image": SHA, "annotator": "cany"}]}, "spec.controlnets.0.annotator"),
+        (
+            {
+                "controlnets": [
+                    {"name": "c", "image": SHA, "annotator": "canny", "annotator_params": {"low_threshold": 999}}
+                ]
+            },
+            "spec.controlnets.0.annotator_params.low_threshold",
+        ),
         ({"embeddings": [{"name": "a", "token": "x"}, {"name": "b", "token": "x"}]}, "spec.embeddings"),
     ],
 )
 def test_settings_that_contradict_each_other_are_told(fields: dict[str, Any], where: str) -> None:
     assert list(faults(prompts=["a"], **fields)) == [where]
+
+
+def test_faults_of_an_order_of_annotations_are_told() -> None:
+    _, found = parse_spec("preprocess", {"images": [SHA], "annotator": "cany"}, as_written=True)
+    assert [fault.where for fault in found] == ["spec.annotator"]
+    spec = {"images": [], "annotator": "canny", "prompts": ["a"]}
+    _, found = parse_spec("preprocess", spec, as_written=True)
+    assert {fault.where for fault in found} == {"spec.images", "spec.prompts"}
+    params = {"low_threshold": 999}
+    _, found = parse_spec("preprocess", {"images": [SHA], "annotator": "canny", "annotator_params": params})
+    assert [fault.where for fault in found] == ["spec.annotator_params.low_threshold"]
 
 
 def test_contradiction_of_an_entry_is_told_there_and_that_of_the_order_once() -> None:
