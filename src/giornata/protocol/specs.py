@@ -74,9 +74,7 @@ CANARY_KIND = "canary"
 CHECKPOINT_ROLE = "checkpoint"
 """The part that its training job's checkpoint plays in a validation."""
 VALIDATE_KIND = "validate"
-PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType(
-    {CANARY_KIND: CanarySpec, VALIDATE_KIND: ValidateSpec}
-)
+PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec, VALIDATE_KIND: ValidateSpec})
 """Kinds of which only the server makes jobs."""
 OWN_KIND_PREFIX = "x-"
 

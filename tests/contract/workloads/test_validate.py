@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.tiny_model import as_in_the_engine, tiny_folder  # noqa: F401
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
 from giornata.domain.errors import WorkloadFailed

@@ -145,7 +145,9 @@ class SampleRenderer:
 
     def is_time(self, step: int) -> bool:
         """Return True when this process draws pictures after this step, which is not the last."""
-        return self.spec.validation_by != FLEET and step in steps_with_sheets(self.spec.validation_steps, self.spec.max_train_steps)
+        return self.spec.validation_by != FLEET and step in steps_with_sheets(
+            self.spec.validation_steps, self.spec.max_train_steps
+        )
 
     def after(self, step: int, result: Mapping[str, torch.Tensor]) -> AgentRequest:
         """Draw with `result` alone. Returns GO_ON, or another wish that came meanwhile: then nothing was drawn."""
