@@ -117,7 +117,7 @@ def test_the_next_lease_is_claimed_when_half_of_the_first_is_drawn(
     api.answers["claim"] = [granted, granted]
     drawing(max_pictures=4).run()
     first, second, *_ = api.bodies("claim")
-    assert (first["kinds"], first["max_pictures"]) == (["generate", "canary"], 4)
+    assert (first["kinds"], first["max_pictures"]) == (["generate", "validate", "canary"], 4)
     assert (second["kinds"], second["max_pictures"], second["wait_s"]) == (["generate"], 4, 0)
     assert (first["held_models"], second["held_models"]) == ([], ["0123"])
     assert drawn(api) == each_once(4)
