@@ -136,10 +136,9 @@ def input_files(kind: str, spec: Mapping[str, Any]) -> Mapping[str, str]:
     """The sha256 of each file that a job reads besides its datasets, by the part that it plays."""
     if kind in ORDER_KINDS:
         return dict(uploaded_pictures(spec))
-    if kind == VALIDATE_KIND:
-        return {CHECKPOINT_ROLE: spec["checkpoint"]}
-    sha256 = spec.get("init_lora") if kind == "train" else None
-    return {"init_lora": sha256} if isinstance(sha256, str) else {}
+    role = {"train": "init_lora", VALIDATE_KIND: CHECKPOINT_ROLE}.get(kind)
+    sha256 = None if role is None else spec.get(role)
+    return {role: sha256} if role is not None and isinstance(sha256, str) else {}
 
 
 def step_artifacts(kind: str, spec: Mapping[str, Any]) -> frozenset[str]:

@@ -157,7 +157,7 @@ def test_no_further_pictures_are_taken_when_their_time_is_over(api: FakeNodeApi,
 def test_no_pictures_are_asked_for_while_a_job_is_at_work(api: FakeNodeApi, drawing: NodeFactory) -> None:
     api.leases = [lease("x-count", spec={"steps": 5, "every": 5, "step_s": 0.1})]
     drawing(workloads={"x-count": (sys.executable, str(COUNT_ENGINE))}).run()
-    assert [len(body["kinds"]) for body in api.bodies("claim")] == [3, 3]
+    assert [len(body["kinds"]) for body in api.bodies("claim")] == [4, 4]
 
 
 def test_dropped_pictures_are_told_to_the_engine_and_not_missed(
