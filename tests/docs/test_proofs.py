@@ -11,7 +11,7 @@ CHANGE_NO_WEIGHT = {
     *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every", "latent_memory_bytes"),
     "caption_extension",  # captions lie in the dataset when a job begins
     *("output_formats", "output_name", "model_card", "report_to"),
-    *("sample_prompts", "sample_steps", "sample_guidance_scale", "validation_steps"),
+    *("sample_prompts", "sample_steps", "sample_guidance_scale", "validation_steps", "validation_by"),
     "validate_every_n_steps",
     *("wandb_project", "wandb_entity", "wandb_run_name", "wandb_api_key_secret"),
 }

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
 
@@ -50,6 +52,13 @@ def test_killed_nodes_cost_less_than_everything() -> None:
     result, _ = quick("interruption")
     assert 0.1 < result["useful_share"] < 1.5
     assert result["attempts"] >= result["jobs"]
+
+
+@pytest.mark.long
+def test_sample_images_drawn_by_another_node_have_the_bytes_of_the_training_process() -> None:
+    result, _ = quick("validation")
+    assert result["sheets"] == {"without": 0, "in process": 1, "elsewhere": 1}
+    assert result["equal_sheets"] == 1
 
 
 def test_every_way_to_teach_the_drawing_model_is_taken_and_marked() -> None:

@@ -10,11 +10,13 @@ from giornata.agent.engines import KernelDir
 from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.specs import CANARY_KIND, KINDS, ORDER_KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS
+from giornata.protocol.specs import CANARY_KIND, KINDS, ORDER_KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, VALIDATE_KIND
 from giornata.protocol.work import NODE_KINDS
 
 GIB = 2**30
 LEAST_KEY_LETTERS = 32
+DRAWING = frozenset({"train", GENERATE_KIND})
+"""Kinds whose nodes also draw the validations of training jobs."""
 BUILT_IN = (sys.executable, "-m", "giornata.engine")
 
 
@@ -139,9 +141,9 @@ class AgentSettings(AttemptSettings):
     def engine_commands(self) -> dict[str, tuple[str, ...]]:
         """Return the engine's command for each kind. Kinds with equal commands share one engine."""
         kinds = tuple(kind for kind in self.kinds if kind not in self.workloads)
-        # The platform tries out machines by a kind of its own, which every engine of ours can do.
-        if kinds and CANARY_KIND not in kinds:
-            kinds = (*kinds, CANARY_KIND)
+        # Jobs of the platform's own kinds: what draws can validate, and every engine of ours can try out its machine.
+        own = ([VALIDATE_KIND] if DRAWING.intersection(kinds) else []) + ([CANARY_KIND] if kinds else [])
+        kinds = tuple(dict.fromkeys((*kinds, *own)))
         built_in = engine_command(
             kinds,
             threads=self.threads,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.specs import CANARY_KIND, PRETRAIN_KIND
+from giornata.protocol.specs import CANARY_KIND, PRETRAIN_KIND, VALIDATE_KIND
 from giornata.workloads.interface import Workload
 
 
@@ -31,6 +31,10 @@ def _train(device: str, places: int, model_cache_bytes: int | None, kernels: Ker
     return TrainWorkload(device=device, places=places, model_cache_bytes=model_cache_bytes, compiler=compiler)
 
 
+def _validate(device: str, _places: int, model_cache_bytes: int | None, kernels: KernelPlace) -> Workload:
+    return _train(device, 1, model_cache_bytes, kernels)
+
+
 def _canary(device: str, _places: int, _model_cache_bytes: int | None, _kernels: KernelPlace) -> Workload:
     from giornata.workloads.canary.workload import CanaryWorkload
 
@@ -50,7 +54,13 @@ def _generate(device: str, places: int, model_cache_bytes: int | None, _kernels:
 
 
 FACTORIES: Mapping[str, Callable[[str, int, int | None, KernelPlace], Workload]] = MappingProxyType(
-    {"train": _train, GENERATE_KIND: _generate, PRETRAIN_KIND: _pretrain, CANARY_KIND: _canary}
+    {
+        "train": _train,
+        GENERATE_KIND: _generate,
+        VALIDATE_KIND: _validate,
+        PRETRAIN_KIND: _pretrain,
+        CANARY_KIND: _canary,
+    }
 )
 
 
@@ -71,5 +81,7 @@ def make_workloads(
     kernels: KernelPlace = NOWHERE,
 ) -> dict[str, Workload]:
     """Make one workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
-    `model_cache_bytes` bounds the models kept on disk."""
-    return {kind: FACTORIES[kind](device, places, model_cache_bytes, kernels) for kind in kinds}
+    `model_cache_bytes` bounds the models kept on disk. What trains also validates, with one base in memory."""
+    apart = [kind for kind in kinds if kind != VALIDATE_KIND or "train" not in kinds]
+    made = {kind: FACTORIES[kind](device, places, model_cache_bytes, kernels) for kind in apart}
+    return {kind: made.get(kind) or made["train"] for kind in kinds}

@@ -34,7 +34,8 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         EventType.JOB_SUBMITTED: "The job is in the queue. data: kind, retry_of",
         EventType.JOB_SUCCEEDED: "Every artifact is committed. data: step",
         EventType.JOB_FAILED: "The job failed and is not tried again. data: error, faults",
-        EventType.JOB_CANCELED: "The owner canceled the job. data: by",
+        EventType.JOB_CANCELED: "The owner canceled the job. A validation is canceled by the server when a newer one "
+        "replaces it, or when its training job is stopped. data: by",
         EventType.JOB_EXPIRED: "The deadline of the job passed.",
         EventType.JOB_REQUEUED: (
             "The job is queued again. data: resume_step, and alone_because if it shares no batch from now on"
@@ -49,10 +50,12 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         EventType.ATTEMPT_LAPSED: "The node sent no heartbeat for a whole lease.",
         EventType.ATTEMPT_RENEWED: "The node came back before another node took the job.",
         EventType.ATTEMPT_ENDED: "The attempt ended. data: reason, blame, message, step, exit_code, log_tail",
-        EventType.CHECKPOINT_COMMITTED: "A checkpoint is stored and verified. data: step, size_bytes, sha256",
+        EventType.CHECKPOINT_COMMITTED: "A checkpoint is stored and verified. "
+        "data: step, size_bytes, sha256, and validation, the job that draws its sample images",
         EventType.CHECKPOINT_REJECTED: "The bytes of a checkpoint are lost; the one before it is used. "
         "data: step, message, found",
-        EventType.ARTIFACT_COMMITTED: "A result is stored and verified. data: name, size_bytes, sha256",
+        EventType.ARTIFACT_COMMITTED: "A result is stored and verified. "
+        "data: name, size_bytes, sha256, and validation, the job that drew it elsewhere",
         EventType.PICTURES_READY: "Pictures of the order have ended. At most one a second. "
         "data: pictures, succeeded, failed, and place, up to which pictures have ended",
         EventType.NOTICE: "A notice of the workload or of the server. data: name, and the fields of the notice",

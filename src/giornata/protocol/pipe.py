@@ -16,11 +16,21 @@ from giornata.protocol.secrets import Confidential
 
 
 class InputFile(Reply):
-    """A picture of the job's dataset, the adapter that it starts from (`init_lora`), or a file that pictures are
-    drawn with (`base` to `picture`): on the node's disk and verified."""
+    """A picture of the job's dataset, the adapter that it starts from (`init_lora`), the checkpoint of a validation,
+    or a file that pictures are drawn with (`base` to `picture`): on the node's disk and verified."""
 
     role: Literal[
-        "instance", "class", "init_lora", "base", "vae", "lora", "embedding", "controlnet", "refiner", "picture"
+        "instance",
+        "class",
+        "init_lora",
+        "checkpoint",
+        "base",
+        "vae",
+        "lora",
+        "embedding",
+        "controlnet",
+        "refiner",
+        "picture",
     ] = "instance"
     path: Path
     sha256: Sha256

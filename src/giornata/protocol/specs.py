@@ -22,7 +22,7 @@ from giornata.protocol.pretraining_checks import ConsistentConfig
 from giornata.protocol.training.base_model import BaseQuantization
 from giornata.protocol.training.contradictions import contradictions
 from giornata.protocol.training.file_names import sheet_file
-from giornata.protocol.training.results import steps_with_sheets
+from giornata.protocol.training.results import FLEET, steps_with_sheets
 from giornata.protocol.training.train_fields import TrainFields
 
 
@@ -55,6 +55,16 @@ class CanarySpec(Message):
     steps: int = Field(20, ge=1, le=10_000, description="Steps of a small training that every node can do.")
 
 
+class ValidateSpec(Message):
+    """Sample images of a training job after a step, from its checkpoint. The server makes such a job when the
+    checkpoint is committed; nobody submits it."""
+
+    job: str = Field(description="The training job. The sheet is a result of it, too.")
+    step: int = Field(ge=1, description="Step of the checkpoint.")
+    checkpoint: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha256 of the checkpoint.")
+    training: TrainSpec = Field(description="Spec of the training job.")
+
+
 PRETRAIN_KIND = "pretrain"
 KINDS: Mapping[str, type[Message]] = MappingProxyType(
     {
@@ -68,7 +78,11 @@ KINDS: Mapping[str, type[Message]] = MappingProxyType(
 ORDER_KINDS = frozenset({GENERATE_KIND, GRID_KIND, PREPROCESS_KIND})
 """Kinds of which a job is an order of pictures."""
 CANARY_KIND = "canary"
-PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec})
+CHECKPOINT_ROLE = "checkpoint"
+"""The part that its training job's checkpoint plays in a validation."""
+VALIDATE_KIND = "validate"
+PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec, VALIDATE_KIND: ValidateSpec})
+"""Kinds of which only the server makes jobs."""
 OWN_KIND_PREFIX = "x-"
 
 
@@ -83,6 +97,8 @@ def model_key(kind: str, spec: Mapping[str, Any]) -> str:
     """Names the base model that a job needs, so that it can go to a node that holds it; empty for none."""
     if kind in ORDER_KINDS and kind != PREPROCESS_KIND:
         return _base_of_order(spec)
+    if kind == VALIDATE_KIND:
+        kind, spec = "train", spec["training"]
     if kind != "train":
         return ""
     parts = ("pretrained_model_name_or_path", "revision", "variant", "pretrained_vae_model_name_or_path")
@@ -127,8 +143,9 @@ def input_files(kind: str, spec: Mapping[str, Any]) -> Mapping[str, str]:
     """The sha256 of each file that a job reads besides its datasets, by the part that it plays."""
     if kind in ORDER_KINDS:
         return dict(uploaded_pictures(spec))
-    sha256 = spec.get("init_lora") if kind == "train" else None
-    return {"init_lora": sha256} if isinstance(sha256, str) else {}
+    role = {"train": "init_lora", VALIDATE_KIND: CHECKPOINT_ROLE}.get(kind)
+    sha256 = None if role is None else spec.get(role)
+    return {role: sha256} if role is not None and isinstance(sha256, str) else {}
 
 
 def step_artifacts(kind: str, spec: Mapping[str, Any]) -> frozenset[str]:
@@ -186,7 +203,7 @@ def shape_key_of(kind: str, spec: Mapping[str, Any]) -> str:
     `spec` is the stored one, in which every default is written down. 32 hexadecimal digits.
     """
     size = _picture_size(spec) if kind in ORDER_KINDS else {name: spec.get(name) for name in STEP_SIZE}
-    if spec.get("validation_steps"):
+    if spec.get("validation_steps") and spec.get("validation_by") != FLEET:
         size |= {name: spec.get(name) for name in ("validation_steps", "sample_prompts", "sample_steps")}
     if spec.get("validation_split"):
         size |= {name: spec.get(name) for name in ("validation_split", "validate_every_n_steps")}

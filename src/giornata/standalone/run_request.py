@@ -13,6 +13,7 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pipe import InputFile
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import output_name_of
+from giornata.protocol.training.results import FLEET
 from giornata.standalone.storage import PictureRecord, RunRecord
 
 LISTED = 10
@@ -48,6 +49,9 @@ def spec_faults(fields: Mapping[str, Any], *, own_classes: bool = False) -> list
     if fields.get("hub_token_secret") is not None:
         hint = "leave it out, and log in to the hub on this machine: hf auth login"
         faults.append(Fault(where="spec.hub_token_secret", message="there is no server that keeps it", hint=hint))
+    if fields.get("validation_by") == FLEET:
+        hint = "leave it out: this process draws"
+        faults.append(Fault(where="spec.validation_by", message="there is no fleet here", hint=hint))
     if fields.get("wandb_api_key_secret") is not None:
         hint = "leave it out, and set WANDB_API_KEY on this machine"
         faults.append(Fault(where="spec.wandb_api_key_secret", message="there is no server that keeps it", hint=hint))

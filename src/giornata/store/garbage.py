@@ -6,7 +6,9 @@ import sqlalchemy as sa
 
 from giornata.control.ports import user_store
 from giornata.control.ports.records import UploadRecord
+from giornata.domain.job import TERMINAL
 from giornata.domain.picture import PictureState, parts_of_key
+from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND
 from giornata.store.rows import Queries, columns, record_of
 from giornata.store.schema import (
     artifacts,
@@ -16,6 +18,7 @@ from giornata.store.schema import (
     dataset_items,
     idempotency,
     job_inputs,
+    jobs,
     models,
     pictures,
     uploads,
@@ -80,6 +83,13 @@ class Garbage(Queries, user_store.Garbage):
             .limit(limit)
         )
         return self._connection.execute(sa.delete(models).where(sa.tuple_(*names).in_(old))).rowcount
+
+    def forget_checkpoints(self, *, limit: int) -> int:
+        ended = sa.select(jobs.c.id).where(jobs.c.kind == VALIDATE_KIND, jobs.c.state.in_(sorted(TERMINAL)))
+        read = (job_inputs.c.role == CHECKPOINT_ROLE) & job_inputs.c.job_id.in_(ended)
+        some = sa.select(job_inputs.c.job_id).where(read).limit(limit)
+        done = (job_inputs.c.role == CHECKPOINT_ROLE) & job_inputs.c.job_id.in_(some)
+        return self._connection.execute(sa.delete(job_inputs).where(done)).rowcount
 
     def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
         columns_ = list(idempotency.primary_key.columns)

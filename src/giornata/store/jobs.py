@@ -12,6 +12,7 @@ from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
 from giornata.store import schema
 from giornata.store.claiming import (
+    FOR_ANYONE,
     QUEUED,
     ClaimPlan,
     ClaimQueryKey,
@@ -133,6 +134,12 @@ class Jobs(Queries, work_store.Jobs):
     def lock_of_attempts(self, attempt_ids: Sequence[str]) -> Mapping[str, JobRow]:
         found = self._connection.execute(_lock_of_attempts(self._dialect_name), {"wanted": list(attempt_ids)})
         return {row.id: _job(row) for row in found}
+
+    def lock_unbegun(self, kind: str, *, name_begins: str) -> Sequence[JobRow]:
+        named = (jobs.c.kind == kind, jobs.c.name.startswith(name_begins, autoescape=True))
+        query = sa.select(*_WHOLE).where(FOR_ANYONE, jobs.c.attempt_count == 0, *named)
+        query = query.with_for_update(key_share=True, skip_locked=True, of=jobs)
+        return [_job(row) for row in self._connection.execute(query)]
 
     def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
         target = next_state(job.state, event)

@@ -117,7 +117,7 @@ def test_the_next_lease_is_claimed_when_half_of_the_first_is_drawn(
     api.answers["claim"] = [granted, granted]
     drawing(max_pictures=4).run()
     first, second, *_ = api.bodies("claim")
-    assert (first["kinds"], first["max_pictures"]) == (["generate", "canary"], 4)
+    assert (first["kinds"], first["max_pictures"]) == (["generate", "validate", "canary"], 4)
     assert (second["kinds"], second["max_pictures"], second["wait_s"]) == (["generate"], 4, 0)
     assert (first["held_models"], second["held_models"]) == ([], ["0123"])
     assert drawn(api) == each_once(4)
@@ -157,7 +157,7 @@ def test_no_further_pictures_are_taken_when_their_time_is_over(api: FakeNodeApi,
 def test_no_pictures_are_asked_for_while_a_job_is_at_work(api: FakeNodeApi, drawing: NodeFactory) -> None:
     api.leases = [lease("x-count", spec={"steps": 5, "every": 5, "step_s": 0.1})]
     drawing(workloads={"x-count": (sys.executable, str(COUNT_ENGINE))}).run()
-    assert [len(body["kinds"]) for body in api.bodies("claim")] == [3, 3]
+    assert [len(body["kinds"]) for body in api.bodies("claim")] == [4, 4]
 
 
 def test_dropped_pictures_are_told_to_the_engine_and_not_missed(

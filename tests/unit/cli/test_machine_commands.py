@@ -80,8 +80,9 @@ def test_only_the_operator_sees_machines(served):
             verb("m-1")
 
 
-def test_nobody_submits_a_canary(served):
-    refused = served.call("POST", "/v1/jobs", served.keys.admin, json={"kind": "canary", "spec": {}})
+@pytest.mark.parametrize("kind", ["canary", "validate"])
+def test_nobody_submits_a_job_of_the_platforms_own(served, kind):
+    refused = served.call("POST", "/v1/jobs", served.keys.admin, json={"kind": kind, "spec": {}})
     assert refused.status_code == 400
     assert "platform's own kind" in refused.text
 

@@ -125,6 +125,12 @@ def test_the_key_of_a_tracker_comes_from_the_machine():
     assert "WANDB_API_KEY" in fault.hint
 
 
+def test_sample_images_by_a_fleet_are_refused():
+    drawn = {"sample_prompts": ["a dog"], "validation_steps": 5, "max_train_steps": 10}
+    (fault,) = spec_faults(FIELDS | drawn | {"validation_by": "fleet"})
+    assert (fault.where, fault.message) == ("spec.validation_by", "there is no fleet here")
+
+
 def test_epochs_are_turned_into_steps_before_the_engine_sees_them():
     items = tuple(item.model_copy(update={"repeats": 3}) for item in PICTURES.items)
     six = TrainingFolder(files=PICTURES.files, items=items, notes=())

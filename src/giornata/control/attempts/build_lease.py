@@ -13,7 +13,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, BlobRow, JobRow
 from giornata.control.storage.signed_urls import download
 from giornata.domain.attempt import renew_every_s
-from giornata.protocol.specs import input_files
+from giornata.protocol.specs import VALIDATE_KIND, input_files
 from giornata.protocol.uploads import Download
 from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 
@@ -52,7 +52,8 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
 
 def _secret(tx: Transaction, ctx: Context, job: JobRow, field: str) -> SecretStr | None:
     """Return the secret that the spec names. This is the only way by which a secret ever leaves the store."""
-    name = job.spec.get(field) if job.kind == "train" else None
+    spec = job.spec.get("training", {}) if job.kind == VALIDATE_KIND else job.spec
+    name = spec.get(field) if job.kind in {"train", VALIDATE_KIND} else None
     if not isinstance(name, str):
         return None
     return SecretStr(secret_value(tx, ctx, job.project_id, name, where=f"spec.{field}"))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from giornata.control.attempts.validations import join_to_training, order_validation
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, BlobRow, CheckpointRow, JobRow
@@ -39,7 +40,7 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
         elif commit.step in old:
             # It would go at once: later ones are in, and it may well have been here before them.
             return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
-        _accept(tx, job, attempt, commit, at_ms=now_ms)
+        _accept(tx, ctx, job, attempt, commit, at_ms=now_ms)
         # The new one is in: only now may older ones go, in this very transaction.
         if old:
             tx.checkpoints.delete(job.id, old)
@@ -93,7 +94,9 @@ def _note_difference(
     tx.events.add(job.id, job.project_id, EventType.NOTICE, attempt.number, data, at_ms)
 
 
-def _accept(tx: Transaction, job: JobRow, attempt: AttemptRow, commit: CommitCheckpoint, *, at_ms: int) -> None:
+def _accept(
+    tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, commit: CommitCheckpoint, *, at_ms: int
+) -> None:
     tx.checkpoints.put(
         job,
         step=commit.step,
@@ -102,7 +105,9 @@ def _accept(tx: Transaction, job: JobRow, attempt: AttemptRow, commit: CommitChe
         attempt_number=attempt.number,
         at_ms=at_ms,
     )
-    data = {"step": commit.step, "size_bytes": commit.size_bytes, "sha256": commit.sha256}
+    data: dict[str, Any] = {"step": commit.step, "size_bytes": commit.size_bytes, "sha256": commit.sha256}
+    if (validation := order_validation(tx, ctx, job, commit, at_ms=at_ms)) is not None:
+        data["validation"] = validation
     tx.events.add(job.id, job.project_id, EventType.CHECKPOINT_COMMITTED, attempt.number, data, at_ms)
     highest = max(attempt.committed_step, commit.step)
     if tx.attempts.update_live(attempt.id, committed_step=highest, last_step=max(attempt.last_step, highest)) is None:
@@ -135,6 +140,7 @@ def commit_artifact(ctx: Context, attempt_id: str, commit: CommitArtifact) -> Co
                 name=commit.name, attempt_id=attempt.id, sha256=commit.sha256, size_bytes=commit.size_bytes
             )
             tx.artifacts.put(job, row, media_type=commit.media_type, at_ms=now_ms)
+            join_to_training(tx, job, row, media_type=commit.media_type, at_ms=now_ms)
             data = {"name": commit.name, "size_bytes": commit.size_bytes, "sha256": commit.sha256}
             tx.events.add(job.id, job.project_id, EventType.ARTIFACT_COMMITTED, attempt.number, data, now_ms)
         return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=superfluous)

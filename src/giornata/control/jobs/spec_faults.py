@@ -36,7 +36,7 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
     """
     expected = spec_type(kind)
     if kind in PLATFORM_KINDS:
-        hint = "the server makes such a job when a machine is on probation"
+        hint = "the server itself makes jobs of this kind"
         return None, [Fault(where="kind", message=f"{kind} is the platform's own kind", hint=hint)]
     if expected is None:
         return None, [_unknown_kind(kind)]

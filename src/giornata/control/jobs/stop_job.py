@@ -5,6 +5,7 @@ from typing import Any
 
 from giornata.control.access.permissions import require_user
 from giornata.control.attempts.end_attempt import end_attempt
+from giornata.control.attempts.validations import cancel_validations
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job, read_job
@@ -44,6 +45,7 @@ def stop_job(
     if job.kind in ORDER_KINDS:
         # Nodes that draw some of them are told when they ask or report.
         tx.picture_orders.close_order(job.id)
+    cancel_validations(tx, ctx, job, at_ms=at_ms)
     attempt = tx.attempts.live_of_job(job.id)
     number = None
     if attempt is not None:

@@ -270,6 +270,9 @@ class Garbage(Protocol):
         """Forget models that orders named by a reference, that are not pinned, and that no order named since; return
         their number."""
 
+    def forget_checkpoints(self, *, limit: int) -> int:
+        """Let go of the checkpoints that validations read which have ended; return their number."""
+
     def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
         """Delete idempotency rows from before this instant; return their number."""
 

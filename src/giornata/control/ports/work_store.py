@@ -99,6 +99,10 @@ class Jobs(Protocol):
         They are locked in the order of their ids, so that two who want several do not wait for one another.
         """
 
+    def lock_unbegun(self, kind: str, *, name_begins: str) -> Sequence[JobRow]:
+        """Return the queued jobs of these names that no node has ever had, held until the transaction ends. Those
+        that somebody else holds are left out."""
+
     def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
         """Apply the transition table's row, and set more columns; returns the new state.
 

@@ -289,6 +289,8 @@ def _of_results(spec: TrainFields) -> Iterator[str]:
     if not prompts:
         names = ("sample_steps", "sample_guidance_scale", "validation_steps")
         yield from _unused(spec, *names, because="without sample_prompts")
+    if spec.validation_steps is None:
+        yield from _unused(spec, "validation_by", because="without validation_steps")
     if len(steps_with_sheets(spec.validation_steps, spec.max_train_steps)) > MOST_SHEETS:
         yield (
             f"validation_steps {spec.validation_steps} makes more than {MOST_SHEETS} sheets in {spec.max_train_steps}"

@@ -1,6 +1,7 @@
 """The results of a training job: checkpoints, files, sample images and curves."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
@@ -45,6 +46,7 @@ class ResultFields(Message):
     )
 
 
+FLEET = "fleet"
 MOST_PROMPTS = 8
 MOST_SHEETS = 100
 MOST_COLUMNS = 14
@@ -81,7 +83,14 @@ class SampleFields(Message):
         validation_alias=AliasChoices("validation_steps", "sample_every_n_steps"),
         description="Also draw the sample images after every this many steps, each time into a file of its own "
         "(NAME-samples-00000100.png), and at the end into one file of all steps "
-        "(NAME-samples-by-step.png). Training waits meanwhile, and the job shares no batch.",
+        "(NAME-samples-by-step.png). Training waits meanwhile, and the job shares no batch. With validation_by "
+        "fleet other nodes draw.",
+    )
+    validation_by: Literal["process", "fleet"] = Field(
+        "process",
+        description="What draws the sample images of validation_steps. process: the training process, which waits "
+        "meanwhile. fleet: another node, from a checkpoint of that step, while training goes on; there is no file of "
+        "all steps then, and a step whose drawing has not begun gives way to the next.",
     )
     sample_steps: int = Field(25, ge=1, le=50, description="Number of denoising steps of the sample images.")
     sample_guidance_scale: float | None = Field(
@@ -95,6 +104,13 @@ class SampleFields(Message):
 def steps_with_sheets(validation_steps: int | None, max_train_steps: int) -> range:
     """After which pictures are drawn while the job goes on. Not after the last: then all are drawn."""
     return range(0) if validation_steps is None else range(validation_steps, max_train_steps, validation_steps)
+
+
+def is_drawn_by_fleet(spec: Mapping[str, Any], step: int) -> bool:
+    """Return True when another node draws the sample images of this step of a training job, from its checkpoint."""
+    if spec.get("validation_by") != FLEET:
+        return False
+    return step in steps_with_sheets(spec.get("validation_steps"), spec["max_train_steps"])
 
 
 def steps_beside_each_other(validation_steps: int | None, max_train_steps: int) -> tuple[int, ...]:

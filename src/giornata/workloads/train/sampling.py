@@ -27,7 +27,7 @@ from giornata.diffusion.sampling.samples import (
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import by_step_file, samples_file, sheet_file
-from giornata.protocol.training.results import steps_beside_each_other, steps_with_sheets
+from giornata.protocol.training.results import FLEET, steps_beside_each_other, steps_with_sheets
 from giornata.workloads.interface import AgentRequest, Reporter, Stopped
 from giornata.workloads.train.faults import reason_of
 
@@ -46,7 +46,9 @@ Album = dict[int, torch.Tensor]
 
 
 def columns(spec: TrainSpec) -> tuple[int, ...]:
-    """Return the steps whose pictures are kept."""
+    """Return the steps whose pictures are kept: none when other nodes draw them."""
+    if spec.validation_by == FLEET:
+        return ()
     return steps_beside_each_other(spec.validation_steps, spec.max_train_steps)
 
 
@@ -142,8 +144,10 @@ class SampleRenderer:
         return by_step_sheet(beside, self.base, self.spec, cell_px=cell_px)
 
     def is_time(self, step: int) -> bool:
-        """Return True when pictures are wanted after this step, which is not the last."""
-        return step in steps_with_sheets(self.spec.validation_steps, self.spec.max_train_steps)
+        """Return True when this process draws pictures after this step, which is not the last."""
+        return self.spec.validation_by != FLEET and step in steps_with_sheets(
+            self.spec.validation_steps, self.spec.max_train_steps
+        )
 
     def after(self, step: int, result: Mapping[str, torch.Tensor]) -> AgentRequest:
         """Draw with `result` alone. Returns GO_ON, or another wish that came meanwhile: then nothing was drawn."""

@@ -12,6 +12,7 @@ from giornata.domain.attempt import checkpoint_interval_s
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.results import FLEET, steps_with_sheets
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.memory_budget import adapter_shapes
 
@@ -96,7 +97,7 @@ class CheckpointSchedule:
     lose."""
 
     def __init__(self, spec: TrainSpec, *, mtbi_s: float, max_at_risk_s: float, clock: Clock) -> None:
-        self._every, self._clock = spec.checkpointing_steps, clock
+        self._every, self._clock, self._spec = spec.checkpointing_steps, clock, spec
         self._mtbi_s, self._max_at_risk_s = mtbi_s, max_at_risk_s
         self._cost_s, self._last_s = FIRST_COST_S, clock()
         self._busy_s = 0.0
@@ -104,7 +105,7 @@ class CheckpointSchedule:
 
     def due(self, step: int) -> bool:
         """Return True when a checkpoint is due after this step; `step` counts those that are done."""
-        if self._hastened:
+        if self._hastened or self._drawn_elsewhere(step):
             return True
         if self._every != "auto":
             return step % self._every == 0
@@ -112,6 +113,11 @@ class CheckpointSchedule:
             cost_s=self._cost_s, mtbi_s=self._mtbi_s, max_at_risk_s=self._max_at_risk_s
         )
         return self._clock() - self._last_s >= max(interval_s, self._busy_s)
+
+    def _drawn_elsewhere(self, step: int) -> bool:
+        """Return True when another node draws the sample images of this step, from a checkpoint."""
+        spec = self._spec
+        return spec.validation_by == FLEET and step in steps_with_sheets(spec.validation_steps, spec.max_train_steps)
 
     def begun(self, cost_s: float) -> None:
         """Note that a checkpoint was begun just now, and held the steps up for `cost_s`."""

@@ -1,4 +1,4 @@
-"""The `train` kind: DreamBooth LoRA whose result does not show where it was interrupted."""
+"""The kinds `train`, DreamBooth LoRA whose result does not show where it was interrupted, and `validate`."""
 
 import gc
 import time
@@ -18,7 +18,7 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.joint import joint_key
 from giornata.protocol.pipe import Start
-from giornata.protocol.specs import TrainSpec, model_key
+from giornata.protocol.specs import VALIDATE_KIND, TrainSpec, ValidateSpec, model_key
 from giornata.protocol.training.base_model import BaseQuantization
 from giornata.workloads.interface import BatchSession, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import TrainingAttempt
@@ -30,6 +30,7 @@ from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.layout import places_within, sizes_in_a_place
 from giornata.workloads.train.memory_budget import BudgetOf, budget_of
 from giornata.workloads.train.step_metrics import Clock, peak_of
+from giornata.workloads.train.validating import Validation
 
 Loader = Callable[..., BaseModel]
 
@@ -74,10 +75,11 @@ class TrainWorkload:
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
         """Train, from the start or from `start.resume`, and hand over the files. See workloads.interface.Workload."""
+        if start.kind == VALIDATE_KIND:
+            return self._validate(start, reporter)
         spec = parse(start)
         with self._kept(), blamed():
-            reporter.phase("loading")
-            base = taught(self._warm(spec, start.hub_token, lambda: reporter.phase("loading")), spec)
+            base = self._taught(spec, start, reporter)
             return TrainingAttempt(
                 start=start,
                 spec=spec,
@@ -92,9 +94,29 @@ class TrainWorkload:
                 capturing=self._capturing,
             ).run()
 
+    def _validate(self, start: Start, reporter: Reporter) -> Outcome:
+        spec = parse_validation(start)
+        with self._kept(), blamed():
+            base = self._taught(spec.training, start, reporter)
+            return Validation(
+                start=start,
+                spec=spec,
+                base=base,
+                base_sha256=self._base_sha256,
+                reporter=reporter,
+                clock=self._clock,
+            ).run()
+
+    def _taught(self, spec: TrainSpec, start: Start, reporter: Reporter) -> BaseModel:
+        """Return the warm base with the job's new tokens."""
+        reporter.phase("loading")
+        return taught(self._warm(spec, start.hub_token, lambda: reporter.phase("loading")), spec)
+
     def joins(self, start: Start) -> str | None:
         """Return the attempt's key, see giornata.protocol.joint. None also for a wrong spec: its own attempt will say
         so."""
+        if start.kind == VALIDATE_KIND:
+            return None
         try:
             return joint_key(TrainSpec.model_validate(start.spec))
         except ValidationError:
@@ -221,10 +243,29 @@ def parse(start: Start) -> TrainSpec:
     try:
         spec = TrainSpec.model_validate(start.spec)
     except ValidationError as error:
-        faults = tuple(
-            Fault(where=".".join(["spec", *map(str, fault["loc"])]), message=fault["msg"]) for fault in error.errors()
-        )
-        raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults) from error
+        raise _bad_spec(error) from error
+    return _whole(spec, start)
+
+
+def parse_validation(start: Start) -> ValidateSpec:
+    """Parse and check the spec of a validation, as `parse` does that of a training job."""
+    try:
+        spec = ValidateSpec.model_validate(start.spec)
+    except ValidationError as error:
+        raise _bad_spec(error) from error
+    _whole(spec.training, start)
+    return spec
+
+
+def _bad_spec(error: ValidationError) -> WorkloadFailed:
+    faults = tuple(
+        Fault(where=".".join(["spec", *map(str, fault["loc"])]), message=fault["msg"]) for fault in error.errors()
+    )
+    return WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults)
+
+
+def _whole(spec: TrainSpec, start: Start) -> TrainSpec:
+    """Return the spec of a training job, if it has all that submission sets. Raises WorkloadFailed(BAD_SPEC)."""
     unset = []
     if spec.seed is None:
         unset.append(Fault(where="spec.seed", message="is not set", hint="submission draws and records one"))

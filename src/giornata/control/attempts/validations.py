@@ -1,0 +1,110 @@
+"""Validations: sample images of a training job after a step, drawn by any node from the checkpoint of that step.
+
+A validation is a job of its own, made in the transaction that commits the checkpoint. The checkpoint is a file that
+it reads, so that the bytes stay when the training job no longer keeps the checkpoint.
+"""
+
+from dataclasses import replace
+
+from giornata.control.context import Context
+from giornata.control.ports.records import JobRecord
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import ArtifactRow, JobRow
+from giornata.domain.job import JobEvent, JobState
+from giornata.domain.routing import next_turn
+from giornata.protocol.events import EventType
+from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND, model_key
+from giornata.protocol.training.results import FLEET, is_drawn_by_fleet
+from giornata.protocol.work import CommitCheckpoint
+
+PRIORITY = -101
+"""Behind every job that a user can submit."""
+WAITS_MS = 24 * 3_600_000
+"""A validation that no node has drawn by then expires."""
+
+
+def order_validation(
+    tx: Transaction, ctx: Context, job: JobRow, commit: CommitCheckpoint, *, at_ms: int
+) -> str | None:
+    """Queue the validation of this checkpoint, if its step is one; return the validation's id.
+
+    It replaces those of the same training job that no node has begun. The training job is held.
+    """
+    if job.kind != "train" or not is_drawn_by_fleet(job.spec, commit.step):
+        return None
+    new = _record(ctx, job, commit, at_ms=at_ms)
+    _cancel_unbegun(tx, ctx, job, by=new.id, at_ms=at_ms)
+    tx.submission.hold_project(job.project_id)
+    turn = next_turn(tx.submission.turns(job.project_id, kind=VALIDATE_KIND, priority=PRIORITY))
+    tx.submission.add_each([replace(new, turn=turn)])
+    tx.submission.add_input(new, CHECKPOINT_ROLE, commit.sha256)
+    data = {"kind": VALIDATE_KIND, "retry_of": None}
+    tx.events.add(new.id, new.project_id, EventType.JOB_SUBMITTED, None, data, at_ms)
+    return new.id
+
+
+def cancel_validations(tx: Transaction, ctx: Context, job: JobRow, *, at_ms: int) -> None:
+    """Cancel the validations of a training job that is stopped, but for those that a node has begun."""
+    if job.kind == "train" and job.spec.get("validation_by") == FLEET:
+        _cancel_unbegun(tx, ctx, job, by=job.id, at_ms=at_ms)
+
+
+def join_to_training(tx: Transaction, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
+    """Make the sheet of a validation a result of its training job as well."""
+    training = tx.jobs.get(job.spec["job"]) if job.kind == VALIDATE_KIND else None
+    if training is None:
+        return
+    tx.artifacts.put(training, artifact, media_type=media_type, at_ms=at_ms)
+    data = {
+        "name": artifact.name,
+        "size_bytes": artifact.size_bytes,
+        "sha256": artifact.sha256,
+        "validation": job.id,
+    }
+    tx.events.add(training.id, training.project_id, EventType.ARTIFACT_COMMITTED, None, data, at_ms)
+
+
+def _cancel_unbegun(tx: Transaction, ctx: Context, job: JobRow, *, by: str, at_ms: int) -> None:
+    for each in tx.jobs.lock_unbegun(VALIDATE_KIND, name_begins=_name(job, "")):
+        tx.jobs.change(each, JobEvent.CANCEL, ended_at_ms=at_ms)
+        ctx.durations.ended(each, JobState.CANCELED, at_ms=at_ms)
+        tx.events.add(each.id, each.project_id, EventType.JOB_CANCELED, None, {"by": by}, at_ms)
+
+
+def _name(job: JobRow, step: int | str) -> str:
+    """Return the name by which a checkpoint is named elsewhere too: `job_…@500`."""
+    return f"{job.id}@{step}"
+
+
+def _record(ctx: Context, job: JobRow, commit: CommitCheckpoint, *, at_ms: int) -> JobRecord:
+    spec = {"job": job.id, "step": commit.step, "checkpoint": commit.sha256, "training": dict(job.spec)}
+    return JobRecord(
+        id=ctx.names.new("job"),
+        project_id=job.project_id,
+        kind=VALIDATE_KIND,
+        name=_name(job, commit.step),
+        state=JobState.QUEUED,
+        spec=spec,
+        model_key=model_key(VALIDATE_KIND, spec),
+        joint_key=None,
+        shape_key="",
+        priority=PRIORITY,
+        interrupted=False,
+        labels={},
+        total_steps=None,
+        retry_of=None,
+        attempt_id=None,
+        step=0,
+        committed_step=0,
+        phase="",
+        error=None,
+        faults=[],
+        result={},
+        created_at_ms=at_ms,
+        started_at_ms=None,
+        ended_at_ms=None,
+        deadline_at_ms=at_ms + WAITS_MS,
+        budget_micro_usd=None,
+        reserved_micro_usd=0,
+        min_vram_bytes=job.min_vram_bytes,
+    )

@@ -1,0 +1,147 @@
+"""A validation, drawn from a checkpoint on another node, has the bytes that the training process draws."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
+
+from giornata.domain.errors import WorkloadFailed
+from giornata.domain.reasons import Reason
+from giornata.protocol.pipe import Start
+from giornata.protocol.specs import VALIDATE_KIND
+from giornata.workloads.interface import AgentRequest, Stopped
+from giornata.workloads.train.workload import TrainWorkload
+
+SHEET = "samples-00000002.png"
+FIELDS: dict[str, Any] = {
+    "sample_prompts": ("a photo of a sks toy", "a toy"),
+    "sample_steps": 1,
+    "validation_steps": 2,
+    "max_train_steps": 3,
+    "checkpointing_steps": 1000,
+}
+KINDS_OF_JOB = [
+    pytest.param(
+        {
+            "use_ema": True,
+            "ema_decay": 0.5,
+            "train_text_encoder_ti": True,
+            "instance_prompt": "a photo of TOK",
+            "text_encoder_lr": 1e-1,
+            "prediction_type": "v_prediction",
+            "rescale_betas_zero_snr": True,
+        },
+        id="an average, tokens, v-prediction",
+    ),
+    pytest.param(
+        {"use_dora": True, "train_text_encoder": True, "text_encoder_lr": 1e-2, "mixed_precision": "bf16"},
+        id="peft, bf16",
+        marks=pytest.mark.long,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A job, and what its training gives when it draws for itself, and when others draw."""
+
+    studio: Studio
+    in_process: RecordingReporter
+    by_fleet: RecordingReporter
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return trained(tiny_folder, tmp_path_factory.mktemp("plain"))
+
+
+def trained(folder: Path, root: Path, **changes: Any) -> Trained:
+    studio = Studio(root=root, spec=spec_for(folder, **FIELDS, **changes), inputs=draw_pictures(root / "in", 2))
+    by_fleet = studio.run(spec={**studio.spec, "validation_by": "fleet"})
+    return Trained(studio=studio, in_process=studio.run(), by_fleet=by_fleet)
+
+
+def validation_of(job: Trained, *, step: int = 2) -> Start:
+    """The start of the validation of a step, as another node gets it."""
+    studio = job.studio
+    checkpoint = input_file(studio.resume_point(job.by_fleet, step).path, role="checkpoint")
+    spec = {
+        "job": "jb_1",
+        "step": step,
+        "checkpoint": checkpoint.sha256,
+        "training": {**studio.spec, "validation_by": "fleet"},
+    }
+    return studio.start(spec=spec, inputs=(checkpoint,)).model_copy(update={"kind": VALIDATE_KIND})
+
+
+def test_a_sheet_from_the_checkpoint_has_the_bytes_of_the_training_process(plain: Trained) -> None:
+    elsewhere = RecordingReporter()
+    outcome = TrainWorkload(device="cpu").run(validation_of(plain), elsewhere)
+    assert elsewhere.artifacts == {SHEET: plain.in_process.artifacts[SHEET]}
+    assert (outcome.step, outcome.summary) == (2, {"job": "jb_1", "sheet": SHEET})
+
+
+@pytest.mark.parametrize("changes", KINDS_OF_JOB)
+def test_so_have_those_of_other_kinds_of_job(tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    job, elsewhere = trained(tiny_folder, tmp_path, **changes), RecordingReporter()
+    TrainWorkload(device="cpu").run(validation_of(job), elsewhere)
+    assert elsewhere.artifacts == {SHEET: job.in_process.artifacts[SHEET]}
+
+
+def test_a_job_whose_sheets_others_draw_writes_a_checkpoint_of_each_and_draws_none(plain: Trained) -> None:
+    assert sorted(plain.in_process.checkpoints) == [3]
+    assert sorted(plain.by_fleet.checkpoints) == [2, 3]
+    mine, others = plain.in_process.artifacts, plain.by_fleet.artifacts
+    assert mine.keys() - others.keys() == {SHEET, "samples-by-step.png"}
+    assert mine["samples.png"] == others["samples.png"]
+
+
+def test_a_node_that_trains_validates_with_the_same_base_and_trains_on_unchanged(plain: Trained) -> None:
+    studio, workload = plain.studio, TrainWorkload(device="cpu")
+    workload.run(validation_of(plain), RecordingReporter())
+    held = workload.held()
+    again = studio.run(workload=workload, spec={**studio.spec, "validation_by": "fleet"})
+    assert workload.held() == held
+    assert again.checkpoint_bytes == plain.by_fleet.checkpoint_bytes
+
+
+def test_a_validation_obeys_a_stop(plain: Trained) -> None:
+    reporter = RecordingReporter(wishes={0: AgentRequest.STOP})
+    with pytest.raises(Stopped):
+        TrainWorkload(device="cpu").run(validation_of(plain), reporter)
+    assert reporter.artifacts == {}
+
+
+def test_a_validation_goes_on_when_a_checkpoint_is_wished_for(plain: Trained) -> None:
+    reporter = RecordingReporter(wishes={0: AgentRequest.CHECKPOINT})
+    TrainWorkload(device="cpu").run(validation_of(plain), reporter)
+    assert (list(reporter.artifacts), reporter.checkpoints) == ([SHEET], {})
+
+
+def test_a_sheet_that_cannot_be_drawn_fails_the_attempt_for_another_machine_to_try(plain: Trained) -> None:
+    class Full(RecordingReporter):
+        def wish(self) -> AgentRequest:
+            raise MemoryError("out of memory")
+
+    reporter = Full()
+    with pytest.raises(WorkloadFailed, match=f"{SHEET} could not be drawn") as refusal:
+        TrainWorkload(device="cpu").run(validation_of(plain), reporter)
+    assert refusal.value.reason is Reason.CRASHED
+    assert reporter.notices == [("samples-not-drawn", {"message": "MemoryError: out of memory"})]
+
+
+def test_a_checkpoint_of_another_job_is_refused(plain: Trained) -> None:
+    start = validation_of(plain)
+    other = {**start.spec, "training": {**start.spec["training"], "seed": 77}}
+    with pytest.raises(WorkloadFailed, match="another spec: seed differ") as refusal:
+        TrainWorkload(device="cpu").run(start.model_copy(update={"spec": other}), RecordingReporter())
+    assert refusal.value.reason is Reason.BAD_SPEC
+
+
+def test_a_validation_without_its_checkpoint_is_refused(plain: Trained) -> None:
+    start = validation_of(plain).model_copy(update={"inputs": ()})
+    with pytest.raises(WorkloadFailed, match=r"spec\.checkpoint: is not among") as refusal:
+        TrainWorkload(device="cpu").run(start, RecordingReporter())
+    assert refusal.value.reason is Reason.BAD_DATA
