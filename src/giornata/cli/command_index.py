@@ -38,6 +38,7 @@ COMMANDS = (
     ),
     _section(
         "Pictures",
+        ("grid", "generation.grid", "Draw a picture of each combination of some values."),
         ("models", "operate.models", "Register model files that pictures are drawn with."),
     ),
     _section(
