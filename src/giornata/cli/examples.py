@@ -36,6 +36,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "giornata grid --file grid.toml -o ./grid",
         "giornata grid --retry JOB -o ./grid",
     ),
+    "bench images": (
+        "giornata bench images --count 60600 --prompts prompts.txt \\\n"
+        "    --model stabilityai/stable-diffusion-xl-base-1.0",
+        "giornata bench images --count 100 --prompts prompts.txt --model ./tiny --size 64x64 --steps 4",
+    ),
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),
     "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --limit 5 --json"),
