@@ -27,7 +27,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "    --model stabilityai/stable-diffusion-xl-base-1.0 -n 4 -o ./foxes",
         'giornata generate "a photo of sks dog" --model ./tiny --lora JOB:0.8 \\\n'
         "    --size 768x512 --steps 20 --scheduler 'DPM++ 2M Karras' --seed 7",
-        "giornata generate --prompts prompts.txt --model ./tiny --no-wait",
         "giornata generate --from-image ./fox.png --seed 8 -n 4 -o ./foxes",
     ),
     "grid": (

@@ -4,15 +4,21 @@ import csv
 import io
 import json
 import threading
+from pathlib import Path
 
 import pytest
 from PIL import Image
 from tests.fixtures.drawn_orders import DrawingNode
 
+from giornata.cli.generation.grid_cells import DrawnCell, DrawnGrid
 from giornata.cli.generation.grid_options import GridOptions, check_grid
+from giornata.cli.generation.grid_sheet import MOST_ROWS, sheet_plans
 from giornata.cli.jobs.order_options import OrderOptions, OrderTerms
 from giornata.diffusion.sampling.grid_sheet import draw_sheet
 from giornata.domain.errors import InvalidInput
+from giornata.domain.picture import PictureState
+from giornata.protocol.generation.grid import GridSpec, grid_cells
+from giornata.protocol.jobs import Job
 
 ASKED = ("grid", "a {who} in {where}", "--model", "some/model", "--size", "64x64", "--seed", "5")
 AXES = ("--axis", "who=fox,hare", "--axis", "where=[1, 2]")
@@ -162,3 +168,47 @@ def test_sheet_shows_the_state_of_a_cell_without_a_picture_and_a_broken_file(tmp
     drawn = [draw_sheet(plan | {"rows": [{"label": "a", "text": "b", "pictures": [cells[:n]]}]}) for n in (1, 2, 3)]
     assert len({sheet.tobytes() for sheet in drawn}) == 3 and len({sheet.size for sheet in drawn}) == 1
     assert (120, 90, 160) in {color for _, color in drawn[0].getcolors(10**6)}
+
+
+def drawn_grid(spec):
+    """A grid whose pictures are all drawn, without a server."""
+    cells = [
+        DrawnCell(
+            number=cell.number,
+            places=cell.places,
+            repeat=cell.repeat,
+            labels=cell.labels,
+            seed=5 + cell.repeat,
+            prompt="a",
+            state=PictureState.SUCCEEDED,
+            blocked=False,
+            error=None,
+            order="job_1",
+            picture=cell.number,
+            file=f"{cell.number}.png",
+        )
+        for cell in grid_cells(spec)
+    ]
+    return DrawnGrid(job=Job.model_construct(id="job_1", name="foxes"), retries=(), spec=spec, cells=tuple(cells))
+
+
+def test_large_grid_has_several_sheets_of_the_first_repeats():
+    axes = [{"slot": "n", "values": list(range(60))}, {"field": "guidance_scale", "values": [4, 7]}]
+    spec = GridSpec.model_validate({"prompt": "{n}", "model": "m", "axes": axes, "num_images_per_prompt": 9})
+    first, second = sheet_plans(drawn_grid(spec), lambda cell: Path(f"/{cell.file}"))
+    assert (len(first["rows"]), len(second["rows"])) == (MOST_ROWS, 60 - MOST_ROWS)
+    assert first["groups"][1] == {
+        "heading": "guidance_scale: 7",
+        "captions": ["seed 5", "seed 6", "seed 7", "seed 8"],
+    }
+    last = second["rows"][-1]
+    assert last["label"] == "59" and last["pictures"][1][0]["file"] == f"/{(59 * 2 + 1) * 9}.png"
+    assert "the first 4 of 9 repeats" in first["subtitle"]
+
+
+def test_rows_of_more_axes_name_the_values_of_each():
+    axes = [{"slot": name, "values": ["a", "b"]} for name in "xyz"]
+    spec = GridSpec.model_validate({"prompt": "{x} {y} {z}", "model": "m", "axes": axes})
+    (plan,) = sheet_plans(drawn_grid(spec), lambda cell: None)
+    assert [(row["label"], row["text"]) for row in plan["rows"]][1:3] == [("a", "x, y: b"), ("b", "x, y: a")]
+    assert plan["rows"][0]["pictures"] == [[{"state": "succeeded"}]] * 2

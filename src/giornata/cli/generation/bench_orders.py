@@ -32,7 +32,7 @@ class OrderPart:
 
     @property
     def pictures(self) -> int:
-        """The number of pictures."""
+        """The number of pictures of the part."""
         return len(self.prompts) * self.repeats
 
 

@@ -30,7 +30,7 @@ from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
 from giornata.cli.ui.text import count
 from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.job import JobState
+from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.generation.grid import GRID_KIND
 from giornata.protocol.jobs import Job
 
@@ -214,18 +214,20 @@ def _of_earlier(settings: Settings, word: str, out: Output, output: Path | None,
     with connect(settings) as client:
         job = client.get_job(find_job(client, word))
         found = read_grid(client, job)
-        followed = [] if again and output is None else [job, *found.retries]
+        orders = [job, *found.retries]
         if again:
             more = order_again(client, found)
             if more is None:
                 out.say(f"every cell of {job.id} has its picture")
             else:
                 out.say(f"{more.id} draws {count(more.total_steps or 0, 'cell')} again")
-                followed.append(more)
-        last = job
-        for each in followed:
-            last, _ = follow_order(client, client.get_job(each.id), out, output=output)
-        return _finish(client, last, job.id, out, output)
+                orders.append(more)
+        for each in orders:
+            if each.state not in TERMINAL:
+                job, _ = follow_order(client, client.get_job(each.id), out, output=output)
+            elif output is not None:
+                client.download_pictures(each.id, output)
+        return _finish(client, job, orders[0].id, out, output)
 
 
 def _finish(client: Client, last: Job, grid_id: str, out: Output, output: Path | None) -> int:

@@ -80,7 +80,7 @@ def _opened(file: str | None) -> Image.Image | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Run the command line with the path of the plans."""
     (plans,) = sys.argv[1:] if arguments is None else arguments
     for plan in json.loads(Path(plans).read_text()):
         draw_sheet(plan).save(plan["out"])
