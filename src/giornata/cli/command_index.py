@@ -39,6 +39,8 @@ COMMANDS = (
     ),
     _section(
         "Pictures",
+        ("grid", "generation.grid", "Draw a picture of each combination of some values."),
+        ("bench", "generation.bench", "Measure an installation with a published benchmark."),
         ("models", "operate.models", "Register model files that pictures are drawn with."),
     ),
     _section(

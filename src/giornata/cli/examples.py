@@ -27,7 +27,18 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "    --model stabilityai/stable-diffusion-xl-base-1.0 -n 4 -o ./foxes",
         'giornata generate "a photo of sks dog" --model ./tiny --lora JOB:0.8 \\\n'
         "    --size 768x512 --steps 20 --scheduler 'DPM++ 2M Karras' --seed 7",
-        "giornata generate --prompts prompts.txt --model ./tiny --no-wait",
+        "giornata generate --from-image ./fox.png --seed 8 -n 4 -o ./foxes",
+    ),
+    "grid": (
+        'giornata grid "a photo of a {who}" --axis who=doctor,nurse --axis guidance_scale=4,7 \\\n'
+        "    --model ./tiny -n 3 -o ./grid",
+        "giornata grid --file grid.toml -o ./grid",
+        "giornata grid --retry JOB -o ./grid",
+    ),
+    "bench images": (
+        "giornata bench images --count 60600 --prompts prompts.txt \\\n"
+        "    --model stabilityai/stable-diffusion-xl-base-1.0",
+        "giornata bench images --count 100 --prompts prompts.txt --model ./tiny --size 64x64 --steps 4",
     ),
     "preprocess": (
         "giornata preprocess photo.png --annotator canny -o ./edges",

@@ -1,11 +1,15 @@
 """`giornata generate`, `pictures`, `download` and `follow` for orders of pictures."""
 
 import threading
+from pathlib import Path
 
 import pytest
+from PIL import Image, PngImagePlugin
 from tests.fixtures.drawn_orders import DrawingNode, drawn_bytes
 
 from giornata.cli.jobs.order_options import OrderOptions, OrderTerms, check_order
+from giornata.protocol.generation.metadata import metadata_of
+from giornata.protocol.generation.picture import PictureParams
 
 ASKED = ("generate", "a red fox", "--model", "some/model", "--size", "64x64")
 
@@ -152,3 +156,40 @@ def test_pictures_are_listed_by_number(run, drawing):
     assert (
         "there are more" in some.output and len(run("pictures", order, "--limit", "2", "--json").json["items"]) == 2
     )
+
+
+def picture_file(path, text, *, name):
+    """A PNG with a text in it, as other programs write it."""
+    texts = PngImagePlugin.PngInfo()
+    texts.add_text(name, text)
+    Image.new("RGB", (8, 8)).save(path, pnginfo=texts)
+    return str(path)
+
+
+def test_picture_is_repeated_from_what_its_file_records_and_options_change_it(run, tmp_path):
+    params = PictureParams(
+        model={"name": "some/model", "sha256": "a" * 64}, prompt="a (fox:1.2)", width=64, height=72, seed=7
+    )
+    texts = metadata_of(params, made_with={})
+    ours = picture_file(tmp_path / "ours.png", texts["giornata"], name="giornata")
+    done = run("generate", "--from-image", ours, "--steps", "9", "-n", "2", "--no-wait", "--json")
+    assert done.status == 0, done.errors
+    spec = done.json["spec"]
+    told = [spec[name] for name in ("prompts", "seed", "height", "num_inference_steps", "num_images_per_prompt")]
+    assert told == [["a (fox:1.2)"], 7, 72, 9, 2] and spec["model"]["sha256"] == "a" * 64
+
+
+def test_picture_of_a1111_is_repeated_with_notes_of_what_differs(tmp_path):
+    text = "a fox\nNegative prompt: rain\nSteps: 12, Sampler: Euler a, CFG scale: 5, Seed: 3, Size: 64x72"
+    file = picture_file(tmp_path / "theirs.png", text, name="parameters")
+    order = check_order(OrderOptions(prompts=(), from_image=Path(file), model="m"), OrderTerms())
+    told = [order.spec[name] for name in ("prompts", "negative_prompt", "num_inference_steps", "width", "seed")]
+    assert told == [["a fox"], "rain", 12, 64, 3]
+    assert order.notes[0].endswith("by A1111's parameters") and "on its GPU" in order.notes[1]
+
+
+def test_file_without_settings_is_a_fault_of_its_option_alone(run, tmp_path):
+    plain = picture_file(tmp_path / "plain.png", "a text", name="Comment")
+    for file in (plain, str(tmp_path / "none.png")):
+        done = run("generate", "--from-image", file, "--no-wait")
+        assert done.status == 2 and done.errors.count("\n") == 2 and "--from-image" in done.errors, done.errors

@@ -34,6 +34,14 @@ def generate(
         Path | None,
         typer.Option("--prompts", metavar="FILE", help="File with a prompt on each line.", show_default=False),
     ] = None,
+    from_image: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Repeat the picture in this file, with the settings that it records. Other options change them.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Base model: a name, a hub id, or a folder.", show_default=False)
     ] = None,
@@ -119,6 +127,7 @@ def generate(
         asked = OrderOptions(
             prompts=prompts or (),
             prompts_file=prompts_file,
+            from_image=from_image,
             model=model,
             loras=loras,
             count=number,
@@ -132,6 +141,8 @@ def generate(
         )
         terms = OrderTerms(name=name, priority=priority, max_cost=max_cost, min_vram=min_vram)
         order = check_order(asked, terms, _output_faults(output, wait=wait, estimated=estimated))
+        for note in order.notes:
+            out.hint(note)
         with connect(settings) as client:
             if estimated:
                 found = client.estimate(order.spec, kind=GENERATE_KIND, priority=priority)

@@ -14,6 +14,7 @@ from giornata.cli.options import check_job_name
 from giornata.cli.ui.text import parse_size
 from giornata.control.jobs.spec_faults import parse_spec
 from giornata.domain.errors import Fault, InvalidInput, collecting
+from giornata.protocol.generation.metadata import PictureReading, picture_params_of
 from giornata.protocol.generation.request_fields import SpecFields, spec_fields
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec
 
@@ -31,6 +32,8 @@ OPTIONS = {
     "negative_prompt": "--negative",
 }
 """Fields of the spec, and the option that sets each."""
+FROM_IMAGE = "--from-image"
+MOST_IMAGE_BYTES = 100 * 2**20
 SIZE = re.compile(r"([0-9]{1,5})[x×]([0-9]{1,5})", re.ASCII)
 
 
@@ -40,6 +43,7 @@ class OrderOptions:
 
     prompts: Sequence[str]
     prompts_file: Path | None = None
+    from_image: Path | None = None
     model: str | None = None
     loras: Sequence[str] | None = None
     count: int | None = None
@@ -69,6 +73,8 @@ class CheckedOrder:
     fields: SpecFields
     terms: dict[str, Any]
     """Keyword arguments of `Client.submit` beside the spec."""
+    notes: tuple[str, ...] = ()
+    """What cannot be repeated of the picture that the order repeats."""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -79,8 +85,23 @@ class CheckedOrder:
 def check_order(asked: OrderOptions, terms: OrderTerms, others: Iterable[Fault] = ()) -> CheckedOrder:
     """Check an order. Raises InvalidInput with all faults of the spec and of the options, and `others`."""
     faults = list(others)
-    fields = _fields(asked, faults)
-    faults += [*fields.faults, *_as_options(_spec_faults(fields.spec))]
+    repeated: PictureReading | None = None
+    with collecting(faults):
+        repeated = _reading_of(asked.from_image)
+    fields = given_fields(asked, faults)
+    if repeated is not None:
+        fields = replace(fields, spec=spec_fields(repeated.fields).spec | fields.spec)
+    unread = asked.from_image is not None and repeated is None  # its fault is enough
+    faults += () if unread else as_options(_spec_faults(fields.spec))
+    submitted = submit_terms(terms, faults)
+    if faults:
+        raise InvalidInput(faults)
+    notes = () if repeated is None else (f"repeats {asked.from_image} by {repeated.source}", *repeated.notes)
+    return CheckedOrder(fields=fields, terms=submitted, notes=notes)
+
+
+def submit_terms(terms: OrderTerms, faults: list[Fault]) -> dict[str, Any]:
+    """Return keyword arguments of `Client.submit` beside the spec; what cannot be read is added to `faults`."""
     given: dict[str, Any] = {"name": terms.name, "priority": terms.priority}
     with collecting(faults):
         if terms.max_cost is not None:
@@ -90,9 +111,7 @@ def check_order(asked: OrderOptions, terms: OrderTerms, others: Iterable[Fault] 
             given["min_vram_bytes"] = parse_size(terms.min_vram, option="--min-vram")
     with collecting(faults):
         check_job_name(terms.name)
-    if faults:
-        raise InvalidInput(faults)
-    return CheckedOrder(fields=fields, terms=given)
+    return given
 
 
 @contextmanager
@@ -101,14 +120,14 @@ def in_options() -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        raise InvalidInput(_as_options(error.faults)) from None
+        raise InvalidInput(as_options(error.faults)) from None
 
 
-def _fields(asked: OrderOptions, faults: list[Fault]) -> SpecFields:
+def given_fields(asked: OrderOptions, faults: list[Fault]) -> SpecFields:
     """Return the fields that the options stand for; what cannot be read is added to `faults`."""
     lines, side_lengths, assigned = list[str](), dict[str, int](), dict[str, Any]()
     with collecting(faults):
-        lines = _lines(asked.prompts_file)
+        lines = [] if asked.prompts_file is None else prompt_lines(asked.prompts_file)
     with collecting(faults):
         side_lengths = _side_lengths(asked.size)
     with collecting(faults):
@@ -125,8 +144,27 @@ def _fields(asked: OrderOptions, faults: list[Fault]) -> SpecFields:
         "seed": asked.seed,
         "negative_prompt": asked.negative,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    return spec_fields(given | assigned)
+    fields = spec_fields({name: value for name, value in options.items() if value is not None} | assigned)
+    faults += fields.faults
+    return fields
+
+
+def _reading_of(file: Path | None) -> PictureReading | None:
+    """Return the settings that a picture's file records. Raises InvalidInput for a file that records none."""
+    if file is None:
+        return None
+    hint = "a PNG, JPEG or WebP file of Giornata or A1111, as it was saved"
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MOST_IMAGE_BYTES + 1)
+        if len(data) > MOST_IMAGE_BYTES:
+            raise ValueError(f"the file is larger than {MOST_IMAGE_BYTES // 2**20} MiB")
+        return picture_params_of(data)
+    except OSError as error:
+        said = error.strerror or "cannot be read"
+    except ValueError as error:
+        said = str(error)
+    raise InvalidInput([Fault(where=FROM_IMAGE, message=f"{file}: {said}", hint=hint)])
 
 
 def _side_lengths(size: str | None) -> dict[str, int]:
@@ -138,10 +176,8 @@ def _side_lengths(size: str | None) -> dict[str, int]:
     return {"width": int(found[1]), "height": int(found[2])}
 
 
-def _lines(file: Path | None) -> list[str]:
-    """The prompts of a file, one on each line; empty lines are left out. Raises InvalidInput."""
-    if file is None:
-        return []
+def prompt_lines(file: Path) -> list[str]:
+    """Return the prompts of a file, one on each line; empty lines are left out. Raises InvalidInput."""
     try:
         return [line.strip() for line in file.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -164,7 +200,8 @@ def _spec_faults(spec: dict[str, Any]) -> Iterable[Fault]:
     yield from (each for each in faults if each.where not in said)
 
 
-def _as_options(faults: Iterable[Fault]) -> list[Fault]:
+def as_options(faults: Iterable[Fault]) -> list[Fault]:
+    """Return the faults at the options that set the fields."""
     return [replace(fault, where=_option(fault.where)) for fault in faults]
 
 

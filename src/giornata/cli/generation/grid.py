@@ -1,0 +1,265 @@
+"""`giornata grid`: a picture of each combination of some values, as a labeled sheet and as tables."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from giornata.cli.generation.grid_cells import (
+    DrawnCell,
+    DrawnGrid,
+    cell_as_json,
+    cell_table,
+    cells_as_json,
+    order_again,
+    read_grid,
+    tally,
+)
+from giornata.cli.generation.grid_options import FILE, GridOptions, check_grid
+from giornata.cli.generation.grid_sheet import write_sheets
+from giornata.cli.jobs.download import folder_faults
+from giornata.cli.jobs.estimate import say_estimate
+from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.order_options import CheckedOrder, OrderOptions, OrderTerms, in_options
+from giornata.cli.jobs.order_progress import follow_order
+from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.settings import Settings
+from giornata.cli.settings.connection import connect
+from giornata.cli.settings.hints import giornata
+from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
+from giornata.cli.ui.text import count
+from giornata.client import Client
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.job import TERMINAL, JobState
+from giornata.protocol.generation.grid import GRID_KIND
+from giornata.protocol.jobs import Job
+
+TABLE, CELLS = "grid.csv", "grid.json"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command `grid` to `app`."""
+    app.command()(grid)
+
+
+def grid(
+    context: typer.Context,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="Prompt with slots such as {who}.", show_default=False)
+    ] = None,
+    axes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axis",
+            metavar="NAME=VALUE,VALUE",
+            help="A slot of the prompt, or a field of the spec, with its values: divided by commas, a list in JSON, "
+            "or @FILE with a value on each line. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            FILE,
+            "-f",
+            metavar="FILE",
+            help="The grid's spec as TOML, JSON or YAML. Options go before it.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Base model: a name, a hub id, or a folder.", show_default=False)
+    ] = None,
+    loras: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lora",
+            metavar="NAME[:WEIGHT]",
+            help="LoRA: the job that trained it, or a name. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option("--count", "-n", metavar="N", help="Pictures of each cell. Default: 1.", show_default=False),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(metavar="WIDTHxHEIGHT", help="Size in pixels. Default: 1024x1024.", show_default=False),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps. Default: 30.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of each cell's first picture. Default: a random one.", show_default=False)
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any field of the spec, as docs/reference/generation.md describes it. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the order. Default: its id.", show_default=False)] = None,
+    priority: Annotated[
+        int, typer.Option(metavar="N", min=-100, max=100, help="Priority, from -100 to 100. Higher goes first.")
+    ] = 0,
+    max_cost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD", help="Budget in US dollars. The order pauses when it is spent.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder for the pictures, the sheet and the tables.",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the pictures, or return when the order is placed.")
+    ] = True,
+    estimated: Annotated[
+        bool, typer.Option("--estimate", help="Estimate the time and the cost of the grid, and place nothing.")
+    ] = False,
+    show: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Write the sheet of a grid that was ordered before.", show_default=False),
+    ] = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Order the cells of this grid again that failed.", show_default=False),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw a picture of each combination of some values.
+
+    With -o DIR the command writes the pictures, a labeled sheet (grid.png), and the cells as grid.csv and grid.json.
+    All cells have the same seed. After Ctrl-C the order goes on: --show JOB comes back to it.
+    """
+    with reporting(as_json) as out:
+        pictures = OrderOptions(
+            prompts=() if prompt is None else (prompt,),
+            model=model,
+            loras=loras,
+            count=number,
+            size=size,
+            steps=steps,
+            seed=seed,
+            assignments=assignments or (),
+        )
+        asked = GridOptions(pictures=pictures, axes=axes or (), file=file)
+        terms = OrderTerms(name=name, priority=priority, max_cost=max_cost)
+        faults = folder_faults(output)
+        if show is not None or retry is not None:
+            faults += _misplaced(asked, show=show, retry=retry)
+            if faults:
+                raise InvalidInput(faults)
+            status = _of_earlier(settings_of(context), str(show or retry), out, output, again=retry is not None)
+        else:
+            if output is not None and (estimated or not wait):
+                hint = f"write the sheet later: {giornata('grid', '--show', 'JOB', '-o', 'DIR')}"
+                message = f"cannot be combined with {'--estimate' if estimated else '--no-wait'}"
+                faults.append(Fault(where="--output", message=message, hint=hint))
+            order = check_grid(asked, terms, faults)
+            status = _of_new(settings_of(context), order, out, output, wait=wait, estimated=estimated)
+    if status:
+        raise typer.Exit(status)
+
+
+def _misplaced(asked: GridOptions, *, show: str | None, retry: str | None) -> list[Fault]:
+    """Return a fault for each option of a new grid that is given with the option for an earlier one."""
+    option = "--show" if show is not None else "--retry"
+    pictures = asked.pictures
+    given = {
+        "--retry": show is not None and retry is not None,
+        "PROMPT": bool(pictures.prompts),
+        "--axis": bool(asked.axes),
+        FILE: asked.file is not None,
+        "--model": pictures.model is not None,
+        "--lora": bool(pictures.loras),
+        "--count": pictures.count is not None,
+        "--size": pictures.size is not None,
+        "--steps": pictures.steps is not None,
+        "--seed": pictures.seed is not None,
+        "--set": bool(pictures.assignments),
+    }
+    hint = "the grid that was ordered says what is drawn; leave it out"
+    found = [where for where, there in given.items() if there]
+    return [Fault(where=where, message=f"cannot be combined with {option}", hint=hint) for where in found]
+
+
+def _of_new(
+    settings: Settings, order: CheckedOrder, out: Output, output: Path | None, *, wait: bool, estimated: bool
+) -> int:
+    with connect(settings) as client:
+        with in_options():
+            if estimated:
+                say_estimate(client.estimate(order.spec, kind=GRID_KIND, priority=order.terms["priority"]), out)
+                return 0
+            job = client.submit(order.spec, kind=GRID_KIND, **order.terms)
+        out.say(f"{job.id} is in the queue: {count(job.total_steps or 0, 'picture')}, seed {job.spec['seed']}")
+        if wait:
+            return _finish(client, follow_order(client, job, out, output=output)[0], job.id, out, output)
+        out.hint(f"  sheet         {giornata('grid', '--show', job.id, '-o', 'grid')}")
+        out.result(job)
+        return 0
+
+
+def _of_earlier(settings: Settings, word: str, out: Output, output: Path | None, *, again: bool) -> int:
+    with connect(settings) as client:
+        job = client.get_job(find_job(client, word))
+        found = read_grid(client, job)
+        orders = [job, *found.retries]
+        if again:
+            more = order_again(client, found)
+            if more is None:
+                out.say(f"every cell of {job.id} has its picture")
+            else:
+                out.say(f"{more.id} draws {count(more.total_steps or 0, 'cell')} again")
+                orders.append(more)
+        for each in orders:
+            if each.state not in TERMINAL:
+                job, _ = follow_order(client, client.get_job(each.id), out, output=output)
+            elif output is not None:
+                client.download_pictures(each.id, output)
+        return _finish(client, job, orders[0].id, out, output)
+
+
+def _finish(client: Client, last: Job, grid_id: str, out: Output, output: Path | None) -> int:
+    """Write the sheet and the tables, say what came of the cells, and return the exit status."""
+    found = read_grid(client, client.get_job(grid_id))
+    files = [] if output is None else _write(found, output)
+    for file in files:
+        out.say(str(file))
+    said = ", ".join(f"{number} {word}" for word, number in tally(found.cells))
+    out.say(f"{count(len(found.cells), 'cell')}: {said}")
+    if found.not_drawn:
+        into = () if output is None else ("-o", str(output))
+        out.hint(f"  draw again    {giornata('grid', '--retry', grid_id, *into)}")
+    elif output is None:
+        out.hint(f"  sheet         {giornata('grid', '--show', grid_id, '-o', 'grid')}")
+    cells = [cell_as_json(cell) for cell in found.cells]
+    told = {"grid": grid_id, "retries": [each.id for each in found.retries], "cells": cells}
+    out.result(told | {"files": [str(file) for file in files]})
+    if last.state is JobState.PAUSED:
+        return EXIT_PAUSED
+    return EXIT_FAILED if found.not_drawn else 0
+
+
+def _write(grid: DrawnGrid, directory: Path) -> list[Path]:
+    """Write the sheets, the table and the JSON beside the pictures."""
+    directory.mkdir(parents=True, exist_ok=True)
+
+    def file_of(cell: DrawnCell) -> Path | None:
+        there = None if cell.file is None else directory / cell.file
+        return there if there is not None and there.is_file() else None
+
+    table, cells = directory / TABLE, directory / CELLS
+    table.write_text(cell_table(grid), encoding="utf-8")
+    cells.write_text(cells_as_json(grid), encoding="utf-8")
+    return [*write_sheets(grid, file_of, directory), table, cells]
