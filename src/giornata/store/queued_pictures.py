@@ -14,7 +14,7 @@ class IsQueued(sa.ColumnElement[bool]):
     inherit_cache = True
     type = sa.Boolean()
 
-    def self_group(self, against: Any = None) -> "IsQueued":
+    def self_group(self, against: Any = None) -> "IsQueued":  # noqa: ARG002
         """Return the condition as it is: SQLAlchemy would compare it with 1 for SQLite."""
         return self
 
