@@ -121,8 +121,8 @@ class LeaseResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettled:
-    """What became of the results of a live lease: the pictures whose results were stored, and all that the lease had
-    to draw before."""
+    """The outcome of a report for a live lease: the pictures whose results were stored, and all that the lease had to
+    draw before."""
 
     machine_id: str
     stored: frozenset[PictureKey]

@@ -14,8 +14,8 @@ OPEN_ORDER = "is_open"
 
 def _queue(name: str, *keys: str) -> Index:
     """Return an index of the queued pictures, by priority and turn behind these columns."""
-    where = {f"{dialect}_where": sa.text(condition) for dialect, condition in QUEUED_PICTURE.items()}
-    return Index(name, *keys, sa.text("priority DESC"), "turn", **where)
+    sqlite, postgresql = (sa.text(QUEUED_PICTURE[name]) for name in ("sqlite", "postgresql"))
+    return Index(name, *keys, sa.text("priority DESC"), "turn", sqlite_where=sqlite, postgresql_where=postgresql)
 
 
 picture_orders = Table(  # what an order of pictures has besides its row in jobs

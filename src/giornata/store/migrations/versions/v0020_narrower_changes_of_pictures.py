@@ -11,7 +11,11 @@ down_revision = "0019"
 branch_labels = None
 depends_on = None
 
-QUEUES = (("queue", []), ("queue_base", ["base_key"]), ("queue_batch", ["batch_key"]))
+QUEUES: tuple[tuple[str, list[str]], ...] = (
+    ("queue", []),
+    ("queue_base", ["base_key"]),
+    ("queue_batch", ["batch_key"]),
+)
 
 
 def upgrade() -> None:
