@@ -1,7 +1,8 @@
 """Pictures through HTTP, as leases of many and as a job for each: `python -m benchmarks.pictures`.
 
 Starts a real server process on a PostgreSQL of its own, fills the queue by SQL, and plays nodes without GPUs: claim,
-upload URLs, results that complete the lease. Object storage is a folder that nodes write into. Its parts, each alone by --part:
+upload URLs, results that complete the lease. Object storage is a folder that nodes write into. Its parts, each alone
+by --part:
 
 rates    a job per picture, and leases of 1, 4 and 16: pictures a second, write-ahead log and disk of a picture from
          its insertion to its end. Statements are counted by tests (tests/contract/store/test_picture_ceilings.py).
