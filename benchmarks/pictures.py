@@ -1,7 +1,8 @@
 """Pictures through HTTP, as leases of many and as a job for each: `python -m benchmarks.pictures`.
 
 Starts a real server process on a PostgreSQL of its own, fills the queue by SQL, and plays nodes without GPUs: claim,
-upload URLs, results, completion. Object storage is a folder that nodes write into. Its parts, each alone by --part:
+upload URLs, results that complete the lease. Object storage is a folder that nodes write into. Its parts, each alone
+by --part:
 
 rates    a job per picture, and leases of 1, 4 and 16: pictures a second, write-ahead log and disk of a picture from
          its insertion to its end. Statements are counted by tests (tests/contract/store/test_picture_ceilings.py).
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.rig.backlog import Queue
@@ -126,28 +127,37 @@ def _summary(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def depths(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
-    """The claim of 16 pictures at each depth; no picture is drawn."""
-    found: dict[str, list[list[float]]] = {}
-    for depth in options.depths:
-        data, url = home / f"depth-{depth}", own.new_database()
-        with server(data, url, lease_s=LEASE_S) as started:
-            drawing, queue = Drawing(started, data), PictureQueue(url)
-
-            def claim(wire: Wire, client: int, drawing: Drawing = drawing) -> None:
-                if drawing.claim_pictures(wire, client, 16) is None:
-                    raise RuntimeError("no picture was left")
-
-            for repetition in range(options.repetitions + 1):
+    """The claim of 16 pictures at each depth, by turns, so that other load meets all of them; no picture is drawn."""
+    found: dict[str, list[list[float]]] = {str(depth): [] for depth in options.depths}
+    with ExitStack() as servers:
+        queues = {depth: _queue_at(servers, own, home / f"depth-{depth}") for depth in options.depths}
+        for repetition in range(options.repetitions + 1):
+            for depth, (started, drawing, queue) in queues.items():
                 queue.fill_to(depth)
-                burst = run_clients(started, options.claims, options.clients, claim)
+                burst = run_clients(started, options.claims, options.clients, _claim(drawing))
                 if repetition:
-                    found.setdefault(str(depth), []).append(burst.latencies_s)
-            print(f"{depth:>10} queued: claim {latencies_ms([each for rep in found[str(depth)] for each in rep])} ms")
+                    found[str(depth)].append(burst.latencies_s)
+    for depth, bursts in found.items():
+        print(f"{depth:>10} queued: claim {latencies_ms([each for burst in bursts for each in burst])} ms")
     shallow, deep = found[str(options.depths[0])], found[str(options.depths[-1])]
     ratios = [percentile(over, 0.95) / percentile(under, 0.95) for over, under in zip(deep, shallow, strict=True)]
     print(f"p95 at {options.depths[-1]} over {options.depths[0]}: {spread_words(spread(ratios))}")
     claims = {depth: latencies_ms([each for rep in reps for each in rep]) for depth, reps in found.items()}
     return {"claim_ms": claims, "flatness": spread(ratios)}
+
+
+def _queue_at(servers: ExitStack, own: Postgres, data: Path) -> tuple[Server, Drawing, PictureQueue]:
+    url = own.new_database()
+    started = servers.enter_context(server(data, url, lease_s=LEASE_S))
+    return started, Drawing(started, data), PictureQueue(url)
+
+
+def _claim(drawing: Drawing):  # type: ignore[no-untyped-def]
+    def claim(wire: Wire, client: int) -> None:
+        if drawing.claim_pictures(wire, client, 16) is None:
+            raise RuntimeError("no picture was left")
+
+    return claim
 
 
 def beside(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:

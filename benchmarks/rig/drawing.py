@@ -53,10 +53,9 @@ class Drawing:
         uploads = self._call(wire, f"{path}/picture-uploads", {"pictures": done}, token)["uploads"]
         for upload in uploads:
             self._put(upload["url"], contents[upload["order_id"], upload["number"]])
-        reply = self._call(wire, f"{path}/pictures", {"drawn": done}, token)
-        if len(reply["accepted"]) != len(done):
+        reply = self._call(wire, f"{path}/pictures", {"drawn": done, "complete": True}, token)
+        if len(reply["accepted"]) != len(done) or not reply["ended"]:
             raise RuntimeError(f"of {len(done)} pictures {len(reply['accepted'])} were accepted")
-        self._call(wire, f"{path}/complete", {"step": 0}, token)
         return len(done)
 
     def draw_job(self, wire: Wire, client: int) -> None:

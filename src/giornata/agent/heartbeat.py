@@ -21,7 +21,8 @@ class HeartbeatThread:
 
     `snapshot` returns the body of a heartbeat. `ordered` is called when the server wants something else than to go
     on. `is_alive` tells whether the attempt's own loop still turns. A heartbeat is proof of work on the job: when the
-    loop hangs, the heartbeats end, and the lease with them.
+    loop hangs, the heartbeats end, and the lease with them. While `is_ending` says that a report is under way that
+    ends the lease, a refusal says nothing: the report's reply does.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class HeartbeatThread:
         ordered: Callable[[Order], None],
         monotonic_s: Monotonic,
         rng: random.Random,
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_ending = is_ending
         self._node, self._held, self._snapshot, self._is_alive = node, held, snapshot, is_alive
         self._ordered, self._monotonic_s, self._rng = ordered, monotonic_s, rng
         self._every_s = held.lease.renew_every_s
@@ -70,7 +73,8 @@ class HeartbeatThread:
             if error.retryable:
                 log.warning("heartbeat: %s", error)
                 return next(self._delays)
-            self._held.lose(f"the server refuses the heartbeat: {error}")
+            if not self._is_ending():
+                self._held.lose(f"the server refuses the heartbeat: {error}")
             return SOONEST_S
         self._delays = delays_s(self._rng, most_s=max(SOONEST_S, reply.renew_every_s))
         self._held.renewed(sent_at_s=sent_at_s, lease_s=reply.lease_s)

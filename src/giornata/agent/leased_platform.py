@@ -50,6 +50,7 @@ class LeasedPlatform:
             ordered=state.commands.receive,
             monotonic_s=now_s,
             rng=rng,
+            is_ending=self.is_ending,
         )
         self._fetching = Fetching(
             node=node,
@@ -81,6 +82,10 @@ class LeasedPlatform:
     def why_lost(self) -> str | None:
         """Return the reason why the lease is lost, or None."""
         return self._held.why_lost()
+
+    def is_ending(self) -> bool:
+        """Return True while a report is under way that may end the lease, and from then on if it did."""
+        return False
 
     def phase(self, message: PhaseMessage) -> None:
         """Beat soon when the phase is new."""

@@ -45,6 +45,7 @@ class PicturePlatform(LeasedPlatform):
         self._models = ExitStack()  # in use; the machine's store may evict them once it is closed
         self._lock = threading.Lock()
         self._left: set[PictureKey] = {(each.order_id, each.number) for each in lease.pictures}
+        self._to_come = set(self._left)  # not handed to the uploader yet
         state.progress.total_steps = len(self._left)
         self._note_left()
         self._uploader = PictureUploader(
@@ -54,7 +55,8 @@ class PicturePlatform(LeasedPlatform):
             post=state.events.put,
             on_dropped=self._drop,
             on_left=lambda left: self._drop(frozenset(self._left) - left),
-            no_more=lambda: not self._left,
+            on_completed=self._heartbeat.stop,
+            no_more=lambda: not self._to_come,
             monotonic_s=deps.monotonic_s,
             patience_s=deps.settings.transfer_patience_s,
         )
@@ -120,6 +122,12 @@ class PicturePlatform(LeasedPlatform):
         except ValidationError as error:
             said = f"what the engine says of picture {message.number} of {message.order_id} is no result: {error}"
             self._state.events.put(Undelivered(needed=True, reason=Reason.CRASHED, message=said))
+            return
+        with self._lock:
+            self._to_come.discard(key)
+            is_last = not self._to_come
+        if is_last:
+            self._uploader.hurry()
 
     def is_idle(self) -> bool:
         """Return True when every result has been reported. Asked only when the engine is done with the lease."""
@@ -137,7 +145,13 @@ class PicturePlatform(LeasedPlatform):
                 f"the engine said done and has not told of {len(self._left)} of {len(self._lease.pictures)} pictures"
             )
             outcome = AttemptFailed(Reason.CRASHED, said)
+        if self._uploader.has_completed:  # the server has the end already, with every picture
+            return outcome
         return super().report(outcome, tail=tail)
+
+    def is_ending(self) -> bool:
+        """Return True while the last report is under way, which ends the lease, and from then on if it did."""
+        return self._uploader.is_completing
 
     # ---- the pictures ----
 
@@ -146,6 +160,7 @@ class PicturePlatform(LeasedPlatform):
         with self._lock:
             undrawn = self._left & keys
             self._left -= keys
+            self._to_come -= keys
         self._note_left()
         if undrawn:
             self._state.events.put(PicturesDropped(pictures=tuple(sorted(undrawn))))

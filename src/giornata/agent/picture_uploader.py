@@ -16,7 +16,14 @@ from giornata.agent.uploader import TRIES, reason_of_delivery
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, QueuedTask, TaskQueue
 from giornata.domain.errors import BlobMismatch, BlobMissing, LeaseLost
-from giornata.protocol.pictures import DrawnPicture, FailedPicture, PictureId, PictureResults, PictureUploads
+from giornata.protocol.pictures import (
+    DrawnPicture,
+    FailedPicture,
+    PictureId,
+    PictureResults,
+    PictureResultsReply,
+    PictureUploads,
+)
 from giornata.protocol.uploads import SignedUrl, UploadTicket
 
 log = logging.getLogger(__name__)
@@ -49,8 +56,8 @@ class PictureUploader:
     """Uploads and reports the pictures of one lease.
 
     `on_dropped` gets pictures that nobody wants any more, and `on_left` all that the lease still has to draw.
-    `no_more` tells that no further picture comes, so that a report need not wait. Several threads may call these
-    methods.
+    `no_more` tells that no further picture comes: a report need not wait then, and the last one completes the lease,
+    which `on_completed` is told. Several threads may call these methods.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class PictureUploader:
         post: Callable[[Event], None],
         on_dropped: Callable[[frozenset[PictureKey]], None],
         on_left: Callable[[frozenset[PictureKey]], None],
+        on_completed: Callable[[], None],
         no_more: Callable[[], bool],
         monotonic_s: Monotonic,
         patience_s: float,
@@ -69,10 +77,15 @@ class PictureUploader:
     ) -> None:
         self._node, self._calls, self._storage, self._post = node, calls, storage, post
         self._on_dropped, self._on_left, self._no_more = on_dropped, on_left, no_more
+        self._on_completed = on_completed
         self._monotonic_s, self._patience_s, self._report_after_s = monotonic_s, patience_s, report_after_s
         self._changed = threading.Condition()
         self._waiting: list[PictureResult] = []
-        self._in_hurry = False
+        self._in_hurry, self._has_failed = False, False
+        self.is_completing = False
+        """A report is under way that completes the lease, or has done so."""
+        self.has_completed = False
+        """The server has completed the lease with the last report."""
         self._queue = TaskQueue("pictures")
         self.start, self.is_idle = self._queue.start, self._queue.is_idle
 
@@ -114,6 +127,7 @@ class PictureUploader:
         if isinstance(error, LeaseLost):
             log.info("pictures are not delivered: %s", error)
         elif error is not None:
+            self._has_failed = True
             log.warning("pictures could not be delivered: %s", error)
             message = f"pictures could not be delivered: {type(error).__name__}: {error}"
             self._post(Undelivered(needed=True, reason=reason_of_delivery(error), message=message))
@@ -146,7 +160,7 @@ class PictureUploader:
                 if each.path is not None and each.key in tickets
             }
             while running or ready:
-                again += self._report(ready)
+                again += self._report(ready, is_last=not running and not again and not errors)
                 finished, _ = wait(running, timeout=self._report_after_s)
                 ready = []
                 for future in finished:
@@ -200,8 +214,10 @@ class PictureUploader:
         if self._queue.is_stopped:
             raise LeaseLost("the attempt has ended")
 
-    def _report(self, results: Sequence[PictureResult]) -> list[PictureResult]:
+    def _report(self, results: Sequence[PictureResult], *, is_last: bool = False) -> list[PictureResult]:
         """Report results, and return drawn pictures that the server neither accepts nor drops.
+
+        The report completes the lease when `is_last` of what was taken, and nothing else comes.
 
         The server refuses a whole report for one picture whose bytes storage does not have. The halves of the report
         then tell which picture that is.
@@ -211,9 +227,10 @@ class PictureUploader:
         report = PictureResults(
             drawn=tuple(each.said for each in results if isinstance(each.said, DrawnPicture)),
             failed=tuple(each.said for each in results if isinstance(each.said, FailedPicture)),
+            complete=is_last and self._is_all(),
         )
         try:
-            reply = self._calls.persist(lambda lease: self._node.report_pictures(lease, report))
+            reply = self._send(report)
         except (BlobMismatch, BlobMissing):
             if len(results) == 1:
                 return list(results)
@@ -226,6 +243,22 @@ class PictureUploader:
         again = [each for each in results if each.path is not None and each.key not in settled]
         _delete_files([each for each in results if each not in again])
         return again
+
+    def _is_all(self) -> bool:
+        """Return True when no picture waits or comes, and none was left behind."""
+        with self._changed:
+            return self._no_more() and not self._waiting and not self._has_failed
+
+    def _send(self, report: PictureResults) -> PictureResultsReply:
+        self.is_completing = report.complete
+        try:
+            reply = self._calls.persist(lambda lease: self._node.report_pictures(lease, report))
+            self.has_completed = reply.ended
+        finally:
+            self.is_completing = self.has_completed
+        if self.has_completed:
+            self._on_completed()
+        return reply
 
     def _drop(self, keys: Iterable[PictureKey]) -> None:
         if dropped := frozenset(keys):

@@ -37,6 +37,7 @@ from giornata.control.access.install import read_signing_key
 from giornata.control.attempts.claim import claim_each
 from giornata.control.attempts.complete import complete_each
 from giornata.control.attempts.heartbeat import heartbeat_each
+from giornata.control.attempts.record_pictures import record_each
 from giornata.control.context import Context
 from giornata.control.jobs.submit import JobRequest, submit_each
 from giornata.control.loops import LoopStatus
@@ -112,6 +113,7 @@ def create_app(
     )
     app.state.beats = RequestBatcher(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
     app.state.completions = RequestBatcher(partial(complete_each, ctx), key=lambda done: done.attempt_id)
+    app.state.picture_results = RequestBatcher(partial(record_each, ctx), key=lambda report: report.attempt_id)
     app.state.submissions = RequestBatcher(partial(submit_each, ctx), key=_idempotency)
     app.state.lists = Lists(threads=settings.list_threads)
     app.state.streams = ConnectionQuota("streams", most=settings.streams_per_key)

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Query, Request, status
+from starlette.concurrency import run_in_threadpool
 
 from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
 from giornata.api.lists import LARGEST_ID, UploadId
@@ -14,7 +15,7 @@ from giornata.control.attempts import claim, commit, complete, heartbeat, known_
 from giornata.control.attempts import reject_checkpoint as rejecting_checkpoint
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.pictures import picture_uploads, results
+from giornata.control.pictures import picture_report, picture_uploads
 from giornata.control.storage import uploads
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.pictures import PictureResults, PictureResultsReply, PictureUploads, PictureUploadUrls
@@ -186,9 +187,12 @@ def request_picture_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[PictureUpl
 
 
 @attempts.post("/pictures", responses=ATTEMPT)
-def report_pictures(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[PictureResults]) -> PictureResultsReply:
+async def report_pictures(
+    *, request: Request, ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[PictureResults]
+) -> PictureResultsReply:
     """Make uploaded pictures results of their orders, and take back those that failed. May be repeated."""
-    reply = results.record_results(ctx, attempt_id, body)
+    report = await run_in_threadpool(picture_report.checked, ctx, attempt_id, body)
+    reply: PictureResultsReply = await request.app.state.picture_results.ask(report)
     if body.failed:
         wakeup.notify()
     return reply

@@ -4,12 +4,12 @@ Nothing here is ever the truth: each thing is bounded in age or never changes, a
 """
 
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from giornata.control.caller import Caller
-from giornata.control.ports.picture_store import OrderSpec
+from giornata.control.ports.picture_store import OrderSpec, PictureKey
 from giornata.domain.budget import Spent
 from giornata.domain.errors import Unavailable
 from giornata.domain.stragglers import Trail
@@ -17,6 +17,7 @@ from giornata.domain.stragglers import Trail
 MOST_CALLERS = 4096
 MOST_MEASURED_JOBS = 4096
 MOST_ORDERS = 4096
+MOST_LEASES = 4096
 READERS = 2
 FETCHES = 4
 
@@ -85,6 +86,7 @@ class ProcessCache:
         self._order_specs: dict[str, OrderSpec] = {}
         self._begun_orders: set[str] = set()
         self._settled_orders: dict[str, int] = {}
+        self._leases: dict[str, tuple[Mapping[PictureKey, str], int]] = {}
         # How far each live attempt was when, by its id. Only the loop `stragglers` reads and writes them.
         self.trails: dict[str, Trail] = {}
 
@@ -160,6 +162,22 @@ class ProcessCache:
             if len(self._order_specs) >= MOST_ORDERS:
                 self._order_specs.clear()
             self._order_specs[spec.id] = spec
+
+    def pictures_of_lease(self, attempt_id: str, *, at_ms: int) -> Mapping[PictureKey, str] | None:
+        """Return the projects of the pictures that a lease of this process got a moment ago; None for others."""
+        found = self._leases.get(attempt_id)
+        return found[0] if found is not None and at_ms < found[1] else None
+
+    def remember_lease(self, attempt_id: str, projects: Mapping[PictureKey, str], *, until_ms: int) -> None:
+        """Remember the projects of the pictures that a lease has, until it would run out."""
+        with self._lock:
+            if len(self._leases) >= MOST_LEASES:
+                self._leases.clear()
+            self._leases[attempt_id] = projects, until_ms
+
+    def forget_lease(self, attempt_id: str) -> None:
+        """Forget a lease that has ended."""
+        self._leases.pop(attempt_id, None)
 
     def begins(self, order_id: str) -> bool:
         """Return True when this process has not been asked about this order's begin before."""

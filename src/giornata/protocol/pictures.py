@@ -105,14 +105,17 @@ class PictureResults(Message):
 
     drawn: tuple[DrawnPicture, ...] = Field((), max_length=MOST_PICTURES)
     failed: tuple[FailedPicture, ...] = Field((), max_length=MOST_PICTURES)
+    complete: bool = False  # no further picture comes: the report also completes the lease, as `POST …/complete` does
 
 
 class PictureResultsReply(Reply):
     """`accepted`: results that stand now. `dropped`: pictures of this lease that nobody wants any more.
 
     `left`: pictures that the lease still has to draw; the node draws no other. None: the server does not say.
+    `ended`: the report has completed the lease, which needs no `POST …/complete` any more.
     """
 
     accepted: tuple[PictureId, ...] = ()
     dropped: tuple[PictureId, ...] = ()
     left: tuple[PictureId, ...] | None = None
+    ended: bool = False

@@ -9,23 +9,22 @@ import sqlalchemy as sa
 from giornata.control.ports import picture_store
 from giornata.control.ports.picture_store import (
     LeaseBill,
+    LeaseResults,
+    LeaseSettled,
     PictureKey,
-    PictureOutcome,
     PictureRow,
     PicturesWanted,
 )
 from giornata.control.ports.work_rows import AttemptRow
-from giornata.domain.job import JobState
 from giornata.domain.picture import PictureState
-from giornata.store.ledger import amount_micro_usd
 from giornata.store.picture_claiming import first_statement, picture_query, take_statement
+from giornata.store.picture_lease_ends import FREE, LEASED, extend_statement, give_back_statement
 from giornata.store.picture_orders import COLUMNS, picture_of
 from giornata.store.picture_results import settle_in_one, settle_step_by_step
-from giornata.store.rows import ROWS, Queries, among, insert_for, insert_rows, row_list, types_of
-from giornata.store.schema import attempts, jobs, ledger, picture_failures, picture_orders, pictures
+from giornata.store.rows import ROWS, Queries, insert_for, insert_rows, row_list, types_of
+from giornata.store.schema import attempts, ledger, picture_failures, picture_orders, pictures
 
 _LEASE = sa.bindparam("wanted", type_=sa.String())
-LEASED = pictures.c.state == PictureState.LEASED
 STILL_TO_DRAW = sa.and_(pictures.c.lease == _LEASE, LEASED)
 # Made once: building a statement costs more than running it.
 _OF_LEASE = sa.select(*COLUMNS).where(STILL_TO_DRAW).order_by(pictures.c.order_id, pictures.c.number)
@@ -42,11 +41,6 @@ _ORDERS_OF_LEASE = (
     .order_by(picture_orders.c.order_id)
     .with_for_update()
 )
-_PAUSED = sa.exists().where(jobs.c.id == pictures.c.order_id, jobs.c.state == JobState.PAUSED)
-_FREE: dict[str, Any] = {
-    "state": sa.case((_PAUSED, PictureState.PAUSED), else_=PictureState.QUEUED),
-    "lease": None,
-}
 _OF_KEY = (pictures.c.order_id == sa.bindparam("of_order"), pictures.c.number == sa.bindparam("of_number"))
 _NEXT_PLACE = (
     sa.update(picture_orders)
@@ -101,7 +95,7 @@ class PictureLeases(Queries, picture_store.PictureLeases):
     def extend_bills(self, attempt_ids: Sequence[str], *, to_ms: int) -> None:
         if attempt_ids:
             values = {"wanted": list(attempt_ids), "until": to_ms}
-            self._connection.execute(_extend(self._dialect_name), values)
+            self._connection.execute(extend_statement(self._dialect_name), values)
 
     def lock_orders(self, attempt_id: str) -> list[str]:
         return list(self._connection.scalars(_ORDERS_OF_LEASE, {"wanted": attempt_id}))
@@ -113,9 +107,9 @@ class PictureLeases(Queries, picture_store.PictureLeases):
         rows = self._connection.execute(_OF_LIVE_LEASE, {"wanted": attempt_id}).all()
         return [picture_of(row) for row in rows if row.order_id is not None] if rows else None
 
-    def settle(self, attempt_id: str, outcomes: Sequence[PictureOutcome]) -> list[PictureKey] | None:
+    def settle_each(self, given: Sequence[LeaseResults], *, at_ms: int) -> Mapping[str, LeaseSettled]:
         how = settle_in_one if self._dialect_name == "postgresql" else settle_step_by_step
-        return how(self._connection, attempt_id, outcomes)
+        return how(self._connection, given, at_ms=at_ms)
 
     def standing(self, attempt_id: str, keys: Sequence[PictureKey]) -> Mapping[PictureKey, str | None]:
         statement = _standing(self._dialect_name)
@@ -139,7 +133,8 @@ class PictureLeases(Queries, picture_store.PictureLeases):
         return [picture_of(row) for row in self._connection.execute(statement, values)]
 
     def give_back_rest(self, attempt_ids: Sequence[str]) -> int:
-        return self._connection.execute(_give_back_rest(self._dialect_name), {"leases": list(attempt_ids)}).rowcount
+        values = {"leases": list(attempt_ids)}
+        return self._connection.execute(give_back_statement(self._dialect_name), values).rowcount
 
     def note_failures(
         self, keys: Sequence[PictureKey], *, machine_id: str, at_ms: int, tries: int, min_vram_bytes: int = 0
@@ -175,18 +170,6 @@ def _begin_in_one(names: tuple[str, ...]) -> sa.Insert:
     return insert.add_cte(attempt.inline().cte("into_attempts"))
 
 
-@functools.cache
-def _extend(dialect_name: str) -> sa.Update:
-    """A lease has a row for each order, and all of them grow together: a lease that fell silent never comes back."""
-    until = sa.bindparam("until", type_=sa.BigInteger)
-    billed_ms = until - ledger.c.from_ms
-    return (
-        sa.update(ledger)
-        .where(among(dialect_name, ledger.c.attempt_id, "wanted"), ledger.c.to_ms < until)
-        .values(to_ms=until, amount_micro_usd=amount_micro_usd(ledger.c.price_micro_usd_per_hour, billed_ms))
-    )
-
-
 def _given(dialect_name: str) -> Any:
     return row_list(dialect_name, types_of(pictures, "order_id", "number"))
 
@@ -205,7 +188,7 @@ def _standing(dialect_name: str) -> sa.Select[Any]:
 
 @functools.cache
 def _give_back(dialect_name: str, *, some: bool, bounded: bool, fruitless: bool) -> Any:
-    values = dict(_FREE)
+    values = dict(FREE)
     if bounded:
         values["together"] = sa.bindparam("bound", type_=sa.SmallInteger())
     if fruitless:
@@ -214,11 +197,6 @@ def _give_back(dialect_name: str, *, some: bool, bounded: bool, fruitless: bool)
     if some:
         statement = statement.where(_same(_given(dialect_name)))
     return statement.values(values).returning(*COLUMNS)
-
-
-@functools.cache
-def _give_back_rest(dialect_name: str) -> sa.Update:
-    return sa.update(pictures).where(among(dialect_name, pictures.c.lease, "leases"), LEASED).values(_FREE)
 
 
 @functools.cache

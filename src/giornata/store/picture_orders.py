@@ -15,11 +15,11 @@ from giornata.domain.job import JobState
 from giornata.domain.picture import OPEN, PICTURES_LIKE_A_JOB, PictureState
 from giornata.domain.routing import PictureTurns
 from giornata.protocol.pictures import PictureFlag
+from giornata.store.queued_pictures import IsQueued
 from giornata.store.rows import Queries, among, insert_rows, record_of
 from giornata.store.schema import jobs, picture_failures, picture_orders, pictures
 
-# A constant in the text, because a planner cannot prove that a parameter matches a partial index.
-QUEUED = pictures.c.state == sa.literal_column("'queued'")
+QUEUED = IsQueued()
 COLUMNS = tuple(pictures.c[field.name] for field in fields(PictureRow))
 ROWS_AT_ONCE = 1000
 _NAMES = tuple(column.name for column in COLUMNS)

@@ -3,59 +3,96 @@
 Each result gets a place in its order. The order's row is held until the transaction ends, so that places are
 committed in their order: who has read up to a place has missed nothing before it.
 
-On PostgreSQL all of it is one statement. SQLite changes one table in a statement, and has one writer as it is.
+On PostgreSQL all of it is one statement, for several leases and with their ends. SQLite changes one table in a
+statement, and has one writer as it is.
 """
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.picture_store import PictureKey, PictureOutcome
-from giornata.domain.picture import PictureState
-from giornata.store.rows import ROWS, row_list, types_of
-from giornata.store.schema import attempts, picture_orders, pictures
+from giornata.control.ports.picture_store import LeaseResults, LeaseSettled, PictureKey
+from giornata.store.picture_lease_ends import (
+    BILLED,
+    FREE,
+    IS_BEHIND,
+    LEASED,
+    extend_statement,
+    give_back_statement,
+    succeeded,
+)
+from giornata.store.rows import ROWS, among, row_list, types_of
+from giornata.store.schema import attempts, jobs, ledger, picture_orders, pictures
 
-_GIVEN = ("order_id", "number", "state", "sha256", "size_bytes", "flags", "error", "place")
+_GIVEN = ("lease", "order_id", "number", "state", "sha256", "size_bytes", "flags", "error", "place")
 _RESULT = ("state", "sha256", "size_bytes", "flags", "error")
-_LEASE = sa.bindparam("wanted", type_=sa.String())
-_LEASED = pictures.c.state == PictureState.LEASED
-_LIVE = sa.select(attempts.c.id).where(attempts.c.id == _LEASE, attempts.c.ended_at_ms.is_(None))
 
 
 def settle_in_one(
-    connection: sa.Connection, attempt_id: str, outcomes: Sequence[PictureOutcome]
-) -> list[PictureKey] | None:
-    """Store the outcomes in one statement; see `giornata.control.ports.picture_store.PictureLeases`."""
-    rows = _rows_of(outcomes)
-    found = connection.execute(_statement(), {"wanted": attempt_id, ROWS: rows}).all()
-    if not found:
-        return None
-    return [PictureKey(row.order_id, row.number) for row in found if row.order_id is not None]
+    connection: sa.Connection, given: Sequence[LeaseResults], *, at_ms: int
+) -> Mapping[str, LeaseSettled]:
+    """Store the results in one statement; see `giornata.control.ports.picture_store.PictureLeases.settle_each`."""
+    ending = [each.attempt_id for each in given if each.ends]
+    values = {"leases": [each.attempt_id for each in given], ROWS: _rows_of(given)}
+    values |= {"ending": ending, "until": at_ms} if ending else {}
+    machines: dict[str, str] = {}
+    stored, had = defaultdict(set), defaultdict(list)
+    for lease, machine_id, order_id, number, is_stored in connection.execute(_statement(ends=bool(ending)), values):
+        machines[lease] = machine_id
+        if order_id is not None:
+            key = PictureKey(order_id, number)
+            stored[lease].add(key) if is_stored else had[lease].append(key)
+    return {
+        lease: LeaseSettled(machine_id=machine_id, stored=frozenset(stored[lease]), had=tuple(sorted(had[lease])))
+        for lease, machine_id in machines.items()
+    }
 
 
 def settle_step_by_step(
-    connection: sa.Connection, attempt_id: str, outcomes: Sequence[PictureOutcome]
-) -> list[PictureKey] | None:
-    """Store the outcomes in a statement for each step, and a few for each order."""
-    if connection.execute(_LIVE, {"wanted": attempt_id}).first() is None:
+    connection: sa.Connection, given: Sequence[LeaseResults], *, at_ms: int
+) -> Mapping[str, LeaseSettled]:
+    """Store the results in a statement for each step of each lease."""
+    settled = {each.attempt_id: _settle(connection, each) for each in given}
+    ending = [each.attempt_id for each in given if each.ends and settled[each.attempt_id] is not None]
+    if ending:
+        connection.execute(_END, {"leases": ending, "until": at_ms})
+        connection.execute(extend_statement("sqlite"), {"wanted": ending, "until": at_ms})
+        connection.execute(give_back_statement("sqlite"), {"leases": ending})
+    return {lease: result for lease, result in settled.items() if result is not None}
+
+
+def _settle(connection: sa.Connection, given: LeaseResults) -> LeaseSettled | None:
+    rows = connection.execute(_HAD, {"wanted": given.attempt_id}).all()
+    if not rows:
         return None
-    stored = []
-    for row in _rows_of(outcomes):
-        place = connection.scalar(_LATEST_PLACE, {"of_order": row["order_id"]})
-        values = {f"new_{name}": row[name] for name in _RESULT}
-        of = {"of_order": row["order_id"], "of_number": row["number"], "wanted": attempt_id}
-        changed = connection.execute(_STORE, {**values, **of, "new_place": (place or 0) + 1})
-        if changed.rowcount == 1:
-            connection.execute(_TAKE_PLACE, {"of_order": row["order_id"], "taken": (place or 0) + 1})
-            stored.append(PictureKey(row["order_id"], row["number"]))
-    return stored
+    had = tuple(PictureKey(row.order_id, row.number) for row in rows if row.order_id is not None)
+    outcomes = [each for each in given.outcomes if each.key in had]
+    stored = _rows_of([LeaseResults(attempt_id=given.attempt_id, outcomes=outcomes)])
+    if stored:
+        counts = Counter(row["order_id"] for row in stored)
+        orders = connection.execute(_LATEST_PLACES, {"orders": sorted(counts)})
+        latest = {row.order_id: row.ended for row in orders}
+        placed = [{**row, "place": latest[row["order_id"]] + row["place"]} for row in stored]
+        connection.execute(_STORE, [{f"new_{name}": value for name, value in row.items()} for row in placed])
+        places = [{"of_order": order, "taken": latest[order] + count} for order, count in counts.items()]
+        connection.execute(_TAKE_PLACES, places)
+    keys = frozenset(each.key for each in outcomes)
+    return LeaseSettled(machine_id=rows[0].machine_id, stored=keys, had=had)
 
 
-_LATEST_PLACE = sa.select(picture_orders.c.ended).where(picture_orders.c.order_id == sa.bindparam("of_order"))
-_TAKE_PLACE = (
+_HAD = (
+    sa.select(attempts.c.machine_id, pictures.c.order_id, pictures.c.number)
+    .select_from(attempts.outerjoin(pictures, sa.and_(pictures.c.lease == attempts.c.id, LEASED)))
+    .where(attempts.c.id == sa.bindparam("wanted"), attempts.c.ended_at_ms.is_(None))
+    .order_by(pictures.c.order_id, pictures.c.number)
+)
+_LATEST_PLACES = sa.select(picture_orders.c.order_id, picture_orders.c.ended).where(
+    among("sqlite", picture_orders.c.order_id, "orders")
+)
+_TAKE_PLACES = (
     sa.update(picture_orders)
     .where(picture_orders.c.order_id == sa.bindparam("of_order"))
     .values(ended=sa.bindparam("taken"))
@@ -63,37 +100,84 @@ _TAKE_PLACE = (
 _STORE = (
     sa.update(pictures)
     .where(
-        pictures.c.order_id == sa.bindparam("of_order"),
-        pictures.c.number == sa.bindparam("of_number"),
-        pictures.c.lease == _LEASE,
-        _LEASED,
+        pictures.c.order_id == sa.bindparam("new_order_id"),
+        pictures.c.number == sa.bindparam("new_number"),
+        pictures.c.lease == sa.bindparam("new_lease"),
+        LEASED,
     )
     .values({name: sa.bindparam(f"new_{name}") for name in (*_RESULT, "place")})
 )
+_END = sa.update(attempts).where(among("sqlite", attempts.c.id, "leases")).values(**succeeded("sqlite"))
 
 
-def _rows_of(outcomes: Sequence[PictureOutcome]) -> list[Mapping[str, Any]]:
-    """Return the rows by key, numbered from 1 within each order."""
+def _rows_of(given: Sequence[LeaseResults]) -> list[Mapping[str, Any]]:
+    """Return the rows of all leases by key, numbered from 1 within each order."""
     nth: Counter[str] = Counter()
     rows: list[Mapping[str, Any]] = []
-    for each in sorted(outcomes, key=lambda outcome: outcome.key):
-        nth[each.key.order_id] += 1
-        values = {name: getattr(each, name) for name in _RESULT}
-        rows.append({**each.key._asdict(), **values, "place": nth[each.key.order_id]})
+    pairs = [(outcome.key, each.attempt_id, outcome) for each in given for outcome in each.outcomes]
+    for key, lease, outcome in sorted(pairs, key=lambda pair: pair[:2]):
+        nth[key.order_id] += 1
+        values = {name: getattr(outcome, name) for name in _RESULT}
+        rows.append({"lease": lease, **key._asdict(), **values, "place": nth[key.order_id]})
     return rows
 
 
 @functools.cache
-def _statement() -> Any:
+def _statement(*, ends: bool) -> Any:
     """Return the statement for PostgreSQL. Its parts run in the order in which one reads from another."""
-    live = _LIVE.with_for_update(key_share=True).cte("live")
+    live = _live(ends=ends)
     given = sa.select(row_list("postgresql", types_of(pictures, *_GIVEN))).cte("given_rows")
     mine = sa.and_(
         pictures.c.order_id == given.c.order_id,
         pictures.c.number == given.c.number,
-        pictures.c.lease == sa.select(live.c.id).scalar_subquery(),
-        _LEASED,
+        pictures.c.lease == given.c.lease,
+        given.c.lease.in_(sa.select(live.c.id)),
+        LEASED,
     )
+    placed = _placed(given, mine)
+    values: dict[str, Any] = {name: given.c[name] for name in _RESULT}
+    stored = (
+        sa.update(pictures)
+        .where(mine, placed.c.order_id == given.c.order_id)
+        .values({**values, "place": placed.c.before + given.c.place})
+        .returning(pictures.c.lease, pictures.c.order_id, pictures.c.number)
+        .cte("stored")
+    )
+    # What the leases had when the statement began: a statement does not see its own changes.
+    had = sa.select(pictures.c.lease, pictures.c.order_id, pictures.c.number, sa.false().label("is_stored")).where(
+        pictures.c.lease.in_(sa.select(live.c.id)), LEASED
+    )
+    told = sa.select(stored, sa.true().label("is_stored")).union_all(had).subquery("told")
+    # A row for each lease that lives, even where nothing was stored.
+    found = sa.select(live.c.id, live.c.machine_id, told.c.order_id, told.c.number, told.c.is_stored)
+    statement = found.select_from(live.outerjoin(told, told.c.lease == live.c.id))
+    return statement.add_cte(*_ends(live, given)) if ends else statement
+
+
+def _live(*, ends: bool) -> sa.CTE:
+    """Hold the leases that live, in the order of their ids; before them the jobs of those that end."""
+    conditions: list[Any] = [among("postgresql", attempts.c.id, "leases"), attempts.c.ended_at_ms.is_(None)]
+    if ends:
+        is_ending = among("postgresql", attempts.c.id, "ending")
+        held_jobs = (
+            sa.select(jobs.c.id)
+            .where(jobs.c.id.in_(sa.select(attempts.c.job_id).where(is_ending)))
+            .order_by(jobs.c.id)
+            .with_for_update(key_share=True)
+            .cte("held_jobs")
+        )
+        conditions.append(sa.or_(sa.not_(is_ending), attempts.c.job_id.in_(sa.select(held_jobs.c.id))))
+    return (
+        sa.select(attempts.c.id, attempts.c.machine_id)
+        .where(*conditions)
+        .order_by(attempts.c.id)
+        .with_for_update(key_share=True)
+        .cte("live")
+    )
+
+
+def _placed(given: sa.CTE, mine: sa.ColumnElement[bool]) -> sa.CTE:
+    """Give places to the results of each order; return the latest place before them."""
     wanted = (
         sa.select(given.c.order_id, sa.func.max(given.c.place).label("places"))
         .where(mine)
@@ -108,7 +192,7 @@ def _statement() -> Any:
         .with_for_update(key_share=True)
         .cte("held_orders")
     )
-    placed = (
+    return (
         sa.update(picture_orders)
         .where(
             picture_orders.c.order_id == wanted.c.order_id,
@@ -118,13 +202,24 @@ def _statement() -> Any:
         .returning(picture_orders.c.order_id, (picture_orders.c.ended - wanted.c.places).label("before"))
         .cte("placed")
     )
-    values: dict[str, Any] = {name: given.c[name] for name in _RESULT}
-    stored = (
-        sa.update(pictures)
-        .where(mine, placed.c.order_id == given.c.order_id)
-        .values({**values, "place": placed.c.before + given.c.place})
-        .returning(pictures.c.order_id, pictures.c.number)
-        .cte("stored")
+
+
+def _ends(live: sa.CTE, given: sa.CTE) -> list[sa.CTE]:
+    """End leases: the attempt, its bills, and the pictures without a result here."""
+    ended = (
+        sa.update(attempts)
+        .where(attempts.c.id == live.c.id, among("postgresql", attempts.c.id, "ending"))
+        .values(**succeeded("postgresql"))
+        .returning(attempts.c.id)
+        .cte("ended_leases")
     )
-    # A row for a lease that lives, even where nothing was stored.
-    return sa.select(stored.c.order_id, stored.c.number).select_from(live.outerjoin(stored, sa.true()))
+    billed = sa.update(ledger).where(ledger.c.attempt_id == ended.c.id, IS_BEHIND).values(**BILLED).cte("billed")
+    same = (
+        given.c.lease == pictures.c.lease,
+        given.c.order_id == pictures.c.order_id,
+        given.c.number == pictures.c.number,
+    )
+    # No row may be changed twice by one statement.
+    left = (pictures.c.lease == ended.c.id, LEASED, ~sa.exists().where(*same))
+    given_back = sa.update(pictures).where(*left).values(**FREE).cte("given_back")
+    return [ended, billed, given_back]

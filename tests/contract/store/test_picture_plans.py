@@ -12,7 +12,8 @@ from tests.fixtures.plans import NUMBERS, plan
 from giornata.control.ports.picture_store import PicturesWanted
 from giornata.store.database import Database, open_store
 from giornata.store.picture_claiming import first_statement, picture_query, take_statement
-from giornata.store.picture_leases import _OF_LIVE_LEASE, _give_back_rest
+from giornata.store.picture_lease_ends import give_back_statement
+from giornata.store.picture_leases import _OF_LIVE_LEASE
 
 PICTURES = 20_000
 FILL = """
@@ -59,7 +60,7 @@ def test_a_claim_reads_heads_of_indexes(full: Database, conditions: PicturesWant
 
 
 def test_pictures_of_a_lease_are_found_by_their_index(full: Database) -> None:
-    for statement in (_OF_LIVE_LEASE, _give_back_rest(full.dialect_name)):
+    for statement in (_OF_LIVE_LEASE, give_back_statement(full.dialect_name)):
         steps = plan(full, statement)
         assert "ix_pictures_lease" in steps, steps
         assert not WHOLE.search(steps), steps

@@ -71,7 +71,8 @@ class Schedule:
             lease = self.dice.choice(self.leases)
             some = self.dice.sample(lease.pictures, self.dice.randint(1, len(lease.pictures)))
             broken = [(some.pop(), self.dice.choice(CAUSES))] if self.dice.random() < 0.1 else []
-            self.studio.report(lease, [self.studio.upload(lease, each) for each in some], broken)
+            done = [self.studio.upload(lease, each) for each in some]
+            self.studio.report(lease, done, broken, complete=self.dice.random() < 0.2)
 
     def steal(self) -> None:
         if len(self.leases) > 1:

@@ -94,6 +94,7 @@ class FakeNodeApi:
     checkpoints: dict[int, bytes] = field(default_factory=dict)
     artifacts: dict[str, bytes] = field(default_factory=dict)
     caches: dict[str, str] = field(default_factory=dict)
+    completes: bool = False  # the last report of pictures ends their lease, and no heartbeat is taken from then on
     pictures: dict[PictureKey, list[bytes | None]] = field(default_factory=lambda: defaultdict(list))
     unwanted: set[PictureKey] = field(default_factory=set)
     left: list[PictureKey] | None = None
@@ -196,7 +197,9 @@ class FakeNodeApi:
         for key, content in contents.items():
             self.pictures[key].append(content)
         taken = [*contents, *(_key(each) for each in body["failed"])]
-        reply = {"accepted": _ids(taken), "dropped": _ids(sorted(self.unwanted))}
+        if ended := self.completes and body["complete"]:
+            self.always["heartbeat"] = LOST
+        reply = {"accepted": _ids(taken), "dropped": _ids(sorted(self.unwanted)), "ended": ended}
         return _json(reply if self.left is None else reply | {"left": _ids(self.left)})
 
     def _signed(self, method: str, path: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_node_api import FakeNodeApi, cut, lease, problem
+from fake_node_api import LOST, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.commands import ShutdownSignal
 from giornata.agent.events import Event
@@ -148,7 +148,12 @@ def test_delays_grow_up_to_their_bound_and_differ() -> None:
 
 
 def heart(
-    api: FakeNodeApi, mine: LocalLease, clock: Clock, *, is_alive: Callable[[], bool] = lambda: True
+    api: FakeNodeApi,
+    mine: LocalLease,
+    clock: Clock,
+    *,
+    is_alive: Callable[[], bool] = lambda: True,
+    is_ending: Callable[[], bool] = lambda: False,
 ) -> HeartbeatThread:
     return HeartbeatThread(
         node=node_client(api),
@@ -158,7 +163,19 @@ def heart(
         ordered=lambda _: None,
         monotonic_s=clock,
         rng=random.Random(2),
+        is_ending=is_ending,
     )
+
+
+def test_a_beat_that_is_refused_loses_the_lease_unless_a_report_is_just_ending_it(
+    api: FakeNodeApi, clock: Clock
+) -> None:
+    api.always["heartbeat"] = LOST
+    mine = held(clock)
+    heart(api, mine, clock, is_ending=lambda: True).beat()
+    assert mine.why_lost() is None
+    heart(api, mine, clock).beat()
+    assert "refuses" in (mine.why_lost() or "")
 
 
 def test_a_beat_renews_from_when_it_was_sent(api: FakeNodeApi, clock: Clock) -> None:

@@ -40,6 +40,27 @@ def test_each_picture_of_a_lease_arrives_once_with_the_bytes_that_the_engine_wro
     assert made.left_behind() == []
 
 
+def test_the_last_report_completes_the_lease_and_nothing_is_said_under_it_afterwards(
+    api: FakeNodeApi, drawing: NodeFactory
+) -> None:
+    api.picture_leases, api.completes = [picture_lease(*["a cat"] * 20)], True
+    made = drawing()
+    assert made.run() == ExitCode.DONE
+    assert drawn(api) == each_once(20)
+    assert [body["complete"] for body in api.bodies("pictures")].count(True) == 1
+    assert api.bodies("complete") == api.bodies("fail") == api.bodies("release") == []
+    assert made.left_behind() == []
+
+
+def test_a_report_that_did_not_end_the_lease_is_followed_by_its_completion(
+    api: FakeNodeApi, drawing: NodeFactory
+) -> None:
+    api.picture_leases = [picture_lease("a cat", "fail")]
+    drawing().run()
+    assert [body["complete"] for body in api.bodies("pictures")][-1] is True
+    assert len(api.bodies("complete")) == 1
+
+
 def test_pictures_are_reported_several_at_a_time(api: FakeNodeApi, drawing: NodeFactory) -> None:
     api.picture_leases = [picture_lease(*["a cat"] * 20)]
     drawing().run()

@@ -50,8 +50,11 @@ def test_a_node_draws_a_lease_from_claim_to_completion(served: Served) -> None:
         sent = served.http.put(upload["url"], content=contents[upload["number"]], headers=upload["headers"])
         assert sent.status_code == 200
     assert served.call("POST", f"{path}/heartbeat", token, json={}).json()["order"] == "continue"
-    reply = served.call("POST", f"{path}/pictures", token, json={"drawn": drawn}).json()
-    assert reply == {"accepted": [{"order_id": order_id, "number": n} for n in (0, 1)], "dropped": [], "left": []}
+    report = {"drawn": drawn, "complete": True}
+    reply = served.call("POST", f"{path}/pictures", token, json=report).json()
+    accepted = [{"order_id": order_id, "number": n} for n in (0, 1)]
+    assert reply == {"accepted": accepted, "dropped": [], "left": [], "ended": True}
+    assert served.call("POST", f"{path}/pictures", token, json=report).json() == reply
     assert served.call("POST", f"{path}/complete", token, json={"step": 0}).json() == {"job_state": "succeeded"}
     job = served.call("GET", f"/v1/jobs/{order_id}", served.keys.admin).json()
     assert job["result"] == {"succeeded": 2, "failed": 0, "blocked": 0}

@@ -78,6 +78,8 @@ def complete_each(ctx: Context, done: Sequence[Completion]) -> list[AttemptEnded
             _succeed(tx, ctx, held, at_ms=now_ms)
         if leases:
             complete_leases(tx, ctx, leases, at_ms=now_ms)
+    for _, attempt in leases:
+        ctx.memory.forget_lease(attempt.id)
     return [answers[each.attempt_id] for each in done]
 
 

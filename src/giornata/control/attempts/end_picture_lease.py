@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from giornata.control.attempts.end_attempt import AttemptEnd, end_attempts
-from giornata.control.attempts.judge_machines import judge_failure, judge_successes
+from giornata.control.attempts.judge_machines import judge_drawers, judge_failure
 from giornata.control.context import Context
 from giornata.control.pictures.failed_pictures import give_back_all
 from giornata.control.ports.store import Transaction
@@ -19,7 +19,7 @@ def complete_leases(tx: Transaction, ctx: Context, ended: Sequence[tuple[JobRow,
     endings = [AttemptEnd(job=job, attempt=attempt, reason=Reason.SUCCEEDED, alive=True) for job, attempt in ended]
     end_attempts(tx, endings, at_ms=at_ms)
     tx.picture_leases.give_back_rest([attempt.id for _, attempt in ended])
-    judge_successes(tx, ctx, [(_as_of_leases(job), attempt) for job, attempt in ended], at_ms=at_ms)
+    judge_drawers(tx, ctx, [attempt.machine_id for _, attempt in ended], at_ms=at_ms)
 
 
 def fail_lease(

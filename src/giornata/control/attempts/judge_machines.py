@@ -4,7 +4,7 @@ Locks the rows of the machines concerned, all at once and in the order of their 
 its node and its machine and waits for no job, so nobody waits in a circle.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from giornata.control.context import Context
@@ -24,6 +24,7 @@ from giornata.domain.health import (
     weight_of,
 )
 from giornata.domain.machine_ids import owner_of, proves_against
+from giornata.domain.picture import LEASE_KIND
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import CANARY_KIND
 
@@ -103,7 +104,6 @@ def judge_failure(
 
 def judge_successes(tx: Transaction, ctx: Context, ended: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
     """Give the machines credit; where a job crashed elsewhere before, that was the other machine's own fault."""
-    policy = ctx.policy.health
     keys = [(attempt.machine_id, job.kind) for job, attempt in ended if job.kind != CANARY_KIND]
     known = tx.machines.get_each([key[0] for key in keys], [key[1] for key in keys]) if keys else {}
     credits = [
@@ -111,7 +111,29 @@ def judge_successes(tx: Transaction, ctx: Context, ended: Sequence[tuple[JobRow,
         for job, attempt in ended
         if not (job.attempt_count == 1 and _is_settled(known.get((attempt.machine_id, job.kind))))
     ]
-    for machine_id, kind in sorted({key for each in credits if not each.canary for key in each.keys} - known.keys()):
+    _give(tx, ctx, credits, known.keys(), at_ms=at_ms)
+
+
+def judge_drawers(tx: Transaction, ctx: Context, machine_ids: Collection[str], *, at_ms: int) -> None:
+    """Give credit to the machines of leases of pictures that succeeded, once for each time that one is named."""
+    known = tx.machines.get_each(sorted(set(machine_ids)), [LEASE_KIND])
+    keys = [(machine_id, LEASE_KIND) for machine_id in machine_ids]
+    credits = [
+        _Credit(keys=frozenset({key}), concerned=frozenset({key}), crashed={}, canary=False)
+        for key in keys
+        if not _is_settled(known.get(key))
+    ]
+    _give(tx, ctx, credits, known.keys(), at_ms=at_ms)
+
+
+def _give(
+    tx: Transaction, ctx: Context, credits: Sequence[_Credit], known: Collection[MachineKey], *, at_ms: int
+) -> None:
+    """Give the credit. Rows of machines that are not `known` are made first."""
+    policy = ctx.policy.health
+    for machine_id, kind in sorted(
+        {key for each in credits if not each.canary for key in each.keys}.difference(known)
+    ):
         tx.machines.make_sure(newcomer(machine_id, kind, policy=policy, at_ms=at_ms))
     concerned = sorted({key for each in credits for key in each.concerned})
     for key, health in tx.machines.lock_each(concerned).items():

@@ -62,6 +62,8 @@ def build_picture_lease(
     tx: Transaction, ctx: Context, attempt: AttemptRow, pictures: Sequence[PictureRow]
 ) -> PictureLease:
     """Return the lease of these pictures of one batch key; a second call gives the same, with fresh URLs."""
+    projects = {each.key: each.project_id for each in pictures}
+    ctx.memory.remember_lease(attempt.id, projects, until_ms=attempt.lease_expires_at_ms)
     specs = _specs(tx, ctx, {each.order_id for each in pictures})
     params = [
         leased_params(specs[each.order_id].kind, specs[each.order_id].spec, seed=each.seed, differs=each.differs)

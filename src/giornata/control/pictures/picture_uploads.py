@@ -3,27 +3,26 @@
 from collections.abc import Collection, Mapping
 
 from giornata.control.context import Context
+from giornata.control.ports.picture_store import PictureKey
+from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Fault, InvalidInput, LeaseLost
 from giornata.domain.picture import lease_folder, picture_key
 from giornata.protocol.pictures import DrawnPicture, PictureUpload, PictureUploads, PictureUploadUrls
 
 
 def picture_uploads(ctx: Context, attempt_id: str, request: PictureUploads) -> PictureUploadUrls:
-    """Return a signed PUT for each of these pictures that the lease still has to draw. Writes no row.
+    """Return a signed PUT for each of these pictures of the lease. Writes no row.
 
-    The URL signs key, size and checksum. Raises LeaseLost, and InvalidInput with every fault.
+    The URL signs key, size and checksum. What the lease got is mostly known here: the fence is at the report of the
+    result, and a file without a result is collected. Raises LeaseLost, and InvalidInput with every fault.
     """
     faults = [fault for number, each in enumerate(request.pictures) for fault in file_faults(ctx, number, each)]
     if faults:
         raise InvalidInput(faults)
-    with ctx.store.read() as tx:
-        rows = tx.picture_leases.of_live_lease(attempt_id)
-    if rows is None:
-        raise LeaseLost(f"attempt {attempt_id} has ended")
-    projects = {(row.order_id, row.number): row.project_id for row in rows}
+    projects = projects_of(ctx, attempt_id)
     signed = []
     for each in request.pictures:
-        project_id = projects.get((each.order_id, each.number))
+        project_id = projects.get(PictureKey(each.order_id, each.number))
         if project_id is None or each.sha256 is None or each.size_bytes is None:
             continue
         put = ctx.blobs.sign_put(
@@ -36,6 +35,25 @@ def picture_uploads(ctx: Context, attempt_id: str, request: PictureUploads) -> P
             PictureUpload(order_id=each.order_id, number=each.number, url=put.url, headers=dict(put.headers))
         )
     return PictureUploadUrls(uploads=tuple(signed))
+
+
+def projects_of(ctx: Context, attempt_id: str) -> Mapping[PictureKey, str]:
+    """Return the projects of the pictures that the lease got, or still has to draw. Raises LeaseLost."""
+    at_ms = ctx.clock.now_ms()
+    known = ctx.memory.pictures_of_lease(attempt_id, at_ms=at_ms)
+    return read_projects(ctx, attempt_id) if known is None else known
+
+
+def read_projects(ctx: Context, attempt_id: str) -> Mapping[PictureKey, str]:
+    """Return the projects of the pictures that the lease still has to draw. Raises LeaseLost."""
+    until_ms = lease_expires_at_ms(now_ms=ctx.clock.now_ms(), lease_s=ctx.policy.lease_s)
+    with ctx.store.read() as tx:
+        rows = tx.picture_leases.of_live_lease(attempt_id)
+    if rows is None:
+        raise LeaseLost(f"attempt {attempt_id} has ended, or never was: drop its pictures")
+    projects = {row.key: row.project_id for row in rows}
+    ctx.memory.remember_lease(attempt_id, projects, until_ms=until_ms)
+    return projects
 
 
 def file_faults(ctx: Context, number: int, drawn: DrawnPicture) -> list[Fault]:

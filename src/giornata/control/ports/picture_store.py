@@ -111,6 +111,25 @@ class PictureOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseResults:
+    """Results of pictures of one lease, of which no two are of one picture. `ends`: the lease succeeds with them."""
+
+    attempt_id: str
+    outcomes: Sequence[PictureOutcome]
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettled:
+    """The outcome of a report for a live lease: the pictures whose results were stored, and all that the lease had to
+    draw before."""
+
+    machine_id: str
+    stored: frozenset[PictureKey]
+    had: tuple[PictureKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSpec:
     """The part of an order's row in jobs that its pictures are built from."""
 
@@ -199,10 +218,11 @@ class PictureLeases(Protocol):
     def of_live_lease(self, attempt_id: str) -> list[PictureRow] | None:
         """Return the same of a lease that has not ended; None when it has, or never was."""
 
-    def settle(self, attempt_id: str, outcomes: Sequence[PictureOutcome]) -> list[PictureKey] | None:
-        """Store outcomes of pictures that the lease still has, in one statement on PostgreSQL; return their keys.
+    def settle_each(self, given: Sequence[LeaseResults], *, at_ms: int) -> Mapping[str, LeaseSettled]:
+        """Store outcomes of pictures that the leases still have, in one statement on PostgreSQL.
 
-        Other outcomes change nothing. None when the lease has ended, or never was. No two outcomes of one picture.
+        Other outcomes change nothing. A lease that has ended, or never was, is left out of the answer. Leases that
+        end here are billed up to `at_ms`, and their other pictures are queued again. No two entries of one lease.
         """
 
     def standing(self, attempt_id: str, keys: Sequence[PictureKey]) -> Mapping[PictureKey, str | None]:

@@ -5,15 +5,17 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, 
 
 from giornata.store.schema.columns import at, metadata
 
-QUEUED_PICTURE = "state = 'queued'"
+# On PostgreSQL a migration adds `is_queued`, which it computes from `state`: a change of a column that an index names
+# changes every index of the table, and a result changes `state`.
+QUEUED_PICTURE = {"sqlite": "state = 'queued'", "postgresql": "is_queued"}
 UNTOLD = "told < ended"
 OPEN_ORDER = "is_open"
 
 
 def _queue(name: str, *keys: str) -> Index:
     """Return an index of the queued pictures, by priority and turn behind these columns."""
-    where = sa.text(QUEUED_PICTURE)
-    return Index(name, *keys, sa.text("priority DESC"), "turn", sqlite_where=where, postgresql_where=where)
+    sqlite, postgresql = (sa.text(QUEUED_PICTURE[name]) for name in ("sqlite", "postgresql"))
+    return Index(name, *keys, sa.text("priority DESC"), "turn", sqlite_where=sqlite, postgresql_where=postgresql)
 
 
 picture_orders = Table(  # what an order of pictures has besides its row in jobs
@@ -79,6 +81,8 @@ pictures = Table(
         sqlite_where=sa.text("lease IS NOT NULL"),
         postgresql_where=sa.text("lease IS NOT NULL"),
     ),
+    # Room in a page for its changed rows: a change in another page is written to the log with that page.
+    postgresql_with={"fillfactor": 70},
 )
 
 picture_failures = Table(  # machines on which a picture failed, which are not asked again for a while

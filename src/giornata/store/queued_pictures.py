@@ -1,0 +1,24 @@
+"""The condition that a picture is queued, in the words of the partial indexes of the database that is asked."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+
+from giornata.store.schema.pictures import QUEUED_PICTURE
+
+
+class IsQueued(sa.ColumnElement[bool]):
+    """True for a picture that is queued. A planner finds no partial index by a parameter, or by other words."""
+
+    inherit_cache = True
+    type = sa.Boolean()
+
+    def self_group(self, against: Any = None) -> "IsQueued":  # noqa: ARG002
+        """Return the condition as it is: SQLAlchemy would compare it with 1 for SQLite."""
+        return self
+
+
+@compiles(IsQueued)
+def _compiled(_: IsQueued, compiler: Any, **__: Any) -> str:
+    return f"pictures.{QUEUED_PICTURE[compiler.dialect.name]}"
