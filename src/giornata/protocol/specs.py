@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
+from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.generation.expand import picture_count
 from giornata.protocol.generation.grid import GRID_KIND, GridSpec
 from giornata.protocol.generation.named_models import uploaded_pictures
@@ -58,8 +59,6 @@ PRETRAIN_KIND = "pretrain"
 KINDS: Mapping[str, type[Message]] = MappingProxyType(
     {"train": TrainSpec, PRETRAIN_KIND: PretrainSpec, GENERATE_KIND: GenerateSpec, GRID_KIND: GridSpec}
 )
-ORDER_KINDS = frozenset({GENERATE_KIND, GRID_KIND})
-"""Kinds of which a job is an order of pictures."""
 CANARY_KIND = "canary"
 PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec})
 OWN_KIND_PREFIX = "x-"

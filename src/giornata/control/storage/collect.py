@@ -27,6 +27,7 @@ class CollectReport:
     leftovers: int = 0
     requests: int = 0
     models: int = 0
+    order_models: int = 0
 
     def __bool__(self) -> bool:
         return any(astuple(self))
@@ -34,13 +35,14 @@ class CollectReport:
 
 def collect(ctx: Context) -> CollectReport:
     """Drop what is older than the policy says: uploads that nobody completed, models that nobody uses, bytes that
-    nothing refers to, objects without a row, parts without an upload, remembered requests; and half-written files of
-    servers that were killed.
+    nothing refers to, objects without a row, parts without an upload, remembered requests; what ended orders held;
+    and half-written files of servers that were killed.
     Raises Unavailable; repeat it later.
     """
     now_ms = ctx.clock.now_ms()
     before_ms = now_ms - round(ctx.policy.garbage_after_s * 1000)
     return CollectReport(
+        order_models=_order_models(ctx),
         models=_models(ctx, now_ms - round(ctx.policy.unused_models_kept_s * 1000)),
         uploads=_uploads(ctx, before_ms),
         blobs=_blobs(ctx, before_ms),
@@ -104,6 +106,14 @@ def _models(ctx: Context, before_ms: int) -> int:
     def some() -> int:
         with ctx.store.begin() as tx:
             return tx.garbage.forget_models(used_before_ms=before_ms, limit=BATCH)
+
+    return _until_none(some)
+
+
+def _order_models(ctx: Context) -> int:
+    def some() -> int:
+        with ctx.store.begin() as tx:
+            return tx.garbage.forget_order_models(limit=BATCH)
 
     return _until_none(some)
 
