@@ -20,11 +20,13 @@ from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
 from giornata.diffusion.files.formats import write_lora
 from giornata.diffusion.files.lora_facts import facts_of
+from giornata.diffusion.files.row_lora import read_row_lora
 from giornata.diffusion.tiny.tiny_model import tiny_pipeline, tiny_sd15_pipeline
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pictures import PictureFlag
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.generate.warm_models import DrawingModel
 from giornata.workloads.generate.workload import GenerateWorkload
 from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 
@@ -195,19 +197,44 @@ def test_pictures_that_cannot_be_drawn_are_named_and_the_others_go_on(tiny_folde
     assert reasons == {
         1: Reason.BAD_SPEC,
         2: Reason.BAD_DATA,
-        3: Reason.NODE_DOWNLOAD,
+        3: Reason.BAD_DATA,
         4: Reason.BAD_SPEC,
         5: Reason.BAD_SPEC,
     }
     assert "nowhere.safetensors" in told.failed_pictures[ORDER, 1][1]
 
 
-def test_a_base_that_cannot_be_loaded_ends_the_lease(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadFailed) as failed:
-        CountedWorkload().draw(lease(tmp_path, [params(tmp_path / "nowhere")]))
+def test_a_base_that_no_node_can_load_fails_each_picture_of_the_lease(tmp_path: Path) -> None:
+    each = [params(tmp_path / "nowhere", seed=seed) for seed in range(2)]
 
-    assert failed.value.reason is Reason.BAD_SPEC
-    assert failed.value.faults[0].where == "model"
+    told = CountedWorkload().draw(lease(tmp_path, each))
+
+    assert {reason for reason, _ in told.failed_pictures.values()} == {Reason.BAD_SPEC}
+    assert len(told.failed_pictures) == 2
+    assert "nowhere does not exist" in told.failed_pictures[ORDER, 1][1]
+
+
+def test_a_damaged_base_ends_the_lease(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "damaged")
+    weights = next((folder / "unet").glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+    with pytest.raises(WorkloadFailed) as failed:
+        CountedWorkload().draw(lease(tmp_path, [params(folder)]))
+
+    assert failed.value.reason is Reason.NODE_DOWNLOAD
+
+
+def test_a_model_that_the_server_no_longer_has_fails_its_picture_with_words(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    each = [params(tiny_folder, loras=[{"name": "my-style", "sha256": "0" * 64}]), params(tiny_folder)]
+
+    told = CountedWorkload().draw(lease(tmp_path, each))
+
+    assert list(told.pictures) == [(ORDER, 1)]
+    reason, message = told.failed_pictures[ORDER, 0]
+    assert (reason, "the server no longer has the file of my-style" in message) == (Reason.BAD_DATA, True)
 
 
 def test_inpainting_spares_the_bytes_outside_of_the_mask(tiny_folder: Path, tmp_path: Path) -> None:
@@ -296,6 +323,19 @@ def test_rows_with_loras_of_their_own_are_as_they_would_be_alone(tiny_folder: Pa
     for one, other in zip(each, drawn, strict=True):
         assert np.abs(pixels(CountedWorkload().draw(lease(tmp_path, [one], given))) - other).max() <= 1
     assert all((drawn[place] != drawn[3]).any() for place in range(3))
+
+
+def test_loading_the_loras_of_a_batch_drops_none_that_the_batch_needs(tiny_folder: Path, tmp_path: Path) -> None:
+    base = loaded(tiny_folder)
+    files = [_lora_file(base, tmp_path / f"{seed}.safetensors", seed=seed) for seed in range(3)]
+    loras = [read_row_lora(file, base, where="loras.0") for file in files]
+    model = DrawingModel(base, loras_on_device=2)
+
+    model.show(loras[:2])
+    model.show([loras[2], loras[0]])  # the first is the least recently used
+    assert set(model.adapters.keys) == {loras[0].sha256, loras[2].sha256}
+    model.show(loras)
+    assert set(model.adapters.keys) == {lora.sha256 for lora in loras}
 
 
 def _lora_file(base: BaseModel, path: Path, *, seed: int) -> Path:
