@@ -142,8 +142,8 @@ class PicturePlatform(LeasedPlatform):
                 f"the engine said done and has not told of {len(self._left)} of {len(self._lease.pictures)} pictures"
             )
             outcome = AttemptFailed(Reason.CRASHED, said)
-        if isinstance(outcome, AttemptFailed) and (said := self._blames_damage(outcome.reason, outcome.message)):
-            outcome = AttemptFailed(Reason.NODE_DOWNLOAD, said)
+        if isinstance(outcome, AttemptFailed) and (blamed := self._blames_damage(outcome.reason, outcome.message)):
+            outcome = AttemptFailed(Reason.NODE_DOWNLOAD, blamed)
         return super().report(outcome, tail=tail)
 
     def _blames_damage(self, reason: Reason, message: str) -> str | None:
