@@ -10,14 +10,16 @@ from pydantic import ValidationError
 
 from giornata.agent.claiming import AgentDeps
 from giornata.agent.events import AttemptFailed, AttemptOutcome, Finished, PicturesDropped, Undelivered
+from giornata.agent.fetching import PICTURE_ROLE
 from giornata.agent.leased_platform import STOP_UPLOADS_S, LeasedPlatform
 from giornata.agent.picture_uploader import PictureKey, PictureResult, PictureUploader
 from giornata.agent.platform import AttemptState
 from giornata.agent.report import LONGEST_MESSAGE
 from giornata.agent.work_dir import JobDir
+from giornata.domain.picture import fails_at_once
 from giornata.domain.reasons import REPORTABLE_FAILURES, Reason
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.pictures import DrawnPicture, FailedPicture, PictureFlag, PictureLease
+from giornata.protocol.pictures import DrawnPicture, FailedPicture, LeaseFile, PictureFlag, PictureLease
 from giornata.protocol.pipe import (
     ArtifactWritten,
     CachePut,
@@ -43,6 +45,7 @@ class PicturePlatform(LeasedPlatform):
         super().__init__(lease, granted_at_s=granted_at_s, state=state, deps=deps)
         self._lease, self._job_dir = lease, job_dir
         self._models = ExitStack()  # in use; the machine's store may evict them once it is closed
+        self._damaged: tuple[str, ...] | None = None
         self._lock = threading.Lock()
         self._left: set[PictureKey] = {(each.order_id, each.number) for each in lease.pictures}
         self._to_come = set(self._left)  # not handed to the uploader yet
@@ -117,6 +120,8 @@ class PicturePlatform(LeasedPlatform):
             if path is not None:
                 path.unlink()
             return
+        if isinstance(message, PictureFailed) and (blamed := self._blames_damage(message.reason, message.message)):
+            message = message.model_copy(update={"reason": Reason.NODE_DOWNLOAD, "message": blamed})
         try:
             self._uploader.put(PictureResult(said=_result_of(message), path=path))
         except ValidationError as error:
@@ -147,11 +152,26 @@ class PicturePlatform(LeasedPlatform):
             outcome = AttemptFailed(Reason.CRASHED, said)
         if self._uploader.has_completed:  # the server has the end already, with every picture
             return outcome
+        if isinstance(outcome, AttemptFailed) and (blamed := self._blames_damage(outcome.reason, outcome.message)):
+            outcome = AttemptFailed(Reason.NODE_DOWNLOAD, blamed)
         return super().report(outcome, tail=tail)
 
     def is_ending(self) -> bool:
         """Return True while the last report is under way, which ends the lease, and from then on if it did."""
         return self._uploader.is_completing
+
+    def _blames_damage(self, reason: Reason, message: str) -> str | None:
+        """Return what to say instead when a failure may come from a model file that is damaged on this disk. None for
+        any other failure. The damaged file is removed, so that the next lease fetches it again.
+        """
+        if not (fails_at_once(reason) or reason is Reason.NODE_DOWNLOAD):
+            return None
+        if self._damaged is None:
+            self._damaged = tuple(each.name for each in self._lease.files if self._is_damaged(each))
+        return f"{', '.join(self._damaged)} was damaged on this node: {message}" if self._damaged else None
+
+    def _is_damaged(self, file: LeaseFile) -> bool:
+        return file.role != PICTURE_ROLE and self._deps.models.discard_if_damaged(file.download.sha256)
 
     # ---- the pictures ----
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response, status
 from giornata.api.callers import Ctx, User, Wake
 from giornata.api.jobs import IdempotencyKey
 from giornata.api.openapi import refusals
+from giornata.api.submissions import submitted
 from giornata.api.waiting import Prefer, preferred_wait_s, wait_until_ended
 from giornata.control.jobs import order_pictures, submit
 from giornata.control.jobs.spec_faults import parse_spec
@@ -69,7 +70,7 @@ async def place_order(request: Request, asked: submit.JobRequest, fields: SpecFi
         _, others = parse_spec(GENERATE_KIND, fields.spec, as_written=True)
         raise InvalidInput([*fields.faults, *fields.in_words_of_request(others)])
     try:
-        answer: submit.Submitted = await request.app.state.submissions.ask(asked)
+        job, _ = await submitted(request, asked)
     except InvalidInput as error:
         raise InvalidInput(fields.in_words_of_request(error.faults)) from None
-    return answer[0]
+    return job

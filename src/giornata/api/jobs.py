@@ -10,7 +10,8 @@ from pydantic import Field
 from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.lists import Cursor, JobId, Limit
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
-from giornata.control.jobs import estimate, read_jobs, retry, stop_job, submit
+from giornata.api.submissions import submitted
+from giornata.control.jobs import estimate, order_models, read_jobs, retry, stop_job, submit
 from giornata.control.projects import set_budget
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
@@ -54,8 +55,7 @@ async def create_job(
 ) -> Job:
     """Submit a job. The spec is checked whole before anything is stored."""
     asked = submit.JobRequest(caller=caller, request=body, idempotency_key=idempotency_key)
-    answer: submit.Submitted = await request.app.state.submissions.ask(asked)
-    job, created = answer
+    job, created = await submitted(request, asked)
     wakeup.notify()
     response.status_code = status.HTTP_201_CREATED if created else status.HTTP_200_OK
     response.headers["Location"] = job.urls.self
@@ -65,6 +65,7 @@ async def create_job(
 @router.post("/jobs:estimate", responses=USER)
 def estimate_job(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
     """Estimate what submitting this job would do and cost, without doing it."""
+    order_models.bring_order_models(ctx, caller, body)
     return estimate.estimate(ctx, caller, body)
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from giornata.domain.reasons import BLAME, Blame, Reason
 
-ORDER_KINDS = frozenset({"generate", "preprocess"})
+ORDER_KINDS = frozenset({"generate", "grid", "preprocess"})
 """Kinds of job that are orders of pictures. No node gets such a job; nodes get leases of its pictures."""
 LEASE_KIND = "generate"
 """The kind by which the health of a machine that draws is known, whatever the orders' kinds."""

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
+from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.generation.expand import picture_count
 from giornata.protocol.generation.grid import GRID_KIND, GridSpec
 from giornata.protocol.generation.named_models import uploaded_pictures
@@ -75,8 +76,6 @@ KINDS: Mapping[str, type[Message]] = MappingProxyType(
         PREPROCESS_KIND: PreprocessSpec,
     }
 )
-ORDER_KINDS = frozenset({GENERATE_KIND, GRID_KIND, PREPROCESS_KIND})
-"""Kinds of which a job is an order of pictures."""
 CANARY_KIND = "canary"
 CHECKPOINT_ROLE = "checkpoint"
 """The part that its training job's checkpoint plays in a validation."""

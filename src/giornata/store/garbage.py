@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from giornata.control.ports import user_store
-from giornata.control.ports.records import UploadRecord
 from giornata.domain.job import TERMINAL
+from giornata.control.ports.records import MODEL_ROLE, UploadRecord
 from giornata.domain.picture import PictureState, parts_of_key
 from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND
 from giornata.store.rows import Queries, columns, record_of
@@ -74,6 +74,16 @@ class Garbage(Queries, user_store.Garbage):
             pictures.c.lease.in_(leases), pictures.c.state == PictureState.SUCCEEDED, pictures.c.sha256.is_not(None)
         )
         return {parts[key] for row in self._connection.execute(found) if (key := tuple(row)) in parts}
+
+    def forget_order_models(self, *, limit: int) -> int:
+        of_ended = (
+            sa.select(job_inputs.c.job_id, job_inputs.c.role)
+            .join(jobs, jobs.c.id == job_inputs.c.job_id)
+            .where(job_inputs.c.role.startswith(MODEL_ROLE), jobs.c.state.in_(TERMINAL))
+            .limit(limit)
+        )
+        these = sa.tuple_(job_inputs.c.job_id, job_inputs.c.role).in_(of_ended)
+        return self._connection.execute(sa.delete(job_inputs).where(these)).rowcount
 
     def forget_models(self, *, used_before_ms: int, limit: int) -> int:
         names = list(models.primary_key.columns)

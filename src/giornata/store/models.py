@@ -11,7 +11,7 @@ from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.ports.work_rows import BlobRow
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.rows import Queries, columns, insert_unless_there, record_of
-from giornata.store.schema import blobs, models, nodes
+from giornata.store.schema import blobs, job_inputs, models, nodes
 
 COLUMNS = columns(models, ModelRecord)
 _SHARED = models.c.shared & (models.c.project_id == ROOT_PROJECT)
@@ -60,6 +60,15 @@ class Models(Queries, model_registry.Models):
             sa.select(blobs.c.sha256, blobs.c.size_bytes, blobs.c.key)
             .join(models, same)
             .where(_SHARED, models.c.sha256.in_(sha256s), blobs.c.lost_at_ms.is_(None))
+        )
+        return {row.sha256: record_of(BlobRow, row) for row in self._connection.execute(query)}
+
+    def held_blobs(self, order_ids: Sequence[str], sha256s: Sequence[str]) -> Mapping[str, BlobRow]:
+        same = (blobs.c.project_id == job_inputs.c.project_id) & (blobs.c.sha256 == job_inputs.c.sha256)
+        query = (
+            sa.select(blobs.c.sha256, blobs.c.size_bytes, blobs.c.key)
+            .join(job_inputs, same)
+            .where(job_inputs.c.job_id.in_(order_ids), job_inputs.c.sha256.in_(sha256s), blobs.c.lost_at_ms.is_(None))
         )
         return {row.sha256: record_of(BlobRow, row) for row in self._connection.execute(query)}
 

@@ -1,11 +1,12 @@
 """Write new jobs, and remember the requests that made them."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import sqlalchemy as sa
 
 from giornata.control.ports import user_store
-from giornata.control.ports.records import JobRecord
+from giornata.control.ports.records import JobRecord, OrderFile
 from giornata.domain.job import TERMINAL
 from giornata.domain.routing import Turns
 from giornata.store import schema
@@ -53,6 +54,10 @@ class Submission(Queries, user_store.Submission):
     def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
         row = {"job_id": job.id, "role": role, "project_id": job.project_id, "sha256": sha256}
         self._connection.execute(_INSERT_INPUT, row)
+
+    def add_order_files(self, job_id: str, files: Sequence[OrderFile]) -> None:
+        rows = [{"job_id": job_id, **asdict(each)} for each in files]
+        self._connection.execute(_INSERT_INPUT, rows)
 
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
         query = sa.select(*COLUMNS).where(jobs.c.id == job_id, jobs.c.project_id == project_id).with_for_update()

@@ -393,3 +393,16 @@ def test_orders_are_demand_for_nodes_that_draw_until_they_end(studio: Studio) ->
     assert demand() == [("generate", 7, 2)]
     cancel(studio.ctx, OWNER, order_id)
     assert demand() == []
+
+
+def test_pictures_of_a_lease_that_no_node_can_draw_come_in_halves_and_fail_alone(studio: Studio) -> None:
+    order_id = studio.order(2)
+    bad = FailAttempt(reason=Reason.BAD_SPEC, message="there is no such base")
+    sizes = []
+    for node in range(3):
+        lease = studio.lease(node)
+        sizes.append(len(lease.pictures))
+        fail(studio.ctx, lease.attempt_id, bad)
+    assert sizes == [2, 1, 1]
+    assert studio.states(order_id) == ["failed", "failed"]
+    assert {row["error"] for row in studio.shop.rows(schema.pictures)} == {"there is no such base (bad_spec)"}

@@ -20,11 +20,12 @@ from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
 from giornata.diffusion.files.formats import write_lora
 from giornata.diffusion.files.lora_facts import facts_of
+from giornata.diffusion.files.row_lora import read_row_lora
 from giornata.diffusion.tiny.tiny_model import tiny_pipeline, tiny_sd15_pipeline
-from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pictures import PictureFlag
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.generate.warm_models import DrawingModel
 from giornata.workloads.generate.workload import GenerateWorkload
 from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 
@@ -176,38 +177,6 @@ def test_a_lease_that_drains_ends_the_rows_that_end_soon_and_begins_no_other(
     assert sorted(reporter.pictures) == [(ORDER, 0)]
 
 
-def test_pictures_that_cannot_be_drawn_are_named_and_the_others_go_on(tiny_folder: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"\x89PNG\r\n\x1a\nnothing")
-    each = [
-        params(tiny_folder),
-        params(tiny_folder, loras=[{"name": "nowhere.safetensors"}]),
-        params(tiny_folder, image=sha256_of(broken)),
-        params(tiny_folder, image="0" * 64),
-        {**params(tiny_folder), "width": 63},
-    ]
-
-    told = CountedWorkload().draw(lease(tmp_path, each, [("picture", broken)]))
-
-    assert list(told.pictures) == [(ORDER, 0)]
-    reasons = {number: reason for (_, number), (reason, _) in told.failed_pictures.items()}
-    assert reasons == {
-        1: Reason.BAD_SPEC,
-        2: Reason.BAD_DATA,
-        3: Reason.NODE_DOWNLOAD,
-        4: Reason.BAD_SPEC,
-    }
-    assert "nowhere.safetensors" in told.failed_pictures[ORDER, 1][1]
-
-
-def test_a_base_that_cannot_be_loaded_ends_the_lease(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadFailed) as failed:
-        CountedWorkload().draw(lease(tmp_path, [params(tmp_path / "nowhere")]))
-
-    assert failed.value.reason is Reason.BAD_SPEC
-    assert failed.value.faults[0].where == "model"
-
-
 def test_inpainting_spares_the_bytes_outside_of_the_mask(tiny_folder: Path, tmp_path: Path) -> None:
     files = [tmp_path / "photo.png", tmp_path / "mask.png"]
     photo().save(files[0])
@@ -294,6 +263,19 @@ def test_rows_with_loras_of_their_own_are_as_they_would_be_alone(tiny_folder: Pa
     for one, other in zip(each, drawn, strict=True):
         assert np.abs(pixels(CountedWorkload().draw(lease(tmp_path, [one], given))) - other).max() <= 1
     assert all((drawn[place] != drawn[3]).any() for place in range(3))
+
+
+def test_loading_the_loras_of_a_batch_drops_none_that_the_batch_needs(tiny_folder: Path, tmp_path: Path) -> None:
+    base = loaded(tiny_folder)
+    files = [_lora_file(base, tmp_path / f"{seed}.safetensors", seed=seed) for seed in range(3)]
+    loras = [read_row_lora(file, base, where="loras.0") for file in files]
+    model = DrawingModel(base, loras_on_device=2)
+
+    model.show(loras[:2])
+    model.show([loras[2], loras[0]])  # the first is the least recently used
+    assert set(model.adapters.keys) == {loras[0].sha256, loras[2].sha256}
+    model.show(loras)
+    assert set(model.adapters.keys) == {lora.sha256 for lora in loras}
 
 
 def _lora_file(base: BaseModel, path: Path, *, seed: int) -> Path:

@@ -1,8 +1,8 @@
 """An engine for kind `generate` that draws without a model: a picture is a square, and its seed gives the color.
 
 The words of a prompt direct it: `sleep=S` takes S seconds, `gate=PATH` writes the process id into PATH.here and waits
-until PATH is gone, `fail` cannot draw, `block` finds the picture unsafe, `crash` kills the engine, and `forget` says
-nothing of the picture.
+until PATH is gone, `fail` or `fail=REASON` cannot draw, `block` finds the picture unsafe, `crash` kills the engine,
+and `forget` says nothing of the picture.
 """
 
 import json
@@ -72,7 +72,7 @@ def draw(start, orders):
         if "crash" in words:
             os.kill(os.getpid(), 9)
         if "fail" in words:
-            say("picture_failed", attempt=attempt, **of, reason="node_vram", message="out of memory")
+            say("picture_failed", attempt=attempt, **of, reason=words["fail"] or "node_vram", message="out of memory")
         elif "block" in words:
             say("picture", attempt=attempt, **of, path=None, flags=1)
         else:

@@ -119,6 +119,23 @@ def test_a_file_that_does_not_arrive_whole_fails_the_lease(api: FakeNodeApi, dra
     assert api.pictures == {}
 
 
+@pytest.mark.parametrize(("kept", "reason"), [(b"WEIGHTS", "node_download"), (b"weights", "bad_spec")])
+def test_a_picture_that_fails_by_a_damaged_file_blames_the_node_which_fetches_the_file_again(
+    api: FakeNodeApi, drawing: NodeFactory, kept: bytes, reason: str
+) -> None:
+    file = {"role": "lora", "name": "style.safetensors", "download": api.add_blob(b"weights")}
+    api.picture_leases = [picture_lease("fail=bad_spec", files=[file])]
+    made = drawing()
+    stored = made.work_dir / "models" / hashlib.sha256(b"weights").hexdigest()
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(kept)
+    made.run()
+    [failed] = [each for body in api.bodies("pictures") for each in body["failed"]]
+    assert failed["reason"] == reason
+    assert ("style.safetensors was damaged" in failed["message"]) == (kept == b"WEIGHTS")
+    assert stored.exists() == (kept == b"weights")
+
+
 def test_the_next_lease_is_claimed_when_half_of_the_first_is_drawn(
     api: FakeNodeApi, drawing: NodeFactory, tmp_path: Path
 ) -> None:

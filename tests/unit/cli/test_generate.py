@@ -112,7 +112,7 @@ def test_no_prompt_a_bad_size_and_a_missing_file_of_prompts_are_faults(run, tmp_
 
 def test_estimate_places_nothing(run, served):
     done = run(*ASKED, "-n", "4", "--steps", "10", "--estimate")
-    assert done.status == 0 and "4, 0 megapixel-steps" in done.output
+    assert done.status == 0 and "4, 0.16 megapixel-steps" in done.output
     assert not list(served.client(served.keys.admin).jobs())
 
 

@@ -16,8 +16,8 @@ from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import ago, size
 from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput, NotFound
+from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.jobs import Job
-from giornata.protocol.specs import ORDER_KINDS
 from giornata.protocol.training.file_names import lora_file
 
 

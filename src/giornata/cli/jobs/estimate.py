@@ -53,7 +53,7 @@ def estimate_lines(found: Estimate) -> list[str]:
     steps = UNKNOWN if found.total_steps is None else str(found.total_steps)
     work = ("steps", steps)
     if found.pixel_steps is not None:
-        work = ("pictures", f"{found.pictures}, {found.pixel_steps / 1e6:,.0f} megapixel-steps")
+        work = ("pictures", f"{found.pictures}, {_rounded(found.pixel_steps / 1e6)} megapixel-steps")
     time = _figure(found.run_s, found.run_s_range, duration)
     price = _figure(found.cost_micro_usd, found.cost_micro_usd_range, format_usd)
     start = UNKNOWN if found.expected_start_at is None else f"{found.expected_start_at:%Y-%m-%d %H:%M} UTC"
@@ -68,3 +68,8 @@ def _figure(value: float | None, ends: Sequence[float] | None, words: Callable[[
         return UNKNOWN
     least, greatest = (words(each) for each in ends)
     return f"{least} to {greatest} (a rough estimate)" if least != greatest else f"{least} (a rough estimate)"
+
+
+def _rounded(amount: float) -> str:
+    """Return a number with two digits at least, and no decimals from ten on."""
+    return f"{amount:,.0f}" if amount >= 10 else f"{amount:.2g}"

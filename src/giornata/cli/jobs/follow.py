@@ -16,8 +16,8 @@ from giornata.cli.ui.watch import coming_back, sentence, watch
 from giornata.client import Client
 from giornata.domain.errors import InvalidInput
 from giornata.domain.job import JobState
+from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.jobs import Job
-from giornata.protocol.specs import ORDER_KINDS
 
 FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended, or is paused.")]
 

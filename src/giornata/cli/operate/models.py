@@ -77,8 +77,17 @@ def add_model(
         with connect(settings_of(context)) as client:
             added = _add(client, name, file if is_file else source, given)
             out.say(f"{added.name}  {_words(added)}")
-            out.hint(f"  use it   {giornata('models', 'list')} shows all models that a spec may name")
+            out.hint(f"  use it   {_use_of(added)}")
+            out.hint(f"  all      {giornata('models', 'list')}")
             out.result(added)
+
+
+def _use_of(model: RegisteredModel) -> str:
+    """Return the command that draws with the model, or what a spec says of it."""
+    options = {ModelKind.BASE: ("--model", model.name), ModelKind.LORA: ("--model", "MODEL", "--lora", model.name)}
+    if model.kind in options:
+        return giornata("generate", "PROMPT", *options[model.kind])
+    return f"name {model.name} in the spec of an order, as docs/reference/generation.md tells"
 
 
 def _option(field: str) -> str:

@@ -19,9 +19,9 @@ from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.estimates import COLLECTED, PUBLISHED_PACES, PublishedPace, published_pace
 from giornata.domain.money import cost_micro_usd
+from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.generation.expand import planned_pictures
 from giornata.protocol.jobs import Estimate, SubmitJob
-from giornata.protocol.specs import ORDER_KINDS
 
 UNKNOWN = "no finished job of this project is like it: same kind, base model and size of a step"
 
@@ -48,7 +48,7 @@ def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
     """
     require_user(caller)
     with ctx.store.read() as tx:
-        job = prepare_job(ctx, tx, caller, request)
+        job = prepare_job(ctx, tx, caller, request, notes_use=False)
         turn = turn_of(tx, job)
         ahead = tx.job_reads.ahead(kind=job.kind, interrupted=False, priority=job.priority, turn=turn, job_id=job.id)
         known = experience(tx, job)

@@ -11,25 +11,28 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.length_faults import length_check, prompts_of, within
 from giornata.control.jobs.spec_faults import in_steps, parse_spec
+from giornata.control.models.resolve import is_brought, resolve_models
 from giornata.control.ports.records import ItemRecord, JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.storage.item_faults import few_faults, resolution_faults
 from giornata.control.text_limits import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
+from giornata.domain.picture import ORDER_KINDS
+from giornata.protocol.generation.named_models import named_models, with_objects
 from giornata.protocol.generation.specs import OrderFields
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.model import Message
 from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.specs import (
-    ORDER_KINDS,
     PRETRAIN_KIND,
     TrainSpec,
     canonical_names,
     input_files,
     model_key,
     shape_key_of,
+    spec_type,
     total_steps,
 )
 from giornata.protocol.training.file_names import output_name_of
@@ -42,27 +45,35 @@ SECRET_FIELDS = ("hub_token_secret", "wandb_api_key_secret")
 SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> JobRecord:
+def prepare_job(
+    ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, *, notes_use: bool = True
+) -> JobRecord:
     """Return the row of the new job. Raises InvalidInput with everything that is wrong with the request, and
     Forbidden for a kind that is the operator's alone.
 
     The stored spec is whole: the seed is drawn, and the adapter's alpha and the files' name are written down when
-    they were not given, and epochs are turned into steps.
+    they were not given, and epochs are turned into steps. An order's models have their sha256. `notes_use` is False
+    when nothing is submitted: the registry does not count it as a use of these models.
     """
     if request.kind == PRETRAIN_KIND:
         require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
     parsed, faults = parse_spec(request.kind, request.spec, as_written=True)
+    is_sound = not faults
     faults += _size_faults(ctx, request)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request, parsed)
     faults += _file_faults(tx, caller, request)
     faults += _secret_faults(ctx, tx, caller, request)
+    order = None
+    if request.kind in ORDER_KINDS:
+        order = _named_models_spec(request, parsed)
+        faults += _model_faults(ctx, tx, caller, order, is_sound=is_sound, notes_use=notes_use and not faults)
     if faults or parsed is None:
         raise InvalidInput(faults)
     if isinstance(parsed, TrainSpec) and parsed.num_train_epochs is not None:
         items = _items(tx, caller, request.spec, "dataset") or ()
         parsed = in_steps(parsed, pictures=sum(item.repeats for item in items))
-    spec = parsed.model_dump(mode="json")
+    spec = parsed.model_dump(mode="json") if order is None else order
     job_id = ctx.names.new("job")
     if isinstance(parsed, TrainSpec):
         spec["output_name"] = parsed.output_name or output_name_of(request.name or "") or job_id
@@ -152,6 +163,24 @@ def missing_file(role: str, sha256: str) -> Fault:
     """Return the fault of a file that the project does not have."""
     message, hint = f"there are no bytes with sha256 {sha256}", "upload the file, and complete the upload"
     return Fault(where=f"spec.{role}", message=message, hint=hint)
+
+
+def _named_models_spec(request: SubmitJob, parsed: Message | None) -> dict[str, Any]:
+    """Return an order's spec as JSON with an object for each model; of a spec with faults, what can be read."""
+    if parsed is not None:
+        return parsed.model_dump(mode="json")
+    expected = spec_type(request.kind)
+    named, _ = canonical_names(expected, request.spec) if expected is not None else (request.spec, ())
+    return with_objects(named)
+
+
+def _model_faults(
+    ctx: Context, tx: Transaction, caller: Caller, spec: Mapping[str, Any], *, is_sound: bool, notes_use: bool
+) -> list[Fault]:
+    """Resolve the models of an order, and return their faults. Of a spec with faults of its own only names of the
+    registry are looked up: nothing was brought for it."""
+    places = [each for each in named_models(spec) if is_sound or not is_brought(each)]
+    return resolve_models(tx, ctx, caller.project_id, places, notes_use=notes_use) if places else []
 
 
 def _secret_faults(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:

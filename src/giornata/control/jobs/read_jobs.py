@@ -20,9 +20,9 @@ from giornata.domain.capacity import Use
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.fleet_share import Bidder
 from giornata.domain.job import JobState
+from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.starts import is_late
 from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts
-from giornata.protocol.specs import ORDER_KINDS
 
 
 def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:

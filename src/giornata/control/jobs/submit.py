@@ -14,6 +14,7 @@ from giornata.control.context import Context
 from giornata.control.jobs.job_reply import job_reply, waiting_because
 from giornata.control.jobs.prepare_job import missing_file, prepare_job
 from giornata.control.jobs.read_jobs import read_job
+from giornata.control.pictures.order_files import hold_files
 from giornata.control.pictures.place_order import place_orders
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
@@ -132,7 +133,10 @@ def enqueue_each(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecord]:
     tx.submission.add_each(queued)
     place_orders(tx, queued)
     for job in queued:
-        _add_files(tx, job)
+        if job.kind in ORDER_KINDS:
+            hold_files(tx, job)
+        else:
+            _add_files(tx, job)
     tx.events.add_each(
         [
             NewEvent(

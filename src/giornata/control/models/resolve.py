@@ -78,11 +78,25 @@ def bring_models(ctx: Context, project_id: str, places: Iterable[ModelPlace]) ->
     return faults
 
 
-def resolve_models(tx: Transaction, ctx: Context, project_id: str, places: Iterable[ModelPlace]) -> list[Fault]:
+def is_brought(place: ModelPlace) -> bool:
+    """Return True for a model that `bring_models` may have to bring: one named by reference or by sha256."""
+    if place.use.get("sha256"):
+        return True
+    try:
+        reference = model_reference(str(place.use["name"]))
+    except ValueError:
+        return False
+    return reference is not None and not isinstance(reference, HubRepository)
+
+
+def resolve_models(
+    tx: Transaction, ctx: Context, project_id: str, places: Iterable[ModelPlace], *, notes_use: bool = True
+) -> list[Fault]:
     """Write the sha256 of each model into its use, and return the faults of all: names that stand for nothing, files
     of another kind or family, and files that no node can keep.
 
-    A use keeps its name, but for a registered repository of the hub, whose name the engine needs.
+    A use keeps its name, but for a registered repository of the hub, whose name the engine needs. `notes_use` is
+    False for what is asked without being submitted.
     """
     listed = list(places)
     known = _registered(tx, project_id, list(_by_name(listed)))
@@ -95,7 +109,7 @@ def resolve_models(tx: Transaction, ctx: Context, project_id: str, places: Itera
             place.use["name"] = model.reference
     faults += _family_faults(listed, {place.where: model for place, model in found})
     faults += _disk_faults(tx, ctx, project_id, found)
-    if not faults:
+    if notes_use and not faults:
         used = {(model.project_id, model.name): model for _, model in found}
         tx.models.use(list(used.values()), at_ms=ctx.clock.now_ms())
     return faults

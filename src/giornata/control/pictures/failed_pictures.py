@@ -7,7 +7,7 @@ from giornata.control.ports.picture_store import PictureKey, PictureRow
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow
 from giornata.control.storage.fence import live
-from giornata.domain.picture import halved, is_fruitless, is_undecided
+from giornata.domain.picture import fails_at_once, halved, is_fruitless, is_undecided
 from giornata.domain.reasons import Reason
 from giornata.domain.routing import memory_after_too_small
 from giornata.protocol.pictures import FailedPicture
@@ -37,14 +37,18 @@ def give_back_all(
 ) -> None:
     """Give back all pictures that an ended lease had not drawn. The job of the attempt is locked.
 
-    A crash blames nobody: the pictures come again in leases of half the size, until the one that crashes is alone. A
-    picture whose leases come to nothing again and again fails as well.
+    A crash blames nobody: the pictures come again in leases of half the size, until the one that crashes is alone. So
+    do the pictures of a lease that no node can draw; the one that is alone then fails at once. A picture whose leases
+    come to nothing again and again fails as well.
     """
-    undecided, fruitless = is_undecided(reason), is_fruitless(reason)
-    if undecided or fruitless:
+    undecided, fruitless, lasting = is_undecided(reason), is_fruitless(reason), fails_at_once(reason)
+    if undecided or fruitless or lasting:
         tx.picture_leases.lock_orders(attempt.id)
-    left = len(tx.picture_leases.of_lease(attempt.id)) if undecided else 0
-    rows = tx.picture_leases.give_back(attempt.id, together=halved(left) if undecided else None, fruitless=fruitless)
+    by_halves = undecided or lasting
+    left = len(tx.picture_leases.of_lease(attempt.id)) if by_halves else 0
+    rows = tx.picture_leases.give_back(attempt.id, together=halved(left) if by_halves else None, fruitless=fruitless)
+    if lasting and left == 1:
+        tx.picture_leases.fail([row.key for row in rows], error=f"{message} ({reason})")
     if undecided and left == 1:
         rows = _note_failures(tx, attempt, rows, reason, at_ms=at_ms)
     if undecided or fruitless:

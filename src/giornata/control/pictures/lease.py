@@ -7,10 +7,10 @@ from fractions import Fraction
 from giornata.control.access.authenticate import attempt_token
 from giornata.control.access.install import signing_key_in
 from giornata.control.context import Context
+from giornata.control.models.downloads import downloads_of
 from giornata.control.ports.picture_store import LeaseBill, OrderSpec, PictureRow, PicturesWanted
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow
-from giornata.control.storage.signed_urls import download
 from giornata.domain.attempt import lease_expires_at_ms, renew_every_s
 from giornata.domain.costs import apportion
 from giornata.domain.job import JobEvent, JobState
@@ -150,20 +150,21 @@ def _specs(tx: Transaction, ctx: Context, order_ids: set[str]) -> Mapping[str, O
 
 
 def _files(tx: Transaction, ctx: Context, drawn: Iterable[tuple[PictureRow, LeasedParams]]) -> Iterator[LeaseFile]:
-    """Yield each file once. A file that the project does not have is left out; the engine says what it lacks."""
+    """Yield each file once. A file that is nowhere is left out, and the engine fails the pictures that need it."""
     wanted: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)  # role and name, by project and sha256
+    orders: dict[str, set[str]] = defaultdict(set)
     for picture, params in drawn:
+        orders[picture.project_id].add(picture.order_id)
         names = _names(params)
         for sha256, role in params.files().items():
             wanted[picture.project_id].setdefault(sha256, (role, names.get(sha256, sha256)))
     given: set[str] = set()
     for project_id, files in sorted(wanted.items()):
-        for sha256, blob in sorted(tx.uploads.blobs(project_id, sorted(files)).items()):
-            if sha256 not in given:
-                given.add(sha256)
-                role, name = files[sha256]
-                where = download(ctx, sha256=sha256, size_bytes=blob.size_bytes, key=blob.key)
-                yield LeaseFile(role=role, name=name, download=where)
+        found = downloads_of(tx, ctx, project_id, list(files), order_ids=sorted(orders[project_id]))
+        for sha256 in sorted(found.keys() - given):
+            role, name = files[sha256]
+            yield LeaseFile(role=role, name=name, download=found[sha256])
+        given |= found.keys()
 
 
 def _names(params: LeasedParams) -> Mapping[str, str]:

@@ -67,6 +67,9 @@ class Models(Protocol):
     def shared_blobs(self, sha256s: Sequence[str]) -> Mapping[str, BlobRow]:
         """Return where the bytes of shared models lie."""
 
+    def held_blobs(self, order_ids: Sequence[str], sha256s: Sequence[str]) -> Mapping[str, BlobRow]:
+        """Return where the bytes of models lie that these orders hold, whether registered or not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteModel:

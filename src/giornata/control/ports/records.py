@@ -108,6 +108,19 @@ class ItemRecord:
     resolution: int | None = None
 
 
+MODEL_ROLE = "model:"
+"""How the role of an order's file begins that is held only until the order has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderFile:
+    """A file that an order holds, and the project whose bytes it is: the order's own, or the operator's."""
+
+    role: str
+    project_id: str
+    sha256: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """A job's row as users see it."""

@@ -24,6 +24,7 @@ from giornata.control.ports.records import (
     LogRecord,
     MetricRecord,
     NodeRecord,
+    OrderFile,
     ProjectRecord,
     QueueView,
     Rows,
@@ -244,6 +245,9 @@ class Submission(Protocol):
     def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
         """Note that the job reads these bytes, which the project has; they are kept as long as the job is known."""
 
+    def add_order_files(self, job_id: str, files: Sequence[OrderFile]) -> None:
+        """Note the files of an order. Models are kept until the order has ended, pictures as long as it is known."""
+
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
         """Return the job; it cannot change before this transaction ends."""
 
@@ -265,6 +269,9 @@ class Garbage(Protocol):
 
     def unknown(self, keys: Sequence[str]) -> set[str]:
         """Return those keys that belong to no blob and to no open upload."""
+
+    def forget_order_models(self, *, limit: int) -> int:
+        """Let go of the models of orders that have ended; return the number of rows."""
 
     def forget_models(self, *, used_before_ms: int, limit: int) -> int:
         """Forget models that orders named by a reference, that are not pinned, and that no order named since; return

@@ -28,6 +28,7 @@ class CollectReport:
     requests: int = 0
     models: int = 0
     checkpoints: int = 0
+    order_models: int = 0
 
     def __bool__(self) -> bool:
         return any(astuple(self))
@@ -36,13 +37,14 @@ class CollectReport:
 def collect(ctx: Context) -> CollectReport:
     """Drop what is older than the policy says: uploads that nobody completed, models that nobody uses, bytes that
     nothing refers to, objects without a row, parts without an upload, remembered requests; half-written files of
-    servers that were killed; and what validations read that have ended.
+    servers that were killed; and what validations and orders held that have ended.
     Raises Unavailable; repeat it later.
     """
     now_ms = ctx.clock.now_ms()
     before_ms = now_ms - round(ctx.policy.garbage_after_s * 1000)
     return CollectReport(
         checkpoints=_checkpoints(ctx),
+        order_models=_order_models(ctx),
         models=_models(ctx, now_ms - round(ctx.policy.unused_models_kept_s * 1000)),
         uploads=_uploads(ctx, before_ms),
         blobs=_blobs(ctx, before_ms),
@@ -114,6 +116,14 @@ def _checkpoints(ctx: Context) -> int:
     def some() -> int:
         with ctx.store.begin() as tx:
             return tx.garbage.forget_checkpoints(limit=BATCH)
+
+    return _until_none(some)
+
+
+def _order_models(ctx: Context) -> int:
+    def some() -> int:
+        with ctx.store.begin() as tx:
+            return tx.garbage.forget_order_models(limit=BATCH)
 
     return _until_none(some)
 

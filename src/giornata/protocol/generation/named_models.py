@@ -1,5 +1,6 @@
 """The models and the uploaded pictures that an order's spec names, with their places in the spec as JSON."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,21 @@ def named_models(spec: Mapping[str, Any]) -> Iterator[NamedModel]:
             yield from _model(value, f"spec.axes.{number}.values.{place}", role or "")
 
 
+def with_objects(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a spec as it was given, in which models named by a text are objects with that name.
+
+    The spec need not be valid. Settings of entries and axes stay as they are.
+    """
+    made = copy.deepcopy(dict(spec))
+    for name in SINGLE:
+        made[name] = _object(made.get(name))
+    for name in LISTS:
+        made[name] = [_object(each) for each in _list(made.get(name))]
+    if isinstance(made.get("refiner"), dict):
+        made["refiner"]["model"] = _object(made["refiner"].get("model"))
+    return made
+
+
 def uploaded_pictures(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield place and sha256 of each picture that an order starts from, follows or annotates. Places have no `spec.`
     before them. The spec need not be valid.
@@ -62,6 +78,10 @@ def _of_settings(given: Mapping[str, Any], where: str) -> Iterator[NamedModel]:
     refiner = given.get("refiner")
     if isinstance(refiner, Mapping):
         yield from _model(refiner.get("model"), f"{where}.refiner.model", "refiner")
+
+
+def _object(use: Any) -> Any:
+    return {"name": use} if isinstance(use, str) and use else use
 
 
 def _model(use: object, where: str, role: str) -> Iterator[NamedModel]:

@@ -26,7 +26,7 @@ class LeaseFiles:
         which its reader finds by its name."""
         if use.sha256 is None:
             return None
-        path = self._path(use.sha256, where=where)
+        path = self._path(use.sha256, use.name, where=where)
         if path.suffix == SUFFIX:
             return path
         link = self._directory / f"{use.sha256}{SUFFIX}"  # libraries unpickle files of other names
@@ -49,12 +49,14 @@ class LeaseFiles:
     def picture(self, sha256: str, *, where: str) -> Image.Image:
         """Return a picture as a viewer shows it. Raises WorkloadFailed for one that cannot be shown."""
         try:
-            return decode(self._path(sha256, where=where))
+            return decode(self._path(sha256, sha256, where=where))
         except Undecodable as error:
             fault = Fault(where=where, message=f"the picture {error}", hint="give another picture")
             raise WorkloadFailed(Reason.BAD_DATA, str(fault), (fault,)) from error
 
-    def _path(self, sha256: str, *, where: str) -> Path:
+    def _path(self, sha256: str, name: str, *, where: str) -> Path:
+        """Return the file. The server leaves out of a lease what it has no more: no other node gets it either."""
         if sha256 not in self._paths:
-            raise WorkloadFailed(Reason.NODE_DOWNLOAD, f"{where}: the lease came without the file {sha256}")
+            fault = Fault(where=where, message=f"the server no longer has the file of {name}", hint="add it again")
+            raise WorkloadFailed(Reason.BAD_DATA, str(fault), (fault,))
         return self._paths[sha256]

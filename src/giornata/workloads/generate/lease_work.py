@@ -99,6 +99,12 @@ class LeaseWork:
         self.reporter.picture_failed(picture.order_id, picture.number, reason, message[:LONGEST_MESSAGE])
         self.reporter.progress(self.drawn + self.failed, self.total, {})
 
+    def fail_waiting(self, error: WorkloadFailed) -> None:
+        """Report all pictures that wait as failed."""
+        while self.waiting:
+            self.open += 1
+            self.told_failed(self.waiting.popleft(), error.reason, str(error))
+
     def outcome(self) -> Outcome:
         """Return the end of a lease whose pictures are all handed over."""
         summary: dict[str, Any] = {PICTURES: self.drawn, "failed": self.failed}

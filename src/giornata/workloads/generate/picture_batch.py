@@ -15,9 +15,9 @@ from giornata.diffusion.draws.determinism import fingerprint
 from giornata.diffusion.files.picture_file import MEDIA_TYPES
 from giornata.diffusion.sampling.denoising import Denoiser
 from giornata.domain.errors import InvalidInput, WorkloadFailed
-from giornata.domain.reasons import Reason
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.generation.preprocess import AnnotationParams
+from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.protocol.pictures import LeasedPicture, PictureFlag
 from giornata.workloads.generate.annotation_drawing import AnnotationDrawing
 from giornata.workloads.generate.lease_work import LeaseWork, params_of
@@ -96,11 +96,22 @@ class PictureBatch:
                 self._leases.append(lease)
 
     def _load(self, lease: LeaseWork) -> None:
-        """Load the base of a lease. A base that cannot be loaded ends the lease, not one picture after the other."""
+        """Load the base of a lease, which all its pictures share. A base that no node can load fails them all, and
+        one that this node cannot load ends the lease.
+        """
         reporter = lease.reporter
         reporter.phase("loading")
-        if isinstance(params := params_of(lease.waiting[0]), PictureParams):
-            self._models.main(params, lease.files, lambda: reporter.phase("loading"))
+        try:
+            params = params_of(lease.waiting[0])
+        except WorkloadFailed:
+            return  # the picture says so itself when it begins
+        try:
+            if isinstance(params, PictureParams):
+                self._models.main(params, lease.files, lambda: reporter.phase("loading"))
+        except WorkloadFailed as error:
+            if BLAME[error.reason] is not Blame.JOB:
+                raise
+            lease.fail_waiting(error)
         reporter.phase("drawing", 0, lease.total)
 
     def _heed(self, crew: BatchSession) -> None:

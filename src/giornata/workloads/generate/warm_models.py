@@ -39,13 +39,15 @@ LORAS_READ = 64
 
 
 class DrawingModel:
-    """A base model with its prompt encoder and its places for LoRAs."""
+    """A base model with its prompt encoder and its places for LoRAs. More than `loras_on_device` LoRAs stay on the
+    device only while one batch needs them."""
 
-    def __init__(self, base: BaseModel) -> None:
+    def __init__(self, base: BaseModel, *, loras_on_device: int = LORAS_ON_DEVICE) -> None:
         let_large_be_tiled(base.vae)
         self.base = base
         self.encoder = PromptEncoder(base)
-        self.adapters = RowAdapters(base, capacity=LORAS_ON_DEVICE)
+        self.adapters = RowAdapters(base, capacity=loras_on_device)
+        self._loras_on_device = loras_on_device
         self._loras: OrderedDict[str, RowLora] = OrderedDict()
 
     def become(self, base: BaseModel) -> None:
@@ -71,7 +73,7 @@ class DrawingModel:
 
     def show(self, loras: Sequence[RowLora]) -> None:
         """Make sure that these LoRAs, those of all rows of the next pass, are on the device."""
-        self.adapters.capacity = max(LORAS_ON_DEVICE, len({lora.sha256 for lora in loras}))
+        self.adapters.capacity = max(self._loras_on_device, len({lora.sha256 for lora in loras}))
         for lora in [lora for lora in loras if not self.adapters.use(lora.sha256)]:
             self.adapters.load(lora.sha256, lora.unet)
 

@@ -1,0 +1,20 @@
+"""Submit jobs from routes: many in one transaction, and orders of pictures once their models are there."""
+
+import anyio.to_thread
+from fastapi import Request
+
+from giornata.control.jobs.order_models import bring_order_models
+from giornata.control.jobs.submit import JobRequest, Submitted
+from giornata.domain.picture import ORDER_KINDS
+
+
+async def submitted(request: Request, asked: JobRequest) -> Submitted:
+    """Return the job, and whether this request made it. Raises what `control.jobs.submit.submit` raises.
+
+    Other requests do not wait for the models of an order, which may have to be downloaded.
+    """
+    state = request.app.state
+    if asked.request.kind in ORDER_KINDS:
+        await anyio.to_thread.run_sync(bring_order_models, state.context, asked.caller, asked.request)
+    answer: Submitted = await state.submissions.ask(asked)
+    return answer
