@@ -5,8 +5,11 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, 
 
 from giornata.store.schema.columns import at, metadata
 
-# On PostgreSQL a migration adds `is_queued`, which it computes from `state`: a change of a column that an index names
-# changes every index of the table, and a result changes `state`.
+# PostgreSQL computes `is_queued` from `state`: a change of a column that an index names changes every index of the
+# table, and a result changes `state`. SQLite has no such column: its planner would not find the indexes any more.
+ADD_IS_QUEUED = (
+    "ALTER TABLE pictures ADD COLUMN IF NOT EXISTS is_queued boolean GENERATED ALWAYS AS (state = 'queued') STORED"
+)
 QUEUED_PICTURE = {"sqlite": "state = 'queued'", "postgresql": "is_queued"}
 UNTOLD = "told < ended"
 OPEN_ORDER = "is_open"
@@ -15,7 +18,9 @@ OPEN_ORDER = "is_open"
 def _queue(name: str, *keys: str) -> Index:
     """Return an index of the queued pictures, by priority and turn behind these columns."""
     sqlite, postgresql = (sa.text(QUEUED_PICTURE[name]) for name in ("sqlite", "postgresql"))
-    return Index(name, *keys, sa.text("priority DESC"), "turn", sqlite_where=sqlite, postgresql_where=postgresql)
+    index = Index(name, *keys, sa.text("priority DESC"), "turn", sqlite_where=sqlite, postgresql_where=postgresql)
+    sa.event.listen(index, "before_create", sa.DDL(ADD_IS_QUEUED).execute_if(dialect="postgresql"))
+    return index
 
 
 picture_orders = Table(  # what an order of pictures has besides its row in jobs

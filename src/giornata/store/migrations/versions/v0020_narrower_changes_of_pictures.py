@@ -26,6 +26,6 @@ def upgrade() -> None:
     op.add_column("pictures", sa.Column("is_queued", sa.Boolean(), is_queued, nullable=True))
     for name, keys in QUEUES:
         op.drop_index(f"ix_pictures_{name}", "pictures")
-        columns = [*keys, sa.text("priority DESC"), "turn"]
+        columns: list[str | sa.TextClause] = [*keys, sa.text("priority DESC"), "turn"]
         op.create_index(f"ix_pictures_{name}", "pictures", columns, postgresql_where=sa.text("is_queued"))
     op.execute("ALTER TABLE pictures SET (fillfactor = 70)")
