@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from giornata.diffusion.adapter.lora import add_adapters
-from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
+from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.families import SDXL
 from giornata.diffusion.files.formats import write_lora
@@ -117,7 +117,7 @@ class Studio:
     def __init__(self, task: Task, directory: Path) -> None:
         self._task, self._directory, self._leases = task, directory, 0
         self._workload = GenerateWorkload(device="cpu", rows=task.rows)
-        base = load_model(ModelSource(name=str(task.folder), key="loras"), device="cpu", dtype=torch.float32)
+        base = load_model(ModelLocation(name=str(task.folder), key="loras"), device="cpu", dtype=torch.float32)
         self._loras = [_lora(base, directory / f"{place}.safetensors", seed=place) for place in range(task.rows)]
 
     def draw(self, *, with_loras: bool) -> None:

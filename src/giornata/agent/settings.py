@@ -11,8 +11,7 @@ from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.specs import CANARY_KIND, KINDS, ORDER_KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, VALIDATE_KIND
-from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS
+from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, VALIDATE_KIND
 from giornata.protocol.work import NODE_KINDS
 
 GIB = 2**30

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from giornata.control.ports import user_store
-from giornata.domain.job import TERMINAL
 from giornata.control.ports.records import MODEL_ROLE, UploadRecord
+from giornata.domain.job import TERMINAL
 from giornata.domain.picture import PictureState, parts_of_key
 from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND
 from giornata.store.rows import Queries, columns, record_of

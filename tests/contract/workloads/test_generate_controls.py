@@ -15,7 +15,7 @@ from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params,
 from tests.fixtures.train_studio import RecordingReporter
 
 from giornata.diffusion.annotators.inline import annotate
-from giornata.diffusion.base.models import ModelSource, load_model
+from giornata.diffusion.base.models import ModelLocation, load_model
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.preprocess import AnnotationParams, annotator_key
 from giornata.protocol.pictures import PictureFlag
@@ -36,7 +36,7 @@ def control(tmp_path: Path) -> Path:
 
 def random_controlnet(folder: Path, made: Path) -> Path:
     """Save a ControlNet for the model in the folder, whose answers are not 0."""
-    base = load_model(ModelSource(name=str(folder), key="k"), device="cpu", dtype=torch.float32)
+    base = load_model(ModelLocation(name=str(folder), key="k"), device="cpu", dtype=torch.float32)
     draw = torch.Generator().manual_seed(5)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(5)
@@ -54,7 +54,7 @@ def test_picture_by_edges_has_the_bytes_of_the_pipelines(
     folder = tiny_folder if family == "sdxl" else tiny_sd15_folder
     made = random_controlnet(folder, tmp_path / "net")
     base, wanted = (
-        load_model(ModelSource(name=str(folder), key="k"), device=CPU, dtype=torch.float32),
+        load_model(ModelLocation(name=str(folder), key="k"), device=CPU, dtype=torch.float32),
         Wanted(steps=4),
     )
     edges = Image.fromarray(annotate("canny", np.asarray(photo()), {"low_threshold": 20, "high_threshold": 40}))

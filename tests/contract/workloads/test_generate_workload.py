@@ -17,7 +17,7 @@ from tests.fixtures.single_file import write_single_file
 from tests.fixtures.train_studio import RecordingReporter
 
 from giornata.diffusion.adapter.lora import add_adapters
-from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
+from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
 from giornata.diffusion.files.formats import write_lora
 from giornata.diffusion.files.lora_facts import facts_of
 from giornata.diffusion.files.row_lora import read_row_lora
@@ -38,7 +38,7 @@ def pixels(reporter: RecordingReporter, number: int = 0) -> np.ndarray:
 
 
 def loaded(folder: Path) -> BaseModel:
-    return load_model(ModelSource(name=str(folder), key="k"), device="cpu", dtype=torch.float32)
+    return load_model(ModelLocation(name=str(folder), key="k"), device="cpu", dtype=torch.float32)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.model_names import hub_file, is_single_file, looks_like_path
 
-__all__ = ["BaseModel", "ModelSource", "check_model_folder", "load_base", "load_model"]
+__all__ = ["BaseModel", "ModelLocation", "check_model_folder", "load_base", "load_model"]
 
 VAE_FIELD = "spec.pretrained_vae_model_name_or_path"
 PREDICTIONS = ("epsilon", "v_prediction")
@@ -61,7 +61,7 @@ class BaseModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSource:
+class ModelLocation:
     """The place of a base model: a name, as `TrainSpec.pretrained_model_name_or_path` has it, or a file.
 
     `path` and `vae_path` are verified `.safetensors` files on this machine; then the names are words for faults only.
@@ -104,11 +104,11 @@ def load_base(
     layouts: Path = LAYOUTS,
 ) -> BaseModel:
     """Load the base that a training job names. Otherwise as `load_model`."""
-    return load_model(ModelSource.of(spec), device=device, dtype=dtype, hub=hub, layouts=layouts)
+    return load_model(ModelLocation.of(spec), device=device, dtype=dtype, hub=hub, layouts=layouts)
 
 
 def load_model(
-    source: ModelSource,
+    source: ModelLocation,
     *,
     device: torch.device | str,
     dtype: torch.dtype,
@@ -154,7 +154,7 @@ def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if vae_config.get("force_upcast", True) else dtype
 
 
-def _located(source: ModelSource, hub: ModelHub) -> Path:
+def _located(source: ModelLocation, hub: ModelHub) -> Path:
     """Return the folder or the file of the base model on this machine, or a path where nothing lies."""
     if source.path is not None:
         return source.path
@@ -169,7 +169,7 @@ def _located(source: ModelSource, hub: ModelHub) -> Path:
     return fetched_pipeline(hub, name, revision=source.revision, variant=source.variant, field=source.field)
 
 
-def _inspected(source: ModelSource, place: Path) -> Family:
+def _inspected(source: ModelLocation, place: Path) -> Family:
     """Return the family of the model that lies there. Raises WorkloadFailed with all that is wrong with it."""
     if place.is_dir() or not is_single_file(place.name):
         allowed = {"refiner": source.refiner, "inpainting": source.inpainting}
@@ -187,7 +187,7 @@ def _inspected(source: ModelSource, place: Path) -> Family:
     return family
 
 
-def _vae_place(source: ModelSource, hub: ModelHub) -> Path | None:
+def _vae_place(source: ModelLocation, hub: ModelHub) -> Path | None:
     """Return the folder or the file of another VAE; None when the model's own is wanted."""
     name = source.vae
     if name is None or source.vae_path is not None:
@@ -254,7 +254,7 @@ def _parts_of_folder(
 
 
 def _frozen(
-    source: ModelSource, family: Family, parts: Parts, *, vae: Any, device: torch.device, dtype: torch.dtype
+    source: ModelLocation, family: Family, parts: Parts, *, vae: Any, device: torch.device, dtype: torch.dtype
 ) -> BaseModel:
     for module in (parts.unet, vae, *parts.text_encoders):
         off_the_file(module.requires_grad_(False).eval().to(device))

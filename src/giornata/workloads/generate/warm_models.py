@@ -14,7 +14,7 @@ from diffusers.loaders.single_file_utils import convert_controlnet_checkpoint
 
 from giornata.diffusion.adapter.row_adapters import RowAdapters
 from giornata.diffusion.base.hub import HubCache, HuggingFaceHub, arriving
-from giornata.diffusion.base.models import BaseModel, ModelSource, load_model
+from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
 from giornata.diffusion.base.swap import can_swap, swap_base
 from giornata.diffusion.encode.prompt_embeds import PromptEncoder, TextualInversion
 from giornata.diffusion.files.row_lora import RowLora, read_row_lora
@@ -110,7 +110,7 @@ class WarmModels:
         key = base_key_of(params)
         if key in self.keys():
             return self._models[MAIN]
-        source = ModelSource(
+        source = ModelLocation(
             name=params.model.name,
             key=key,
             revision=params.revision,
@@ -132,7 +132,7 @@ class WarmModels:
         if REFINER in self._models and self._models[REFINER].base.key == key:
             return self._models[REFINER]
         path = files.weights(use, where="refiner.model")
-        source = ModelSource(name=use.name, key=key, path=path, field="refiner.model", refiner=True)
+        source = ModelLocation(name=use.name, key=key, path=path, field="refiner.model", refiner=True)
         return self._replaced(REFINER, source, told)
 
     def controlnet(self, use: ControlNetUse, files: LeaseFiles, *, where: str) -> Any:
@@ -155,7 +155,7 @@ class WarmModels:
         self.safety.drop()
         self._collect()
 
-    def _replaced(self, role: str, source: ModelSource, told: Told) -> DrawingModel:
+    def _replaced(self, role: str, source: ModelLocation, told: Told) -> DrawingModel:
         """Return the model of `source`, in the modules of the one before if their shapes agree."""
         other = self._loaded(source, told)
         warm = self._models.get(role)
@@ -168,7 +168,7 @@ class WarmModels:
         self._models[role] = DrawingModel(_moved(other, self.device))
         return self._models[role]
 
-    def _loaded(self, source: ModelSource, told: Told) -> BaseModel:
+    def _loaded(self, source: ModelLocation, told: Told) -> BaseModel:
         """Load onto the CPU: weights of two models are never on the device together."""
         cache = HubCache(bound_bytes=self._model_cache_bytes)
         with closing(HuggingFaceHub(None, cache)) as hub, arriving(cache.directory, told):
