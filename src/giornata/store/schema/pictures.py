@@ -1,5 +1,7 @@
 """Tables for orders of pictures, and for their pictures. A row of a picture is narrow: there are millions."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, SmallInteger, String, Table, Text
 
@@ -19,7 +21,8 @@ def _queue(name: str, *keys: str) -> Index:
     """Return an index of the queued pictures, by priority and turn behind these columns."""
     sqlite, postgresql = (sa.text(QUEUED_PICTURE[name]) for name in ("sqlite", "postgresql"))
     index = Index(name, *keys, sa.text("priority DESC"), "turn", sqlite_where=sqlite, postgresql_where=postgresql)
-    sa.event.listen(index, "before_create", sa.DDL(ADD_IS_QUEUED).execute_if(dialect="postgresql"))
+    add_column: Any = sa.DDL(ADD_IS_QUEUED)  # type: ignore[no-untyped-call]
+    sa.event.listen(index, "before_create", add_column.execute_if(dialect="postgresql"))
     return index
 
 
