@@ -80,7 +80,8 @@ contract: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' tests/contract/workloads tests/contract
 
 learning: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long tests/contract/workloads tests/contract
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long tests/contract/workloads tests/contract \
+	  tests/system --ignore tests/system/faults --ignore tests/system/pretrain
 
 sim: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 tests/sim
@@ -92,7 +93,8 @@ sim-night: $(STAMP)
 
 # A minute of everything at once takes a minute: the other files have their turn meanwhile.
 system: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/system tests/gpu --ignore tests/system/faults --ignore tests/system/pretrain
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not long' tests/system tests/gpu \
+	  --ignore tests/system/faults --ignore tests/system/pretrain
 
 # Real processes killed, cut off and lied to, at every phase of a job. They wait more than they work: for leases to run
 # out, and for each other.

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from tests.contract.store.test_models import FakeSources
+from tests.contract.store.test_model_registry import FakeSources
 from tests.fixtures.model_files import SD15_LORA, SDXL_BASE, SDXL_LORA, model_file
 from tests.fixtures.users import ANN, NODE, ROOT, have, move_in
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.contract.store.test_models import place
+from tests.contract.store.test_model_registry import place
 from tests.fixtures.model_files import SDXL_LORA, model_file
 from tests.fixtures.users import ANN, BOB, claim, end, have, move_in, new_job, progress
 
