@@ -111,7 +111,7 @@ def test_grid_that_is_still_drawn_is_not_retried_and_another_job_is_no_grid(run)
     job = run(*ASKED, *AXES, "--no-wait", "--json").json["id"]
     done = run("grid", "--retry", job)
     assert done.status == 2 and "may still draw them" in done.errors
-    other = run("generate", "a fox", "--model", "m", "--size", "64x64", "--no-wait", "--json").json["id"]
+    other = run("generate", "a fox", "--model", "some/model", "--size", "64x64", "--no-wait", "--json").json["id"]
     assert "no grid" in run("grid", "--retry", other).errors
 
 

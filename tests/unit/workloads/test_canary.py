@@ -177,9 +177,9 @@ def test_it_holds_no_model_and_every_engine_of_ours_can_do_it() -> None:
     settings: dict[str, Any] = {"url": "http://x", "key": "k", "machine_id": "m", "name": "n", "work_dir": Path("w")}
     commands = AgentSettings(**settings).engine_commands()
     # One engine, and the first kind is the one that it is kept warm for.
-    assert list(commands) == ["train", "generate", "canary"]
-    assert commands["train"] == commands["generate"] == commands["canary"]
-    assert "train,generate,canary" in commands["train"]
+    assert list(commands) == ["train", "generate", "validate", "canary"]
+    assert commands["train"] == commands["generate"] == commands["validate"] == commands["canary"]
+    assert "train,generate,validate,canary" in commands["train"]
     own = AgentSettings(**settings, kinds=(), workloads={"x-own": ("program",)}).engine_commands()
     assert list(own) == ["x-own"]  # an engine of somebody else's cannot do it
 
