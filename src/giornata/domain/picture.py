@@ -13,6 +13,11 @@ PICTURES_LIKE_A_JOB = 512
 KEYS_BEGIN_WITH = "pictures/"
 
 
+def offered_kind(kind: str) -> str:
+    """Return the kind that a node offers when it takes jobs of this kind."""
+    return LEASE_KIND if kind in ORDER_KINDS else kind
+
+
 class PictureState(StrEnum):
     """The states of a picture. The last three are terminal."""
 

@@ -25,6 +25,7 @@ from giornata.control.ports.records import (
 )
 from giornata.control.ports.user_store import Before
 from giornata.domain.money import MS_PER_HOUR
+from giornata.domain.picture import offered_kind
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import JobPart
 from giornata.protocol.specs import CANARY_KIND
@@ -224,7 +225,9 @@ class JobReads(Queries, user_store.JobReads):
         return self._connection.scalar(before_statement(interrupted=interrupted), this) or 0
 
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
-        view = self._nodes.live(job.id, kind=job.kind, project_id=job.project_id, seen_since_ms=seen_since_ms)
+        view = self._nodes.live(
+            job.id, kind=offered_kind(job.kind), project_id=job.project_id, seen_since_ms=seen_since_ms
+        )
         if job.only_machine_id is not None or not view.eligible_nodes:
             return view
         ahead = self.ahead(
@@ -237,7 +240,7 @@ class JobReads(Queries, user_store.JobReads):
         for job in new:
             if (job.kind, job.min_vram_bytes) not in views:
                 views[job.kind, job.min_vram_bytes] = self._nodes.live(
-                    job.id, kind=job.kind, project_id=job.project_id, seen_since_ms=seen_since_ms
+                    job.id, kind=offered_kind(job.kind), project_id=job.project_id, seen_since_ms=seen_since_ms
                 )
         counted = [job for job in new if views[job.kind, job.min_vram_bytes].eligible_nodes]
         ahead = self._ahead_each(counted)

@@ -212,3 +212,9 @@ def test_rows_of_more_axes_name_the_values_of_each():
     (plan,) = sheet_plans(drawn_grid(spec), lambda cell: None)
     assert [(row["label"], row["text"]) for row in plan["rows"]][1:3] == [("a", "x, y: b"), ("b", "x, y: a")]
     assert plan["rows"][0]["pictures"] == [[{"state": "succeeded"}]] * 2
+
+
+def test_grid_waits_for_nodes_that_draw_pictures(run, served):
+    job = run(*ASKED, *AXES, "--no-wait", "--json").json["id"]
+    why = run("job", job, "--json").json["waiting_because"]
+    assert "kind generate" in why

@@ -60,7 +60,7 @@ def sheet_plans(grid: DrawnGrid, file_of: Callable[[DrawnCell], Path | None]) ->
     ]
     for first in range(0, len(rows), MOST_ROWS):
         yield {
-            "title": grid.job.name,
+            "title": "Grid" if grid.job.name == grid.job.id else grid.job.name,
             "subtitle": _subtitle(grid, shown_repeats, shown_values, values),
             "groups": groups,
             "rows": [

@@ -10,6 +10,7 @@ from giornata.control.ports.money_store import NodePlaces, QueueAhead, RunningJo
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.estimates import Forecast, forecast
+from giornata.domain.picture import offered_kind
 
 Paces = Mapping[str, PaceHistory]
 
@@ -34,13 +35,13 @@ def expect(
     paces = _paces(tx, job.project_id)
     ahead = tx.forecasts.ahead(kind=job.kind, interrupted=False, priority=job.priority, turn=turn, job_id=job.id)
     places = tx.forecasts.places(
-        kind=job.kind,
+        kind=offered_kind(job.kind),
         project_id=job.project_id,
         min_vram_bytes=job.min_vram_bytes,
         seen_since_ms=now_ms - round(policy.node_gone_after_s * 1000),
     )
     if not places:
-        return Expectation(forecast=None, words=f"no node for jobs of kind {job.kind} is connected")
+        return Expectation(forecast=None, words=f"no node for jobs of kind {offered_kind(job.kind)} is connected")
     unknown = sum(each.jobs for each in ahead if each.steps is None or each.shape_key not in paces)
     if unknown:
         return Expectation(forecast=None, words=f"nobody knows how long {unknown} of the jobs ahead of it take")

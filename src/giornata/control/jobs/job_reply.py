@@ -11,6 +11,7 @@ from giornata.domain.backoff import Obstacle, Outlook
 from giornata.domain.budget import Payer
 from giornata.domain.job import JobState
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd, format_usd
+from giornata.domain.picture import offered_kind
 from giornata.domain.reasons import BLAME, INTERRUPTION, Reason
 from giornata.protocol.jobs import Attempt, FaultReply, Job, JobUrls
 
@@ -92,7 +93,7 @@ def waiting_because(
         only = ""
         if job.only_machine_id is not None and names is not None:
             only = f" on machine {names.machine(job.only_machine_id)}, which alone it is for,"
-        why = f"no node for jobs of kind {job.kind}{only} is connected"
+        why = f"no node for jobs of kind {offered_kind(job.kind)}{only} is connected"
         return f"{why}: {missing}" if missing else why
     if view.large_nodes == 0:
         needs, most = job.min_vram_bytes / 1e9, (view.largest_bytes or 0) / 1e9

@@ -20,7 +20,7 @@ from giornata.domain.capacity import Use
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.fleet_share import Bidder
 from giornata.domain.job import JobState
-from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.picture import ORDER_KINDS, offered_kind
 from giornata.domain.starts import is_late
 from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts
 
@@ -87,7 +87,7 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
         view = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
         found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
-        missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, job.kind)
+        missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, offered_kind(job.kind))
         because = waiting_because(job, view, found, names=names, missing=missing)
     attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
     reply = job_reply(job, attempts, names=names, waiting_because=because, next_try_at=next_try_at(found))
