@@ -9,5 +9,6 @@ from giornata.agent.settings import AgentSettings
 
 given = json.loads(sys.argv[1])
 given["workloads"] = {kind: tuple(command) for kind, command in given["workloads"].items()}
-given["engine"] = tuple(given["engine"])
+if "engine" in given:
+    given["engine"] = tuple(given["engine"])
 sys.exit(run_node(AgentSettings(**{**given, "work_dir": Path(given["work_dir"]), "kinds": tuple(given["kinds"])})))
