@@ -6,7 +6,8 @@ from typing import Any
 from pydantic import Field
 
 from giornata.domain.reasons import Reason
-from giornata.protocol.model import Count, MediaType, Message, ObjectSize, Reply, Sha256
+from giornata.protocol.generation.specs import MAX_PICTURES
+from giornata.protocol.model import MediaType, Message, ObjectSize, Reply, Sha256
 from giornata.protocol.uploads import Download
 
 MOST_PICTURES = 64
@@ -24,8 +25,8 @@ class PictureFlag(IntFlag):
 class PictureId(Message):
     """One picture: its order, and its number in the order from 0."""
 
-    order_id: str = Field(min_length=1, max_length=40)
-    number: Count
+    order_id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
+    number: int = Field(ge=0, lt=MAX_PICTURES)
 
 
 class LeasedPicture(Reply):
