@@ -26,8 +26,6 @@ PHASES: dict[str, tuple[bool, Callable[[], Trap]]] = {
     "drawn, not uploaded": (True, lambda: Trap("PUT", PUT, hold=True)),
     "uploaded, not reported": (False, lambda: report(hold=True)),
     "reported, not acknowledged": (False, lambda: report(hold_reply=True)),
-    "completing": (False, lambda: Trap("POST", f"{ATTEMPT}/complete$", hold=True)),
-    "completed, not acknowledged": (False, lambda: Trap("POST", f"{ATTEMPT}/complete$", hold_reply=True)),
 }
 
 
@@ -60,7 +58,6 @@ CUTS = {
     "a report on its way": (False, lambda: report(drop=True)),
     "an upload that arrived": (True, lambda: Trap("PUT", PUT, drop_reply=True, times=2)),
     "a request for upload URLs": (False, lambda: Trap("POST", f"{ATTEMPT}/picture-uploads$", drop_reply=True)),
-    "a completion that arrived": (False, lambda: Trap("POST", f"{ATTEMPT}/complete$", drop_reply=True)),
 }
 
 
