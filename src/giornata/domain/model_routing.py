@@ -10,7 +10,8 @@ delay. The bound is a share of the leases. An age as the bound would turn the po
 as the whole queue is older than that, and it would stay so: models would be loaded for almost every lease.
 
 Models are fetched from storage while the GPU draws with others. So a lease never names a model that the node would
-have to fetch first; the claim's answer names it as a hint instead.
+have to fetch first; `prefetch` names it as a hint instead. The simulator plays this policy; the claims of the server
+do not ask it yet.
 """
 
 import hashlib

@@ -1,4 +1,6 @@
-"""A fleet of nodes with models, played by `giornata.domain.model_routing`, the policy that the server ships.
+"""A fleet of nodes with models, played by the policy of `giornata.domain.model_routing`.
+
+The claims of the server do not ask that policy yet.
 
 What is modelled: arrivals (Poisson), the time that drawing, loading and fetching take, least-recently-used places for
 models on a node, nodes that end, and a server that is away. A node that gets nothing waits, and asks again when a
