@@ -10,7 +10,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from giornata.agent.engines import DETERMINISM
+from giornata.agent.engines.engines import DETERMINISM
 from giornata.engine.process_setup import kept_for_good
 
 # MKL reads it once, before the first matrix product of any test.

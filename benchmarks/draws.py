@@ -26,13 +26,14 @@ def work() -> dict[str, Any]:
     """In a process whose PYTHONPATH says which source is measured."""
     import torch
 
-    from giornata.pretrain.feeding.examples import EmptyPrompt, ExampleDraws
+    from giornata.diffusion.encode.captions import Embedding
+    from giornata.pretrain.feeding.examples import ExampleDraws
     from giornata.pretrain.feeding.feed import Batch
 
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     text = torch.Generator().manual_seed(0)
-    empty = EmptyPrompt(prompt_LD=torch.randn(77, 1024, generator=text).half())
+    empty = Embedding(prompt_BLD=torch.randn(1, 77, 1024, generator=text).half(), pooled_BP=None)
     draws = ExampleDraws(seed=1, timesteps=1000, scaling=(0.0, 0.18215), proportion_empty_prompts=0.1, empty=empty)
     for resolution in RESOLUTIONS:
         latents = (ROWS, 4, resolution // 8, resolution // 8)

@@ -1,16 +1,18 @@
 """Pictures by rows of one batch against a script that builds the pipeline for each: `python -m benchmarks.generate`.
 
-Three cells, of the same pictures: `script` loads diffusers' pipeline, draws and saves, picture by picture; `joined`
-gives all of them to the workload in one lease; `loras` is `joined` with another LoRA for each picture. The workload
-is warm: its base and LoRAs were loaded before. A repetition goes through all cells before the next begins, so that
-ratios are of runs under like conditions. Prints a table, then one JSON line. Another program may call `measure`.
+Five cells. `script` loads diffusers' pipeline, draws and saves, picture by picture; `joined` gives the same pictures
+to the workload in one lease; `attention` is `joined` with another LoRA on the attentions for each picture, and
+`convolutions` with LoRAs on all linear layers and convolutions. `fleet` is the whole path: an order at a real server,
+drawn by the engine of a real node, and every picture downloaded. Workload and engine are warm. A repetition goes
+through all cells before the next begins, so that ratios are of runs under like conditions: each in pictures a second
+of the clock, and of processor time, which others on the machine disturb less. The processor time of `fleet` is that
+of server, agent, engine and client. Prints a table, then one JSON line.
 
 On a CPU at tiny size this shows what loading and batching are worth, and nothing of a GPU's arithmetic.
 """
 
 import argparse
 import hashlib
-import json
 import os
 import statistics
 import tempfile
@@ -22,6 +24,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.rig.figures import conclude, machine, spread, spread_words
+from benchmarks.rig.installation import Installation, installation
 from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
@@ -38,14 +42,30 @@ from giornata.workloads.interface import AgentRequest
 
 COLORS = ("red", "green", "blue", "yellow", "purple", "orange", "pink", "cyan")
 RANK = 8
+ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
+CONVOLUTIONS = ("conv1", "conv2", "conv_shortcut", "conv_in", "conv_out", "conv")
+ALL_LAYERS = (*ATTENTION, "ff.net.0.proj", "ff.net.2", "proj_in", "proj_out", "time_emb_proj", *CONVOLUTIONS)
+RATIOS = (
+    ("joined", "script", None),
+    ("attention", "joined", 0.8),
+    ("convolutions", "joined", 0.8),
+    ("fleet", "script", 5.0),
+)
+"""One cell, the other that it is compared with, and the mark."""
+PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What was measured: pictures per second of each repetition."""
+class Run:
+    """One run of a cell: its pictures, and what they took."""
 
-    name: str
-    pictures_per_s: tuple[float, ...]
+    pictures: int
+    clock_s: float
+    cpu_s: float
+
+
+Cells = dict[str, list[Run]]
+"""The runs of each cell, repetition by repetition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,24 +131,30 @@ def script(task: Task, directory: Path) -> None:
         image.save(directory / f"{place}.png")
 
 
-class Studio:
+class PictureRig:
     """A warm workload, and leases for it."""
 
     def __init__(self, task: Task, directory: Path) -> None:
         self._task, self._directory, self._leases = task, directory, 0
         self._workload = GenerateWorkload(device="cpu", rows=task.rows)
         base = load_model(ModelLocation(name=str(task.folder), key="loras"), device="cpu", dtype=torch.float32)
-        self._loras = [_lora(base, directory / f"{place}.safetensors", seed=place) for place in range(task.rows)]
+        self._loras = {
+            name: [
+                _lora(base, directory / f"{name}-{seed}.safetensors", each, seed=seed) for seed in range(task.rows)
+            ]
+            for name, each in (("attention", ATTENTION), ("convolutions", ALL_LAYERS))
+        }
 
-    def draw(self, *, with_loras: bool) -> None:
-        """Draw all pictures in one lease, each with another LoRA or with none."""
+    def draw(self, loras: str | None = None) -> None:
+        """Draw all pictures in one lease, each with another LoRA of this name or with none."""
         self._leases += 1
         directory = self._directory / str(self._leases)
         directory.mkdir()
-        uses = [[{"name": each.name, "sha256": each.sha256}] if with_loras else [] for each in self._loras]
+        files = [] if loras is None else self._loras[loras]
+        uses = [[{"name": each.name, "sha256": each.sha256}] for each in files] or [[]] * self._task.rows
         pictures = [
-            {"order_id": "order_1", "number": place, "params": self._task.params(place, loras)}
-            for place, loras in enumerate(uses)
+            {"order_id": "order_1", "number": place, "params": self._task.params(place, used)}
+            for place, used in enumerate(uses)
         ]
         listener = Listener()
         start = Start(
@@ -137,15 +163,16 @@ class Studio:
             kind="generate",
             spec={"pictures": pictures},
             directory=directory,
-            inputs=tuple(self._loras),
+            inputs=tuple(files),
         )
         self._workload.run(start, listener)
         if listener.pictures != self._task.rows:
             raise RuntimeError(f"{listener.pictures} pictures came, of {self._task.rows}")
 
 
-def _lora(base: BaseModel, path: Path, *, seed: int) -> InputFile:
-    spec = TrainSpec(model="owner/name", dataset="ds_1", seed=seed, rank=RANK, resolution=64)
+def _lora(base: BaseModel, path: Path, targets: Sequence[str], *, seed: int) -> InputFile:
+    fields = {"model": "owner/name", "dataset": "ds_1", "rank": RANK, "resolution": 64}
+    spec = TrainSpec.model_validate({**fields, "seed": seed, "target_modules": targets})
     draw = torch.Generator().manual_seed(seed)
     with add_adapters(base, spec) as adapters:
         named = adapters.tensors().items()
@@ -155,38 +182,71 @@ def _lora(base: BaseModel, path: Path, *, seed: int) -> InputFile:
     return InputFile(role="lora", path=path, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), name=path.name)
 
 
-def measure(task: Task, directory: Path, *, repetitions: int, clock: Callable[[], float]) -> list[Cell]:
-    """Measure all cells, once in each repetition."""
-    studio = Studio(task, directory)
-    runs: dict[str, Callable[[], None]] = {
-        "script": lambda: script(task, directory),
-        "joined": lambda: studio.draw(with_loras=False),
-        "loras": lambda: studio.draw(with_loras=True),
+def order(up: Installation, task: Task, directory: Path, pictures: int) -> None:
+    """Order the pictures at the server, and download each. Raises RuntimeError when one does not come."""
+    placed = up.client.generate(
+        [f"a {COLORS[number % len(COLORS)]} circle" for number in range(pictures)],
+        model=str(task.folder),
+        width=task.side_px,
+        height=task.side_px,
+        num_inference_steps=task.steps,
+    )
+    came = [up.client.download_picture(each, directory) for each in up.client.pictures(placed.id, follow=True)]
+    if len(came) != pictures:
+        raise RuntimeError(f"{len(came)} pictures came, of {pictures}")
+
+
+def timed(run: Callable[[], None], pictures: int, others_cpu_s: Callable[[], float]) -> Run:
+    """Run, and return the seconds of the clock and of the processor, those of other processes included."""
+    began_s, began_cpu_s = time.perf_counter(), time.process_time() + others_cpu_s()
+    run()
+    cpu_s = time.process_time() + others_cpu_s() - began_cpu_s
+    return Run(pictures=pictures, clock_s=time.perf_counter() - began_s, cpu_s=cpu_s)
+
+
+def measure(task: Task, directory: Path, up: Installation, *, repetitions: int, ordered: int) -> Cells:
+    """Measure all cells, once in each repetition. An order has `ordered` pictures."""
+    picture_rig, downloads = PictureRig(task, directory), directory / "downloads"
+    downloads.mkdir()
+    runs: dict[str, tuple[Callable[[], None], int]] = {
+        "script": (lambda: script(task, directory), task.rows),
+        "joined": (picture_rig.draw, task.rows),
+        "attention": (lambda: picture_rig.draw("attention"), task.rows),
+        "convolutions": (lambda: picture_rig.draw("convolutions"), task.rows),
+        "fleet": (lambda: order(up, task, downloads, ordered), ordered),
     }
-    for warm_up in runs.values():
+    for warm_up, _ in runs.values():
         warm_up()
-    rates: dict[str, list[float]] = {name: [] for name in runs}
+    cells: Cells = {name: [] for name in runs}
     for _ in range(repetitions):
-        for name, run in runs.items():
-            began_s = clock()
-            run()
-            rates[name].append(task.rows / (clock() - began_s))
-    return [Cell(name=name, pictures_per_s=tuple(found)) for name, found in rates.items()]
+        for name, (run, pictures) in runs.items():
+            cells[name].append(timed(run, pictures, up.cpu_s if name == "fleet" else lambda: 0.0))
+    return cells
 
 
-def ratios(cells: Sequence[Cell], name: str, of: str) -> list[float]:
-    """Return one cell's rate as a ratio of another's, repetition by repetition."""
-    found = {cell.name: cell.pictures_per_s for cell in cells}
-    return [one / other for one, other in zip(found[name], found[of], strict=True)]
+def ratios(cells: Cells, name: str, of: str, *, by: Callable[[Run], float]) -> dict[str, float]:
+    """Compare the pictures a second of two cells, repetition by repetition."""
+    pairs = zip(cells[name], cells[of], strict=True)
+    return spread([(one.pictures / by(one)) / (other.pictures / by(other)) for one, other in pairs])
 
 
-def table(cells: Sequence[Cell]) -> str:
-    """Return the rates, and both ratios: median, least and largest."""
-    lines = [f"{cell.name:8}{statistics.median(cell.pictures_per_s):9.2f} pictures/s" for cell in cells]
-    for name, of in (("joined", "script"), ("loras", "joined")):
-        found = ratios(cells, name, of)
-        spread = f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
-        lines.append(f"{name} / {of}: {spread}")
+def by_clock(run: Run) -> float:
+    return run.clock_s
+
+
+def by_processor(run: Run) -> float:
+    return run.cpu_s
+
+
+def table(cells: Cells) -> str:
+    """Show the rates, and the ratios: median, least and greatest."""
+    lines = [f"{'':24}{'pictures/s':>12}{'of processor time':>20}"]
+    for name, runs in cells.items():
+        rates = [statistics.median(run.pictures / by(run) for run in runs) for by in (by_clock, by_processor)]
+        lines.append(f"{name:24}{rates[0]:12.2f}{rates[1]:20.2f}")
+    for name, of, mark in RATIOS:
+        found = [spread_words(ratios(cells, name, of, by=by)) for by in (by_clock, by_processor)]
+        lines.append(f"{f'{name} / {of}':24}{found[0]:>22}{found[1]:>22}" + (f"  mark {mark:g}" if mark else ""))
     return "\n".join(lines)
 
 
@@ -196,19 +256,37 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--side", type=int, default=64, help="of the pictures, in pixels")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--ordered", type=int, default=64, help="pictures of an order")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--processor-time", action="store_true", help="steadier where others use the machine too")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of the script and the workload; the node chooses its own"
+    )
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures mean little")
+    options, about = parser.parse_args(), machine()
+    if options.quick:
+        options.rows, options.steps, options.ordered, options.repetitions = 2, 2, 4, 1
     let_libraries_repeat(os.environ)
-    fix_determinism(torch.get_num_threads())
-    clock = time.process_time if options.processor_time else time.perf_counter
-    with tempfile.TemporaryDirectory() as scratch:
+    fix_determinism(options.threads)
+    with tempfile.TemporaryDirectory(prefix="giornata-load-") as scratch:
         directory = Path(scratch)
         folder = build_tiny_model(directory / "tiny")
         task = Task(folder=folder, rows=options.rows, side_px=options.side, steps=options.steps)
-        cells = measure(task, directory, repetitions=options.repetitions, clock=clock)
+        with installation(directory / "data", nodes=1) as up:
+            cells = measure(task, directory, up, repetitions=options.repetitions, ordered=options.ordered)
     print(table(cells))
-    print(json.dumps([asdict(cell) for cell in cells]))
+    by_both = {"clock": by_clock, "processor": by_processor}
+    conclude(
+        {
+            "benchmark": "generate",
+            "machine": about,
+            "quick": options.quick,
+            "cells": {name: [asdict(run) for run in runs] for name, runs in cells.items()},
+            "ratios": {
+                f"{name} / {of}": {each: ratios(cells, name, of, by=by) for each, by in by_both.items()}
+                for name, of, _ in RATIOS
+            },
+        }
+    )
 
 
 if __name__ == "__main__":

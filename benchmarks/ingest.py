@@ -35,7 +35,7 @@ from PIL import Image
 from benchmarks.rig.figures import conclude, machine, spread, spread_words
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.decision import Decision, Keep
-from giornata.pretrain.data.examination import EXAMINED, examine, filters_of
+from giornata.pretrain.data.examination import EXAMINED, examine
 from giornata.pretrain.data.ingest_tasks import Stretch, _sharded
 from giornata.pretrain.data.source_rows import Raw
 from giornata.protocol.pretraining import Ingest
@@ -157,11 +157,10 @@ def reading(count: int, repetitions: int) -> dict[str, object]:
     """Pictures per second of CPU time, in one process."""
     pictures = [_jpeg(seed) for seed in range(count)]
     rows = [Raw(source="a.parquet", place="0", image=each, captions=(CAPTION,)) for each in pictures]
-    filters = filters_of(Ingest())
+    filters = Ingest()
     keep = Keep(
         rows=1,
-        dropped_pieces=np.array([], np.int64),
-        dropped_ordinals=np.array([], np.int64),
+        dropped=np.array([], np.int64),
         first_keys=np.array([b"\0"] * 100_000, "S32"),
     )
     stretch = Stretch(pieces=range(1), keep=keep, first_shard=0)

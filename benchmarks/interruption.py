@@ -160,9 +160,10 @@ def specs_of(options: argparse.Namespace, home: Path, client: Client) -> list[di
         ("tiny_model", str(model)),
         ("drawings", "teal-heart", str(pictures), "--count", "4", "--size", "64"),
     ):
-        subprocess.run([sys.executable, "-m", f"giornata.diffusion.{module}", *arguments], check=True)
-    dataset = client.upload_dataset(pictures)
-    spec = {"pretrained_model_name_or_path": str(model), "dataset": dataset.id, "instance_prompt": "a drawing of sks"}
+        subprocess.run([sys.executable, "-m", f"giornata.diffusion.tiny.{module}", *arguments], check=True)
+    prompt = "a drawing of sks"
+    dataset = client.dataset_from_folder(pictures, prompt)
+    spec = {"pretrained_model_name_or_path": str(model), "dataset": dataset.id, "instance_prompt": prompt}
     spec |= {"resolution": 64, "max_train_steps": options.steps, "checkpointing_steps": options.every}
     return [{**spec, "seed": number} for number in range(count)]
 

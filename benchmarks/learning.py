@@ -23,7 +23,7 @@ from tools.tiny_shapes.learned import PICTURES, Examination
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.rig.lessons import LESSONS, PROMPT
-from benchmarks.rig.school import School
+from benchmarks.rig.school import LearningRig
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.tiny.drawings import SUBJECTS
@@ -72,7 +72,7 @@ def _measured(options: argparse.Namespace, home: Path, done: set[tuple[str, str,
     model = copy_drawing_model(home / "model")
     base = load(model)
     examination = Examination(base, count=options.count)
-    school = School(home=home / "lessons", model=model, quick=options.quick)
+    school = LearningRig(home=home / "lessons", model=model, quick=options.quick)
     for lesson in LESSONS.values():
         school.spec(lesson, 0)  # faults are told before hours have gone by
     for subject in options.subjects:

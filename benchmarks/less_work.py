@@ -53,7 +53,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.seeds, options.samples, options.rows = [0], 256, 300
+        options.seeds, options.samples, options.rows = [0], 512, 300
         options.validation_rows, options.validation_steps = 16, 1
     return options
 

@@ -22,9 +22,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from giornata.agent.engine_process import EngineProcess
-from giornata.agent.engines import engine_environment
-from giornata.agent.events import EngineEnded, EngineMessage, Event
+from giornata.agent.attempt.events import EngineEnded, EngineMessage, Event
+from giornata.agent.engines.engine_process import EngineProcess
+from giornata.agent.engines.engines import engine_environment
 from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
 
 SUBJECTS = ("teal-heart", "two-tone-house")

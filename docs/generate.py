@@ -17,7 +17,7 @@ from giornata.cli.settings.settings import OLD_NAMES
 from giornata.domain.job import mermaid
 from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, BAN, BLAME, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS
-from giornata.protocol.events import MEANING
+from giornata.protocol.events import MEANING, OPERATOR_MEANING
 from giornata.protocol.generation.annotators import ANNOTATORS
 from giornata.protocol.generation.grid import GridSpec
 from giornata.protocol.generation.preprocess import PreprocessSpec
@@ -102,8 +102,8 @@ def driver_options(driver: str) -> str:
 
 
 def events_table() -> str:
-    """Every type of event with what it says."""
-    rows = [f"| `{each}` | {MEANING[each]} |" for each in MEANING]
+    """Every type of event with what it says: of jobs, and those that belong to no job."""
+    rows = [f"| `{each}` | {meaning} |" for each, meaning in [*MEANING.items(), *OPERATOR_MEANING.items()]]
     return "\n".join(["| type | meaning |", "|---|---|", *rows])
 
 
@@ -222,6 +222,7 @@ def optimizer_args_table() -> str:
 PARTS = {
     "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
     "reference/settings.md": {"settings": settings_table, "fleets": fleet_tables, "pretraining": pretraining_table},
+    "reference/webhooks.md": {"events": events_table},
     "how-to/providers/local.md": {"options": partial(driver_options, "local")},
     "how-to/providers/kubernetes.md": {"options": partial(driver_options, "kubernetes")},
     "how-to/providers/skypilot.md": {"options": partial(driver_options, "skypilot")},

@@ -73,7 +73,7 @@ class Together:
         self.places = places
 
 
-class Hall:
+class JointTrainRig:
     """Trains jobs on one base. `step_ms` are those after the ones that warm up."""
 
     def __init__(self, settings: Settings, home: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.example_script import NoScript, script_of, script_told
-from benchmarks.gpu.jobs import Hall, pictures, spreads
+from benchmarks.gpu.jobs import JointTrainRig, pictures, spreads
 from benchmarks.gpu.plain import plain_ms
 from benchmarks.gpu.settings import Settings
 from benchmarks.rig.figures import spread
@@ -29,15 +29,15 @@ NOTHING: Mapping[str, Any] = MappingProxyType({"ways": {}, "failed": {}})
 
 def steps(settings: Settings, home: Path) -> dict[str, Any]:
     """One job, jobs together, the plain loop, and the example script where it can run. Ratios are of images/s."""
-    hall, count = Hall(settings, home), settings.together
+    joint_rig, count = JointTrainRig(settings, home), settings.together
     ways: dict[str, Way] = {
-        "alone": hall.alone,
-        f"{count} together": lambda: hall.together(count),
-        "peft and autocast": lambda: _plain(hall, settings),
+        "alone": joint_rig.alone,
+        f"{count} together": lambda: joint_rig.together(count),
+        "peft and autocast": lambda: _plain(joint_rig, settings),
     }
     found = _by_turns(ways, settings.repetitions)
     inputs = pictures(home / "for-the-script-pictures", settings.pictures, settings.resolution)
-    _let_go(hall)
+    _let_go(joint_rig)
     try:
         path = script_of(settings.script, home)
         told = [script_told(path, settings, home, inputs) for _ in range(min(2, settings.repetitions))]
@@ -56,27 +56,27 @@ def graphs(settings: Settings, home: Path) -> dict[str, Any]:
         return {"ways": {}, "failed": {}, "missing": f"the spec of this version has no {GRAPHS}"}
     if settings.device == "cpu":
         return {"ways": {}, "failed": {}, "missing": "a CPU has none"}
-    hall = Hall(settings, home)
-    ways: dict[str, Way] = {name: partial(hall.alone, **{GRAPHS: name}) for name in ("off", "on")}
+    joint_rig = JointTrainRig(settings, home)
+    ways: dict[str, Way] = {name: partial(joint_rig.alone, **{GRAPHS: name}) for name in ("off", "on")}
     return _by_turns(ways, settings.repetitions)
 
 
 def compiled(settings: Settings, home: Path) -> dict[str, Any]:
     """One job with compiled kernels and without; with CUDA graphs too where the spec knows of them."""
-    hall = Hall(settings, home)
+    joint_rig = JointTrainRig(settings, home)
     off = {GRAPHS: "off"} if GRAPHS in TrainSpec.model_fields else {}
-    ways: dict[str, Way] = {name: partial(hall.alone, **off, compile=name) for name in ("off", "on")}
+    ways: dict[str, Way] = {name: partial(joint_rig.alone, **off, compile=name) for name in ("off", "on")}
     if off and settings.device == "cuda":
-        ways["on, with CUDA graphs"] = partial(hall.alone, **{GRAPHS: "on"}, compile="on")
+        ways["on, with CUDA graphs"] = partial(joint_rig.alone, **{GRAPHS: "on"}, compile="on")
     return _by_turns(ways, settings.repetitions)
 
 
 def eight_bits(settings: Settings, home: Path) -> dict[str, Any]:
     """One job on a base in each format, one format after the other: the base is narrowed anew for each."""
-    hall = Hall(settings, home)
+    joint_rig = JointTrainRig(settings, home)
     found: dict[str, Any] = {"ways": {}, "failed": {}}
     for quantization in ("none", "int8", "fp8"):
-        way = partial(hall.alone, base_quantization=quantization)
+        way = partial(joint_rig.alone, base_quantization=quantization)
         told = _by_turns({quantization: way}, min(2, settings.repetitions), before=found)
         found = {name: {**found[name], **told[name]} for name in found}
     return found
@@ -84,7 +84,7 @@ def eight_bits(settings: Settings, home: Path) -> dict[str, Any]:
 
 def memory(settings: Settings, home: Path) -> dict[str, Any]:
     """The allocator's peak while steps run, and what fit.py expects of the tensors. A CPU tells no peak."""
-    hall, found = Hall(settings, home), {}
+    joint_rig, found = JointTrainRig(settings, home), {}
     jobs: Mapping[str, dict[str, Any]] = {
         "plain": {},
         "selective gradient checkpointing": {"gradient_checkpointing": "selective"},
@@ -94,8 +94,8 @@ def memory(settings: Settings, home: Path) -> dict[str, Any]:
         "DoRA": {"use_dora": True},
     }
     for name, changes in jobs.items():
-        told = hall.alone(**changes)
-        expected_bytes = hall.expected_bytes(hall.spec(**changes))
+        told = joint_rig.alone(**changes)
+        expected_bytes = joint_rig.expected_bytes(joint_rig.spec(**changes))
         peak = told["peak_bytes"]
         found[name] = {
             "expected_mib": round(expected_bytes / 2**20),
@@ -105,13 +105,13 @@ def memory(settings: Settings, home: Path) -> dict[str, Any]:
     return {"jobs": found}
 
 
-def _plain(hall: Hall, settings: Settings) -> dict[str, Any]:
-    base = hall.built.base
+def _plain(joint_rig: JointTrainRig, settings: Settings) -> dict[str, Any]:
+    base = joint_rig.built.base
     if base is None:
         raise RuntimeError("no base was built yet")
     if base.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(base.device)
-    step_ms = plain_ms(base, hall.spec(), settings)
+    step_ms = plain_ms(base, joint_rig.spec(), settings)
     peak = torch.cuda.max_memory_allocated(base.device) if base.device.type == "cuda" else None
     return {"step_ms": step_ms, "images_per_s": 1000 / step_ms, "peak_bytes": peak, "notices": []}
 
@@ -136,9 +136,9 @@ def _by_turns(ways: Mapping[str, Way], repetitions: int, *, before: Mapping[str,
     return found
 
 
-def _let_go(hall: Hall) -> None:
+def _let_go(joint_rig: JointTrainRig) -> None:
     """Another process wants the device's memory now."""
-    hall.drop()
+    joint_rig.drop()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

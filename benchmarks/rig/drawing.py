@@ -33,6 +33,7 @@ class Drawing:
     def claim_pictures(self, wire: Wire, client: int, most: int) -> dict[str, Any] | None:
         """Return a lease of pictures, or None."""
         claim = {"request_id": uuid.uuid4().hex, "node": node_of(client), "kinds": ["generate"], "max_pictures": most}
+        claim |= {"held_version": 0, "held": {"version": 0}}  # it reports its files, and has none
         reply = self._call(wire, "/v1/node/claim", claim, self._server.node_key)
         lease: dict[str, Any] | None = reply.get("picture_lease")
         return lease

@@ -20,7 +20,7 @@ import torch
 from giornata.pretrain.recipes import shapes
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import flops_of, unet_on_meta
-from giornata.pretrain.training.token_routing import TokenRouting
+from giornata.pretrain.training.step import TokenRouting
 from giornata.protocol.pretraining import Architecture, Phase, PretrainConfig, PretrainOptimizer
 from giornata.protocol.training.optimization import LrScheduler
 
@@ -94,7 +94,7 @@ def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
     validation loss of the averaged weights, and that by level of noise."""
     from benchmarks.rig.pretraining_data import read_here
     from benchmarks.rig.pretraining_run import given_by, run_of
-    from giornata.pretrain.feeding.validation_rows import validation_batches
+    from giornata.pretrain.feeding.read_portions import validation_batches
 
     config = config_of(work)
     given = given_by(config, torch.device("cpu"))

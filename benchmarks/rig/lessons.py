@@ -1,4 +1,4 @@
-"""What the drawing model is taught in benchmarks/learning.py: lessons by name. School in rig/school.py gives them."""
+"""Lessons of the drawing model in benchmarks/learning.py, by name. LearningRig in rig/school.py gives them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -52,8 +52,8 @@ def by_use_cases(data: Path, database: str, jobs: int, clients: int) -> Life:
         Settings(data=data, database=database, secrets_key=SECRETS_KEY), base_url=lambda: "http://localhost"
     ) as house:
         ctx = house.context
-        admin = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="load")
-        node = Caller(project_id=ROOT_PROJECT, scope=Scope.NODE, key_id="load")
+        admin = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="load")
+        node = Caller(project_id=ROOT_PROJECT, scopes=Scope.NODE.reach, key_id="load")
         job = SubmitJob(kind=KIND, spec={})
 
         def submit_one(_client: int) -> None:

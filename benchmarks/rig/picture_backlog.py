@@ -1,4 +1,10 @@
-"""Orders of pictures by the million, inserted by a few statements."""
+"""Orders of pictures by the million, inserted by a few statements.
+
+A large addition drops the indexes of the queue first and builds them at its end: sorting ten million keys takes a
+fraction of the time of as many insertions.
+"""
+
+import time
 
 import sqlalchemy as sa
 
@@ -29,6 +35,12 @@ _PICTURES = (
 )
 
 
+LARGE = 50_000
+AT_ONCE = 500_000  # pictures in a transaction
+SETTINGS = ("synchronous_commit = off", "maintenance_work_mem = '512MB'", "max_parallel_maintenance_workers = 2")
+_INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'pictures' AND indexname LIKE 'ix\\_%%'"
+
+
 class PictureQueue:
     """The pictures of one PostgreSQL database, beside the server that serves it."""
 
@@ -41,19 +53,35 @@ class PictureQueue:
         missing = depth - self.queued()
         if missing <= 0:
             return
-        last = self._next + -(-missing // PICTURES_PER_ORDER) - 1
-        numbers = {"first": self._next, "last": last, "each": PICTURES_PER_ORDER, "work": PIXEL_STEPS, "bases": BASES}
-        with self._engine.begin() as connection:
-            for statement in (_JOBS, _ORDERS, _PICTURES):
-                connection.exec_driver_sql(statement.format(**numbers, spec=SPEC))
-        self._next = last + 1
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        began_s = time.perf_counter()
+        with self._autocommit() as connection:
+            for setting in SETTINGS:
+                connection.exec_driver_sql(f"SET {setting}")
+            indexes = connection.exec_driver_sql(_INDEXES).all() if missing >= LARGE else []
+            for name, _ in indexes:
+                connection.exec_driver_sql(f"DROP INDEX {name}")
+            self._insert(connection, orders=-(-missing // PICTURES_PER_ORDER))
+            for _, definition in indexes:
+                connection.exec_driver_sql(definition)
             connection.exec_driver_sql("VACUUM ANALYZE pictures")
             connection.exec_driver_sql("CHECKPOINT")
+        if indexes:
+            print(f"{missing:>10} pictures were queued in {time.perf_counter() - began_s:.0f} s", flush=True)
+
+    def _insert(self, connection: sa.Connection, *, orders: int) -> None:
+        """Insert orders, some at a time. Each statement is a transaction of its own."""
+        end = self._next + orders
+        while self._next < end:
+            last = min(end, self._next + AT_ONCE // PICTURES_PER_ORDER) - 1
+            numbers = {"first": self._next, "last": last, "each": PICTURES_PER_ORDER, "work": PIXEL_STEPS}
+            for statement in (_JOBS, _PICTURES, _ORDERS):
+                connection.exec_driver_sql(statement.format(**numbers, bases=BASES, spec=SPEC))
+            self._next = last + 1
 
     def queued(self) -> int:
         """The pictures that wait."""
-        return self._number("SELECT count(*) FROM pictures WHERE state = 'queued'")
+        # In the words of the partial indexes: the table of ten million has gigabytes.
+        return self._number("SELECT count(*) FROM pictures WHERE is_queued")
 
     def log_bytes(self) -> int:
         """The write-ahead log that was ever written."""
@@ -61,13 +89,16 @@ class PictureQueue:
 
     def disk_bytes(self) -> int:
         """The database on the disk, after what autovacuum would do in time."""
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with self._autocommit() as connection:
             connection.exec_driver_sql("VACUUM")
         return self._number("SELECT pg_database_size(current_database())")
 
     def commits(self) -> int:
         """The transactions of this database that were committed; the database tells of them with a delay."""
         return self._number("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+
+    def _autocommit(self) -> sa.Connection:
+        return self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
     def _number(self, statement: str) -> int:
         with self._engine.connect() as connection:

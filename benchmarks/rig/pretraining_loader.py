@@ -27,7 +27,7 @@ from giornata.pretrain.encoding.frozen_encoder import Frozen, load_frozen
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.feeding.feed import Batch
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.pretrain.training.trainer import Trainer, TrainingRun
 from giornata.protocol.pretraining import PretrainConfig
@@ -116,7 +116,7 @@ class WholeBatches:
 def train_with_loader(run: TrainingRun, *, workers: int) -> None:
     """All of the first phase: load, encode, step."""
     config, rows = run.config, run.config.train.global_batch_size
-    peers = Peers()
+    channel = Channel()
     loader = DataLoader(
         CutPictures(config, run.phases[0]),
         batch_size=rows,
@@ -127,7 +127,7 @@ def train_with_loader(run: TrainingRun, *, workers: int) -> None:
         pin_memory=run.device.type == "cuda",
     )
     with ExitStack() as stack:
-        trainer = Trainer(run, peers, peers.channel(), stack)
+        trainer = Trainer(run, channel, stack)
         progress = trainer.restore()
         trainer.prepare(progress)
         encoders = WholeBatches(config, run.device)

@@ -6,7 +6,8 @@ from typing import Any
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.pricing import Choice, mfu_of
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.request import request_of
+from giornata.pretrain.planning.request import request_of, schedule_of
+from giornata.pretrain.recipes import sd2_base
 
 TRAINERS = {"H100": "4xp5.48xlarge", "H200": "4xp5en.48xlarge"}
 """32 GPUs each."""
@@ -32,7 +33,7 @@ def planned(gpu: str, training: Mapping[int, float], encoding: Mapping[int, floa
     ]
     request = request_of(
         {
-            "recipe": "sd2_base",
+            **schedule_of(sd2_base()),
             "trainers": list(TRAINERS.values()),
             "trainer_mfu": sum(mfus) / len(mfus),
             "rates": [

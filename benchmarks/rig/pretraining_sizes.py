@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from giornata.diffusion.shapes.model import WEIGHTS
 from giornata.pretrain.encoding.frozen_encoder import load_frozen
+from giornata.pretrain.feeding.feed import TOKENS
 from giornata.pretrain.recipes import sd2_base, shapes
-from giornata.pretrain.training.models import TOKENS
 from giornata.protocol.pretraining import (
     Architecture,
     Evaluate,

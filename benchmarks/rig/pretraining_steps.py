@@ -11,13 +11,14 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import distributed
 
 from giornata.diffusion.base.regional import compiled
 from giornata.diffusion.base.unet_layers import matmul_flops_per_s
@@ -25,9 +26,9 @@ from giornata.diffusion.encode.captions import Embedding
 from giornata.diffusion.optim.objective import NoisyBatch, Objective
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.feeding.examples import Example
-from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.feeding.feed import TOKENS
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.training.models import (
-    TOKENS,
     flops_per_picture,
     new_unet,
     noise_scheduler,
@@ -35,7 +36,7 @@ from giornata.pretrain.training.models import (
     widths,
 )
 from giornata.pretrain.training.optimizer import TrainingOptimizer, whole
-from giornata.pretrain.training.parallel import alone, shard_model
+from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, Precision, PretrainConfig
 
@@ -53,6 +54,17 @@ STEPS: Mapping[str, Mapping[str, bool]] = {
 under autocast, whose weights can be channels-last too (FSDP2's cannot)."""
 
 
+@contextmanager
+def alone(device: torch.device) -> Iterator[None]:
+    """A group of one, in which a single process can shard too: FSDP2's bfloat16 is faster than autocast's."""
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
 def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
     """Of one way. The average of the weights is left out, as in the first 96 % of sd2_base's schedule."""
     config, device = _config(work), torch.device(work["device"])
@@ -66,15 +78,15 @@ def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
     with ExitStack() as stack:
         if way["fsdp2"]:
             stack.enter_context(alone(device))
-        peers = Peers()
+        channel = Channel()
         unet = new_unet(config.model.architecture, 0).to(device)
         if way["compile"]:
             stack.enter_context(compiled(unet))
-        placed = shard_model(unet, train, peers, device)
+        placed = shard_model(unet, train, channel, device)
         optimizer = TrainingOptimizer(placed.parameters(), train, fused=way["fused"])
         kind = config.model.prediction_type
         objective = Objective(scheduler=noise_scheduler(kind), prediction_type=kind, snr_gamma=config.train.snr_gamma)
-        passes = Passes(placed, objective, Channel(peers))
+        passes = Passes(placed, objective, channel)
         example = synthetic(work["rows"], work["resolution"], widths(unet))
 
         def step() -> None:

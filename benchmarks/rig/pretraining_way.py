@@ -104,10 +104,10 @@ def _none(_phase: int, _ledger: Any) -> Iterator[Any]:
 
 def _streamed(config: Any, phases: Sequence[Any], encoder: Any) -> Callable[[int, Any], Iterator[Any]]:
     """As a trainer is fed (giornata.pretrain.ray_train.worker.feeds), but for Ray Train, which hands streams out."""
-    from giornata.pretrain.encoding.encode_rows import encoded_here
+    from giornata.pretrain.encoding.encode_shards import encoded_here
     from giornata.pretrain.feeding.feed import Feeder
     from giornata.pretrain.feeding.graph import fed
-    from giornata.pretrain.ray_train.streams import Streams
+    from giornata.pretrain.ray_train.fit import Streams
     from giornata.protocol.pretraining import Mode
 
     colocated = config.encode.mode is Mode.COLOCATED

@@ -34,6 +34,15 @@ def children_cpu_s(pid: int) -> dict[int, float]:
     return {child: _usage(fields, with_ended=True).cpu_s for child, fields in _children(pid)}
 
 
+def tree_cpu_s(pid: int) -> float:
+    """CPU seconds so far of a process and all that came from it, those that have ended included."""
+    try:
+        own_s = _usage(_fields(pid), with_ended=True).cpu_s
+    except OSError:
+        return 0.0  # it has just ended
+    return own_s + sum(tree_cpu_s(child) for child, _ in _children(pid))
+
+
 def busy_s() -> float:
     """CPU seconds that the whole machine has worked so far, for whomever."""
     ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]

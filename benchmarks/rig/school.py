@@ -88,7 +88,7 @@ class Table:
 
 
 @dataclass(kw_only=True)
-class School:
+class LearningRig:
     """Gives lessons below a directory; `quick` ones end after two steps. `shared` are the files that the platform
     would keep for the project."""
 

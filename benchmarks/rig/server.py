@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,12 @@ class Server:
 
 
 @contextmanager
-def server(data: Path, database: str, *, lease_s: float, source: Path | None = None) -> Iterator[Server]:
+def server(
+    data: Path, database: str, *, lease_s: float, source: Path | None = None, more: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """`giornata server` on `database` and a free port, with the defaults of its settings but for the lease.
+
+    `more` are further settings, by the names of their variables.
 
     `source` is the folder of another version's package; without it, the one that is installed is run.
     """
@@ -45,6 +49,7 @@ def server(data: Path, database: str, *, lease_s: float, source: Path | None = N
     command += ["--database", database, "--lease", str(lease_s)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIORNATA_")}
     clean["GIORNATA_SECRETS_KEY"] = SECRETS_KEY  # which a server on PostgreSQL does not make for itself
+    clean |= more or {}
     if source is not None:
         clean["PYTHONPATH"] = str(source)
     with log.open("wb") as file:

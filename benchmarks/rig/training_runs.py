@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from giornata.agent.engine_process import EngineProcess
-from giornata.agent.engines import engine_environment
-from giornata.agent.events import EngineEnded, EngineMessage, Event
+from giornata.agent.attempt.events import EngineEnded, EngineMessage, Event
+from giornata.agent.engines.engine_process import EngineProcess
+from giornata.agent.engines.engines import engine_environment
 from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
 
 PATIENCE_S = 3600.0

@@ -28,8 +28,8 @@ from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.recipes import read_config
+from giornata.pretrain.run_state.committed import run_storage
 from giornata.pretrain.run_state.metrics_log import metrics_of
-from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.protocol.pretraining import PretrainConfig
 
 MARK = ".giornata-pretrain-demo"

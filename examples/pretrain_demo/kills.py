@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from giornata.pretrain.run_state.committed import run_storage
 from giornata.pretrain.run_state.proof import FOLDER
-from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.protocol.pretraining import PretrainConfig
 
 POLL_S = 0.05

@@ -9,14 +9,14 @@ from pathlib import Path
 import diffusers
 import torch
 import transformers
+from diffusers import UNet2DConditionModel
 from PIL import Image
 
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.sampling.grid_layout import Group, SheetRow, compose_sheet
 from giornata.diffusion.shapes.pictures import draw_shape, grid
-from giornata.pretrain.evaluation.sampling import pipeline_of, sample, unet_at
-from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed
-from giornata.pretrain.run_state.run_storage import run_storage
+from giornata.pretrain.evaluate import pipeline_of, sample
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed, run_storage
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import new_unet
 from giornata.protocol.pretraining import PretrainConfig
@@ -77,7 +77,7 @@ def _drawn(config: PretrainConfig, state: ModelState) -> list[list[Image.Image]]
             unet = new_unet(config.model.architecture, config.seed).eval()
         else:
             export(config, run_storage(config), Path(folder), checkpoint=state.checkpoint)
-            unet = unet_at(Path(folder))
+            unet = UNet2DConditionModel.from_pretrained(folder, subfolder="unet").eval()
         pipeline = pipeline_of(config.model, unet)
         prompts = config.train.validation_prompts
         return [sample(pipeline, prompts, side_px=state.side_px, seed=seed) for seed in SEEDS]

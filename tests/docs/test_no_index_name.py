@@ -53,7 +53,7 @@ def test_no_hint_names_a_package_of_an_index():
         "pipx install giornata",
     ],
 )
-def test_such_a_hint_is_found(text):
+def test_hint_to_install_from_a_package_index_is_found(text):
     assert hints(text)
 
 

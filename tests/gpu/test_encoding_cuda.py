@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.train_studio import spec_for
+from tests.fixtures.train_rig import spec_for
 
 from giornata.diffusion.base.models import load_base
 from giornata.diffusion.draws.determinism import fix_determinism

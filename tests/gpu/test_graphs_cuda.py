@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.train_hall import Table
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.joint_train_rig import Table
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
@@ -50,16 +50,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
-def studio_of(model: Path, folder: Path, name: str = "", **changes: Any) -> Studio:
+def studio_of(model: Path, folder: Path, name: str = "", **changes: Any) -> TrainRig:
     sizes = [(64, 64), (32, 128)] if name == "two buckets" else [(64, 70), (71, 75)]
     inputs = draw_pictures(folder / "pictures", 4, sizes=sizes)
     spec = spec_for(model, max_train_steps=STEPS, **JOBS.get(name, {}), **changes)
-    return Studio(root=folder / "job", spec=spec, inputs=inputs)
+    return TrainRig(root=folder / "job", spec=spec, inputs=inputs)
 
 
-def ran(studio: Studio, graphs: str) -> tuple[RecordingReporter, dict[str, Any]]:
+def ran(train_rig: TrainRig, graphs: str) -> tuple[RecordingReporter, dict[str, Any]]:
     reporter = RecordingReporter()
-    start = studio.start(spec=studio.spec | {"cuda_graphs": graphs})
+    start = train_rig.start(spec=train_rig.spec | {"cuda_graphs": graphs})
     return reporter, TrainWorkload(device="cuda").run(start, reporter).summary["cuda_graphs"]
 
 
@@ -76,9 +76,9 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_by_graph_has_the_bytes_of_a_plain_one(name: str, model: Path, tmp_path: Path) -> None:
-    studio = studio_of(model, tmp_path, name)
-    plain, without = ran(studio, "off")
-    found, facts = ran(studio, "on")
+    train_rig = studio_of(model, tmp_path, name)
+    plain, without = ran(train_rig, "off")
+    found, facts = ran(train_rig, "on")
     assert without["by_graph"] == 0
     assert facts["why_not"] is None
     assert facts["by_graph"] > facts["passes"] / 2
@@ -86,27 +86,27 @@ def test_a_job_by_graph_has_the_bytes_of_a_plain_one(name: str, model: Path, tmp
     assert not found.notices
 
 
-def test_auto_takes_graphs(model: Path, tmp_path: Path) -> None:
+def test_cuda_graphs_auto_trains_by_graph(model: Path, tmp_path: Path) -> None:
     _, facts = ran(studio_of(model, tmp_path), "auto")
     assert facts["why_not"] is None
     assert facts["by_graph"] > 0
 
 
-def test_with_compiled_kernels_too(model: Path, tmp_path: Path) -> None:
-    studio = studio_of(model, tmp_path, compile="on", mixed_precision="bf16")
-    plain, _ = ran(studio, "off")
-    found, facts = ran(studio, "on")
+def test_cuda_graphs_with_compiled_kernels_have_bytes_of_plain_passes(model: Path, tmp_path: Path) -> None:
+    train_rig = studio_of(model, tmp_path, compile="on", mixed_precision="bf16")
+    plain, _ = ran(train_rig, "off")
+    found, facts = ran(train_rig, "on")
     assert facts["why_not"] is None
     assert same(weights(found), weights(plain))
 
 
 def test_a_job_stopped_with_graphs_and_resumed_has_the_bytes_of_a_whole_one(model: Path, tmp_path: Path) -> None:
     """Resumed before its graphs are recorded again, so that plain passes follow those by graph."""
-    studio = studio_of(model, tmp_path, "two buckets", cuda_graphs="on")
-    whole = studio.run(workload=TrainWorkload(device="cuda"))
-    first = studio.run(Stopping(), workload=TrainWorkload(device="cuda"))
-    point = studio.resume_point(first, STOP_AT)
-    second = studio.run(workload=TrainWorkload(device="cuda"), resume=point)
+    train_rig = studio_of(model, tmp_path, "two buckets", cuda_graphs="on")
+    whole = train_rig.run(workload=TrainWorkload(device="cuda"))
+    first = train_rig.run(Stopping(), workload=TrainWorkload(device="cuda"))
+    point = train_rig.resume_point(first, STOP_AT)
+    second = train_rig.run(workload=TrainWorkload(device="cuda"), resume=point)
     assert second.artifacts == whole.artifacts
     assert second.notices == []
 
@@ -116,8 +116,8 @@ def test_two_jobs_in_one_batch_by_graph_have_the_bytes_of_two_by_plain_passes(mo
         entries = {}
         for number, name in enumerate("ab"):
             changes = {"seed": number, "cuda_graphs": graphs, "mixed_precision": "bf16"}
-            studio = studio_of(model, tmp_path / graphs / name, **changes)
-            start = studio.start().model_copy(update={"job": name})
+            train_rig = studio_of(model, tmp_path / graphs / name, **changes)
+            start = train_rig.start().model_copy(update={"job": name})
             entries[name] = start, RecordingReporter()
         table = Table(waiting=deque(entries.values()))
         TrainWorkload(device="cuda", places=2, clock=lambda: 0.0).run_many(table)

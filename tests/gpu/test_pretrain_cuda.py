@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.rig.pretraining_steps import alone
 from tests.fixtures.pretrain_feeds import batch, run_of, tiny_config
 
 from giornata.pretrain.feeding.examples import portioner
 from giornata.pretrain.feeding.feed import Feed
-from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
-from giornata.pretrain.training.parallel import alone
 from giornata.pretrain.training.trainer import Trainer
 from giornata.protocol.pretraining import Parallel, Precision
 
@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_it_learns_what_it_is_shown_again(name: str, tmp_path: Path) -> None:
+def test_pretrain_loss_falls_on_repeated_rows(name: str, tmp_path: Path) -> None:
     """Eight rows, twelve times: the loss of the last time is below that of the first."""
     device = torch.device("cuda", 0)
     config = tiny_config(tmp_path, samples=(96,), ema_start_samples=0, **OPTIONS[name])
@@ -41,8 +41,8 @@ def test_it_learns_what_it_is_shown_again(name: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         if OPTIONS[name].get("parallel") is Parallel.FSDP2:
             stack.enter_context(alone(device))
-        peers = Peers()
-        trainer = Trainer(replace(run_of(config, tmp_path), device=device), peers, peers.channel(), stack)
+        channel = Channel()
+        trainer = Trainer(replace(run_of(config, tmp_path), device=device), channel, stack)
         progress = TrainingProgress()
         trainer.prepare(progress)
         make = portioner(trainer.draws, 0, 4, device)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.workloads.interface import AgentRequest
@@ -30,29 +30,29 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=JOBS)
-def studio(request: pytest.FixtureRequest, tmp_path: Path) -> Studio:
+def train_rig(request: pytest.FixtureRequest, tmp_path: Path) -> TrainRig:
     from giornata.diffusion.tiny.tiny_model import build_tiny_model
 
     # CUBLAS_WORKSPACE_CONFIG is set by tests/gpu/conftest.py, before CUDA starts.
     fix_determinism(1)
     model = build_tiny_model(tmp_path / "model")
     inputs = draw_pictures(tmp_path / "pictures", 5)
-    return Studio(root=tmp_path / "job", spec=spec_for(model, **JOBS[request.param]), inputs=inputs)
+    return TrainRig(root=tmp_path / "job", spec=spec_for(model, **JOBS[request.param]), inputs=inputs)
 
 
 @pytest.mark.parametrize("stop_at", [3, 8])
-def test_stopped_and_resumed_in_a_fresh_workload(studio: Studio, stop_at: int) -> None:
-    whole = studio.run(workload=TrainWorkload(device="cuda"))
-    first = studio.run(
+def test_stopped_and_resumed_in_a_fresh_workload(train_rig: TrainRig, stop_at: int) -> None:
+    whole = train_rig.run(workload=TrainWorkload(device="cuda"))
+    first = train_rig.run(
         RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}), workload=TrainWorkload(device="cuda")
     )
-    second = studio.run(workload=TrainWorkload(device="cuda"), resume=studio.resume_point(first, stop_at))
+    second = train_rig.run(workload=TrainWorkload(device="cuda"), resume=train_rig.resume_point(first, stop_at))
     assert second.artifacts == whole.artifacts
     assert second.notices == []
 
 
-def test_a_second_job_on_the_warm_base_equals_a_cold_one(studio: Studio) -> None:
-    cold = studio.run(workload=TrainWorkload(device="cuda"))
+def test_a_second_job_on_the_warm_base_equals_a_cold_one(train_rig: TrainRig) -> None:
+    cold = train_rig.run(workload=TrainWorkload(device="cuda"))
     workload = TrainWorkload(device="cuda")
-    studio.run(workload=workload)
-    assert studio.run(workload=workload).artifacts == cold.artifacts
+    train_rig.run(workload=workload)
+    assert train_rig.run(workload=workload).artifacts == cold.artifacts

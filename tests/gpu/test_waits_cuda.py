@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.files.checkpoint import TensorSnapshot
@@ -47,10 +47,10 @@ def test_steps_run_ahead_of_the_device(name: str, tmp_path: Path) -> None:
     fix_determinism(1)
     model = build_tiny_model(tmp_path / "model")
     spec = spec_for(model, mixed_precision="bf16", max_train_steps=STEPS, **JOBS[name])
-    studio = Studio(root=tmp_path / "job", spec=spec, inputs=draw_pictures(tmp_path / "pictures", 3))
+    train_rig = TrainRig(root=tmp_path / "job", spec=spec, inputs=draw_pictures(tmp_path / "pictures", 3))
     reporter = Strict()
     try:
-        studio.run(reporter, workload=TrainWorkload(device="cuda", clock=lambda: 0.0))
+        train_rig.run(reporter, workload=TrainWorkload(device="cuda", clock=lambda: 0.0))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert reporter.done >= STEPS

@@ -83,7 +83,7 @@ def test_instances_come_by_the_published_curve():
     assert statistics.fmean(exponential_s(rng(0, "x", n), 100.0) for n in range(4000)) == pytest.approx(100, rel=0.05)
 
 
-def test_only_what_runs_is_billed_by_the_second():
+def test_simulated_fleet_bills_only_running_nodes_by_the_second():
     agenda, fleet, tally = _fleet()
     fleet.desired(1)
     _until(agenda, 59)
@@ -105,7 +105,7 @@ def test_a_spike_costs_more_while_it_lasts():
     assert tally.billed_micro_usd == pytest.approx(324_000 * (160 + 3 * 50) / 3600)
 
 
-def test_what_was_interrupted_is_replaced_and_a_zombie_lives_on():
+def test_interrupted_instance_is_replaced_and_zombie_node_lives_on():
     agenda, fleet, _ = _fleet()
     fleet.desired(1)
     _until(agenda, 61)
@@ -153,7 +153,7 @@ def test_the_limits_of_the_provider_are_kept():
     assert len(fleet.list()) == 3
 
 
-def test_those_that_were_named_go_first():
+def test_instances_named_as_leaving_end_first():
     agenda, fleet, _ = _fleet()
     fleet.desired(4)
     _until(agenda, 61)
@@ -238,7 +238,7 @@ def _seconds_of(course: StepTimeline, first: int, last: int) -> float:
     return (course.reaches_ms(last) - course.reaches_ms(first)) / 1000 / (last - first)
 
 
-def test_without_noise_and_heat_every_step_takes_the_same():
+def test_step_time_is_constant_without_noise_and_heat():
     course = _course(SimulatedMachine(id="plain"))
     assert [course.reaches_ms(step) - course.reaches_ms(0) for step in (1, 1000, 4000)] == [
         2000,
@@ -321,7 +321,7 @@ def test_a_bound_is_what_the_fastest_machines_do_from_when_they_come():
     assert bound_of(dataclasses.replace(scenario, offers=(dear, cheap)), seed=0).usd == pytest.approx(bound.usd / 4)
 
 
-def test_on_an_evening_a_tenth_leaves_within_minutes_and_nobody_comes_while_nothing_is_left():
+def test_evening_fault_interrupts_a_tenth_and_sold_out_provider_adds_no_instance():
     agenda, fleet, _ = _fleet()
     fleet.desired(30)
     place = SimpleNamespace(agenda=agenda, seed=0, fleets={"rented": fleet})

@@ -23,7 +23,7 @@ def test_every_picture_is_drawn_twice(tmp_path: Path):
         )
 
 
-def test_what_was_not_noted_is_not_drawn(tmp_path: Path):
+def test_job_life_plot_is_skipped_when_its_data_was_not_recorded(tmp_path: Path):
     plots = pytest.importorskip("benchmarks.simulate.plots")
     with played(sized(SCENARIOS["black-hole"], jobs=4, nodes=2), policy="ancestor") as ran:
         files = plots.draw_all(ran, tmp_path)

@@ -41,7 +41,7 @@ def test_equal_seeds_give_equal_runs_whatever_order_sets_have():
     assert _in_a_process("1", *BLACK_HOLE) == _in_a_process("2", *BLACK_HOLE)
 
 
-def test_another_seed_is_another_run(run_of: Any):
+def test_simulation_with_another_seed_has_another_makespan(run_of: Any):
     first = run_of("ancestor-1000", jobs=40, nodes=8, policy="ancestor", seed=1)
     assert first["makespan_h"] != run_of("ancestor-1000", jobs=40, nodes=8, policy="ancestor", seed=2)["makespan_h"]
 

@@ -50,7 +50,7 @@ def test_every_job_succeeds_without_a_hand(run: dict[str, Any]):
     assert run["by_hand"] == 0
 
 
-def test_every_invariant_holds(run: dict[str, Any]):
+def test_scenario_keeps_every_invariant(run: dict[str, Any]):
     broken = {name: run["seen"][name] for name, held in run["invariants"].items() if not held}
     assert {name: seen for name, seen in broken.items() if not name.startswith("goal")} == {}
 
@@ -89,7 +89,7 @@ def test_the_seconds_add_up(run: dict[str, Any]):
     assert parts == pytest.approx(run["billed_s"], abs=3)
 
 
-def test_nobody_does_better_than_the_offer_allows(run: dict[str, Any]):
+def test_scenario_does_not_beat_the_bound_of_its_offer(run: dict[str, Any]):
     """A bound that a run beats is none."""
     assert run["regret"]["makespan"] > 0
     assert run["regret"]["cost"] > 0
@@ -101,7 +101,7 @@ def test_a_black_hole_is_out_within_three_attempts_and_fails_no_job(run_of: Any)
     assert run["reallocated"] >= 1
 
 
-def test_without_a_black_hole_no_machine_is_replaced():
+def test_scenario_without_black_hole_replaces_no_machine():
     """The control of the test above: the same jobs on machines that are sound and about equally fast."""
     sound = SimulatedOffer(park=MachinePool(spread=0.1, throttled=0.0))
     with played(dataclasses.replace(sized(SCENARIOS["black-hole"], jobs=24, nodes=8), offers=(sound,))) as ran:
@@ -154,7 +154,7 @@ def test_small_projects_are_served_beside_a_flood(run_of: Any):
     assert projects["project-4"]["all_done_h"] < projects["project-1"]["half_done_h"]
 
 
-def test_who_comes_back_is_fenced(run_of: Any):
+def test_zombie_node_that_comes_back_is_fenced(run_of: Any):
     run = run_of("zombies", jobs=20, nodes=5)
     assert run["interruptions"] > 0
     assert run["invariants"]["no write of an attempt that was replaced is accepted"]

@@ -55,10 +55,27 @@ def test_killed_nodes_cost_less_than_everything() -> None:
 
 
 @pytest.mark.long
+def test_webhooks_are_delivered_beside_receivers_that_hang() -> None:
+    result, said = quick("webhooks")
+    assert result["webhooks"] == 10
+    assert all(ratio > 0 for ratio in result["p95_ratios"].values())
+    assert "claims, all answer to without webhooks" in said
+
+
+@pytest.mark.long
 def test_sample_images_drawn_by_another_node_have_the_bytes_of_the_training_process() -> None:
     result, _ = quick("validation")
     assert result["sheets"] == {"without": 0, "in process": 1, "elsewhere": 1}
     assert result["equal_sheets"] == 1
+
+
+@pytest.mark.long
+def test_pictures_are_measured_from_the_script_to_the_whole_fleet() -> None:
+    result, said = quick("generate")
+    assert set(result["cells"]) == {"script", "joined", "attention", "convolutions", "fleet"}
+    assert all(run["cpu_s"] > 0 < run["clock_s"] for (run,) in result["cells"].values())
+    assert result["cells"]["fleet"][0]["pictures"] == 4
+    assert "fleet / script" in said
 
 
 def test_every_way_to_teach_the_drawing_model_is_taken_and_marked() -> None:
@@ -86,7 +103,7 @@ def test_ways_that_save_work_end_with_equally_many_samples() -> None:
     result, said = quick("less_work")
     ((seed, ends),) = result["ends"].items()
     assert seed == "0"
-    assert {end["samples"] for end in ends.values()} == {256}
+    assert {end["samples"] for end in ends.values()} == {512}
     assert len({end["loss"] for end in ends.values()}) == len(ends) == 3
     assert ends["small-first:0.75"]["cpu_s"] < ends["plain"]["cpu_s"]
     left = {row["way"]: row["flops_left"] for row in result["flops_left"] if row["architecture"] == "sd2"}

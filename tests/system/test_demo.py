@@ -47,7 +47,7 @@ def test_sigterm_ends_everything_that_the_demo_started(demo, mark, tmp_path):
     assert not (tmp_path / "out" / "data" / "server.json").exists()
 
 
-def test_when_the_installation_dies_the_demo_says_so_and_where_the_logs_are(demo, mark, tmp_path):
+def test_demo_reports_death_of_installation_and_names_log_files(demo, mark, tmp_path):
     server = json.loads((tmp_path / "out" / "data" / "server.json").read_text())
     os.kill(server["pid"], signal.SIGKILL)
     printed, said = demo.communicate(timeout=PATIENCE_S)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.faults.ground import PATIENT
 from tests.system.faults.ordered_pictures import Gate, OrderedPictures
 from tests.system.faults.rig import Rig, running_rig
+from tests.system.faults.setup import PATIENT
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ QUICK = ("--kind", "x-count")
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022], ids=lambda mask: f"umask-{mask:03o}")
-def test_everything_below_the_data_folder_is_closed_after_a_job(start_up, tmp_path, umask):
+def test_data_folder_is_closed_to_other_users_during_and_after_job(start_up, tmp_path, umask):
     up = start_up("--nodes", "1", *QUICK, umask=umask)
     job = up.client.submit({"steps": 20, "step_s": 0.001, "every": 5}, kind="x-count")
     until(lambda: up.client.get_job(job.id).state is JobState.SUCCEEDED, "the job to be done")

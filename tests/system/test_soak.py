@@ -29,7 +29,7 @@ def test_a_minute_of_everything_at_once():
     assert result["sims"]["complete"] > 0
 
 
-def test_what_grows_is_seen():
+def test_soak_report_names_growing_memory_and_table_rows():
     def sample(number: int, *, rss_mib: float, attempts: int) -> Sample:
         process = Gauge(cpu_s=0.0, rss_mib=rss_mib, files=20, threads=9)
         ended = 10 * (number + 1)

@@ -298,7 +298,7 @@ def test_a_configuration_of_sd_scripts_is_trained_to_its_end(tool):
     assert metadata["ss_steps"] == "6"
 
 
-def test_what_could_not_begin_is_changed_and_begun_at_the_same_place(tool):
+def test_standalone_job_refused_as_bad_input_can_be_changed_and_started_at_same_storage(tool):
     place = tool.home / "storage"
     blocks = ("--set", "lora_unet_blocks=nowhere")
     refused = tool.run(str(place), *blocks, steps=4, code=RunExitCode.BAD_INPUT)

@@ -7,8 +7,15 @@ from contextlib import ExitStack
 
 from pydantic import ValidationError
 
-from giornata.agent.attempt import AttemptRunner
-from giornata.agent.blob_cache import BlobCache
+from giornata.agent.attempt.attempt import AttemptRunner
+from giornata.agent.attempt.commands import ServerCommands, ShutdownSignal
+from giornata.agent.attempt.control_plane import ControlPlane
+from giornata.agent.attempt.events import AttemptFailed, AttemptOutcome, Finished, Released
+from giornata.agent.attempt.lease import LeaseCalls, LocalLease
+from giornata.agent.attempt.picture_platform import PicturePlatform
+from giornata.agent.attempt.platform import AttemptProgress, AttemptState, Platform
+from giornata.agent.attempt.report import OutcomeReport
+from giornata.agent.attempt.running_attempts import EndedAttempt, RunningAttempts, describe, fields_of, name_of
 from giornata.agent.claiming import (
     AgentDeps,
     Claiming,
@@ -20,20 +27,15 @@ from giornata.agent.claiming import (
     MorePictures,
     wanted_key,
 )
-from giornata.agent.commands import ServerCommands, ShutdownSignal
-from giornata.agent.control_plane import ControlPlane
-from giornata.agent.engines import Engines, Launch
-from giornata.agent.events import AttemptFailed, AttemptOutcome, Finished, Released
-from giornata.agent.lease import LeaseCalls, LocalLease
-from giornata.agent.machine_checks import MachineChecks, Provider
-from giornata.agent.model_store import ModelStore
-from giornata.agent.node_probes import NodeProbes
-from giornata.agent.picture_platform import PicturePlatform
-from giornata.agent.platform import AttemptProgress, AttemptState, Platform
-from giornata.agent.report import OutcomeReport
-from giornata.agent.running_attempts import EndedAttempt, RunningAttempts, describe, fields_of, name_of
+from giornata.agent.engines.engines import Engines, Launch
+from giornata.agent.machine.machine_checks import MachineChecks, Provider
+from giornata.agent.machine.node_probes import NodeProbes
 from giornata.agent.settings import AgentSettings
-from giornata.agent.transport import ObjectStorage
+from giornata.agent.transfer.blob_cache import BlobCache
+from giornata.agent.transfer.model_prefetch import ModelPrefetch, fetch_from
+from giornata.agent.transfer.model_reports import ModelReports
+from giornata.agent.transfer.model_store import ModelStore
+from giornata.agent.transfer.transport import ObjectStorage
 from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY, JobDir, WorkDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
@@ -52,6 +54,7 @@ SOONEST_CLAIM_S = 0.5
 LOOK_AGAIN_S = 30.0
 # How often the node looks whether the engine has places for companions.
 LOOK_EVERY_S = 0.2
+STOP_PREFETCH_S = 5.0
 # Leases of pictures at one time, those that only upload included: the bound of the pictures on the disk.
 MOST_PICTURE_LEASES = 4
 
@@ -89,12 +92,15 @@ class Agent:
             hello_s=settings.hello_s,
             stop_grace_s=settings.stop_grace_s,
         )
+        models = ModelStore(settings.work_dir / MODEL_DIRECTORY, max_bytes=settings.model_store_bytes)
+        self._prefetch = ModelPrefetch(models, fetch_from(storage))
         self._deps = AgentDeps(
             settings=settings,
             node=node,
             storage=storage,
             cache=BlobCache(settings.work_dir / CACHE_DIRECTORY, max_bytes=settings.cache_bytes),
-            models=ModelStore(settings.work_dir / MODEL_DIRECTORY, max_bytes=settings.model_store_bytes),
+            models=models,
+            model_reports=ModelReports(models, self._prefetch),
             engines=self.engines,
             shutdown=shutdown,
             monotonic_s=monotonic_s,
@@ -117,6 +123,7 @@ class Agent:
         """Work until told to leave. Raises InvalidInput when the settings or the work directory are unusable."""
         self._check_settings()
         work_dir = WorkDir(self._settings.work_dir)
+        self._prefetch.start()
         try:
             if self._checks is not None:
                 self._checks.begin()
@@ -127,6 +134,7 @@ class Agent:
             return gave_up.code
         finally:
             self._end_running()
+            self._prefetch.stop(wait_s=STOP_PREFETCH_S)
             self.engines.stop()
             work_dir.close()
 

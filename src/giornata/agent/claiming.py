@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
-from giornata.agent.blob_cache import BlobCache
-from giornata.agent.commands import ShutdownSignal
-from giornata.agent.engine_process import EngineProcess
-from giornata.agent.engines import Engines
-from giornata.agent.model_store import ModelStore
+from giornata.agent.attempt.commands import ShutdownSignal
+from giornata.agent.engines.engine_process import EngineProcess
+from giornata.agent.engines.engines import Engines
 from giornata.agent.settings import AgentSettings
-from giornata.agent.transport import ObjectStorage
+from giornata.agent.transfer.blob_cache import BlobCache
+from giornata.agent.transfer.model_reports import ModelReport, ModelReports
+from giornata.agent.transfer.model_store import ModelStore
+from giornata.agent.transfer.transport import ObjectStorage
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
@@ -30,6 +31,8 @@ R = TypeVar("R")
 MOST_CHARACTERS = 128
 MOST_THINGS = 32
 MOST_BACKOFF_S = 60.0
+FETCHING_WAIT_S = 1.0
+"""A claim waits no longer while a model is fetched ahead: the next claim tells that the model has come."""
 REFUSALS = 3
 SELDOM = 5
 
@@ -43,6 +46,7 @@ class AgentDeps:
     storage: ObjectStorage
     cache: BlobCache
     models: ModelStore
+    model_reports: ModelReports
     engines: Engines
     shutdown: ShutdownSignal
     monotonic_s: Monotonic
@@ -124,6 +128,8 @@ class Claiming:
         """Send the claim once, and note the time of the answer."""
         reply = self._deps.node.claim(asked.claim)
         self._answered_at_s = self._deps.monotonic_s()
+        if asked.claim.held_version is not None:
+            self._deps.model_reports.answered(known_version=reply.held_version, hint=reply.prefetch)
         return reply
 
     def request(self, wanted: "FurtherWork | None" = None) -> Claim:
@@ -147,6 +153,8 @@ class Claiming:
         if isinstance(wanted, MorePictures):
             held = tuple(dict.fromkeys((*wanted.base_keys, *held)))
         draws = GENERATE_KIND in self._engines.kinds and not isinstance(wanted, JoiningJob)
+        models = self._deps.model_reports.report() if draws else ModelReport()
+        longest_s = settings.claim_wait_s if models.fetching is None else min(settings.claim_wait_s, FETCHING_WAIT_S)
         return Claim(
             request_id=f"{self._deps.rng.getrandbits(128):032x}",
             node=info,
@@ -154,7 +162,10 @@ class Claiming:
             held_models=held[:MOST_THINGS],
             joint_key=wanted.joint_key if isinstance(wanted, JoiningJob) else None,
             max_pictures=settings.max_pictures if draws else 0,
-            wait_s=settings.claim_wait_s if wanted is None else 0.0,
+            held_version=models.held_version,
+            held=models.held,
+            fetching=models.fetching,
+            wait_s=longest_s if wanted is None else 0.0,
         )
 
     def _failed(self, error: GiornataError, refusals: int) -> None:

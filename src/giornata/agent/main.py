@@ -13,14 +13,14 @@ from types import FrameType
 import httpx
 
 from giornata.agent.agent import Agent
+from giornata.agent.attempt.commands import ShutdownSignal
 from giornata.agent.claiming import ExitCode
-from giornata.agent.commands import ShutdownSignal
-from giornata.agent.engine_process import EngineProcess
-from giornata.agent.engines import Engines, KernelDir, engine_environment
-from giornata.agent.machine_checks import Provider
-from giornata.agent.node_probes import NodeProbes, caches_of
+from giornata.agent.engines.engine_process import EngineProcess
+from giornata.agent.engines.engines import Engines, KernelDir, engine_environment
+from giornata.agent.machine.machine_checks import Provider
+from giornata.agent.machine.node_probes import NodeProbes, caches_of
 from giornata.agent.settings import AgentSettings, is_built_in
-from giornata.agent.transport import HttpStorage
+from giornata.agent.transfer.transport import HttpStorage
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
 from giornata.client.trust import trusted

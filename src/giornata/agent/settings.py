@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from giornata.agent.engines import KernelDir
+from giornata.agent.engines.engines import KernelDir
 from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.domain.picture import ORDER_KINDS

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Response, status
 
 from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.lists import Cursor, Limit
-from giornata.api.openapi import USER, USER_ITEM, refusals
+from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.control.access import keep_secrets, keys
 from giornata.control.fleets import nodes
 from giornata.control.projects import projects, read_costs
@@ -22,8 +22,10 @@ from giornata.protocol.admin import (
     NodePage,
     Project,
     ProjectPage,
+    RotateKey,
     SetBudget,
     SetLimits,
+    SetSafety,
 )
 from giornata.protocol.secrets import NAME_PATTERN, Secret, SecretPage, SetSecret
 from giornata.protocol.strict_json import Json
@@ -78,6 +80,14 @@ def set_limits(
     return projects.set_project_limits(ctx, caller, project_id, body)
 
 
+@router.put("/projects/{project_id}/safety", responses=USER_ITEM)
+def set_safety(
+    ctx: Ctx, caller: User, project_id: Annotated[str, Path(max_length=64)], body: Json[SetSafety]
+) -> Project:
+    """Set what becomes of the project's pictures that the safety checker takes for unsafe."""
+    return projects.set_project_safety(ctx, caller, project_id, body)
+
+
 @router.post("/keys", status_code=status.HTTP_201_CREATED, responses=USER_ITEM)
 def create_key(ctx: Ctx, caller: User, body: Json[CreateKey]) -> CreatedKey:
     """Create a key. Its secret is shown this once."""
@@ -94,6 +104,14 @@ async def list_keys(ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = N
 def revoke_key(ctx: Ctx, caller: User, key_id: Annotated[str, Path(max_length=64)]) -> Key:
     """Refuse the key from now on. Repeating it changes nothing."""
     return keys.revoke_key(ctx, caller, key_id)
+
+
+@router.post("/keys/{key_id}/rotate", responses=USER_CHANGE)
+def rotate_key(
+    ctx: Ctx, caller: User, key_id: Annotated[str, Path(max_length=64)], body: Json[RotateKey]
+) -> CreatedKey:
+    """Give the key a new secret, which is shown this once. The one of before stays valid for a while."""
+    return keys.rotate_key(ctx, caller, key_id, body)
 
 
 @router.get("/costs", responses=USER, response_model=Costs)

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
+from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from giornata import __version__
 from giornata.api import (
@@ -18,7 +21,10 @@ from giornata.api import (
     node,
     openai_images,
     order_pictures,
+    people,
+    sessions,
     uploads,
+    webhooks,
 )
 from giornata.api.batching import RequestBatcher
 from giornata.api.blobs import blob_routes, serves_blobs
@@ -56,6 +62,9 @@ _ROUTERS = (
     generations.router,
     openai_images.router,
     admin.router,
+    sessions.router,
+    people.router,
+    webhooks.router,
     fleets.router,
     node.router,
     node.attempts,
@@ -70,12 +79,13 @@ def create_app(
     settings: ApiSettings | None = None,
     loops_status: Callable[[], Sequence[LoopStatus]] | None = None,
     checks: Mapping[str, Check] | None = None,
+    disks: Mapping[str, Path] | None = None,
 ) -> FastAPI:
     """Return the app over `ctx`, with its routes and middleware.
 
     `loops_status` is `Loops.status` of the loops that run beside it. `checks` are what `/readyz` asks besides the
-    store and the blobs; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting
-    nodes that a job may be there.
+    store and the blobs; each raises a GiornataError when it is not well. `disks` are folders whose room `/metrics`
+    tells, by their names. `app.state.wakeup.notify()` tells waiting nodes that a job may be there.
     """
     settings = settings or ApiSettings()
     loops_status = loops_status or (lambda: ())
@@ -85,6 +95,8 @@ def create_app(
         loops_status=loops_status,
         kept_s=settings.gauges_kept_s,
         durations=ctx.durations,
+        disks=disks,
+        ended_pictures=ctx.ended_pictures,
     )
     routers = (*_ROUTERS, health_routes({**_own_checks(ctx), **(checks or {})}, loops_status))
     app = FastAPI(
@@ -119,6 +131,8 @@ def create_app(
     app.state.streams = ConnectionQuota("streams", most=settings.streams_per_key)
     app.state.waiting_orders = ConnectionQuota("requests that wait for pictures", most=settings.streams_per_key)
     app.state.waiting_claims = ConnectionQuota("waiting claims", most=settings.waiting_claims_per_key)
+    app.state.password_threads = CapacityLimiter(settings.password_threads)
+    app.state.sign_ins = ConnectionQuota("sign-ins", most=settings.sign_ins_per_address, whose="this address")
     install_handlers(app)
     for router in routers:
         app.include_router(router)
@@ -143,7 +157,9 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
         expose_headers=_CORS_REPLY,
         max_age=3600,
     )
+    behind_proxy = Middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return [
+        *([behind_proxy] if settings.trusted_proxies else []),
         *([cross_origin] if settings.allowed_origins else []),
         Middleware(MetricsMiddleware, metrics=metrics),
         Middleware(Head),

@@ -1,20 +1,26 @@
-"""Find the caller: a key for users and nodes, an attempt's own token for everything that an attempt writes."""
+"""Find the caller: a key or a session for users, a key for nodes, an attempt's own token for everything that an
+attempt writes.
+
+A session comes in a cookie. A key that comes with the request goes before it.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import Depends, Path, Request
-from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Depends, Path, Request, Response
+from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from giornata.api.lists import Lists
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
-from giornata.control.access.authenticate import authenticate, remembered, verify
+from giornata.control.access.authenticate import authenticate, remembered, signed_in, verify
 from giornata.control.access.install import signing_key
+from giornata.control.access.sessions import SESSION_MS, OpenedSession, require_csrf
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.domain.errors import Unauthenticated
+from giornata.protocol.people import CSRF_HEADER, PROJECT_HEADER
 
 MAX_KEY_LENGTH = 512
 # Tokens of providers, which name and sign a handful of things. SaladCloud's have 1,000 characters at most.
@@ -22,6 +28,19 @@ MAX_SECRET_LENGTH = 4096
 
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`Authorization: Bearer gk_…`")
 _header = APIKeyHeader(name="X-API-Key", auto_error=False, scheme_name="key_header")
+# The prefix has browsers refuse a cookie that another host of the domain, or plain http, would plant.
+COOKIE = "__Host-giornata-session"
+LOOPBACK_COOKIE = "giornata-session"
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+_cookie = APIKeyCookie(
+    name=COOKIE,
+    auto_error=False,
+    scheme_name="session",
+    description=f"From `POST /v1/session`. Requests but GET and HEAD need `{CSRF_HEADER}` besides; "
+    f"`{PROJECT_HEADER}` names the project, if the person has several.",
+)
 _token = HTTPBearer(auto_error=False, scheme_name="attempt_token", description="The `token` of the lease.")
 
 Bearer = HTTPAuthorizationCredentials | None
@@ -43,11 +62,17 @@ Wake = Annotated[Wakeup, Depends(_of_app("wakeup"))]
 
 
 async def _caller(
+    request: Request,
     ctx: Ctx,
     bearer: Annotated[Bearer, Depends(_bearer)],
     header: Annotated[str | None, Depends(_header)],
+    _: Annotated[str | None, Depends(_cookie)],
 ) -> Caller:
     secret = bearer.credentials if bearer else header
+    if not secret and (session := session_secret(request)) is not None:
+        if request.method not in SAFE_METHODS:
+            require_csrf(session, request.headers.get(CSRF_HEADER))
+        return await anyio.to_thread.run_sync(signed_in, ctx, session, request.headers.get(PROJECT_HEADER))
     if not secret:
         raise Unauthenticated("no key was sent; send Authorization: Bearer gk_… or X-API-Key: gk_…")
     if len(secret) > MAX_SECRET_LENGTH:
@@ -55,6 +80,31 @@ async def _caller(
     # Mostly remembered: a thread is only taken when the database has to be asked.
     known = remembered(ctx, secret)
     return await anyio.to_thread.run_sync(authenticate, ctx, secret) if known is None else known
+
+
+def session_secret(request: Request) -> str | None:
+    """Return the secret of the session's cookie, if there is one."""
+    return request.cookies.get(_cookie_name(request)) or None
+
+
+def set_cookie(request: Request, response: Response, opened: OpenedSession) -> None:
+    """Hand the session to the browser: to no script, and with no request that another site makes."""
+    name = _cookie_name(request)
+    response.set_cookie(
+        name, opened.secret, max_age=SESSION_MS // 1000, secure=name == COOKIE, httponly=True, samesite="lax"
+    )
+
+
+def clear_cookie(request: Request, response: Response) -> None:
+    """Have the browser forget the session."""
+    name = _cookie_name(request)
+    response.delete_cookie(name, secure=name == COOKIE, httponly=True, samesite="lax")
+
+
+def _cookie_name(request: Request) -> str:
+    """Return the name of the cookie. Only plain http on this machine itself does without `Secure`."""
+    plain = request.url.scheme == "http" and request.url.hostname in LOOPBACK
+    return LOOPBACK_COOKIE if plain else COOKIE
 
 
 def known_caller(ctx: Context, secret: str) -> Caller | None:

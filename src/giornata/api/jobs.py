@@ -65,8 +65,8 @@ async def create_job(
 @router.post("/jobs:estimate", responses=USER)
 def estimate_job(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
     """Estimate what submitting this job would do and cost, without doing it."""
-    order_models.bring_order_models(ctx, caller, body)
-    return estimate.estimate(ctx, caller, body)
+    parsed = order_models.bring_order_models(ctx, caller, body)
+    return estimate.estimate(ctx, caller, body, parsed_spec=parsed)
 
 
 @router.get("/jobs", responses=USER, response_model=JobPage)

@@ -3,23 +3,28 @@
 import itertools
 import json
 import logging
+import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from giornata import __version__
 from giornata.api.problems import internal_problem, respond
 from giornata.api.timings import ClaimTimes, JobTimes, RequestTimes, kind_label
 from giornata.control.durations import Durations
+from giornata.control.ended_pictures import EndedPictures
 from giornata.control.loops import LoopStatus
-from giornata.control.ports.gauges import Gauges
+from giornata.control.ports.gauges import Gauges, PictureGauges
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
 from giornata.domain.money import MICRO_USD
+from giornata.domain.picture import OPEN, PictureState
 from giornata.domain.telemetry import request_id as log_request_id
 from giornata.protocol.admin import NodeState
 
@@ -44,14 +49,18 @@ class Metrics:
         loops_status: LoopsStatus,
         kept_s: float,
         durations: Durations,
+        ended_pictures: EndedPictures,
+        disks: Mapping[str, Path] | None = None,
     ) -> None:
         self.requests, self.claims = RequestTimes(), ClaimTimes()
         self._registry = CollectorRegistry()
         self._registry.register(self.requests)
         self._registry.register(self.claims)
         self._registry.register(JobTimes(durations))
+        self._registry.register(_PictureCollector(ended_pictures))
         self._registry.register(_StoreCollector(read_gauges, now_ms, kept_s))
         self._registry.register(_LoopCollector(loops_status))
+        self._registry.register(_ServerCollector(disks or {}))
 
     def text(self) -> bytes:
         """Return the exposition. Raises Unavailable when the store does not answer."""
@@ -76,23 +85,41 @@ class _StoreCollector(Collector):
             self._kept = (now_ms, self._read())
         gauges = self._kept[1]
         yield _jobs(gauges)
-        oldest = GaugeMetricFamily(
-            "giornata_oldest_queued_seconds", "Age of the job that has waited longest; 0: none."
-        )
-        queued_at_ms = gauges.oldest_queued_at_ms
-        oldest.add_metric([], 0.0 if queued_at_ms is None else max(0, now_ms - queued_at_ms) / 1000)
-        yield oldest
+        help_text = "Age of the job that has waited longest; 0: none."
+        yield _age("giornata_oldest_queued_seconds", help_text, gauges.oldest_queued_at_ms, now_ms=now_ms)
         nodes = GaugeMetricFamily("giornata_nodes", "Nodes by state.", labels=["state"])
         for state in NodeState:
             nodes.add_metric([state], gauges.nodes.get(state, 0))
         yield nodes
         ended = CounterMetricFamily("giornata_attempts_ended", "Attempts ended, by reason.", labels=["reason"])
-        for reason, count in sorted(gauges.attempts_ended.items()):
+        for reason, count in sorted(gauges.ended.by_reason.items()):
             ended.add_metric([reason], count)
         yield ended
+        done = CounterMetricFamily("giornata_steps_done", "Steps that ended attempts did.")
+        done.add_metric([], gauges.ended.steps_done)
+        lost = CounterMetricFamily("giornata_steps_lost", "Steps of ended attempts that no checkpoint has.")
+        lost.add_metric([], gauges.ended.steps_lost)
+        yield from (done, lost)
+        yield from _pictures(gauges.pictures, now_ms=now_ms)
         yield from _spend(gauges)
         yield from _machines(gauges)
         yield from _fleets(gauges)
+
+
+class _PictureCollector(Collector):
+    """Exports the pictures that ended, as far as this server told of them."""
+
+    def __init__(self, ended: EndedPictures) -> None:
+        self._ended = ended
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the count of ended pictures by state."""
+        help_text = "Pictures that ended since this server started; add up over servers."
+        family = CounterMetricFamily("giornata_pictures_ended", help_text, labels=["state"])
+        counts = self._ended.counts()
+        for state in (PictureState.SUCCEEDED, PictureState.FAILED):
+            family.add_metric([state], counts.get(state, 0))
+        yield family
 
 
 class _LoopCollector(Collector):
@@ -106,11 +133,53 @@ class _LoopCollector(Collector):
         runs = CounterMetricFamily("giornata_loop_runs", "Turns of each loop.", labels=["loop"])
         errors = CounterMetricFamily("giornata_loop_errors", "Turns that failed.", labels=["loop"])
         age = GaugeMetricFamily("giornata_loop_success_age_seconds", "Since the last good turn.", labels=["loop"])
+        late = GaugeMetricFamily("giornata_loop_late", "1: its last good turn is too long ago.", labels=["loop"])
         for status in self._loops_status():
             runs.add_metric([status.name], status.runs)
             errors.add_metric([status.name], status.errors)
             age.add_metric([status.name], status.last_success_age_s)
-        yield from (runs, errors, age)
+            late.add_metric([status.name], float(status.late))
+        yield from (runs, errors, age, late)
+
+
+class _ServerCollector(Collector):
+    """Exports the version of this server, and the room on the disks of its folders."""
+
+    def __init__(self, disks: Mapping[str, Path]) -> None:
+        self._disks = disks
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the version, and free and whole bytes of each folder's disk. A folder that is away has none."""
+        build = GaugeMetricFamily("giornata_build_info", "1, for the version of this server.", labels=["version"])
+        build.add_metric([__version__], 1)
+        free = GaugeMetricFamily("giornata_disk_free_bytes", "Room left on the disk of a folder.", labels=["folder"])
+        whole = GaugeMetricFamily("giornata_disk_size_bytes", "Size of the disk of a folder.", labels=["folder"])
+        for name, folder in self._disks.items():
+            try:
+                found = os.statvfs(folder)
+            except OSError:
+                continue
+            free.add_metric([name], found.f_bavail * found.f_frsize)
+            whole.add_metric([name], found.f_blocks * found.f_frsize)
+        yield from (build, free, whole)
+
+
+def _age(name: str, help_text: str, since_ms: int | None, *, now_ms: int) -> Metric:
+    family = GaugeMetricFamily(name, help_text)
+    family.add_metric([], 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000)
+    return family
+
+
+def _pictures(gauges: PictureGauges, *, now_ms: int) -> Iterator[Metric]:
+    pictures = GaugeMetricFamily("giornata_pictures", "Pictures that have not ended, by state.", labels=["state"])
+    for state in OPEN:
+        pictures.add_metric([state], getattr(gauges, state))
+    yield pictures
+    help_text = "Age of the oldest order with a queued picture; 0: none."
+    yield _age("giornata_oldest_queued_picture_seconds", help_text, gauges.oldest_queued_at_ms, now_ms=now_ms)
+    leases = GaugeMetricFamily("giornata_picture_leases", "Leases of pictures that nodes hold.")
+    leases.add_metric([], gauges.leases)
+    yield leases
 
 
 def _spend(gauges: Gauges) -> Iterator[Metric]:

@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.lists import Cursor, Limit
 from giornata.api.openapi import USER, USER_ITEM
 from giornata.control.models import register
-from giornata.protocol.models import AddModel, ChangeModel, ModelPage, RegisteredModel
+from giornata.control.pictures import model_coverage
+from giornata.protocol.models import AddModel, ChangeModel, ModelCoverage, ModelPage, RegisteredModel
 from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["data"])
@@ -29,6 +30,14 @@ async def list_models(
 ) -> Response:
     """Return the project's models and those that all projects share, newest first."""
     return await lists.page(register.list_models, ctx, caller, cursor, limit)
+
+
+@router.get("/models/coverage", responses=USER_ITEM)
+def get_model_coverage(
+    ctx: Ctx, caller: User, name: Annotated[str, Query(max_length=512, description="The model's name.")]
+) -> ModelCoverage:
+    """Return how many of the connected nodes hold a model, by where they hold it."""
+    return model_coverage.model_coverage(ctx, caller, name)
 
 
 @router.patch("/models/{name:path}", responses=USER_ITEM)

@@ -66,7 +66,7 @@ async def claim_job(
         while True:
             reply: ClaimReply = nothing or await request.app.state.claims.ask(asked)
             left_s = ends_s - time.monotonic()
-            if reply.lease is not None or reply.picture_lease is not None or reply.drain:
+            if reply.granted is not None or reply.prefetch is not None or reply.drain:
                 return reply
             if reply.reason in NOTHING_FOR_ANYBODY:
                 listener.nothing()

@@ -47,7 +47,10 @@ EXAMPLES: Mapping[str, list[Any]] = {
     "UploadRequest": [{"files": [{"sha256": "0" * 64, "size_bytes": 1_048_576, "name": "IMG_0001.jpg"}]}],
     "CreateDataset": [{"items": [{"sha256": "0" * 64, "name": "IMG_0001.jpg", "caption": "a photo of sks dog"}]}],
     "AddModel": [{"name": "watercolor", "reference": "urn:air:sdxl:lora:civitai:123@456"}],
-    "CreateKey": [{"scope": "member", "name": "laptop"}],
+    "CreateWebhook": [{"target": "https://example.org/hooks", "events": ["job.*", "checkpoint.committed"]}],
+    "CreateKey": [{"scopes": ["jobs:read", "generate"], "name": "laptop", "expires_in_s": 2_592_000}],
+    "CreateInvitation": [{"role": "member"}],
+    "SignIn": [{"email": "ann@example.com", "password": "a long sentence of hers"}],
     "CreateProject": [{"id": "acme", "name": "Acme"}],
     "Problem": [
         {

@@ -30,6 +30,7 @@ from giornata.domain.errors import (
     LeaseLost,
     NotFound,
     OverBudget,
+    SignInDelayed,
     TooLarge,
     TooMany,
     TooSlow,
@@ -64,6 +65,7 @@ STATUS: Mapping[type[GiornataError], HTTPStatus] = MappingProxyType(
         FleetRefused: HTTPStatus.CONFLICT,
         FleetUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         TooMany: HTTPStatus.TOO_MANY_REQUESTS,
+        SignInDelayed: HTTPStatus.TOO_MANY_REQUESTS,
         TooSlow: HTTPStatus.REQUEST_TIMEOUT,
         Unreachable: HTTPStatus.SERVICE_UNAVAILABLE,
         Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -127,14 +129,15 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONR
     if problem.status == HTTPStatus.REQUEST_TIMEOUT:
         own["Connection"] = "close"  # what is still to come would be taken for the next request
     if problem.status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}:
-        own["Retry-After"] = str(RETRY_AFTER_S)
+        own.setdefault("Retry-After", str(RETRY_AFTER_S))
     return JSONResponse(problem.model_dump(mode="json"), problem.status, headers=own, media_type=MEDIA_TYPE)
 
 
 def answer_to(request: Request, error: GiornataError) -> JSONResponse:
     """Return the reply to a request that one of our errors ended; what is not the client's fault is logged."""
     log_defect(request, error)
-    return respond(problem_of(error))
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, SignInDelayed) else {}
+    return respond(problem_of(error), headers)
 
 
 def log_defect(request: Request, error: GiornataError) -> None:

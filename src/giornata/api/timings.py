@@ -111,7 +111,7 @@ def kind_label(kind: str) -> str:
 def _outcome(reply: ClaimReply | Conflict | Forbidden) -> str:
     if isinstance(reply, Conflict | Forbidden):
         return CONFLICT
-    return LEASED if reply.lease is not None else str(reply.reason)
+    return LEASED if reply.lease is not None or reply.picture_lease is not None else str(reply.reason)
 
 
 def _family(

@@ -158,8 +158,8 @@ class Listener:
 class ConnectionQuota:
     """Counts the present holders by key in this process. `what` names them in the refusal."""
 
-    def __init__(self, what: str, *, most: int) -> None:
-        self._what, self._most = what, most
+    def __init__(self, what: str, *, most: int, whose: str = "this key") -> None:
+        self._what, self._most, self._whose = what, most, whose
         self._lock = threading.Lock()
         self._taken: Counter[str] = Counter()
 
@@ -168,7 +168,9 @@ class ConnectionQuota:
         """Hold a place for as long as this lasts. Raises TooMany."""
         with self._lock:
             if self._taken[key_id] >= self._most:
-                raise TooMany(f"this key has {self._most} {self._what} open on this server; close one, or try later")
+                raise TooMany(
+                    f"{self._whose} has {self._most} {self._what} open on this server; close one, or try later"
+                )
             self._taken[key_id] += 1
         try:
             yield

@@ -1,5 +1,6 @@
 """Options that many commands share, and the settings that result from them."""
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,6 +79,10 @@ WorkloadOption = Annotated[
 ]
 
 
+TIME = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
 def settings_of(context: typer.Context, **flags: Any) -> Settings:
     """The settings, with this command's flags on top of the ones before its name, which hints repeat."""
     note_given(context)
@@ -96,8 +101,19 @@ def check_message(message: type[Message], **given: tuple[str, object]) -> None:
     try:
         message.model_validate({field: value for field, (_, value) in given.items()})
     except ValidationError as error:
-        faults = [(given[str(each["loc"][0])][0], each["msg"]) for each in error.errors()]
+        faults = [
+            (given[str(each["loc"][0])][0], each["msg"].removeprefix("Value error, ")) for each in error.errors()
+        ]
         raise InvalidInput(Fault(where=option, message=text) for option, text in faults) from None
+
+
+def seconds_of(text: str, *, where: str) -> int:
+    """Return the seconds of a time such as `90d`, `12h`, `30m` or `60s`. Raises InvalidInput."""
+    found = TIME.fullmatch(text)
+    if found is None:
+        hint = "give a number with s, m, h or d, such as 90d"
+        raise InvalidInput([Fault(where=where, message=f"{text!r} is not a time", hint=hint)])
+    return int(found[1]) * UNITS_S[found[2]]
 
 
 def check_job_name(name: str | None) -> None:

@@ -106,7 +106,7 @@ def _tell(out: Output, report: dict[str, Any]) -> None:
 def run_synthetic(words: Sequence[str], kept: Path | None, out: Output) -> None:
     """Measure in a process of its own, tell it, and keep the rates in a file."""
     from giornata.pretrain.planning.facts import load_facts
-    from giornata.pretrain.planning.measured import assumed_rates
+    from giornata.pretrain.planning.from_config import assumed_rates
 
     report = run_program("giornata.pretrain.synthetic", words, progress=lambda told: _tell_measuring(out, told))
     if kept is not None:

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
-from giornata.agent.attempt import AttemptRunner
-from giornata.agent.commands import ServerCommands, ShutdownSignal
-from giornata.agent.engine_messages import crash_of
-from giornata.agent.engine_process import EngineLost
-from giornata.agent.engines import Engines, KernelDir
-from giornata.agent.events import AttemptFailed, AttemptOutcome, Finished
+from giornata.agent.attempt.attempt import AttemptRunner
+from giornata.agent.attempt.commands import ServerCommands, ShutdownSignal
+from giornata.agent.attempt.events import AttemptFailed, AttemptOutcome, Finished
+from giornata.agent.attempt.platform import AttemptState
+from giornata.agent.engines.engine_messages import crash_of
+from giornata.agent.engines.engine_process import EngineLost
+from giornata.agent.engines.engines import Engines, KernelDir
 from giornata.agent.main import install_signals, launch, monotonic_s
-from giornata.agent.platform import AttemptState
 from giornata.agent.settings import AttemptSettings, engine_command
 from giornata.agent.work_dir import KERNEL_DIRECTORY, WorkDir
 from giornata.cli.jobs.picture_folders import folder_notes

@@ -4,12 +4,10 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
-from pydantic import SecretStr
 
 from giornata.client.connection import LONG_TIMEOUT, Connection
 from giornata.client.downloads import download_artifacts, download_file
@@ -17,26 +15,16 @@ from giornata.client.follow import follow
 from giornata.client.generation_calls import GenerationCalls
 from giornata.client.model_calls import ModelCalls
 from giornata.client.operator_calls import quoted
+from giornata.client.people_calls import PeopleCalls
+from giornata.client.project_calls import ProjectCalls
 from giornata.client.retry import Backoff
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.trust import trusted
 from giornata.client.uploads import Progress, UploadedFile, local_files, upload
+from giornata.client.webhook_calls import WebhookCalls
 from giornata.domain.errors import NotFound, Unavailable
 from giornata.domain.job import TERMINAL, JobState
 from giornata.pictures.folder import CAPTION_ENDING
-from giornata.protocol.admin import (
-    Costs,
-    CreatedKey,
-    CreateKey,
-    CreateProject,
-    Key,
-    KeyPage,
-    Project,
-    ProjectPage,
-    Scope,
-    SetBudget,
-    SetLimits,
-)
 from giornata.protocol.jobs import (
     Artifact,
     ArtifactPage,
@@ -56,7 +44,6 @@ from giornata.protocol.jobs import (
     MetricPoint,
     SubmitJob,
 )
-from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem, DatasetPage
 
 PAGE = 500
@@ -69,7 +56,7 @@ KEPT_CHECKPOINTS = (
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
-class Client(GenerationCalls, ModelCalls):
+class Client(GenerationCalls, ModelCalls, PeopleCalls, ProjectCalls, WebhookCalls):
     """A server, seen with one key.
 
     Every method raises the classes of `giornata.domain.errors`. Calls that may be repeated are, on connection
@@ -326,76 +313,6 @@ class Client(GenerationCalls, ModelCalls):
             raise NotFound(f"{job_id} has no checkpoint of step {step}; there are: {steps}", hint=KEPT_CHECKPOINTS)
         path = directory / (name or f"checkpoint-{step}.safetensors")
         return download_file(self._http, found[step], path, progress=progress)
-
-    # ---- administration -----------------------------------------------------------------------------------
-
-    def projects(self) -> Iterator[Project]:
-        """All projects for a root admin, else one's own."""
-        return self._pages("/v1/projects", ProjectPage)
-
-    def costs(self, *, since: datetime | None = None, until: datetime | None = None) -> Costs:
-        """Return the costs of work in this time, by default the last 30 days. A root admin also gets fleet bills."""
-        times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
-        return self._get("/v1/costs", Costs, times)
-
-    def set_project_budget(self, project_id: str, budget_micro_usd: int | None) -> Project:
-        """Set the total budget of all jobs of the project; None: no limit. For an admin of the installation."""
-        return self.set_project_budgets(project_id, SetBudget(budget_micro_usd=budget_micro_usd))
-
-    def set_project_monthly_budget(self, project_id: str, monthly_budget_micro_usd: int | None) -> Project:
-        """Set the project's budget per calendar month in UTC; None: no limit. For an admin of the installation."""
-        return self.set_project_budgets(project_id, SetBudget(monthly_budget_micro_usd=monthly_budget_micro_usd))
-
-    def set_project_budgets(self, project_id: str, body: SetBudget) -> Project:
-        """The budgets that are given in `body`; the other one stays. For an admin of the installation."""
-        return self._connection.call("PUT", f"/v1/projects/{quoted(project_id)}/budget", Project, body=body)
-
-    def set_project_limits(self, project_id: str, *, max_pictures: int | None) -> Project:
-        """Most pictures of a dataset; None: as the installation says. For an admin of the installation."""
-        body = SetLimits(max_pictures=max_pictures)
-        return self._connection.call("PUT", f"/v1/projects/{quoted(project_id)}/limits", Project, body=body)
-
-    def create_project(self, project_id: str, *, name: str | None = None) -> Project:
-        """Create a project, which is a tenant of the installation."""
-        body = CreateProject(id=project_id, name=name)
-        return self._connection.call("POST", "/v1/projects", Project, body=body, repeatable=False)
-
-    def keys(self) -> Iterator[Key]:
-        """Yield the project's API keys without their secrets."""
-        return self._pages("/v1/keys", KeyPage)
-
-    def create_key(
-        self,
-        *,
-        scope: Scope = Scope.MEMBER,
-        name: str = "key",
-        project_id: str | None = None,
-        fleet: str | None = None,
-        max_price_micro_usd_per_hour: int | None = None,
-    ) -> CreatedKey:
-        """A new key. Keep its `secret`: it is not shown again. For `fleet` and the price see `CreateKey`."""
-        limits = {"fleet": fleet, "max_price_micro_usd_per_hour": max_price_micro_usd_per_hour}
-        # A server of before does not know them.
-        given = {name: value for name, value in limits.items() if value is not None}
-        body = CreateKey.model_validate({"scope": scope, "name": name, "project_id": project_id, **given})
-        return self._connection.call("POST", "/v1/keys", CreatedKey, body=body, repeatable=False)
-
-    def revoke_key(self, key_id: str) -> Key:
-        """The key is refused from now on."""
-        return self._connection.call("DELETE", f"/v1/keys/{quoted(key_id)}", Key)
-
-    def set_secret(self, name: str, value: str) -> Secret:
-        """Keep a value that jobs may name, in the place of the one before. It cannot be read back."""
-        body = SetSecret(value=SecretStr(value))
-        return self._connection.call("PUT", f"/v1/secrets/{quoted(name)}", Secret, body=body)
-
-    def secrets(self) -> tuple[Secret, ...]:
-        """The project's secrets by name, without their values."""
-        return self._get("/v1/secrets", SecretPage).items
-
-    def delete_secret(self, name: str) -> Secret:
-        """Delete a secret of the project."""
-        return self._connection.call("DELETE", f"/v1/secrets/{quoted(name)}", Secret, repeatable=False)
 
     def _followed(self, path: str, item: type[Any], after: int) -> Iterator[Any]:
         return follow(self._connection, path, item, after=after)

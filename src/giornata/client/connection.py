@@ -26,13 +26,13 @@ LONGEST_RETRY_AFTER_S = 60.0
 
 
 class Connection:
-    """A connection to one server with one key. Safe to use from several threads."""
+    """A connection to one server with one key, or without one to sign in. Safe to use from several threads."""
 
-    def __init__(self, base_url: str, api_key: str, *, http: httpx.Client, backoff: Backoff) -> None:
+    def __init__(self, base_url: str, api_key: str | None, *, http: httpx.Client, backoff: Backoff) -> None:
         self.http, self.backoff = http, backoff
         self._base_url = _checked_url(base_url)
         # Per request, never on the client: signed URLs lead elsewhere, and must not be sent the key.
-        self._auth = {"Authorization": f"Bearer {_checked_key(api_key)}"}
+        self._auth = {} if api_key is None else {"Authorization": f"Bearer {_checked_key(api_key)}"}
         self._answered = False  # once there was an answer, the scheme is right, and a failure is another matter
 
     def call(

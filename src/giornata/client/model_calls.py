@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from giornata.client.connection import LONG_TIMEOUT
 from giornata.client.operator_calls import OperatorCalls, quoted
-from giornata.protocol.models import AddModel, ChangeModel, ModelPage, RegisteredModel
+from giornata.protocol.models import AddModel, ChangeModel, ModelCoverage, ModelPage, RegisteredModel
 
 
 class ModelCalls(OperatorCalls):
@@ -24,6 +24,10 @@ class ModelCalls(OperatorCalls):
     def models(self) -> Iterator[RegisteredModel]:
         """Yield the project's models and the shared ones, newest first."""
         return self._pages("/v1/models", ModelPage)
+
+    def model_coverage(self, name: str) -> ModelCoverage:
+        """Return how many of the connected nodes hold a model. Raises NotFound."""
+        return self._connection.call("GET", "/v1/models/coverage", ModelCoverage, params={"name": name})
 
     def pin_model(self, name: str, *, pinned: bool = True) -> RegisteredModel:
         """Keep a model also when it is not used, or no longer. Raises NotFound."""

@@ -1,9 +1,13 @@
 """The node's side of the HTTP contract: one typed method for each route under `/v1/node`.
 
-Each method makes exactly one request. Who may repeat it, and for how long, is the caller's business: a node
-repeats until its lease ends (`giornata.agent.lease`).
+Each method makes exactly one request, but where the server is older than the node: what it refuses is sent once more
+without the fields that it does not know. Who may repeat a request, and for how long, is the caller's business: a node
+repeats until its lease ends (`giornata.agent.attempt.lease`).
 """
 
+import json
+import logging
+import time
 from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import quote
@@ -11,6 +15,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import ValidationError
 
+from giornata.client.known_fields import JSON_TYPE, KnownFields
 from giornata.client.problems import raise_for_problem
 from giornata.domain.errors import Unavailable
 from giornata.protocol.model import Message, Reply
@@ -39,11 +44,14 @@ from giornata.protocol.work import (
 
 R = TypeVar("R", bound=Reply)
 
+log = logging.getLogger(__name__)
+
 CONNECT_TIMEOUT_S = 5.0
 # A commit makes the server read the bytes back to verify them, and so does a rejection; everything else answers in
 # milliseconds.
 COMMIT_TIMEOUT_S = 120.0
 LONGEST_REASON = 1000
+KNOWN_FOR_S = 600.0
 
 
 class NodeClient:
@@ -55,10 +63,18 @@ class NodeClient:
     `giornata.domain.errors`; a connection that fails or times out is Unavailable. Safe to use from several threads.
     """
 
-    def __init__(self, http: httpx.Client, *, node_key: str | Callable[[], str], timeout_s: float = 15.0) -> None:
+    def __init__(
+        self,
+        http: httpx.Client,
+        *,
+        node_key: str | Callable[[], str],
+        timeout_s: float = 15.0,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._http = http
         self._node_key = node_key
         self._timeout_s = timeout_s
+        self._server_fields = _ServerFields(http, monotonic_s)
 
     def claim(self, claim: Claim) -> ClaimReply:
         """Ask for a job, waiting up to `claim.wait_s` for one."""
@@ -161,21 +177,74 @@ class NodeClient:
     def _send(
         self, method: str, url: str, body: Message | None, reply: type[R], *, token: str, timeout_s: float
     ) -> R:
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        content = body.model_dump_json().encode() if body is not None else None
-        if content is not None:
-            headers["Content-Type"] = "application/json"
-        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-        try:
-            response = self._http.request(method, url, content=content, headers=headers, timeout=timeout)
-        except httpx.TransportError as error:
-            raise Unavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
+        content = None if body is None else body.model_dump_json().encode()
+        if content is None:
+            response = self._asked(method, url, None, token=token, timeout_s=timeout_s)
+        else:
+            response = self._told(method, url, content, token=token, timeout_s=timeout_s)
         raise_for_problem(response)
         return _parsed(response, reply)
+
+    def _told(self, method: str, url: str, content: bytes, *, token: str, timeout_s: float) -> httpx.Response:
+        """Send the message, and once more without the fields that an older server does not know."""
+        known = self._server_fields.known()
+        sent = content if known is None else _without_unknown(known, method, url, content)
+        response = self._asked(method, url, sent, token=token, timeout_s=timeout_s)
+        if response.status_code != httpx.codes.BAD_REQUEST or known is not None:
+            return response
+        known = self._server_fields.ask()
+        older = content if known is None else _without_unknown(known, method, url, content)
+        if known is None or older == content:
+            return response
+        self._server_fields.remember(known)
+        log.warning("the server is older than this node: it does not know all fields of %s %s", method, url)
+        return self._asked(method, url, older, token=token, timeout_s=timeout_s)
+
+    def _asked(self, method: str, url: str, content: bytes | None, *, token: str, timeout_s: float) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}", "Accept": JSON_TYPE}
+        if content is not None:
+            headers["Content-Type"] = JSON_TYPE
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        try:
+            return self._http.request(method, url, content=content, headers=headers, timeout=timeout)
+        except httpx.TransportError as error:
+            raise Unavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
+
+
+class _ServerFields:
+    """Remembers for a while which fields an older server knows. After that the server may have been upgraded."""
+
+    def __init__(self, http: httpx.Client, monotonic_s: Callable[[], float]) -> None:
+        self._http, self._monotonic_s = http, monotonic_s
+        self._found: tuple[float, KnownFields] | None = None
+
+    def known(self) -> KnownFields | None:
+        """Return the fields that the server has listed lately; None: it has not been asked."""
+        found = self._found
+        return found[1] if found is not None and self._monotonic_s() - found[0] < KNOWN_FOR_S else None
+
+    def ask(self) -> KnownFields | None:
+        """Ask the server for its fields. Returns None when the server does not say."""
+        try:
+            response = self._http.get("/openapi.json", timeout=CONNECT_TIMEOUT_S)
+            return KnownFields(response.json()) if response.is_success else None
+        except (httpx.TransportError, ValueError, AttributeError):
+            return None
+
+    def remember(self, known: KnownFields) -> None:
+        """Leave out what is not known for the next while."""
+        self._found = (self._monotonic_s(), known)
 
 
 class _Rejection(Message):
     message: str
+
+
+def _without_unknown(known: KnownFields, method: str, url: str, content: bytes) -> bytes:
+    """Return the body without the fields that the server does not know; the same bytes where it knows all."""
+    body = json.loads(content)
+    pruned = known.pruned(method, url, body)
+    return content if pruned == body else json.dumps(pruned).encode()
 
 
 def _parsed(response: httpx.Response, reply: type[R]) -> R:

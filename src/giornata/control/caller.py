@@ -1,4 +1,4 @@
-"""The caller of a use case: which project, and what the key allows."""
+"""The caller of a use case: which project, and what the key or the session allows."""
 
 from dataclasses import dataclass
 
@@ -8,24 +8,35 @@ from giornata.protocol.admin import ROOT_PROJECT, Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The owner of the key that came with the request. `workload` is given when it was a provider's token instead.
+    """The owner of the key or of the session that came with the request. `workload` is given when it was a provider's
+    token instead.
 
+    `key_id` is the id of the key or of the session. `user_id` is the person behind either, where there is one. A key
+    may end at `expires_at_ms`.
     A node's key may be bound to one `fleet`, and allows its nodes a price up to `max_price_micro_usd_per_hour`.
     """
 
     project_id: str
-    scope: Scope
+    scopes: frozenset[Scope]
     key_id: str
+    user_id: str | None = None
+    is_session: bool = False
     workload: WorkloadIdentity | None = None
+    expires_at_ms: int | None = None
     fleet: str | None = None
     max_price_micro_usd_per_hour: int | None = None
+
+    @property
+    def maker(self) -> str:
+        """The id that rows keep as `created_by`: the person of a session, else the key."""
+        return self.user_id if self.is_session and self.user_id is not None else self.key_id
 
     @property
     def serves_all_projects(self) -> bool:
         """True for a node of the operator, which works for everybody. A project's own node works for its project
         only.
         """
-        return self.scope is Scope.NODE and self.project_id == ROOT_PROJECT
+        return Scope.NODE in self.scopes and self.project_id == ROOT_PROJECT
 
     @property
     def owns_machines(self) -> str | None:
@@ -38,4 +49,4 @@ class Caller:
     @property
     def is_root_admin(self) -> bool:
         """True when the caller may govern the installation."""
-        return self.scope is Scope.ADMIN and self.project_id == ROOT_PROJECT
+        return Scope.ADMIN in self.scopes and self.project_id == ROOT_PROJECT

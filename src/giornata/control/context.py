@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from giornata.control.durations import Durations
+from giornata.control.ended_pictures import EndedPictures
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
 from giornata.control.ports.fleet import FleetDriver
 from giornata.control.ports.identities import NoIdentities, WorkloadIdentities
 from giornata.control.ports.model_registry import ModelSources, NoModelSources
+from giornata.control.ports.notifier import NoNotifier, Notifier
+from giornata.control.ports.passwords import NoPasswords, Passwords
 from giornata.control.ports.pictures import Pictures
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
@@ -47,12 +50,14 @@ class Foundations:
     memory: ProcessCache = field(default_factory=ProcessCache)
     sealer: Sealer = field(default_factory=NoSealer)
     durations: Durations = field(default_factory=Durations)
+    ended_pictures: EndedPictures = field(default_factory=EndedPictures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Foundations):
     """The ports and numbers of a use case: storage, time, fresh names, the inspector of pictures, the operator's
-    numbers, fleets, identities, and the sources that models are fetched from.
+    numbers, fleets, identities, the sources that models are fetched from, the hashing of passwords, and the sender
+    of messages.
     """
 
     blobs: Blobs
@@ -61,3 +66,5 @@ class Context(Foundations):
     fleets: Mapping[str, GovernedFleet] = field(default_factory=dict)
     identities: WorkloadIdentities = field(default_factory=NoIdentities)
     model_sources: ModelSources = field(default_factory=NoModelSources)
+    passwords: Passwords = field(default_factory=NoPasswords)
+    notifier: Notifier = field(default_factory=NoNotifier)

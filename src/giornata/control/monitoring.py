@@ -3,9 +3,11 @@
 import threading
 from dataclasses import replace
 
-from giornata.control.budgets.budgets import project_spent
+from giornata.control.budgets.budgets import BEGINNING_MS, SETTLES_MS, project_spent
 from giornata.control.context import Context
-from giornata.control.ports.gauges import Gauges
+from giornata.control.ports.gauges import EndedTotals, Gauges
+from giornata.control.ports.store import Transaction
+from giornata.control.process_cache import EndedAttempts
 from giornata.domain.errors import GiornataError, Unavailable
 
 KEPT_MS = 10_000
@@ -44,8 +46,22 @@ class StorageCheck:
 
 def read_gauges(ctx: Context) -> Gauges:
     """Count jobs, nodes and ended attempts, of all projects together. Raises Unavailable."""
-    since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+    now_ms = ctx.clock.now_ms()
     with ctx.store.read() as tx:
-        gauges = tx.gauges.now(seen_since_ms=since_ms)
-        spent = project_spent(tx, ctx, None, at_ms=ctx.clock.now_ms())
-        return replace(gauges, spend_micro_usd=spent.total_micro_usd)
+        gauges = tx.gauges.now(seen_since_ms=now_ms - round(ctx.policy.node_gone_after_s * 1000))
+        ended = _attempts_ended(tx, ctx, at_ms=now_ms)
+        spent = project_spent(tx, ctx, None, at_ms=now_ms)
+    return replace(gauges, ended=ended, spend_micro_usd=spent.total_micro_usd)
+
+
+def _attempts_ended(tx: Transaction, ctx: Context, *, at_ms: int) -> EndedTotals:
+    """Return the sums over ended attempts. After the first time only new ones are read: leases of pictures end by the
+    million."""
+    known, before_ms = ctx.memory.ended_attempts, at_ms - SETTLES_MS
+    if known is None or known.before_ms > at_ms:  # the clock was set back
+        known = EndedAttempts(before_ms=BEGINNING_MS, totals=EndedTotals())
+    if known.before_ms + SETTLES_MS <= before_ms:
+        more = tx.gauges.attempts_ended(from_ms=known.before_ms, before_ms=before_ms)
+        known = EndedAttempts(before_ms=before_ms, totals=known.totals.plus(more))
+        ctx.memory.ended_attempts = known
+    return known.totals.plus(tx.gauges.attempts_ended(from_ms=known.before_ms, before_ms=None))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.health import HealthPolicy
+from giornata.domain.model_routing import RoutingPolicy
 from giornata.domain.replacement import ReapPolicy
 from giornata.domain.stragglers import StragglerPolicy
 
@@ -41,6 +42,11 @@ class Policy:
     max_metric_names_per_job: int = 256
     max_metric_name_length: int = 128
     max_metric_steps_per_job: int = 100_000  # of those below this number, and as many again above
+    max_webhooks_per_project: int = 100
+    max_runs_per_webhook: int = 4  # chains of deliveries that are sent to one webhook at a time
+    webhook_deliveries_kept_s: float = 30 * 24 * 3600.0  # after they have ended
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    routing: RoutingPolicy = field(default_factory=RoutingPolicy)
+    routing_age_s: float = 1.0  # of what a server remembers of the queue and of the nodes' models
     stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
     reap: ReapPolicy = field(default_factory=ReapPolicy)

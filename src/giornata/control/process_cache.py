@@ -4,20 +4,26 @@ Nothing here is ever the truth: each thing is bounded in age or never changes, a
 """
 
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from giornata.control.caller import Caller
+from giornata.control.ports.gauges import EndedTotals
 from giornata.control.ports.picture_store import OrderSpec, PictureKey
+from giornata.control.ports.routing_store import BaseQueue
 from giornata.domain.budget import Spent
 from giornata.domain.errors import Unavailable
+from giornata.domain.fleet_models import FleetModels
 from giornata.domain.stragglers import Trail
 
 MOST_CALLERS = 4096
 MOST_MEASURED_JOBS = 4096
 MOST_ORDERS = 4096
 MOST_LEASES = 4096
+MOST_QUEUES = 256
+ORDER_SPEC_MS = 60_000
+"""So long an order's spec is remembered. The spec never changes, and the project's policy beside it may."""
 READERS = 2
 FETCHES = 4
 
@@ -32,6 +38,14 @@ class Settled:
     before_ms: int
     month_ms: int
     spent: Spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempts:
+    """The sums over attempts that ended before `before_ms`, long enough ago for nothing to be missed."""
+
+    before_ms: int
+    totals: EndedTotals
 
 
 @dataclass(slots=True)
@@ -75,17 +89,21 @@ class ProcessCache:
         # At most READERS threads read whole objects again that a node reported as unusable.
         self.readers = threading.BoundedSemaphore(READERS)
         self.fetches = OneFetchEach()  # of models from outside
+        self.fleet_models = FleetModels()
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
-        self._standing: dict[str, range] = {}  # when the keys of those who stay were found good, by id
+        self._standing: dict[str, range] = {}  # when those who stay were found good, by id
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
         self._settled: dict[str | None, Settled] = {}
+        self.ended_attempts: EndedAttempts | None = None  # read and written by the gauges only
         self._measured: dict[str, MetricNames] = {}
         self._awake: tuple[int, int] | None = None  # since when, and the latest look
-        self._order_specs: dict[str, OrderSpec] = {}
+        self.order_generation = 0  # changes when specs of orders are forgotten
+        self._order_specs: dict[str, tuple[OrderSpec, int]] = {}
         self._begun_orders: set[str] = set()
         self._settled_orders: dict[str, int] = {}
+        self._base_queues: dict[str | None, tuple[Sequence[BaseQueue], int]] = {}
         self._leases: dict[str, tuple[Mapping[PictureKey, str], int]] = {}
         # How far each live attempt was when, by its id. Only the loop `stragglers` reads and writes them.
         self.trails: dict[str, Trail] = {}
@@ -115,18 +133,18 @@ class ProcessCache:
                 self._callers.clear()
             self._callers[secret_sha256] = (caller, while_ms)
 
-    def stands(self, key_id: str, *, at_ms: int) -> bool:
-        """Return True when the key was found good a moment ago."""
-        return at_ms in self._standing.get(key_id, ())
+    def stands(self, caller_id: str, *, at_ms: int) -> bool:
+        """Return True when the key, or the session in a project, was found good a moment ago."""
+        return at_ms in self._standing.get(caller_id, ())
 
-    def remember_standing(self, key_id: str, *, while_ms: range, generation: int) -> None:
-        """Remember a key of which only the id is known, as `remember_caller` does."""
+    def remember_standing(self, caller_id: str, *, while_ms: range, generation: int) -> None:
+        """Remember a caller of whom only the id is known, as `remember_caller` does."""
         with self._lock:
             if generation != self._generation:
                 return
             if len(self._standing) >= MOST_CALLERS:
                 self._standing.clear()
-            self._standing[key_id] = while_ms
+            self._standing[caller_id] = while_ms
 
     def forget_callers(self) -> None:
         """Forget all callers because a key was revoked here: nobody is let in, or stays, on what was read before."""
@@ -152,16 +170,37 @@ class ProcessCache:
         """Remember the project's sum; of two threads that work it out at once the later wins."""
         self._settled[project_id] = settled
 
-    def order_spec(self, order_id: str) -> OrderSpec | None:
-        """Return the spec of an order of pictures. It never changes."""
-        return self._order_specs.get(order_id)
+    def order_spec(self, order_id: str, *, at_ms: int) -> OrderSpec | None:
+        """Return the spec of an order of pictures as it was read a moment ago."""
+        found = self._order_specs.get(order_id)
+        return found[0] if found is not None and 0 <= at_ms - found[1] < ORDER_SPEC_MS else None
 
-    def remember_order_spec(self, spec: OrderSpec) -> None:
-        """Remember the spec of an order of pictures."""
+    def remember_order_spec(self, spec: OrderSpec, *, at_ms: int, generation: int) -> None:
+        """Remember the spec of an order of pictures, unless specs were forgotten since `generation`."""
         with self._lock:
+            if generation != self.order_generation:
+                return
             if len(self._order_specs) >= MOST_ORDERS:
                 self._order_specs.clear()
-            self._order_specs[spec.id] = spec
+            self._order_specs[spec.id] = spec, at_ms
+
+    def forget_order_specs(self) -> None:
+        """Forget all specs, because what a project does with unsafe pictures was changed here."""
+        with self._lock:
+            self.order_generation += 1
+            self._order_specs.clear()
+
+    def base_queues(self, project_id: str | None, *, at_ms: int, kept_ms: int) -> Sequence[BaseQueue] | None:
+        """Return the bases that pictures wait for, if they were read less than `kept_ms` ago."""
+        found = self._base_queues.get(project_id)
+        return found[0] if found is not None and 0 <= at_ms - found[1] < kept_ms else None
+
+    def remember_base_queues(self, project_id: str | None, queues: Sequence[BaseQueue], *, at_ms: int) -> None:
+        """Remember the bases that pictures wait for, of all projects or of one."""
+        with self._lock:
+            if len(self._base_queues) >= MOST_QUEUES:
+                self._base_queues.clear()
+            self._base_queues[project_id] = queues, at_ms
 
     def pictures_of_lease(self, attempt_id: str, *, at_ms: int) -> Mapping[PictureKey, str] | None:
         """Return the projects of the pictures that a lease of this process got a moment ago; None for others."""

@@ -20,6 +20,7 @@
         ├── Unreachable         503 unreachable            raised by clients only: nobody answers at the address
         ├── FleetUnavailable    503 fleet-unavailable      the provider cannot be asked just now
         ├── TooMany             429 too-many               the key has as many of these open as it may
+        │   └── SignInDelayed   429 sign-in-delayed        too many sign-ins failed; the next one has to wait
         └── TooSlow             408 too-slow               the request did not arrive in time
 
 `WorkloadFailed` is apart from the tree: it ends an attempt inside the engine, and no HTTP request ever sees it.
@@ -208,6 +209,16 @@ class TooMany(Unavailable):
     """The key has as many streams or waiting claims open as it may have on one server."""
 
     code = "too-many"
+
+
+class SignInDelayed(TooMany):
+    """Sign-ins to this account from this address failed too often; the next one is taken after `retry_after_s`."""
+
+    code = "sign-in-delayed"
+
+    def __init__(self, message: str, *, retry_after_s: int = 0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
 
 
 class TooSlow(Unavailable):

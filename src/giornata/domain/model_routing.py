@@ -10,15 +10,19 @@ delay. The bound is a share of the leases. An age as the bound would turn the po
 as the whole queue is older than that, and it would stay so: models would be loaded for almost every lease.
 
 Models are fetched from storage while the GPU draws with others. So a lease never names a model that the node would
-have to fetch first; `prefetch` names it as a hint instead. The simulator plays this policy; the claims of the server
-do not ask it yet.
+have to fetch first; `prefetch` names it as a hint instead. The claims of the server and the simulator both ask these
+functions.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
+
+PIXEL_STEPS_PER_S = 5_000_000
+"""Work of a node in a second, by which the work that waits is told in seconds. An assumption: a picture of 1024 x
+1024 pixels and 30 steps takes some 6 seconds on a consumer GPU."""
 
 
 class Tier(IntEnum):
@@ -34,8 +38,8 @@ class HeldBases:
     """The base models that one node holds, by tier, and the one that it is fetching now."""
 
     gpu: Collection[str] = ()
-    host: Collection[str] = ()
-    disk: Collection[str] = ()
+    host: Container[str] = ()
+    disk: Container[str] = ()
     fetching: str | None = None
 
     def tier_of(self, base_key: str) -> Tier | None:
@@ -67,11 +71,13 @@ class Holders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseDemand:
-    """The pictures that wait for one base: the oldest one's instant, and the seconds that all take one node."""
+    """The pictures that wait for one base: the instant and the turn of the first one, and the seconds that all take
+    one node. Turns are those of a fair queue; where all are equal, the instants decide."""
 
     base_key: str
     oldest_at_ms: int
     work_s: float
+    turn: int = 0
 
 
 class PictureDemand(Protocol):
@@ -80,8 +86,8 @@ class PictureDemand(Protocol):
     def of_base(self, base_key: str) -> BaseDemand | None:
         """Return what waits for this base; None when nothing does."""
 
-    def oldest_first(self) -> Iterable[BaseDemand]:
-        """Iterate over the distinct bases with pictures that wait, by their oldest picture."""
+    def by_turn(self) -> Iterable[BaseDemand]:
+        """Iterate over the distinct bases with pictures that wait, by the turn of their first picture."""
 
     def holders(self, base_key: str) -> Holders:
         """Return the number of live nodes that hold the base."""
@@ -92,13 +98,14 @@ class RoutingPolicy:
     """The numbers of the policy.
 
     `delay_s`: a picture waits so long for a node that holds its base in a faster tier. One lease in `relief_every`
-    goes to the oldest picture. Another node fetches a base when the work that waits takes those that hold it longer
-    than `replicate_s`.
+    goes to the oldest picture. Another node loads or fetches a base when the work that waits takes those that hold it
+    longer than `replicate_s`, or when a picture has waited for `patience_s`.
     """
 
     delay_s: float = 20.0
     relief_every: int = 16
     replicate_s: float = 60.0
+    patience_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,50 +125,66 @@ def is_relief(request_id: str, policy: RoutingPolicy) -> bool:
 def choose(
     held: HeldBases, demand: PictureDemand, *, now_ms: int, relief: bool = False, policy: RoutingPolicy
 ) -> BaseChoice | None:
-    """Return the base for a node's next lease; None when the node does best to wait.
+    """Return the base for a node's next lease; None when the node does best to wait."""
+    return next(choices(held, demand, now_ms=now_ms, relief=relief, policy=policy), None)
 
-    A picture of a base that the node holds is refused for `delay_s` at most, and only while another live node holds
-    the base in a faster tier.
+
+def choices(
+    held: HeldBases, demand: PictureDemand, *, now_ms: int, relief: bool = False, policy: RoutingPolicy
+) -> Iterator[BaseChoice]:
+    """Yield the bases that a node may draw with next, the best first. A base may come twice.
+
+    A lease takes the first one. The others are for a node that may not have the pictures of the first one. A picture
+    of a base that the node holds is refused for `delay_s` at most, and only while other live nodes hold the base in a
+    faster tier and are enough for the work that waits.
     """
-    if relief and (oldest := _oldest_held(held, demand, now_ms=now_ms, policy=policy)) is not None:
-        return oldest
+    if relief:
+        yield from _held_and_late(held, demand, now_ms=now_ms, policy=policy)
     hot = [waiting for key in held.gpu if (waiting := demand.of_base(key)) is not None]
-    if hot:
-        first = min(hot, key=lambda each: (each.oldest_at_ms, each.base_key))
-        return BaseChoice(base_key=first.base_key, tier=Tier.GPU)
-    for waiting in demand.oldest_first():
+    for waiting in sorted(hot, key=lambda each: (each.turn, each.oldest_at_ms, each.base_key)):
+        yield BaseChoice(base_key=waiting.base_key, tier=Tier.GPU)
+    for waiting in demand.by_turn():
         tier = held.tier_of(waiting.base_key)
-        if tier is None:
+        if tier is None or tier is Tier.GPU:
             continue
-        if _waited_s(waiting, now_ms) >= policy.delay_s or not demand.holders(waiting.base_key).faster_than(tier):
-            return BaseChoice(base_key=waiting.base_key, tier=tier)
-    return None
+        if _is_due(waiting, demand, tier, now_ms=now_ms, policy=policy):
+            yield BaseChoice(base_key=waiting.base_key, tier=tier)
 
 
-def prefetch(held: HeldBases, demand: PictureDemand, *, policy: RoutingPolicy) -> str | None:
+def prefetch(held: HeldBases, demand: PictureDemand, *, now_ms: int, policy: RoutingPolicy) -> str | None:
     """Return the base that the node should fetch while its GPU works; None for none, or while it fetches another.
 
-    A base that nobody holds is fetched by one node. Others follow when those that hold it are too few for the work.
+    A base that nobody holds is fetched by one node. Others follow when those that hold it are too few for the work,
+    or one at a time when they have let its first picture wait for `patience_s`: they may be busy with other work.
     """
     if held.fetching is not None:
         return None
-    for waiting in demand.oldest_first():
+    for waiting in demand.by_turn():
         if held.tier_of(waiting.base_key) is not None:
             continue
-        replicas = demand.holders(waiting.base_key).replicas
-        if replicas == 0 or waiting.work_s > replicas * policy.replicate_s:
+        holders = demand.holders(waiting.base_key)
+        too_few = holders.replicas == 0 or waiting.work_s > holders.replicas * policy.replicate_s
+        if too_few or (not holders.fetching and _waited_s(waiting, now_ms) >= policy.patience_s):
             return waiting.base_key
     return None
 
 
-def _oldest_held(held: HeldBases, demand: PictureDemand, *, now_ms: int, policy: RoutingPolicy) -> BaseChoice | None:
-    """Return the base of the oldest picture among those that the node holds, if that picture has waited too long."""
-    for waiting in demand.oldest_first():
+def _is_due(waiting: BaseDemand, demand: PictureDemand, tier: Tier, *, now_ms: int, policy: RoutingPolicy) -> bool:
+    """Return True when a node that holds the base in this tier need not leave it to nodes with a faster one."""
+    if _waited_s(waiting, now_ms) >= policy.delay_s:
+        return True
+    return waiting.work_s > demand.holders(waiting.base_key).faster_than(tier) * policy.replicate_s
+
+
+def _held_and_late(
+    held: HeldBases, demand: PictureDemand, *, now_ms: int, policy: RoutingPolicy
+) -> Iterator[BaseChoice]:
+    """Yield the bases that the node holds and whose first picture has waited too long, by turn."""
+    for waiting in demand.by_turn():
         if _waited_s(waiting, now_ms) < policy.delay_s:
-            return None
+            continue
         if (tier := held.tier_of(waiting.base_key)) is not None:
-            return BaseChoice(base_key=waiting.base_key, tier=tier)
-    return None
+            yield BaseChoice(base_key=waiting.base_key, tier=tier)
 
 
 def _waited_s(waiting: BaseDemand, now_ms: int) -> float:

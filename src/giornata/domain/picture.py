@@ -29,6 +29,19 @@ class PictureState(StrEnum):
     CANCELED = "canceled"
 
 
+class SafetyPolicy(StrEnum):
+    """The fate of a picture that the safety checker takes for unsafe. The strictest policy is last."""
+
+    OFF = "off"  # no picture is checked, unless its order asks for it
+    FLAG = "flag"  # the picture is kept, with a flag
+    BLOCK = "block"  # the picture is not uploaded
+
+
+def strictest(*policies: SafetyPolicy) -> SafetyPolicy:
+    """Return the strictest of these policies."""
+    return max(policies, key=tuple(SafetyPolicy).index)
+
+
 OPEN = (PictureState.QUEUED, PictureState.LEASED, PictureState.PAUSED)
 
 

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 # or more of a job's hour, and the window holds that many jobs of every project that waits, among which one on the
 # held model is likely. What it costs is fairness: of two projects that wait one may get ahead by twice the window.
 AFFINITY_WINDOW = 16
-# Turns of pictures are counted in pixel-steps. A window holds 64 pictures of 1024 x 1024 pixels and 32 steps of each
-# project that waits.
-PICTURE_AFFINITY_WINDOW = 64 * 1024 * 1024 * 32
 # A node with unknown GPU memory counts as having this much: it may try every job.
 ENDLESS_BYTES = 2**63 - 1
 # Of what was handed out latest this many tell where the queue is.

@@ -1,14 +1,18 @@
 """The class for each kind of job. torch is loaded only when a workload is made."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.specs import CANARY_KIND, PRETRAIN_KIND, VALIDATE_KIND
 from giornata.workloads.interface import Workload
+
+if TYPE_CHECKING:
+    from giornata.diffusion.base.shared_weights import SharedWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,38 +26,60 @@ class KernelPlace:
 NOWHERE = KernelPlace()
 
 
-def _train(device: str, places: int, model_cache_bytes: int | None, kernels: KernelPlace) -> Workload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineResources:
+    """The resources that the workloads of one engine have in common."""
+
+    device: str
+    places: int = 1
+    model_cache_bytes: int | None = None
+    kernels: KernelPlace = NOWHERE
+    shared_weights: "SharedWeights | None" = None
+
+
+def _train(resources: EngineResources) -> Workload:
     from giornata.workloads.train.compiling import Compiler
     from giornata.workloads.train.kernel_cache import KernelCache
     from giornata.workloads.train.workload import TrainWorkload
 
-    compiler = Compiler(cache=KernelCache(directory=kernels.directory, secret=kernels.secret))
-    return TrainWorkload(device=device, places=places, model_cache_bytes=model_cache_bytes, compiler=compiler)
+    kernels = resources.kernels
+    return TrainWorkload(
+        device=resources.device,
+        places=resources.places,
+        model_cache_bytes=resources.model_cache_bytes,
+        compiler=Compiler(cache=KernelCache(directory=kernels.directory, secret=kernels.secret)),
+        shared_weights=resources.shared_weights,
+    )
 
 
-def _validate(device: str, _places: int, model_cache_bytes: int | None, kernels: KernelPlace) -> Workload:
-    return _train(device, 1, model_cache_bytes, kernels)
+def _validate(resources: EngineResources) -> Workload:
+    return _train(replace(resources, places=1))
 
 
-def _canary(device: str, _places: int, _model_cache_bytes: int | None, _kernels: KernelPlace) -> Workload:
+def _canary(resources: EngineResources) -> Workload:
     from giornata.workloads.canary.workload import CanaryWorkload
 
-    return CanaryWorkload(device=device)
+    return CanaryWorkload(device=resources.device)
 
 
-def _pretrain(_device: str, _places: int, _model_cache_bytes: int | None, _kernels: KernelPlace) -> Workload:
+def _pretrain(_resources: EngineResources) -> Workload:
     from giornata.workloads.pretrain.workload import PretrainWorkload
 
     return PretrainWorkload()
 
 
-def _generate(device: str, places: int, model_cache_bytes: int | None, _kernels: KernelPlace) -> Workload:
+def _generate(resources: EngineResources) -> Workload:
     from giornata.workloads.generate.workload import GenerateWorkload
 
-    return GenerateWorkload(device=device, places=places, model_cache_bytes=model_cache_bytes)
+    return GenerateWorkload(
+        device=resources.device,
+        places=resources.places,
+        model_cache_bytes=resources.model_cache_bytes,
+        shared_weights=resources.shared_weights,
+    )
 
 
-FACTORIES: Mapping[str, Callable[[str, int, int | None, KernelPlace], Workload]] = MappingProxyType(
+FACTORIES: Mapping[str, Callable[[EngineResources], Workload]] = MappingProxyType(
     {
         "train": _train,
         GENERATE_KIND: _generate,
@@ -81,7 +107,21 @@ def make_workloads(
     kernels: KernelPlace = NOWHERE,
 ) -> dict[str, Workload]:
     """Make one workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
-    `model_cache_bytes` bounds the models kept on disk. What trains also validates, with one base in memory."""
+    `model_cache_bytes` bounds the models kept on disk. What trains also validates, with one base in memory, and what
+    draws pictures shares the weights of that base."""
+    resources = EngineResources(
+        device=device,
+        places=places,
+        model_cache_bytes=model_cache_bytes,
+        kernels=kernels,
+        shared_weights=_shared_weights() if GENERATE_KIND in kinds else None,
+    )
     apart = [kind for kind in kinds if kind != VALIDATE_KIND or "train" not in kinds]
-    made = {kind: FACTORIES[kind](device, places, model_cache_bytes, kernels) for kind in apart}
+    made = {kind: FACTORIES[kind](resources) for kind in apart}
     return {kind: made.get(kind) or made["train"] for kind in kinds}
+
+
+def _shared_weights() -> "SharedWeights":
+    from giornata.diffusion.base.shared_weights import SharedWeights
+
+    return SharedWeights()

@@ -10,7 +10,7 @@ import httpx
 
 from giornata.client.retry import Backoff, Monotonic
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.model_sources.public_addresses import AddressRule
+from giornata.outbound.public_addresses import AddressRule
 
 MOST_REDIRECTS = 5
 LEAST_BYTES_PER_S = 2**16

@@ -50,8 +50,8 @@ from giornata.pretrain.encoding.encoded import (
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, encoder_dtype, open_encoder
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.reported import reported, tell
+from giornata.pretrain.run_state.committed import rooted, run_storage
 from giornata.pretrain.run_state.costs import CostRecord, TrainerStart
-from giornata.pretrain.run_state.run_storage import rooted, run_storage
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16

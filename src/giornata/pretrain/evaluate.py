@@ -17,37 +17,45 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from diffusers import UNet2DConditionModel
+from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline, UNet2DConditionModel
 from PIL import Image
 
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
+from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.optim.objective import Objective
 from giornata.diffusion.sampling.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
+from giornata.diffusion.shapes.model import WEIGHTS
+from giornata.diffusion.tiny.tiny_model import SCHEDULE, tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
+from giornata.pretrain.encoding.frozen_encoder import FIELD
 from giornata.pretrain.encoding.transforms import Cutting
-from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
 from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
 from giornata.pretrain.feeding.examples import ExampleDraws, examples_of
-from giornata.pretrain.feeding.read_portions import GROUP, ReadPictures, packed
+from giornata.pretrain.feeding.read_portions import (
+    GROUP,
+    ReadPictures,
+    packed,
+    validation_batches,
+    validation_portions,
+)
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
-from giornata.pretrain.feeding.validation_rows import validation_batches, validation_portions
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.reported import reported
-from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed
-from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed, run_storage
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
-from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.step import Passes
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model, PretrainConfig
 
 SEEDS = (0, 1, 2, 3)
-AT_ONCE = 16
+STEPS, GUIDANCE, AT_ONCE = 25, 4.0, 16
+PURPOSE = "pretrain/sample"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +87,7 @@ def evaluate(
     device = torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         progress = export(config, run_storage(config), Path(folder), checkpoint=chosen)
-        unet = unet_at(Path(folder)).to(device)
+        unet: UNet2DConditionModel = UNet2DConditionModel.from_pretrained(folder, subfolder="unet").eval().to(device)
     phase = phase_of(config, progress)
     report: dict[str, Any] = {
         "checkpoint": chosen.name,
@@ -132,8 +140,8 @@ def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, devi
     if not examples:
         return {"validation_rows": 0, "validation_loss": None, "validation_loss_by_level": []}
     objective = Objective(scheduler=scheduler, prediction_type=kind, snr_gamma=config.train.snr_gamma)
-    peers = Peers()
-    losses = Passes(shard_model(unet, config.train, peers, device), objective, Channel(peers)).judge(examples)
+    channel = Channel()
+    losses = Passes(shard_model(unet, config.train, channel, device), objective, channel).judge(examples)
     return {
         "validation_rows": losses.rows,
         "validation_loss": losses.mean,
@@ -189,15 +197,49 @@ def _held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[li
     for table in ReadPictures(Storage.at(config.data.shards), names, rows_of, cutting)(group):
         for row in table.to_pylist():
             if len(pictures) < most and not row[columns.REASON]:
-                pictures.append(
-                    _picture(row[columns.PIXELS], (row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]))
-                )
+                size = row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]
+                pixels_HWC = np.frombuffer(row[columns.PIXELS], dtype=np.uint8).reshape(*size, 3)
+                pictures.append(Image.fromarray(pixels_HWC))
                 captions.append(row[columns.CAPTION])
     return pictures, captions
 
 
-def _picture(content: bytes, size: Sequence[int]) -> Image.Image:
-    return Image.fromarray(np.frombuffer(content, dtype=np.uint8).reshape(*size, 3))
+def pipeline_of(model: Model, unet: UNet2DConditionModel) -> Any:
+    """diffusers' pipeline of the architecture, with this UNet. Raises InvalidInput when its parts are nowhere."""
+    scheduler = EulerDiscreteScheduler(**SCHEDULE, prediction_type=model.prediction_type, steps_offset=1)
+    name = model.pretrained_model_name_or_path
+    if name is None and model.architecture is Architecture.SDXL_TINY:
+        pipeline: Any = tiny_pipeline()
+        pipeline.unet = unet
+    else:
+        if name is None and model.architecture is Architecture.SHAPES:
+            name = str(WEIGHTS)
+        if name is None:
+            hint = "a hub id or a folder with vae/, tokenizer/ and text_encoder/"
+            raise InvalidInput([Fault(where=FIELD, message="is not given", hint=hint)])
+        kind = StableDiffusionPipeline if model.architecture is Architecture.SD2 else StableDiffusionXLPipeline
+        options: dict[str, Any] = {} if model.architecture is not Architecture.SD2 else {"safety_checker": None}
+        pipeline = kind.from_pretrained(name, unet=unet, dtype=torch.float32, **options)
+    pipeline.scheduler = scheduler
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def sample(pipeline: Any, prompts: Sequence[str], *, side_px: int, seed: int) -> list[Image.Image]:
+    """A picture per prompt; the noise is a function of the seed, the side and the place in the list."""
+    side, drawn = side_px // LATENT_SIDE_PX, list[Image.Image]()
+    for first in range(0, len(prompts), AT_ONCE):
+        some = list(prompts[first : first + AT_ONCE])
+        noise = [normal(seed, PURPOSE, side, first + place, shape=(4, side, side)) for place in range(len(some))]
+        drawn += pipeline(
+            prompt=some,
+            latents=torch.stack(noise).to(pipeline.device),
+            height=side_px,
+            width=side_px,
+            num_inference_steps=STEPS,
+            guidance_scale=GUIDANCE,
+        ).images
+    return drawn
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -69,8 +69,11 @@ def ingest(
         unfinished = Unfinished.of(out, about)
         unfinished.clear()
         _examine(source, options, unfinished, fenced)
-        decision = _decide(source, options, unfinished, memory_bytes)
-        shards = _write(source, options, decision, unfinished, fenced)
+        with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder:
+            rows = examined_dataset(source, unfinished.examined)
+            decision = Decision(rows, Path(folder), memory_bytes=memory_bytes)
+            _refuse_too_many(decision, options, out)
+            shards = _write(source, options, decision, unfinished, fenced)
         manifest = Manifest(shards=shards, quarantined=decision.counts(), about=about)
         fenced("written", len(shards), len(shards))
         out.write(MANIFEST, manifest.to_bytes())
@@ -196,21 +199,18 @@ def _examine(source: Source, options: Ingest, unfinished: Unfinished, progress: 
         progress("examined", rows, None)
 
 
-def _decide(source: Source, options: Ingest, unfinished: Unfinished, memory_bytes: int) -> Decision:
-    """Decide which rows are kept, and write the quarantine. Raises InvalidInput when too few are kept."""
-    with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder:
-        rows = examined_dataset(source, unfinished.examined)
-        decision = Decision(rows, Path(folder), memory_bytes=memory_bytes)
-    write_quarantine(unfinished.out, decision.refused())
+def _refuse_too_many(decision: Decision, options: Ingest, out: Storage) -> None:
+    """Write the quarantine. Raises InvalidInput when too few rows are kept."""
+    write_quarantine(out, decision)
     counts = decision.counts()
     refused = sum(counts.values())
     if decision.rows > refused <= options.max_quarantined_share * decision.rows:
-        return decision
+        return
     message = f"{refused} of {decision.rows} rows were refused, {refused / max(1, decision.rows):.2%}"
     if refused == decision.rows:
         message = f"none of its {decision.rows} rows can be kept"
     found = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items(), key=lambda each: -each[1]))
-    share, folder = options.max_quarantined_share, f"{unfinished.out}/{QUARANTINE_FOLDER}"
+    share, folder = options.max_quarantined_share, f"{out}/{QUARANTINE_FOLDER}"
     hint = f"ingest.max_quarantined_share is {share:g}; every row: {folder}"
     raise InvalidInput([Fault(where="source", message=f"{message}: {found}", hint=hint)])
 

@@ -18,7 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -31,12 +32,11 @@ from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.reported import reported
-from giornata.pretrain.reporting.progress_lines import TerminalProgress, progress_json
-from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.reported import reported, tell
+from giornata.pretrain.reporting.progress_lines import TerminalProgress
+from giornata.pretrain.run_state.committed import newest, progress_of, rooted, run_storage
 from giornata.pretrain.run_state.progress import check_origin
 from giornata.pretrain.run_state.proof import Proof, proof_of
-from giornata.pretrain.run_state.run_storage import progress_of, rooted, run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -270,10 +270,10 @@ def main(arguments: list[str] | None = None) -> int:
             parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
         )
         key, stop = os.environ.get("WANDB_API_KEY"), threading.Event()
-        with progress_json(sys.stdout) if given.lines else TerminalProgress(sys.stderr) as view:
+        with nullcontext(tell) if given.lines else TerminalProgress(sys.stderr) as view:
             proof = run(config, address=given.address, listener=view, stop=stop, wandb_api_key=key)
-            view({"event": "result", **proof.to_json()})
-        return proof.to_json()
+            view({"event": "result", **asdict(proof)})
+        return asdict(proof)
 
     return reported(given.report, work, lambda report: 0 if report["finished"] else INTERRUPTED)
 

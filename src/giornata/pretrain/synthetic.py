@@ -23,27 +23,27 @@ import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.columns import CUT
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoding.encode_shards import EncodeRows
 from giornata.pretrain.encoding.encoder import device_of_an_encoder, gpus_of_an_encoder
-from giornata.pretrain.feeding.feed import Batch, Feed
+from giornata.pretrain.feeding.feed import LATENT_CHANNELS, TOKENS, Batch, Feed
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.planning.pricing import encoders_for
 from giornata.pretrain.ray_train.cluster import connected
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.reported import reported, tell
-from giornata.pretrain.run_state.peers import Peers
-from giornata.pretrain.run_state.run_storage import rooted
-from giornata.pretrain.training.loop import TrainingRun, train
-from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
+from giornata.pretrain.run_state.committed import rooted
+from giornata.pretrain.run_state.peers import Channel
+from giornata.pretrain.training.loop import train
+from giornata.pretrain.training.models import unet_on_meta, widths
 from giornata.pretrain.training.parallel import full_nodes
+from giornata.pretrain.training.trainer import TrainingRun
 from giornata.protocol.pretraining import BESIDE, LATENT_SIDE_PX, Architecture, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
 CAPTION = "a photograph of a small boat on a lake in the evening, with mountains behind it"
-LATENT_CHANNELS, HALF_BYTES = 4, 2
+HALF_BYTES = 2
 TARGET = (columns.TARGET_HEIGHT, columns.TARGET_WIDTH)
 STEPS = 30
 WARM_UP_STEPS = 5
@@ -98,7 +98,7 @@ def to_encode(mode: Mode, resolution: int, rows: int) -> pa.Table:
         return pa.Table.from_pylist([{**row, columns.ROW: n, **arrays} for n in range(rows)], schema=columns.FED)
     drawn_BHWC = np.random.default_rng(0).integers(0, 256, (rows, resolution, resolution, 3), dtype=np.uint8)
     cut = [{**row, columns.ROW: n, columns.PIXELS: drawn_BHWC[n].tobytes()} for n in range(rows)]
-    return pa.Table.from_pylist(cut, schema=CUT)
+    return pa.Table.from_pylist(cut, schema=columns.CUT)
 
 
 class Enough(Exception):
@@ -166,7 +166,7 @@ def work(values: Mapping[str, Any]) -> tuple[str, Measurements]:
     import ray.train
     import ray.train.torch
 
-    config, channel, found = parse(values["config"]), Peers().channel(), Measurements()
+    config, channel, found = parse(values["config"]), Channel(), Measurements()
     device, context = ray.train.torch.get_device(), ray.train.get_context()
     for phase, settings in enumerate(config.phases):
         with tempfile.TemporaryDirectory(prefix="giornata-synthetic-", ignore_cleanup_errors=True) as scratch:
@@ -207,7 +207,7 @@ def encoder_rates(
     What a picture shows does not change its cost, and captions are always filled up to 77 tokens.
     """
     mode, rows, found = config.encode.mode, config.encode.encode_batch_size, Measurements()
-    encode = EncodeCaptions(config) if mode is Mode.HYBRID else EncodePictures(config)
+    encode = EncodeRows(config)
     for phase in config.phases:
         made, rates, row_bytes = to_encode(mode, phase.resolution, rows), list[float](), 0
         for _ in range(WARM_UP_BATCHES + batches):

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import ConfigDict, Field, model_validator
 
 from giornata.domain.datasets import MAX_DATASET_ITEMS
+from giornata.domain.picture import SafetyPolicy
 from giornata.protocol.model import Label, Message, Reply
 from giornata.protocol.node_checks import NodeVerdict
 
@@ -15,11 +16,29 @@ ROOT_PROJECT = "default"
 
 
 class Scope(StrEnum):
-    """Permissions of a key in its project."""
+    """A verb that a key may do in its project.
+
+    `member` stands for the four verbs of a user, and `admin` reaches these four as well.
+    """
 
     ADMIN = "admin"
     MEMBER = "member"
     NODE = "node"
+    JOBS_READ = "jobs:read"
+    JOBS_WRITE = "jobs:write"
+    DATASETS = "datasets"
+    GENERATE = "generate"
+
+    @property
+    def reach(self) -> frozenset["Scope"]:
+        """All verbs that a key of this scope may do."""
+        return _REACH.get(self, frozenset({self}))
+
+
+USER_VERBS = frozenset({Scope.JOBS_READ, Scope.JOBS_WRITE, Scope.DATASETS, Scope.GENERATE})
+_REACH = {Scope.MEMBER: USER_VERBS, Scope.ADMIN: USER_VERBS | {Scope.ADMIN}}
+MOST_OVERLAP_S = 30 * 24 * 3600
+MOST_KEY_TTL_S = 10 * 366 * 24 * 3600
 
 
 class CreateProject(Message):
@@ -64,6 +83,15 @@ class SetLimits(Message):
     )
 
 
+class SetSafety(Message):
+    """`PUT /v1/projects/{id}/safety` (root admin only)."""
+
+    safety: SafetyPolicy = Field(
+        description="off: pictures are checked where their order asks for it; flag: all are checked, and unsafe ones "
+        "get the flag `unsafe`; block: all are checked, and unsafe ones are not uploaded.",
+    )
+
+
 class Project(Reply):
     """A tenant. Its money is shown when it has a budget."""
 
@@ -77,6 +105,7 @@ class Project(Reply):
     month: str | None = Field(None, description="The current one, such as 2026-11, when there is a budget per month.")
     month_spent_micro_usd: int | None = Field(None, description="By all of its jobs in this month.")
     max_pictures: int | None = Field(None, description="Most pictures that a dataset may have.")
+    safety: SafetyPolicy | None = Field(None, description="What becomes of unsafe pictures: off, flag or block.")
 
 
 class ProjectPage(Reply):
@@ -90,6 +119,12 @@ class CreateKey(Message):
     """The body of `POST /v1/keys`, which creates an API key."""
 
     scope: Scope = Scope.MEMBER
+    scopes: tuple[Scope, ...] | None = Field(
+        None, min_length=1, max_length=len(Scope), description="Several scopes, in the place of `scope`."
+    )
+    expires_in_s: int | None = Field(
+        None, ge=1, le=MOST_KEY_TTL_S, description="The key is refused after so long. Default: it does not expire."
+    )
     project_id: str | None = Field(None, description="Another project than the caller's: root admin only.")
     name: Label = "key"
     fleet: Label | None = Field(
@@ -106,14 +141,29 @@ class CreateKey(Message):
     )
 
 
+class RotateKey(Message):
+    """The body of `POST /v1/keys/{id}/rotate`, which gives a key a new secret."""
+
+    overlap_s: int = Field(
+        86_400, ge=0, le=MOST_OVERLAP_S, description="The secret of before stays valid for so long."
+    )
+
+
 class Key(Reply):
-    """A key without its secret."""
+    """A key without its secret.
+
+    `scope` is `member` for each key of a user, whichever verbs it has; `scopes` lists them.
+    """
 
     id: str
     prefix: str
     name: str
     scope: Scope
+    scopes: tuple[Scope, ...] = ()
     project_id: str
+    created_by: str | None = Field(None, description="The person or the key that made it; null: not known.")
+    expires_at: datetime | None = None
+    previous_secret_until: datetime | None = Field(None, description="The secret of before is valid until then.")
     created_at: datetime
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None

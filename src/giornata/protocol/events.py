@@ -61,3 +61,22 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         EventType.NOTICE: "A notice of the workload or of the server. data: name, and the fields of the notice",
     }
 )
+
+
+class OperatorEvent(StrEnum):
+    """Events that belong to no job, and that only webhooks tell. Stable names; part of the HTTP contract."""
+
+    MACHINE_QUARANTINED = "machine.quarantined"
+    FLEET_REFUSED = "fleet.refused"
+    WEBHOOK_TEST = "webhook.test"
+
+
+OPERATOR_MEANING: Mapping[OperatorEvent, str] = MappingProxyType(
+    {
+        OperatorEvent.MACHINE_QUARANTINED: "A machine gets no more jobs of a kind. The owner of the machine hears of "
+        "it: the operator's project, or the project whose own machine it is. data: machine_id, kind, reason",
+        OperatorEvent.FLEET_REFUSED: "The provider of a fleet refused a request, and repeating it does not help. The "
+        "operator's project hears of it, once for each new message. data: fleet, error",
+        OperatorEvent.WEBHOOK_TEST: "Somebody asked for a test of the webhook. Every webhook gets its own tests.",
+    }
+)

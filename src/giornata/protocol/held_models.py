@@ -12,9 +12,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from giornata.protocol.model import Count, Message, Sha256
+from giornata.protocol.model import Count, Message, Reply, Sha256
+from giornata.protocol.uploads import Download
 
-MOST_HELD = 20_000
+MOST_HELD = 10_000
 """Files of one tier in one report."""
 MOST_CHANGES = 1000
 """Changes that a node remembers; a server that has missed more is told everything."""
@@ -23,11 +24,10 @@ HeldNames = Annotated[tuple[Sha256, ...], Field(max_length=MOST_HELD)]
 
 
 class HeldTier(StrEnum):
-    """A place from which a model is ready sooner or later."""
+    """A place from which a file is loaded. `Claim.held_models` tells the bases in GPU memory, by their keys."""
 
     DISK = "disk"
     HOST = "host"
-    VRAM = "vram"
 
 
 HeldTiers = Mapping[HeldTier, frozenset[str]]
@@ -44,6 +44,13 @@ class HeldModels(Message):
     version: Count
     added: dict[HeldTier, HeldNames] = Field(default_factory=dict)
     removed: dict[HeldTier, HeldNames] = Field(default_factory=dict)
+
+
+class PrefetchHint(Reply):
+    """A base model that the node is expected to draw with soon, and its files. A new hint replaces the one before."""
+
+    base_key: str
+    downloads: tuple[Download, ...]
 
 
 def merged(known: HeldTiers, version: int | None, report: HeldModels) -> HeldTiers | None:

@@ -141,6 +141,9 @@ class Job(Reply):
     priority: int
     labels: dict[str, str]
     created_at: datetime
+    created_by: str | None = Field(
+        None, description="The person or the key that made it; null: the platform, or not known."
+    )
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deadline_at: datetime | None = None

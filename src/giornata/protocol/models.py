@@ -66,6 +66,9 @@ class RegisteredModel(Reply):
     shared: bool
     created_at: datetime
     used_at: datetime
+    created_by: str | None = Field(
+        None, description="The person or the key that made it; null: an order that named it, or not known."
+    )
 
 
 class ModelPage(Reply):
@@ -73,3 +76,15 @@ class ModelPage(Reply):
 
     items: tuple[RegisteredModel, ...]
     next: str | None = None
+
+
+class ModelCoverage(Reply):
+    """`GET /v1/models/coverage`: how many of the connected nodes that serve the project hold a model, each node
+    counted in its fastest tier. `fetching` nodes do not hold the model yet."""
+
+    name: str
+    nodes: int
+    gpu: int
+    host: int
+    disk: int
+    fetching: int

@@ -43,7 +43,11 @@ class OrderPicture(Reply):
     sha256: Sha256 | None = None
     size_bytes: int | None = None
     media_type: str
-    flags: tuple[str, ...] = Field((), description="`blocked`: by the safety checker, and without a file.")
+    flags: tuple[str, ...] = Field(
+        (),
+        description="`blocked`: by the safety checker, and without a file. `unsafe`: the checker found "
+        "something, and the project keeps such pictures. `out-of-memory-once`: drawn again in a smaller batch.",
+    )
     error: str | None = Field(None, description="Why it could not be drawn.")
     filename: str = Field(description="A name for the file, which tells it from those of other orders.")
     request: SignedUrl | None = Field(None, description="Fetches the file, for a while.")

@@ -5,11 +5,13 @@ from typing import Any
 
 from pydantic import Field
 
+from giornata.domain.picture import SafetyPolicy
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.specs import MAX_PICTURES
 from giornata.protocol.model import MediaType, Message, ObjectSize, Reply, Sha256
 from giornata.protocol.uploads import Download
 
+ANNOTATION_ROLE = "annotation"
 MOST_PICTURES = 64
 """Pictures of one lease at most."""
 
@@ -20,6 +22,7 @@ class PictureFlag(IntFlag):
     NOTHING = 0
     BLOCKED = 1  # the safety checker found something; the picture was never uploaded
     OUT_OF_MEMORY_ONCE = 2  # drawn again in a smaller batch
+    UNSAFE = 4  # the safety checker found something; the picture was kept
 
 
 class PictureId(Message):
@@ -30,16 +33,20 @@ class PictureId(Message):
 
 
 class LeasedPicture(Reply):
-    """A picture to draw. `params` is a `giornata.protocol.generation.picture.PictureParams` as JSON."""
+    """A picture to draw. `params` is a `giornata.protocol.generation.picture.PictureParams` as JSON.
+
+    `safety` is the stricter of what its project demands and what its order asks for.
+    """
 
     order_id: str
     number: int
     params: dict[str, Any]
+    safety: SafetyPolicy = SafetyPolicy.OFF
 
 
 class LeaseFile(Reply):
     """A file that pictures of a lease need: a model, or a picture to start from. `role` is that of
-    `PictureParams.files`."""
+    `PictureParams.files`, or `annotation`; then `name` is its key, and the node may do without the file."""
 
     role: str
     name: str
@@ -50,7 +57,9 @@ class PictureLease(Reply):
     """Pictures of one batch key, of any orders, for as long as the lease is renewed.
 
     `base_key` names their base model: a node that holds the model says so in its claims (`held_models`).
-    The token, renewal (`POST …/heartbeat`) and ends (`complete`, `fail`, `release`) are those of an attempt.
+    `wanted_annotations` are keys of annotations that the project does not keep yet: the node that makes one puts it
+    into the project's cache. The token, renewal (`POST …/heartbeat`) and ends (`complete`, `fail`, `release`) are
+    those of an attempt.
     """
 
     attempt_id: str
@@ -61,6 +70,7 @@ class PictureLease(Reply):
     renew_every_s: float
     pictures: tuple[LeasedPicture, ...]
     files: tuple[LeaseFile, ...] = ()
+    wanted_annotations: tuple[str, ...] = ()
 
 
 class DrawnPicture(PictureId):

@@ -17,7 +17,7 @@ from giornata.protocol.secrets import Confidential
 
 class InputFile(Reply):
     """A picture of the job's dataset, the adapter that it starts from (`init_lora`), the checkpoint of a validation,
-    or a file that pictures are drawn with (`base` to `picture`): on the node's disk and verified."""
+    or a file that pictures are drawn with (`base` to `annotation`): on the node's disk and verified."""
 
     role: Literal[
         "instance",
@@ -31,6 +31,7 @@ class InputFile(Reply):
         "controlnet",
         "refiner",
         "picture",
+        "annotation",
     ] = "instance"
     path: Path
     sha256: Sha256

@@ -125,6 +125,7 @@ class Dataset(Reply):
 
     id: str
     created_at: datetime
+    created_by: str | None = Field(None, description="The person or the key that made it; null: not known.")
     picture_count: int
     size_bytes: int
     notes: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
     webhook-id: evt_…              the same when a delivery is repeated: whoever has seen it need not look again
     webhook-timestamp: 1700000000  seconds since 1970, when it was sent
-    webhook-signature: v1,BASE64   HMAC-SHA256 of "ID.TIMESTAMP.BODY" under the secret's bytes
+    webhook-signature: v1,BASE64   HMAC-SHA256 of "ID.TIMESTAMP.BODY" under the secret's bytes; one for each secret
+                                   that is valid now, parted by blanks
 
 The body is a `Delivery` as JSON: an event in the words of a job's history.
 """
@@ -11,7 +12,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,11 +28,14 @@ FEWEST_SECRET_BYTES = 16
 
 
 class Delivery(Reply):
-    """The body: what happened to which job. `type` and `data` are those of `giornata.protocol.events`."""
+    """The body: what happened to which job. `type` and `data` are those of `giornata.protocol.events`.
+
+    `job_id` is null for an event that belongs to no job, such as `machine.quarantined`.
+    """
 
     id: str
     type: str
-    job_id: str
+    job_id: str | None
     at: datetime
     data: dict[str, Any] = Field(default_factory=dict)
 
@@ -53,10 +57,11 @@ def key_of(secret: str) -> bytes:
     return key
 
 
-def signed_headers(secret: str, *, delivery_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
-    """The three headers that go with `body`. Raises ValueError for a secret that is none."""
-    signature = _signature(key_of(secret), delivery_id, timestamp_s, body)
-    return {ID_HEADER: delivery_id, TIMESTAMP_HEADER: str(timestamp_s), SIGNATURE_HEADER: f"{VERSION},{signature}"}
+def signed_headers(secrets: Sequence[str], *, delivery_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
+    """The three headers that go with `body`, signed with each secret. Raises ValueError for one that is none."""
+    signatures = (_signature(key_of(secret), delivery_id, timestamp_s, body) for secret in secrets)
+    signed = " ".join(f"{VERSION},{each}" for each in signatures)
+    return {ID_HEADER: delivery_id, TIMESTAMP_HEADER: str(timestamp_s), SIGNATURE_HEADER: signed}
 
 
 def is_genuine(

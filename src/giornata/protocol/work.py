@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints, field_validator
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.specs import GENERATE_KIND
+from giornata.protocol.held_models import HeldModels, PrefetchHint
 from giornata.protocol.model import (
     ArtifactName,
     Count,
@@ -75,6 +76,11 @@ class Claim(Message):
     max_pictures: int = Field(
         0, ge=0, le=MOST_PICTURES, description="Pictures of one lease that the node takes; 0: it draws none."
     )
+    held_version: Count | None = Field(
+        None, description="Version of the model files that the node holds; None: it does not report them."
+    )
+    held: HeldModels | None = Field(None, description="What of them the server may not know yet.")
+    fetching: str | None = Field(None, max_length=32, description="Base key of the model that it fetches ahead.")
     wait_s: float = Field(0, ge=0, le=MAX_WAIT_S)
 
 
@@ -129,10 +135,14 @@ class ClaimReply(Reply):
     lease: Lease | None = None
     picture_lease: PictureLease | None = None
     reason: str | None = Field(
-        None, description="empty-queue, banned, too-small, no-such-kind, quarantined, draining …"
+        None, description="empty-queue, models-elsewhere, banned, too-small, no-such-kind, quarantined, draining …"
     )
     detail: str | None = None
     drain: bool = Field(False, description="The node should leave.")
+    held_version: int | None = Field(
+        None, description="Version of the node's model files that the server knows; None: the node reports them all."
+    )
+    prefetch: PrefetchHint | None = Field(None, description="A model to fetch while the GPU works.")
 
     @property
     def granted(self) -> AnyLease | None:

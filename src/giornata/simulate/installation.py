@@ -25,13 +25,13 @@ from giornata.protocol.admin import ROOT_PROJECT, CreateProject, Scope
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.specs import CANARY_KIND
 from giornata.simulate.blobs import ModelledBlobs
-from giornata.store.database import Database
-from giornata.store.dialects import parse_url, sqlite_reader, sqlite_writer
-from giornata.store.migrate import migrate
+from giornata.store.database.database import Database
+from giornata.store.database.dialects import parse_url, sqlite_reader, sqlite_writer
+from giornata.store.database.migrate import migrate
 from giornata.store.schema import jobs
 
-NODE_CALLER = Caller(project_id=ROOT_PROJECT, scope=Scope.NODE, key_id="key_simulated_node")
-ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_simulated_admin")
+NODE_CALLER = Caller(project_id=ROOT_PROJECT, scopes=Scope.NODE.reach, key_id="key_simulated_node")
+ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_simulated_admin")
 PICTURES = 8
 DATASET_ID = "ds_" + hashlib.sha256(b"modelled").hexdigest()[:32]
 
@@ -80,7 +80,7 @@ class Installation:
 
     def submit(self, project_id: str, spec: Mapping[str, Any], *, name: str, **columns: Any) -> str:
         """Queue a training job by the use case; its id. Raises InvalidInput."""
-        caller = Caller(project_id=project_id, scope=Scope.MEMBER, key_id="key_simulated_user")
+        caller = Caller(project_id=project_id, scopes=Scope.MEMBER.reach, key_id="key_simulated_user")
         full = {**PLAIN_SPEC, **spec}
         job, _ = submit(self.ctx, caller, SubmitJob(kind="train", spec=full, name=name, **columns), None)
         return job.id

@@ -1,7 +1,7 @@
 """The platform of a standalone run: a folder or bucket takes what a control plane takes otherwise.
 
-A standalone run is an attempt like any other (`giornata.agent.attempt`). Uploads go to the storage of the run, which
-holds the cache as well. Webhooks tell of what happens, and a listener shows the run to a person.
+A standalone run is an attempt like any other (`giornata.agent.attempt.attempt`). Uploads go to the storage of the
+run, which holds the cache as well. Webhooks tell of what happens, and a listener shows the run to a person.
 """
 
 import itertools
@@ -15,9 +15,9 @@ from typing import Protocol
 
 from pydantic import SecretStr
 
-from giornata.agent.blob_cache import link_or_copy, sha256_of
-from giornata.agent.events import AttemptFailed, AttemptOutcome, Finished, Released, Undelivered
-from giornata.agent.platform import AttemptState
+from giornata.agent.attempt.events import AttemptFailed, AttemptOutcome, Finished, Released, Undelivered
+from giornata.agent.attempt.platform import AttemptState
+from giornata.agent.transfer.blob_cache import link_or_copy, sha256_of
 from giornata.agent.work_dir import JobDir
 from giornata.client.retry import QueuedTask, TaskQueue, delays_s, persist
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, InvalidInput, Unavailable
@@ -90,7 +90,7 @@ class RunDeps:
 
 
 class StoragePlatform:
-    """Runs one request against one storage (`giornata.agent.platform.Platform`)."""
+    """Runs one request against one storage (`giornata.agent.attempt.platform.Platform`)."""
 
     def __init__(self, request: RunRequest, *, state: AttemptState, deps: RunDeps) -> None:
         self.request, self._state, self.deps = request, state, deps

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from giornata.agent.blob_cache import sha256_of
+from giornata.agent.transfer.blob_cache import sha256_of
 from giornata.control.ports.blobs import Blobs
 from giornata.domain.errors import BlobMismatch, BlobMissing, Fault, InvalidInput
 from giornata.protocol.model import Reply, Sha256

@@ -91,7 +91,7 @@ class WebhookSender:
 def _send(config: WebhookConfig, delivery: Delivery) -> None:
     """Make one try. Raises Unavailable when another may help, and Conflict when the receiver wants no more."""
     body = delivery.model_dump_json().encode()
-    headers = signed_headers(config.secret, delivery_id=delivery.id, timestamp_s=int(config.now_s()), body=body)
+    headers = signed_headers([config.secret], delivery_id=delivery.id, timestamp_s=int(config.now_s()), body=body)
     try:
         reply = config.http.post(config.url, content=body, headers={"content-type": "application/json", **headers})
     except httpx.HTTPError as error:

@@ -9,7 +9,7 @@ from giornata.control.ports.records import MODEL_ROLE, UploadRecord
 from giornata.domain.job import TERMINAL
 from giornata.domain.picture import PictureState, parts_of_key
 from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND
-from giornata.store.rows import Queries, columns, record_of
+from giornata.store.database.rows import Queries, columns, record_of
 from giornata.store.schema import (
     artifacts,
     blobs,

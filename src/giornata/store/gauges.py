@@ -5,10 +5,12 @@ import sqlalchemy as sa
 from giornata.control.ports import gauges as ports
 from giornata.control.ports.gauges import Gauges
 from giornata.domain.health import MachineState
+from giornata.domain.reasons import Reason
 from giornata.protocol.admin import NodeState
-from giornata.store.claiming import FOR_ANYONE
-from giornata.store.node_reads import replaced
-from giornata.store.rows import Queries
+from giornata.store.database.rows import Queries
+from giornata.store.jobs.claiming import FOR_ANYONE
+from giornata.store.machines.node_reads import replaced
+from giornata.store.pictures.picture_gauges import picture_gauges
 from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
 
@@ -18,12 +20,29 @@ class GaugeQueries(Queries, ports.GaugeQueries):
             jobs=self._jobs(),
             oldest_queued_at_ms=self._oldest_queued_at_ms(),
             nodes=self._nodes(seen_since_ms),
-            attempts_ended=self._attempts_ended(),
             machines=self._machines(),
             quarantines=self._quarantines(),
             reallocations=self._reallocations(),
             fleet_desired=self._fleet_desired(),
             fleet_instances=self._fleet_instances(),
+            pictures=picture_gauges(self._connection),
+        )
+
+    def attempts_ended(self, *, from_ms: int, before_ms: int | None) -> ports.EndedTotals:
+        # From ix_attempts_ended.
+        a = attempts.c
+        ended = (a.ended_at_ms >= from_ms) & a.reason.is_not(None)
+        if before_ms is not None:
+            ended &= a.ended_at_ms < before_ms
+        done = sa.case((a.last_step > a.start_step, a.last_step - a.start_step), else_=0)
+        safe = sa.case((a.committed_step > a.start_step, a.committed_step), else_=a.start_step)
+        lost = sa.case((a.reason == Reason.SUCCEEDED, 0), (a.last_step > safe, a.last_step - safe), else_=0)
+        sums = (sa.func.count(), sa.func.sum(done), sa.func.sum(lost))
+        rows = self._connection.execute(sa.select(a.reason, *sums).where(ended).group_by(a.reason)).all()
+        return ports.EndedTotals(
+            by_reason={str(row[0]): int(row[1]) for row in rows},
+            steps_done=sum(int(row[2]) for row in rows),
+            steps_lost=sum(int(row[3]) for row in rows),
         )
 
     def _machines(self) -> dict[str, int]:
@@ -76,8 +95,3 @@ class GaugeQueries(Queries, ports.GaugeQueries):
         alike = (present.c.fleet, present.c.state)
         query = sa.select(*alike, sa.func.count()).group_by(*alike)
         return {(fleet, state): count for fleet, state, count in self._connection.execute(query)}
-
-    def _attempts_ended(self) -> dict[str, int]:
-        ended = attempts.c.ended_at_ms.is_not(None) & attempts.c.reason.is_not(None)
-        query = sa.select(attempts.c.reason, sa.func.count()).where(ended).group_by(attempts.c.reason)
-        return {str(reason): int(count) for reason, count in self._connection.execute(query)}

@@ -5,8 +5,9 @@ import sqlalchemy as sa
 from giornata.control.ports import user_store
 from giornata.control.ports.records import KeyRecord, ProjectRecord
 from giornata.control.ports.user_store import Before, KeptSigningKey, SecretRecord
+from giornata.domain.picture import SafetyPolicy
 from giornata.protocol.admin import Scope
-from giornata.store.rows import Queries, columns, insert_unless_there, record_of
+from giornata.store.database.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import installation, keys, project_secrets, projects
 
 COLUMNS = columns(projects, ProjectRecord)
@@ -53,7 +54,13 @@ class Projects(Queries, user_store.Projects):
         return [record_of(ProjectRecord, row) for row in self._connection.execute(query)]
 
     def set_max_pictures(self, project_id: str, max_pictures: int | None) -> bool:
-        statement = sa.update(projects).where(projects.c.id == project_id).values(max_pictures=max_pictures)
+        return self._set(project_id, max_pictures=max_pictures)
+
+    def set_safety(self, project_id: str, safety: SafetyPolicy) -> bool:
+        return self._set(project_id, safety=safety)
+
+    def _set(self, project_id: str, **values: object) -> bool:
+        statement = sa.update(projects).where(projects.c.id == project_id).values(values)
         return self._connection.execute(statement).rowcount == 1
 
 
@@ -63,16 +70,21 @@ class Keys(Queries, user_store.Keys):
         self._connection.execute(sa.insert(keys).values(**row))
 
     def by_secret(self, secret_sha256: str) -> KeyRecord | None:
-        return self._one(sa.select(*KEY_COLUMNS).where(keys.c.secret_sha256 == secret_sha256))
+        known = (keys.c.secret_sha256 == secret_sha256) | (keys.c.previous_sha256 == secret_sha256)
+        return self._one(sa.select(*KEY_COLUMNS).where(known))
 
     def get(self, key_id: str, *, project_id: str | None) -> KeyRecord | None:
         query = sa.select(*KEY_COLUMNS).where(keys.c.id == key_id)
         return self._one(query if project_id is None else query.where(keys.c.project_id == project_id))
 
-    def page(self, *, project_id: str | None, before: Before, limit: int) -> list[KeyRecord]:
+    def page(
+        self, *, project_id: str | None, user_id: str | None = None, before: Before, limit: int
+    ) -> list[KeyRecord]:
         query = sa.select(*KEY_COLUMNS).order_by(keys.c.created_at_ms.desc(), keys.c.id.desc()).limit(limit)
         if project_id is not None:
             query = query.where(keys.c.project_id == project_id)
+        if user_id is not None:
+            query = query.where(keys.c.user_id == user_id)
         if before is not None:
             query = query.where(sa.tuple_(keys.c.created_at_ms, keys.c.id) < before)
         return [record_of(KeyRecord, row) for row in self._connection.execute(query)]
@@ -81,6 +93,7 @@ class Keys(Queries, user_store.Keys):
         query = (
             sa.select(keys.c.id)
             .where(keys.c.project_id == project_id, keys.c.scope == Scope.ADMIN, keys.c.revoked_at_ms.is_(None))
+            .where(keys.c.user_id.is_(None), keys.c.expires_at_ms.is_(None))
             .order_by(keys.c.id)  # everybody locks in one order
             .with_for_update()
         )
@@ -89,6 +102,17 @@ class Keys(Queries, user_store.Keys):
     def revoke(self, key_id: str, *, at_ms: int) -> None:
         still_good = (keys.c.id == key_id) & keys.c.revoked_at_ms.is_(None)
         self._connection.execute(sa.update(keys).where(still_good).values(revoked_at_ms=at_ms))
+
+    def revoke_of(self, user_id: str, *, project_id: str | None, at_ms: int) -> int:
+        of_it = (keys.c.user_id == user_id) & keys.c.revoked_at_ms.is_(None)
+        of_it = of_it if project_id is None else of_it & (keys.c.project_id == project_id)
+        return self._connection.execute(sa.update(keys).where(of_it).values(revoked_at_ms=at_ms)).rowcount
+
+    def rotate(self, key: KeyRecord) -> bool:
+        names = ("prefix", "secret_sha256", "previous_sha256", "previous_until_ms")
+        still_good = (keys.c.id == key.id) & keys.c.revoked_at_ms.is_(None)
+        values = {name: getattr(key, name) for name in names}
+        return self._connection.execute(sa.update(keys).where(still_good).values(values)).rowcount == 1
 
     def used(self, key_id: str, *, at_ms: int, unless_since_ms: int) -> None:
         stale = keys.c.last_used_at_ms.is_(None) | (keys.c.last_used_at_ms < unless_since_ms)

@@ -36,7 +36,7 @@ def train_it(served: Served, node: NodeClient) -> Lease:
     return lease
 
 
-def test_what_a_job_has_trained_is_where_the_next_begins(served: Served, tmp_path: Path) -> None:
+def test_continue_over_http_starts_new_job_from_trained_weights(served: Served, tmp_path: Path) -> None:
     dataset = a_dataset(served.client(), tmp_path)
     old = served.client().submit({**SPEC, "dataset": dataset.id})
     with httpx.Client(base_url=served.url) as http:

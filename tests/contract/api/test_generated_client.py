@@ -71,7 +71,7 @@ def test_the_kind_says_which_type_it_is(made: ModuleType) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"rank": 1000}, {"optimizer": "sgdd"}, {"instance_promt": "sks"}, {"dataset": None}]
 )
-def test_what_the_server_would_refuse_the_types_refuse(made: ModuleType, wrong: dict[str, object]) -> None:
+def test_generated_types_refuse_spec_that_server_would_refuse(made: ModuleType, wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         made.TrainSpec(**{**TRAIN, "dataset": "ds_0", **wrong})
 

@@ -20,7 +20,7 @@ JOB = {"kind": "x-count", "spec": {"steps": 5}}
 
 @contextlib.contextmanager
 def two_servers(served: Served) -> Iterator[list[str]]:
-    """URLs of two servers over the same house."""
+    """URLs of two servers over the same rig."""
     second = HttpServer(create_app(served.ctx, settings=QUICK), listen("127.0.0.1", 0))
     second.start()
     try:
@@ -60,7 +60,7 @@ def test_many_equal_requests_make_one_job(served: Served, round_: int) -> None:
     assert [event.type for event in served.client().events(job.id)] == ["job.submitted"]
 
 
-def test_one_key_for_two_jobs_makes_one_of_them(served: Served) -> None:
+def test_idempotency_key_sent_with_two_different_jobs_makes_one_job(served: Served) -> None:
     bodies: list[dict[str, object]] = [{**JOB, "name": f"job {number % 2}"} for number in range(AT_ONCE)]
     with two_servers(served) as urls:
         replies = all_at_once(served, urls, bodies, "the-key")

@@ -152,7 +152,9 @@ def test_half_an_object_is_never_visible(blobs: FilesystemBlobs) -> None:
     assert seen == [True] * 3
 
 
-def test_what_a_crash_left_is_swept_after_a_day(blobs: FilesystemBlobs, tmp_path: Path, clock: Clock) -> None:
+def test_leftover_files_of_interrupted_writes_are_swept_after_a_day(
+    blobs: FilesystemBlobs, tmp_path: Path, clock: Clock
+) -> None:
     (tmp_path / "aside" / "old").write_bytes(b"half")
     (tmp_path / "aside" / "old-folder").mkdir()
     (tmp_path / "aside" / "new").write_bytes(b"half")

@@ -10,7 +10,7 @@ from tests.contract.blobs.storage_under_test import Place, hex_of, now
 from giornata.domain.errors import BlobMissing, InvalidInput
 
 
-def test_what_is_written_is_read(place: Place) -> None:
+def test_blob_written_is_read_back_with_size_and_sha256(place: Place) -> None:
     stored = place.blobs.write("a/b", [b"one ", b"", b"two"])
     assert (stored.size_bytes, stored.sha256) == (7, hex_of(b"one two"))
     assert place.blobs.digest("a/b") == stored
@@ -52,7 +52,7 @@ def test_a_write_that_fails_leaves_what_was_there(place: Place, before_it_fails:
     assert list(place.blobs.stale_multiparts(now() + timedelta(minutes=1))) == []
 
 
-def test_what_is_not_there(place: Place) -> None:
+def test_missing_key_raises_blob_missing_and_delete_returns_false(place: Place) -> None:
     place.blobs.write("folder/file", [b"x"])
     for key in ("nothing", "folder", "folder/file2"):
         for use in (place.blobs.size, place.blobs.digest, lambda key: next(place.blobs.read(key))):
@@ -62,7 +62,7 @@ def test_what_is_not_there(place: Place) -> None:
     assert place.blobs.size("folder/file") == 1
 
 
-def test_deleting_twice(place: Place) -> None:
+def test_delete_repeated_returns_false(place: Place) -> None:
     place.blobs.write("a/b/c", [b"x"])
     assert [place.blobs.delete("a/b/c") for _ in range(2)] == [True, False]
     assert list(place.blobs.list("")) == []

@@ -21,14 +21,14 @@ def opened(url: str, credentials: S3Credentials | None = ANYBODY) -> Blobs:
     )
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_file_url_opens_folder_with_quoted_path(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     blobs = opened(f"file://{quote(str(folder))}")
     blobs.write("a", [b"x"])
     assert (folder / "objects" / "a").read_bytes() == b"x"
 
 
-def test_a_bucket(seaweed: Seaweed) -> None:
+def test_s3_url_opens_bucket_with_prefix_and_endpoint(seaweed: Seaweed) -> None:
     url = f"s3://{seaweed.bucket}/opened/here?endpoint={quote(seaweed.endpoint_url)}&region=eu-west-1"
     opened(url, seaweed.credentials).write("a", [b"x"])
     whole = opened(f"s3://{seaweed.bucket}?endpoint={seaweed.endpoint_url}", seaweed.credentials)
@@ -44,7 +44,7 @@ def test_a_bucket(seaweed: Seaweed) -> None:
         ("s3://bucket?endpoint=https://s3.example&path_style=no", "https://bucket.s3.example/a?"),
     ],
 )
-def test_where_the_bucket_goes(url: str, begins: str) -> None:
+def test_signed_s3_url_has_bucket_in_host_or_in_path_by_path_style(url: str, begins: str) -> None:
     assert opened(url).sign_get("a", expires_in_s=60).url.startswith(begins)
 
 

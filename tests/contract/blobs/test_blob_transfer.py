@@ -62,7 +62,9 @@ def breaking_line(host: str, port: int, *, after_bytes: int) -> Iterator[tuple[i
 
 
 @pytest.mark.parametrize("size_bytes", [1, 1_000_000, 17_000_000])
-def test_up_and_down(place: Place, http: httpx.Client, tmp_path: Path, size_bytes: int) -> None:
+def test_file_uploaded_and_downloaded_has_same_bytes(
+    place: Place, http: httpx.Client, tmp_path: Path, size_bytes: int
+) -> None:
     (tmp_path / "up").write_bytes(BODY[:size_bytes])
     digest = sha256(BODY[:size_bytes]).hexdigest()
     sizes, upload = plan_parts(size_bytes), None

@@ -24,7 +24,7 @@ def assert_refused(place: Place, reply: httpx.Response, key: str = "a/b.bin") ->
         place.blobs.size(key)
 
 
-def test_what_is_put_comes_back(place: Place, http: httpx.Client) -> None:
+def test_signed_put_then_signed_get_returns_same_bytes(place: Place, http: httpx.Client) -> None:
     put = send(http, sign(place), BODY)
     assert put.status_code == 200, put.text
     assert place.blobs.digest("a/b.bin").sha256 == hex_of(BODY)
@@ -32,7 +32,7 @@ def test_what_is_put_comes_back(place: Place, http: httpx.Client) -> None:
     assert (got.status_code, got.content) == (200, BODY)
 
 
-def test_an_empty_object(place: Place, http: httpx.Client) -> None:
+def test_signed_put_of_empty_object_is_stored(place: Place, http: httpx.Client) -> None:
     assert send(http, sign(place, body=b""), b"").status_code == 200
     assert place.blobs.size("a/b.bin") == 0
     assert list(place.blobs.read("a/b.bin")) in ([], [b""])
@@ -51,7 +51,7 @@ def test_a_range_of_an_object(place: Place, http: httpx.Client) -> None:
     assert got.headers["content-range"] == "bytes 99990-99999/100000"
 
 
-def test_it_says_until_when_it_is_good(place: Place) -> None:
+def test_signed_url_has_expires_at_of_requested_lifetime(place: Place) -> None:
     before = now()
     for signed in (sign(place, expires_in_s=60), place.blobs.sign_get("a", expires_in_s=60)):
         assert 58 <= (signed.expires_at - before).total_seconds() <= 62
@@ -59,7 +59,7 @@ def test_it_says_until_when_it_is_good(place: Place) -> None:
 
 
 @pytest.mark.parametrize("body", [BODY + b"x", BODY[:-1], b""], ids=["longer", "shorter", "empty"])
-def test_another_size_is_refused(place: Place, http: httpx.Client, body: bytes) -> None:
+def test_signed_put_of_wrong_size_is_refused(place: Place, http: httpx.Client, body: bytes) -> None:
     assert_refused(place, send(http, sign(place), body))
 
 
@@ -163,7 +163,7 @@ def test_a_file_name_reaches_the_browser_whole(place: Place, http: httpx.Client)
     assert httpx.URL("http://h/?n=" + value.partition("UTF-8''")[2]).params["n"] == name
 
 
-def test_without_a_file_name_octets_are_sent(place: Place, http: httpx.Client) -> None:
+def test_signed_get_without_file_name_sends_octet_stream(place: Place, http: httpx.Client) -> None:
     place.blobs.write("page.html", [b"<script>alert(1)</script>"])
     got = send(http, place.blobs.sign_get("page.html", expires_in_s=60))
     assert got.headers["content-type"] == "application/octet-stream"

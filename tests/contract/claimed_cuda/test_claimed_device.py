@@ -40,7 +40,7 @@ def test_tensors_of_unlike_devices_do_not_mix(facts: dict[str, Any], name: str) 
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_what_would_wait_is_told_and_nothing_else(facts: dict[str, Any], name: str) -> None:
+def test_claimed_device_reports_exactly_the_operations_that_would_wait(facts: dict[str, Any], name: str) -> None:
     assert "error" not in facts[name], facts[name]["error"]
     assert facts[name]["waits"] == WAITS[name]
 
@@ -56,7 +56,9 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_a_graph_cannot_hold_is_told_and_nothing_else(facts: dict[str, Any], name: str) -> None:
+def test_claimed_device_reports_exactly_the_operations_a_cuda_graph_cannot_hold(
+    facts: dict[str, Any], name: str
+) -> None:
     assert "error" not in facts[name], facts[name]["error"]
     assert (facts[name]["faults"], facts[name]["left"]) == RECORDED[name]
 

@@ -66,7 +66,7 @@ def test_under_bf16_matrix_products_are_in_bf16(facts: dict[str, Any], name: str
     assert set(facts[name]["dtypes"]) == {"torch.bfloat16"}
 
 
-def test_without_it_they_are_in_float32(facts: dict[str, Any]) -> None:
+def test_matrix_products_without_mixed_precision_are_in_float32(facts: dict[str, Any]) -> None:
     assert SOLO["fp32"]["mixed_precision"] == "no"
     assert set(facts["fp32"]["dtypes"]) == {"torch.float32"}
 

@@ -90,7 +90,7 @@ def test_half_precision_is_taken_as_it_is(
     ],
     ids=["dora, kohya", "dora, diffusers", "lokr", "lokr of whole factors", "lokr of thin factors"],
 )
-def test_other_kinds_go_on_as_well(
+def test_init_lora_of_dora_or_lokr_starts_with_same_outputs(
     tiny_base: BaseModel, tiny_folder: Path, tmp_path: Path, kind: Format, fields: dict[str, Any]
 ) -> None:
     path, spec = made(tiny_base, tiny_folder, tmp_path / "a", kind, **fields), spec_of(tiny_folder, **fields)
@@ -181,7 +181,7 @@ def test_kinds_and_factors_have_to_agree(
     assert message in faults_of(tiny_base, spec_of(tiny_folder, **ours), path)
 
 
-def test_what_is_no_adapter_of_this_model_is_told_apart(
+def test_init_lora_of_unusable_file_is_refused_with_its_reason(
     tiny_base: BaseModel, tiny_folder: Path, tmp_path: Path
 ) -> None:
     path = made(tiny_base, tiny_folder, tmp_path / "a", "kohya", **MADE)
@@ -209,7 +209,7 @@ def test_what_is_no_adapter_of_this_model_is_told_apart(
 
 
 @pytest.mark.parametrize("kind", ["kohya", "diffusers"])
-def test_of_stable_diffusion_15_too(
+def test_init_lora_of_sd15_starts_with_same_weights(
     tiny_sd15_base: BaseModel, tiny_sd15_folder: Path, tmp_path: Path, kind: Format
 ) -> None:
     spec = spec_of(tiny_sd15_folder, **MADE)

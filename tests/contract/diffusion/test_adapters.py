@@ -63,7 +63,7 @@ def test_a_fresh_dora_changes_nothing_and_leaves_nothing(tiny_folder: Path, dtyp
     assert shape_of(base) == shape
 
 
-def test_dora_is_pefts(tiny_base: BaseModel, tiny_folder: Path) -> None:
+def test_dora_outputs_equal_those_of_peft(tiny_base: BaseModel, tiny_folder: Path) -> None:
     spec = spec_of(tiny_folder, use_dora=True, alpha=3, target_modules=MIXED)
     with add_adapters(tiny_base, spec) as adapters:
         tensors = trained(adapters)
@@ -330,7 +330,9 @@ def test_unknown_layers_blocks_and_patterns_are_all_told_at_once(tiny_base: Base
         ({"adapter_type": "loha"}, "adapter_type"),
     ],
 )
-def test_what_contradicts_is_refused(tiny_folder: Path, fields: dict[str, Any], field: str) -> None:
+def test_spec_with_contradicting_adapter_fields_is_refused(
+    tiny_folder: Path, fields: dict[str, Any], field: str
+) -> None:
     with pytest.raises(ValueError, match=field):
         spec_of(tiny_folder, **fields)
 

@@ -24,7 +24,7 @@ from tests.fixtures.drawing import (
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.sampling.decoded import picture_of
 from giornata.diffusion.sampling.denoising import Denoiser
-from giornata.protocol.generation.samplers import SAMPLERS
+from giornata.protocol.generation.samplers import SAMPLERS, WHOLE_ONLY
 from giornata.protocol.generation.schedulers import all_schedulers
 
 OWN = [sampler.name for sampler in SAMPLERS]
@@ -32,14 +32,18 @@ FEW = ("euler", "euler_ancestral", "heun", "pndm", "dpmpp_2m")
 """One of each sort: noise in each step, two evaluations a step, more timesteps than steps, state across steps."""
 
 
-def _cases(first: Sequence[str]) -> list[Any]:
-    """Both families and all schedulers; what is not among the first ones takes long together."""
+def _cases(first: Sequence[str], *, from_start: bool = False) -> list[Any]:
+    """Both families and all schedulers; what is not among the first ones takes long together.
+
+    Some schedulers are only for rows that begin at the first step.
+    """
     found = []
     for family in ("sdxl", "sd15"):
         quick = first if family == "sdxl" else FEW
+        names = [name for name, each in all_schedulers().items() if from_start or each.class_name not in WHOLE_ONLY]
         found += [
             pytest.param(family, name, marks=() if name in quick else pytest.mark.long, id=f"{family}-{name}")
-            for name in all_schedulers()
+            for name in names
         ]
     return found
 
@@ -59,7 +63,7 @@ def base(request: pytest.FixtureRequest, bases: dict[str, BaseModel]) -> BaseMod
     return bases[request.param]
 
 
-@pytest.mark.parametrize(("family", "name"), _cases([*OWN, "dpmpp_2m_karras"]))
+@pytest.mark.parametrize(("family", "name"), _cases([*OWN, "dpmpp_2m_karras", "euler_beta"], from_start=True))
 def test_a_text_row_alone_equals_the_pipeline(bases: dict[str, BaseModel], family: str, name: str) -> None:
     base, wanted = bases[family], _wanted(name)
     pipeline = pipeline_of(base, wanted)

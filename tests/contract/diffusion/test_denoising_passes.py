@@ -182,7 +182,7 @@ def test_a_row_with_a_longer_prompt_is_within_a_level_of_itself_alone(base: Base
         assert np.abs(levels[0] - levels[1]).max() <= 1
 
 
-def test_what_the_mask_spares_keeps_its_bytes(base: BaseModel) -> None:
+def test_inpainting_keeps_bytes_outside_the_mask(base: BaseModel) -> None:
     [latents] = finished(base, inpainting_row(base, Wanted()))
     mask = mask_of(right_half(), width=SIDE_PX, height=SIDE_PX)
 

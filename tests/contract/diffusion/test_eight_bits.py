@@ -149,7 +149,9 @@ def test_a_layer_has_the_bits_of_a_plain_one_forward_and_backward(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_only_the_8_bits_are_kept_for_the_backward_pass(name: str, kind: BaseQuantization) -> None:
+def test_forward_pass_of_8_bit_layer_saves_only_8_bit_weights_and_scale_for_backward(
+    name: str, kind: BaseQuantization
+) -> None:
     original, inputs = layers(name, torch.bfloat16)
     held = EightBitLinear(original, kind) if isinstance(original, nn.Linear) else EightBitConv2d(original, kind)
     kept: list[int] = []

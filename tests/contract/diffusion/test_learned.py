@@ -71,7 +71,9 @@ def idle_lora(model: Path, path: Path) -> Path:
         return write_diffusers(path, adapters.tensors(), facts_of(spec, step=1, layers_per_block=1))
 
 
-def test_on_the_command_line(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_learned_command_writes_marks_of_each_row_and_names_bad_rows(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lora, out = idle_lora(model, tmp_path / "idle.safetensors"), tmp_path / "learned.json"
     common = ["--model", str(model), "--out", str(out), "--count", "2"]
     assert main([*common, f"--row=teal-heart={lora}:{PROMPT}", f"--row=two-tone-house={lora}:{PROMPT}"]) == 0

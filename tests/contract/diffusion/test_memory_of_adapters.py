@@ -46,7 +46,7 @@ def base_in(request: pytest.FixtureRequest, tiny_base: BaseModel) -> tuple[BaseM
 
 @pytest.mark.parametrize("plan", list(PLANS))
 @pytest.mark.parametrize(("recompute", "under", "over"), [(OFF, 0.88, 1.06), (FULL, 0.85, 1.02)])
-def test_what_is_kept_is_what_is_reckoned(
+def test_estimated_activation_memory_of_adapter_matches_what_autograd_keeps(
     base_in: tuple[BaseModel, str], plan: str, recompute: Recompute, under: float, over: float
 ) -> None:
     """One picture of 256 px. Weights of an adapter are saved as well; they count among what is trained. With full
@@ -60,7 +60,9 @@ def test_what_is_kept_is_what_is_reckoned(
 
 
 @pytest.mark.parametrize("changes", [*PLANS.values(), {"train_text_encoder": True, "rank_pattern": {"q_proj": 8}}])
-def test_what_is_trained_is_counted(tiny_base: BaseModel, changes: dict[str, Any]) -> None:
+def test_estimated_memory_of_trained_weights_matches_parameter_count(
+    tiny_base: BaseModel, changes: dict[str, Any]
+) -> None:
     """Weights, gradients and two moments in float32; of LoKr, whose factors are many shapes, at most that."""
     spec = spec_of(tiny_base, **changes)
     with add_adapters(tiny_base, spec) as adapters:

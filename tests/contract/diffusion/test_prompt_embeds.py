@@ -267,7 +267,7 @@ def test_textual_inversion_of_sdxl_gives_what_diffusers_gives(
     assert torch.allclose(ours.prompt_LD, states[0], atol=1e-6)
 
 
-def test_another_prompt_does_not_see_the_word(tiny_base: BaseModel, tmp_path: Path) -> None:
+def test_textual_inversion_does_not_affect_prompts_encoded_without_it(tiny_base: BaseModel, tmp_path: Path) -> None:
     path = tmp_path / "word.safetensors"
     save_file({"clip_l": vectors(2, 1), "clip_g": vectors(2, 2)}, path)
     inversion = read_textual_inversion(path, "zoom", tiny_base)

@@ -265,7 +265,7 @@ def test_lora_that_replaces_another_of_its_key_is_used(tiny_base: BaseModel, tmp
 # ---- compiled kernels stay ---------------------------------------------------------------------------------------
 
 
-def test_other_loras_change_no_module_shape_or_stride(base: BaseModel, three: dict[str, RowLora]) -> None:
+def test_row_loras_swapped_change_no_module_shape_or_stride(base: BaseModel, three: dict[str, RowLora]) -> None:
     def state() -> list[Any]:
         layers = [layer for layer in base.unet.modules() if getattr(layer, "stack", None) is not None]
         tensors = [tensor for layer in layers for tensor in (layer.stack.a_JRI, layer.stack.b_JOR)]

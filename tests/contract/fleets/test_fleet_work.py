@@ -20,7 +20,7 @@ from giornata.domain.errors import FleetRefused
 # What a node makes of the variables that it was started with, by the code of `giornata node`.
 READ = """
 import json, os
-from giornata.agent.instance_metadata import place_in
+from giornata.agent.machine.instance_metadata import place_in
 from giornata.cli.operate.node import agent_settings_of
 from giornata.cli.settings import load_settings
 node = agent_settings_of(load_settings(), place_in(os.environ))
@@ -35,7 +35,7 @@ def test_every_setting_of_a_fleet_is_a_nodes_or_the_servers():
     assert set(FleetTable.model_fields) == OF_NODES | OF_THE_SERVER, "what nodes have to know is tested below"
 
 
-def test_what_the_table_says_reaches_the_node(renting, tmp_path):
+def test_fleet_work_settings_reach_the_node(renting, tmp_path):
     (only,) = raised(renting, 1).values()
     # Paths are not of the fleet; a folder without giornata.toml.
     told = dict(renting.told()[only.id]) | {"GIORNATA_DATA": str(tmp_path), "PATH": os.environ["PATH"]}

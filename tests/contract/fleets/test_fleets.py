@@ -41,7 +41,7 @@ def test_a_fleet_has_nothing_before_it_is_asked_for(under_test):
     assert settled(under_test) == {}
 
 
-def test_so_many_as_desired_come_and_stay(under_test):
+def test_desired_number_of_instances_comes_and_stays(under_test):
     first = raised(under_test, 3)
     assert settled(under_test) == first
     assert all(each.machine_id for each in first.values()), "what runs is on a machine that has a name"
@@ -54,7 +54,7 @@ def test_asking_again_changes_nothing(under_test):
     assert settled(under_test) == first
 
 
-def test_those_on_their_way_are_listed_as_such_or_not_yet_but_never_too_many(renting):
+def test_starting_instances_listed_never_exceed_desired(renting):
     renting.fleet.desired(3)
     listed = renting.fleet.list()
     assert len(listed) <= 3
@@ -105,7 +105,7 @@ def test_leaving_may_name_what_is_gone_already(renting):
     assert settled(renting) == left
 
 
-def test_to_zero_and_back(renting):
+def test_fleet_scaled_to_zero_ends_all_instances_and_grows_again(renting):
     raised(renting, 2)
     renting.fleet.desired(0)
     assert settled(renting) == {}
@@ -114,7 +114,7 @@ def test_to_zero_and_back(renting):
     raised(renting, 1)
 
 
-def test_to_zero_before_anything_came(renting):
+def test_fleet_scaled_to_zero_before_instances_came_stays_empty(renting):
     renting.fleet.desired(2)
     renting.fleet.desired(0)
     assert settled(renting) == {}
@@ -180,7 +180,7 @@ def test_the_price_is_what_somebody_says(under_test):
     assert price.source
 
 
-def test_what_an_instance_is_rented_as_has_a_price(under_test):
+def test_offer_of_each_instance_has_a_price(under_test):
     fleet = under_test.fleet
     if not isinstance(fleet, PricesOffers):
         assert not hasattr(fleet, "prices"), "half of it"
@@ -213,7 +213,7 @@ def test_a_provider_that_is_away_is_unavailable_and_nothing_is_lost(under_test, 
     assert settled(under_test) == first
 
 
-def test_what_was_desired_before_it_went_away_stays_desired(under_test, never_away):
+def test_desired_number_is_kept_when_change_meets_unavailable_provider(under_test, never_away):
     if never_away:
         pytest.skip("this provider can always be asked")
     under_test.fleet.desired(2)
@@ -246,7 +246,7 @@ def test_a_lost_reply_and_a_repeat_do_not_double(under_test):
 # who goes when the number falls
 
 
-def test_who_was_drained_is_the_one_that_goes_when_the_number_falls(renting):
+def test_drained_instance_ends_first_when_desired_falls(renting):
     first = raised(renting, 3)
     drained = sorted(first)[1]
     renting.fleet.drain(drained)
@@ -259,7 +259,7 @@ def test_who_was_drained_is_the_one_that_goes_when_the_number_falls(renting):
         assert set(left) == set(first) - {drained}
 
 
-def test_who_has_to_go_goes_before_one_that_was_only_drained(renting):
+def test_instance_named_as_leaving_ends_before_a_drained_one(renting):
     first = raised(renting, 3)
     still_at_work, empty = sorted(first)[:2]
     renting.fleet.drain(still_at_work)
@@ -275,7 +275,7 @@ def test_who_has_to_go_goes_before_one_that_was_only_drained(renting):
 # machines that nobody here can start or end
 
 
-def test_what_cannot_be_done_for_somebody_elses_machines_is_refused(under_test):
+def test_fleet_that_gives_no_nodes_refuses_growth_and_reallocation(under_test):
     if under_test.gives_nodes:
         pytest.skip("here nodes come when they are asked for")
     assert not under_test.fleet.limits.gives_nodes, "whoever scales sees that there is nothing to ask for"
@@ -289,7 +289,7 @@ def test_what_cannot_be_done_for_somebody_elses_machines_is_refused(under_test):
     assert settled(under_test) == first, "fewer is no fault, and ends nobody"
 
 
-def test_what_comes_by_itself_is_listed_and_gone_when_it_is_gone(under_test):
+def test_instance_that_joined_by_itself_is_listed_until_it_vanishes(under_test):
     first = raised(under_test, 2)
     if under_test.gives_nodes:
         pytest.skip("here nothing comes by itself")
@@ -328,7 +328,7 @@ def test_why_a_node_does_not_come_is_told_and_not_any_more_when_it_has_come(rent
 # settings that change
 
 
-def test_what_was_made_with_these_settings_is_not_outdated(under_test):
+def test_instance_with_current_settings_is_not_outdated(under_test):
     first = raised(under_test, 2)
     if not isinstance(under_test.fleet, Renews):
         assert getattr(under_test, "change_settings", None) is None
@@ -346,7 +346,7 @@ def changing(under_test: FleetUnderTest) -> Renews:
     return under_test.fleet
 
 
-def test_other_settings_are_told_and_disturb_nobody(renting):
+def test_changed_settings_list_instances_as_outdated_and_end_none(renting):
     first = raised(renting, 2)
     fleet = changing(renting)
     outdated = fleet.outdated()
@@ -373,7 +373,7 @@ def test_renewing_brings_the_settings_and_keeps_the_number(renting):
     assert len(settled(renting)) == 3
 
 
-def test_there_is_nothing_outdated_where_there_is_nothing(renting):
+def test_empty_fleet_has_no_outdated_instances(renting):
     fleet = changing(renting)
     assert fleet.outdated() == Outdated()
     fleet.renew(["3b0dd4e2-0b0f-4e3e-9d6f-8f0d4e0e0e0e"])

@@ -115,7 +115,7 @@ def test_a_workload_of_the_operator_is_scaled_and_not_changed(opened, tmp_path):
         assert pod.spec.containers[0].image == "registry.example/giornata-node:1"
 
 
-def test_without_an_image_the_operator_makes_the_workload(opened, tmp_path):
+def test_fleet_without_image_and_without_workload_is_unavailable(opened, tmp_path):
     with opened() as it:
         bare = fleet_on(it.fleet.calls.client, it.api.namespace, "gpu", KubernetesOptions(), dependencies(tmp_path))
         bare.desired(0)
@@ -326,7 +326,7 @@ def test_the_shipped_manifests_are_taken_by_a_real_server(tmp_path):
                 it.api.call("POST", path, document)
 
 
-def test_what_the_driver_makes_may_run_in_a_restricted_namespace(tmp_path):
+def test_pods_of_fleet_run_in_restricted_namespace(tmp_path):
     with real_cluster(tmp_path, priority_class="giornata-node") as it:
         label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
         it.api.call("PATCH", f"/api/v1/namespaces/{it.api.namespace}", label)

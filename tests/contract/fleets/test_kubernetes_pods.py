@@ -76,7 +76,7 @@ def test_pods_that_cannot_be_made_and_how_the_last_one_ended_are_told_of_the_fle
         ({"run_as": 20_000}, ("pod",)),
     ],
 )
-def test_what_is_outdated_has_a_name(opened, tmp_path, change, named):
+def test_outdated_pods_name_the_changed_setting(opened, tmp_path, change, named):
     with opened() as it:
         pods = raised(it, 2)
         same = {"image": "registry.example/giornata-node:1", "priority_class": it.options.priority_class}

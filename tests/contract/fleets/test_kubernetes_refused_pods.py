@@ -2,7 +2,7 @@
 
 import pytest
 from tests.contract.fleets.kubernetes_fleets import another, raised
-from tests.contract.fleets.test_jobs_end import Installation, shop  # noqa: F401
+from tests.contract.fleets.test_jobs_end import Installation, rig  # noqa: F401
 from tests.fixtures.kubernetes_admission import pod_security, priority_classes, quota_of_memory, service_accounts
 from tests.fixtures.kubernetes_under_test import NAMESPACE, SERVER, client_of, dependencies, rules_of_the_server
 
@@ -14,7 +14,7 @@ from giornata.fleets.kubernetes.driver import fleet_on
 from giornata.fleets.kubernetes.options import KubernetesOptions
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
-ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
+ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")
 KINDS = ["Deployment", "StatefulSet"]
 WRONG = {
     "priority class": (
@@ -82,7 +82,7 @@ def test_a_namespace_whose_security_level_forbids_pods_is_named(opened_strict, k
         assert len(raised(it, 2)) == 2
 
 
-def test_without_the_right_to_read_events_the_rest_is_told(opened_strict):
+def test_shortage_without_right_to_read_events_says_403(opened_strict):
     with opened_strict(workload_kind="StatefulSet") as it:
         it.server.users[SERVER] = [rule for rule in rules_of_the_server() if "events" not in rule["resources"]]
         it.server.admission.append(pod_security)
@@ -107,18 +107,18 @@ def test_a_namespace_that_is_not_there_is_refused_and_named(strict, tmp_path):
         fleet.desired(1)
 
 
-def test_a_namespace_that_is_not_there_is_shown_by_fleets(shop, strict):  # noqa: F811
+def test_a_namespace_that_is_not_there_is_shown_by_fleets(rig, strict):  # noqa: F811
     strict.server.namespaces.clear()
-    installation = Installation(shop, strict, most=1)
-    shop.add_job()
+    installation = Installation(rig, strict, most=1)
+    rig.add_job()
     with pytest.raises(FleetRefused):
         next(installation.leases())
-    (shown,) = list_fleets(shop.ctx, ADMIN).items
+    (shown,) = list_fleets(rig.ctx, ADMIN).items
     assert 'namespaces "giornata" not found' in shown.trouble
 
 
 @pytest.mark.parametrize("code", [404, 409])
-def test_what_is_missing_or_taken_at_any_other_time_is_a_refusal(strict, code):
+def test_api_server_404_or_409_raises_fleet_refused(strict, code):
     raised(strict, 1)
 
     def refuse(handler, asked) -> bool:

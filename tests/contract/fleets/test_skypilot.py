@@ -60,7 +60,7 @@ def test_the_fake_has_the_packages_calls_and_none_besides():
 
 
 @without_package
-def test_what_is_written_of_the_package_is_true_of_it():
+def test_published_sky_signatures_match_the_installed_package():
     import sky
 
     for name, parameters in PUBLISHED["calls"].items():
@@ -139,7 +139,7 @@ def test_clusters_of_others_are_not_seen():
         (ClusterStatus.AUTOSTOPPING, None, InstanceState.STOPPING),
     ],
 )
-def test_what_is_broken_is_taken_down_and_made_good_and_what_only_starts_is_not(status, init_kind, state):
+def test_broken_cluster_is_taken_down_and_relaunched_while_starting_one_is_kept(status, init_kind, state):
     it = SkyPilotUnderTest()
     first, second = raised(it, 2)
     it.sky.clusters[first].status, it.sky.clusters[first].init_kind = status, init_kind
@@ -239,7 +239,7 @@ def test_the_key_of_nodes_is_a_secret_and_the_second_job_on_a_machine_ends_at_on
 
 
 @pytest.mark.skipif(INSTALLED, reason="SkyPilot is installed")
-def test_without_the_package_the_extra_is_named():
+def test_fleet_without_skypilot_installed_names_the_extra():
     with pytest.raises(InvalidInput, match=r"in a clone.*\.\[server,skypilot\]"):
         open_fleet("gpu", SkyPilotOptions(), None)
 

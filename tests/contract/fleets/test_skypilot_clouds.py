@@ -31,7 +31,7 @@ def test_spot_machines_by_default_are_refused_where_a_cloud_has_none(cloud):
     assert "aws" not in faults["use_spot"]
 
 
-def test_everything_that_a_cloud_lacks_is_named_at_once():
+def test_refusal_names_every_feature_that_the_cloud_lacks():
     faults = refused(infra=["hyperbolic"])
     assert set(faults) == {"use_spot", "idle_minutes_to_down", "image"}
     assert "idle_minutes_to_down = 0" in faults["idle_minutes_to_down"]
@@ -68,7 +68,7 @@ def test_anywhere_is_refused_before_a_launch_when_no_cloud_at_hand_can_do_it():
     assert len(it.sky.waiting) == 2, "one cloud is enough: SkyPilot takes that one"
 
 
-def test_what_is_missing_in_each_cloud_has_words():
+def test_features_lacking_in_any_cloud_all_have_a_message():
     assert {feature for lacking in PUBLISHED["lacks"].values() for feature in lacking} == set(FEATURES)
 
 

@@ -29,12 +29,12 @@ def setup(**options) -> str | None:
     return task.get("setup")
 
 
-def test_without_a_source_the_fleet_is_refused_at_start():
+def test_fleet_without_image_package_or_setup_is_refused_at_start():
     with pytest.raises(InvalidInput, match=r"fleets\.gpu\.options\.image: is not set.*package to its URL"):
         SkyPilotUnderTest(image=None)
 
 
-def test_one_source_is_enough_and_two_are_refused():
+def test_fleet_takes_one_of_image_package_and_setup_and_refuses_two():
     assert setup(image=IMAGE) is None
     assert setup(image=None, package=PACKAGE) == setup_of(PACKAGE)
     assert setup(image=None, setup="make install") == "make install"
@@ -52,7 +52,7 @@ def test_one_source_is_enough_and_two_are_refused():
         "https://wheels.example/giornata-0.1.0-py3-none-any.whl --extra-index-url x",
     ],
 )
-def test_what_is_no_https_url_of_our_wheel_is_refused(package):
+def test_package_url_that_is_no_https_url_of_our_wheel_is_refused(package):
     with pytest.raises(ValidationError, match="package"):
         SkyPilotOptions(package=package)
 
@@ -76,7 +76,7 @@ def test_the_setup_installs_the_wheel_at_the_url_and_asks_no_index_for_our_name(
     assert (venv / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "giornata.py").exists()
 
 
-def test_what_an_installation_runs_does_not_see_the_nodes_key(tmp_path):
+def test_package_installation_does_not_see_the_node_key(tmp_path):
     pip = tmp_path / "pip"
     pip.write_text("#!/bin/sh\nenv\n")
     pip.chmod(0o755)

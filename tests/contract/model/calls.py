@@ -7,18 +7,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.contract.model.house import House, Place
-from tests.contract.model.invariants import Witness
+from tests.contract.model.invariants import InvariantChecker
+from tests.contract.model.model_rig import ModelRig, Place
 from tests.contract.model.sudden_death import Died
 
-from giornata.domain.errors import Conflict, GiornataError, IdempotencyMismatch, LeaseLost, NotFound, OverBudget
+from giornata.domain.errors import (
+    BlobMissing,
+    Conflict,
+    GiornataError,
+    IdempotencyMismatch,
+    LeaseLost,
+    NotFound,
+    OverBudget,
+)
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.pictures import LeasedPicture, PictureResultsReply
 from giornata.protocol.uploads import UploadTicket
 from giornata.protocol.work import ClaimReply, Committed
 
-# What may be answered to somebody; all else is a fault of the house.
-REFUSALS = (Conflict, NotFound, IdempotencyMismatch, OverBudget)
+# What may be answered to somebody; all else is a fault of the rig.
+REFUSALS = (BlobMissing, Conflict, NotFound, IdempotencyMismatch, OverBudget)
 DIED = Died()
 
 
@@ -33,6 +42,15 @@ class Held:
     token: str
     place: Place
     artifacts: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPictures:
+    """A lease of pictures that a node was told of. It may be dead for long."""
+
+    attempt_id: str
+    place: Place
+    pictures: tuple[LeasedPicture, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +74,7 @@ class Submitted:
 
 
 @dataclass(slots=True)
-class Town:
+class Actors:
     """What nodes and users know, all of them together. Threads only append to it."""
 
     held: list[Held] = field(default_factory=list)
@@ -64,13 +82,16 @@ class Town:
     requests: list[tuple[Place, int, str, str | None]] = field(default_factory=list)
     tickets: list[Ticket] = field(default_factory=list)
     submitted: list[Submitted] = field(default_factory=list)
+    orders: list[tuple[str, str]] = field(default_factory=list)  # id, project; no order is among the jobs
+    picture_requests: list[tuple[Place, str, int]] = field(default_factory=list)
+    picture_leases: list[HeldPictures] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, project
     calls: list[Callable[[], Any]] = field(default_factory=list)
     incarnations: dict[int, int] = field(default_factory=dict)
-    muted_until: dict[int, int] = field(default_factory=dict)  # place → the town's operation number
+    muted_until: dict[int, int] = field(default_factory=dict)  # place → the actors's operation number
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     operations: int = 0
-    deeds: Counter[str] = field(default_factory=Counter)
+    actions: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     deaths: int = 0
     latest_ms: int = 0  # the highest that the server's clock ever showed, before somebody set it back
@@ -81,51 +102,51 @@ class Town:
 class Calls:
     """`exact` says that nobody else is at work: then every answer can be foretold."""
 
-    def __init__(self, house: House, town: Town, witness: Witness, *, exact: bool) -> None:
-        self.house, self.town, self.witness, self.exact = house, town, witness, exact
+    def __init__(self, rig: ModelRig, actors: Actors, checker: InvariantChecker, *, exact: bool) -> None:
+        self.rig, self.actors, self.checker, self.exact = rig, actors, checker, exact
         self.dying: int | None = None  # statements and commits that there are to live
 
     @property
     def ctx(self) -> Any:
-        return self.house.ctx
+        return self.rig.ctx
 
-    def call(self, deed: Callable[[], Any], *, again: bool = False, lasting: bool = False, several: int = 1) -> Any:
+    def call(self, action: Callable[[], Any], *, again: bool = False, lasting: bool = False, several: int = 1) -> Any:
         """What it returned, the refusal that it raised, or DIED.
 
         `again`: it may be repeated without a difference, so repeat it now. `lasting`: it may come once more, later.
         `several`: how many operations it is.
         """
-        with self.town.guard:
-            self.town.operations += several
-        outcome = self._outcome(deed, mortal=True)
+        with self.actors.guard:
+            self.actors.operations += several
+        outcome = self._outcome(action, mortal=True)
         if lasting:
-            self.town.calls.append(deed)
+            self.actors.calls.append(action)
         if outcome is DIED or (again and self.exact):
-            self._repeat(deed, outcome)
+            self._repeat(action, outcome)
         return outcome
 
-    def _repeat(self, deed: Callable[[], Any], outcome: Any) -> None:
+    def _repeat(self, action: Callable[[], Any], outcome: Any) -> None:
         """After a death the call is made once more, as its sender would; otherwise nothing may come of it."""
-        with self.town.guard:
-            self.town.repeats += 1
-            self.town.deaths += outcome is DIED
+        with self.actors.guard:
+            self.actors.repeats += 1
+            self.actors.deaths += outcome is DIED
         if outcome is DIED:
             if self.exact:
-                self.witness.look(whole=True)
-            self._outcome(deed)
+                self.checker.look(whole=True)
+            self._outcome(action)
             return
-        self.witness.look()
-        repeated = self._outcome(deed)
+        self.checker.look()
+        repeated = self._outcome(action)
         if isinstance(outcome, GiornataError):
             assert isinstance(repeated, GiornataError), f"{outcome!r}, but when repeated {repeated}"
             return
         self.unchanged()
         assert _essence(repeated) == _essence(outcome), f"{outcome}, but when repeated {repeated!r}"
 
-    def _outcome(self, deed: Callable[[], Any], *, mortal: bool = False) -> Any:
-        self.house.death.left = self.dying if mortal else None
+    def _outcome(self, action: Callable[[], Any], *, mortal: bool = False) -> Any:
+        self.rig.death.left = self.dying if mortal else None
         try:
-            outcome = deed()
+            outcome = action()
             self._count_refusals(outcome if isinstance(outcome, list) else ())
             return outcome
         except Died:
@@ -136,17 +157,17 @@ class Calls:
         finally:
             if mortal:
                 # Whoever has not died yet dies in one of the calls to come.
-                self.dying = self.house.death.left
-            self.house.death.left = None
+                self.dying = self.rig.death.left
+            self.rig.death.left = None
 
     def _count_refusals(self, answers: Sequence[Any]) -> None:
-        with self.town.guard:
-            self.town.refusals.update(it.code for it in answers if isinstance(it, GiornataError))
+        with self.actors.guard:
+            self.actors.refusals.update(it.code for it in answers if isinstance(it, GiornataError))
 
     def write(
         self,
-        held: Held,
-        deed: Callable[[], Any],
+        held: Held | HeldPictures,
+        action: Callable[[], Any],
         *,
         must: bool = True,
         end: Reason | None = None,
@@ -158,9 +179,9 @@ class Calls:
         """
         if self.muted(held.place):
             return None
-        attempt = self.witness.attempts.get(held.attempt_id) if self.exact else None
+        attempt = self.checker.attempts.get(held.attempt_id) if self.exact else None
         late = self.late(held)
-        outcome = self.call(deed, again=again, lasting=True)
+        outcome = self.call(action, again=again, lasting=True)
         if attempt is None or outcome is DIED:
             return outcome
         if attempt.ended_at_ms is not None:
@@ -173,22 +194,22 @@ class Calls:
             assert not isinstance(outcome, GiornataError), f"{outcome!r} to {attempt}, which lives"
         return outcome
 
-    def late(self, held: Held) -> Reason | None:
+    def late(self, held: Held | HeldPictures) -> Reason | None:
         """Why its node was told to give the job back, when it had its time to do so and has not done it."""
-        attempt = self.witness.attempts.get(held.attempt_id) if self.exact else None
+        attempt = self.checker.attempts.get(held.attempt_id) if self.exact else None
         if attempt is None or attempt.ended_at_ms is not None or attempt.order_reason is None:
             return None
-        told_ms = self.house.clock.now_ms() - (attempt.ordered_at_ms or self.house.clock.now_ms())
+        told_ms = self.rig.clock.now_ms() - (attempt.ordered_at_ms or self.rig.clock.now_ms())
         return Reason(attempt.order_reason) if told_ms >= self.ctx.policy.stop_grace_s * 1000 else None
 
     def muted(self, place: Place) -> bool:
         """Whether nothing that this node sends arrives."""
-        return self.town.muted_until.get(place.number, 0) > self.town.operations
+        return self.actors.muted_until.get(place.number, 0) > self.actors.operations
 
     def unchanged(self) -> None:
         """Nothing was written since the last look."""
         if self.exact:
-            self.witness.unchanged()
+            self.checker.unchanged()
 
 
 def _essence(outcome: Any) -> Any:
@@ -198,7 +219,9 @@ def _essence(outcome: Any) -> Any:
     if isinstance(outcome, ClaimReply):
         # Not why there was nothing: the look before a claim counts all kinds, the claim those that it may begin; and
         # of several claims what waited for one may have gone to another.
-        return outcome.lease
+        return outcome.lease, outcome.picture_lease
+    if isinstance(outcome, PictureResultsReply):
+        return outcome.accepted, outcome.dropped
     if isinstance(outcome, list):
         return [_essence(it) for it in outcome]
     if isinstance(outcome, GiornataError):

@@ -1,7 +1,8 @@
 """What holds whenever nobody is in the middle of something, whatever happened before.
 
-A `Witness` remembers the last quiet moment: some things may never change between two of them. It reads and checks
-again what was written to since, and everything now and then, and then what it had not read again must be as it was.
+An `InvariantChecker` remembers the last quiet moment: some things may never change between two of them. It reads
+and checks again what was written to since, and everything now and then, and then what it had not read again must be
+as it was.
 """
 
 import dataclasses
@@ -10,34 +11,39 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
-from tests.contract.model.house import House, Row, Snapshot, key_of, snapshot
+from tests.contract.model.model_rig import ModelRig, Row, Snapshot, key_of, snapshot
+from tests.contract.model.order_story import OrderStory
+from tests.contract.model.picture_invariants import PictureWitness
+from tests.contract.model.replay import ReplayedAttempt, ReplayedJob
 from tests.contract.model.standing import check_standing
-from tests.contract.model.story import Story, Try
 
 from giornata.domain.job import TERMINAL
 from giornata.domain.machine_ids import proves_against
 from giornata.domain.money import cost_micro_usd
+from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import BAN, STRIKE, Reason
 
-TOLD = tuple(one.name for one in dataclasses.fields(Try) if one.name != "intervals")
+TOLD = tuple(one.name for one in dataclasses.fields(ReplayedAttempt) if one.name != "intervals")
 REFERRERS = ("dataset_items", "job_inputs", "checkpoints", "artifacts", "caches")
 WHOLE_EVERY = 25  # looks
 
 
-class Witness:
+class InvariantChecker:
     """Looks at the whole database again and again."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, rig: ModelRig) -> None:
+        self._rig = rig
         self.last_event = 0
-        self.stories: dict[str, Story] = {}
-        self.now = snapshot(house, events_after=0, known={})
+        self.replays: dict[str, ReplayedJob] = {}
+        self.orders: dict[str, OrderStory] = {}
+        self.now = snapshot(rig, events_after=0, known={})
         self._terminal: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
         self._jobs: dict[str, Row] = {}
         self._attempts: dict[str, Row] = {}
         self._looks = 0
         self._objects = -1
+        self._pictures = PictureWitness(rig)
 
     @property
     def jobs(self) -> dict[str, Row]:
@@ -56,12 +62,12 @@ class Witness:
         """
         self._looks += 1
         whole = whole or self._looks % WHOLE_EVERY == 1
-        written, objects = frozenset(self._house.written.tables), self._house.blobs.changes
+        written, objects = frozenset(self._rig.written.tables), self._rig.blobs.changes
         if not whole and not written and objects == self._objects:
             return self.now
-        self._house.written.forget()
+        self._rig.written.forget()
         known = {} if whole else {name: rows for name, rows in self.now.tables.items() if name not in written}
-        seen = snapshot(self._house, events_after=self.last_event, known=known)
+        seen = snapshot(self._rig, events_after=self.last_event, known=known)
         if whole and self._looks > 1:
             self._check_untouched(seen, written)
         self._check(seen, None if whole else written)
@@ -72,10 +78,10 @@ class Witness:
 
     def unchanged(self) -> None:
         """Nothing was written since the last look."""
-        if not self._house.written.tables:
+        if not self._rig.written.tables:
             return
-        known = {name: rows for name, rows in self.now.tables.items() if name not in self._house.written.tables}
-        now = snapshot(self._house, events_after=self.last_event, known=known)
+        known = {name: rows for name, rows in self.now.tables.items() if name not in self._rig.written.tables}
+        now = snapshot(self._rig, events_after=self.last_event, known=known)
         assert now.events == [], f"events of something that never happened: {now.events}"
         self._check_untouched(now, frozenset())
 
@@ -93,12 +99,15 @@ class Witness:
 
         self._jobs = {row.id: row for row in seen.jobs}
         self._attempts = {row.id: row for row in seen.attempts}
-        tries = _by(seen.attempts, "job_id")
+        tries = _by([row for row in seen.attempts if not row.pictures], "job_id")
         self._tell(seen)
         if concerns("jobs", "attempts", "events"):
             for job in seen.jobs:
-                self._check_job(job, tries[job.id])
+                if job.kind not in ORDER_KINDS:
+                    self._check_job(job, tries[job.id])
             self._check_frozen(seen)
+        if concerns("pictures", "picture_orders", "jobs", "attempts", "ledger", "events"):
+            self._check_pictures(seen)
         if concerns("checkpoints", "artifacts", "events"):
             self._check_saved(seen)
         if concerns("attempts", "ledger", "events"):
@@ -108,25 +117,39 @@ class Witness:
         if concerns("attempts", "strikes", "bans"):
             self._check_judgements(seen, tries)
 
-    # ---- events tell the whole story
+    # ---- events tell the whole replayed
 
     def _tell(self, seen: Snapshot) -> None:
         for event in seen.events:
-            if event.job_id not in self.stories:
-                spec = self._jobs[event.job_id].spec
-                self.stories[event.job_id] = Story(event.job_id, json.loads(spec) if isinstance(spec, str) else spec)
-            self.stories[event.job_id].tell(event, self.stories)
+            job = self._jobs[event.job_id]
+            if job.kind in ORDER_KINDS:
+                self.orders.setdefault(job.id, OrderStory(job.id)).tell(event, self.orders)
+                self.last_event = event.id
+                continue
+            if event.job_id not in self.replays:
+                spec = job.spec
+                self.replays[event.job_id] = ReplayedJob(
+                    event.job_id, json.loads(spec) if isinstance(spec, str) else spec
+                )
+            self.replays[event.job_id].tell(event, self.replays)
             self.last_event = event.id
 
     def _check_job(self, job: Row, tries: list[Row]) -> None:
-        story = self.stories.get(job.id)
-        assert story is not None, f"{job.id} has no history"
-        key = None if story.alone else key_of(job.kind, story.spec.get("pretrained_model_name_or_path", ""))
-        told = (story.state, story.committed_step, len(story.tries), story.retry_of, story.ended_at_ms, key)
+        replayed = self.replays.get(job.id)
+        assert replayed is not None, f"{job.id} has no history"
+        key = None if replayed.alone else key_of(job.kind, replayed.spec.get("pretrained_model_name_or_path", ""))
+        told = (
+            replayed.state,
+            replayed.committed_step,
+            len(replayed.tries),
+            replayed.retry_of,
+            replayed.ended_at_ms,
+            key,
+        )
         is_ = (job.state, job.committed_step, job.attempt_count, job.retry_of, job.ended_at_ms, job.joint_key)
         assert told == is_, f"{job.id} is {is_}, but its events say {told}"
         assert job.step >= job.committed_step, f"{job.id} is at {job.step}, and {job.committed_step} is safe"
-        said = [tuple(getattr(one, name) for name in TOLD) for one in story.tries.values()]
+        said = [tuple(getattr(one, name) for name in TOLD) for one in replayed.tries.values()]
         rows = sorted(tries, key=lambda row: row.number)
         have = [tuple(getattr(row, name) for name in TOLD) for row in rows]
         assert have == said, f"attempts of {job.id}:\n{have}\nby its events:\n{said}"
@@ -135,24 +158,29 @@ class Witness:
         assert len(alive) <= (job.state not in {*TERMINAL, "paused"})
         assert (job.state == "paused") is (job.paused_by is not None), job
         crashes = _crashes_since_progress(rows)
-        most = self._house.ctx.policy.max_crashed_machines
+        most = self._rig.ctx.policy.max_crashed_machines
         assert job.state in TERMINAL or crashes < most, f"{job.id} goes on after {crashes} crashes without progress"
         assert holders == ([job.attempt_id] if job.state == "running" else []), f"{job.id}: {job.state}, {holders}"
+
+    def _check_pictures(self, seen: Snapshot) -> None:
+        for order in seen.picture_orders:
+            self.orders[order.order_id].check(self._jobs[order.order_id], order)
+        self._pictures.check(seen)
 
     def _check_saved(self, seen: Snapshot) -> None:
         """The last one is never deleted, nor is N before N+1 is there: the fold prunes only at a commit."""
         have: dict[str, dict[int, Any]] = defaultdict(dict)
         for row in seen.checkpoints:
             have[row.job_id][row.step] = (row.sha256, row.attempt_number, bool(row.rejected), row.doubted_by)
-            lost = (row.project_id, row.sha256) in self._house.harmed
+            lost = (row.project_id, row.sha256) in self._rig.harmed
             assert lost or not row.rejected, f"{row} was rejected for nothing"
         results: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
         for row in seen.artifacts:
             results[row.job_id][row.name] = (row.sha256, self._attempts[row.attempt_id].number)
-        for job_id, story in self.stories.items():
-            told = {step: (it.sha256, it.attempt, it.rejected, it.doubted_by) for step, it in story.saved.items()}
+        for job_id, replayed in self.replays.items():
+            told = {step: (it.sha256, it.attempt, it.rejected, it.doubted_by) for step, it in replayed.saved.items()}
             assert have[job_id] == told, f"checkpoints of {job_id}: {have[job_id]}, by its events {told}"
-            said = story.artifacts
+            said = replayed.artifacts
             assert results[job_id] == said, f"results of {job_id}: {results[job_id]}, by its events {said}"
 
     # ---- what never changes again
@@ -170,12 +198,12 @@ class Witness:
     def _check_money(self, seen: Snapshot) -> None:
         bills = _by(seen.ledger, "attempt_id")
         assert set(bills) == set(self._attempts)
-        for attempt in seen.attempts:
+        for attempt in (row for row in seen.attempts if not row.pictures):
             self._check_bill(attempt, sorted(bills[attempt.id], key=lambda bill: bill.seq))
 
     def _check_bill(self, attempt: Row, bills: list[Row]) -> None:
         said = f"{attempt}\n{bills}"
-        told = self.stories[attempt.job_id].tries[attempt.number]
+        told = self.replays[attempt.job_id].tries[attempt.number]
         assert [bill.seq for bill in bills] == list(range(told.intervals)), said
         assert bills[0].from_ms == attempt.started_at_ms, said
         for bill in bills:
@@ -218,7 +246,7 @@ class Witness:
     def _check_bans(self, seen: Snapshot, tries: dict[str, list[Row]], reasons: dict[str, Reason]) -> None:
         due = set[tuple[str, str]]()
         for job_id, rows in tries.items():
-            lifted = self.stories[job_id].lifted
+            lifted = self.replays[job_id].lifted
             banned: set[str] = set()
             for row in sorted(rows, key=lambda row: row.number):
                 banned -= {machine_id for after, machine_id in lifted if after == row.number - 1}
@@ -233,7 +261,7 @@ class Witness:
 
     def _check_bytes(self, seen: Snapshot) -> None:
         places = {(row.project_id, row.sha256): row for row in seen.blobs}
-        harmed = self._house.harmed
+        harmed = self._rig.harmed
         for of, blob in places.items():
             assert blob.lost_at_ms is None or of in harmed, f"{blob} was never lost"
         for table in REFERRERS:
@@ -242,7 +270,7 @@ class Witness:
                 assert blob is not None, f"{table}: {row} names bytes that nobody knows"
                 if (row.project_id, row.sha256) in harmed:
                     continue
-                kept = self._house.blobs.objects.get(blob.key)
+                kept = self._rig.blobs.objects.get(blob.key)
                 assert kept is not None, f"{table}: the bytes of {row} are gone"
                 assert (kept.sha256, len(kept.data)) == (blob.sha256, blob.size_bytes), f"{blob} is not what it is"
 

@@ -6,8 +6,8 @@ rule of its own.
 
 import itertools
 
-from tests.contract.model.house import PLACES, House, Place
-from tests.contract.model.invariants import Witness
+from tests.contract.model.invariants import InvariantChecker
+from tests.contract.model.model_rig import PLACES, ModelRig, Place
 
 from giornata.control.attempts.claim import claim_once
 from giornata.control.attempts.complete import complete
@@ -17,6 +17,7 @@ from giornata.control.attempts.reported_ends import fail
 from giornata.control.fleets.reap import reap
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.domain.job import TERMINAL
+from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
 from giornata.protocol.work import Claim, CompleteAttempt, FailAttempt, Lease
 
@@ -32,20 +33,20 @@ NEW_PROCESSES = 999_000
 class LivingNodes:
     """The nodes of all places, each by a process of its own that began a moment ago."""
 
-    def __init__(self, house: House, witness: Witness, *, failing: Reason | None) -> None:
-        self._house, self._witness, self._failing = house, witness, failing
+    def __init__(self, rig: ModelRig, checker: InvariantChecker, *, failing: Reason | None) -> None:
+        self._rig, self._checker, self._failing = rig, checker, failing
         self._requests = itertools.count(1)
 
     def live_on(self, *, latest_ms: int) -> bool:
         """Whether every job ends. `latest_ms`: the highest that the clock ever showed before it was set back."""
         round_s = 24 * 3600 if self._failing else 3600
-        behind_ms = max(0, latest_ms - self._house.clock.now_ms())
+        behind_ms = max(0, latest_ms - self._rig.clock.now_ms())
         rounds = (FAILING_ROUNDS if self._failing else ROUNDS) + -(-behind_ms // HOUR_MS)
         return any(self._all_ended_after(round_s) for _ in range(rounds))
 
     def _all_ended_after(self, round_s: float) -> bool:
-        ctx = self._house.ctx
-        self._house.clock.advance_s(round_s)
+        ctx = self._rig.ctx
+        self._rig.clock.advance_s(round_s)
         expire_deadlines(ctx)
         lapse_leases(ctx)
         self._work()
@@ -53,7 +54,7 @@ class LivingNodes:
         reap(ctx)
         lift_bans(ctx)
         self._work()
-        return all(row.state in TERMINAL for row in self._witness.look().jobs)
+        return all(row.state in TERMINAL for row in self._checker.look().jobs if row.kind not in ORDER_KINDS)
 
     def _work(self) -> None:
         for place in PLACES:
@@ -63,12 +64,12 @@ class LivingNodes:
     def _claim(self, place: Place) -> Lease | None:
         node, request_id = place.process(NEW_PROCESSES), f"living-{next(self._requests):07d}"
         return claim_once(
-            self._house.ctx, place.caller, Claim(request_id=request_id, node=node, kinds=place.kinds)
+            self._rig.ctx, place.caller, Claim(request_id=request_id, node=node, kinds=place.kinds)
         ).lease
 
     def _end(self, lease: Lease) -> None:
         if self._failing is None:
-            complete(self._house.ctx, lease.attempt_id, CompleteAttempt(step=100))
+            complete(self._rig.ctx, lease.attempt_id, CompleteAttempt(step=100))
         else:
             report = FailAttempt(reason=self._failing, message="it goes wrong here always")
-            fail(self._house.ctx, lease.attempt_id, report)
+            fail(self._rig.ctx, lease.attempt_id, report)

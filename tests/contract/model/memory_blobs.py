@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tests.fixtures.world import ManualClock
+from tests.fixtures.contexts import ManualClock
 
 from giornata.control.ports.blobs import ObjectInfo, SignedRequest, StaleUpload, Stored
 from giornata.domain.errors import BlobMissing

@@ -11,27 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
+from tests.contract.model.mutant import Mutant, Patch
+from tests.contract.model.picture_mutants import PICTURE_MUTANTS
+
 ROOT = Path(__file__).parents[3]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
-    """`old` stands exactly once in the file below src/giornata."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """A bug."""
-
-    name: str
-    patches: tuple[Patch, ...]
 
 
 MUTANTS = (
@@ -44,11 +29,11 @@ MUTANTS = (
                 new="    if False:\n",
             ),
             Patch(
-                file="store/attempts.py",
+                file="store/jobs/attempts.py",
                 old='        .where(attempts.c.id == sa.bindparam("wanted"), LIVE)\n        .values(',
                 new='        .where(attempts.c.id == sa.bindparam("wanted"))\n        .values(',
             ),
-            Patch(file="store/attempts.py", old=", attempts, rows, ended_at_ms=None)", new=", attempts, rows)"),
+            Patch(file="store/jobs/attempts.py", old=", attempts, rows, ended_at_ms=None)", new=", attempts, rows)"),
         ),
     ),
     Mutant(
@@ -65,7 +50,7 @@ MUTANTS = (
         name="ban not in the claim",
         patches=(
             Patch(
-                file="store/claiming.py",
+                file="store/jobs/claiming.py",
                 old="return [for_machine(machine_id), ~banned, ",
                 new="return [for_machine(machine_id), ",
             ),
@@ -149,7 +134,7 @@ MUTANTS = (
         name="whoever waits for the next month waits for ever",
         patches=(
             Patch(
-                file="store/budgets.py",
+                file="store/money/budgets.py",
                 old="_FOR_PROJECT = jobs.c.paused_by.in_((Payer.PROJECT, Payer.MONTH))",
                 new="_FOR_PROJECT = jobs.c.paused_by == Payer.PROJECT",
             ),
@@ -206,7 +191,7 @@ MUTANTS = (
         name="lost bytes are not asked for again",
         patches=(
             Patch(
-                file="store/uploads.py",
+                file="store/jobs/uploads.py",
                 old="                    key=sa.case((THERE, blobs.c.key), else_=blob.key),\n",
                 new="",
             ),
@@ -216,7 +201,7 @@ MUTANTS = (
         name="a claim for a companion gets any job",
         patches=(
             Patch(
-                file="store/claiming.py",
+                file="store/jobs/claiming.py",
                 old="return [] if joint_key is None else [jobs.c.joint_key == joint_key]",
                 new="return []",
             ),
@@ -240,7 +225,7 @@ MUTANTS = (
         name="each of several attempts pays the whole node",
         patches=(
             Patch(
-                file="store/ledger.py",
+                file="store/money/ledger.py",
                 old="    OTHER.c.id != attempts.c.id,\n",
                 new="    sa.false(),\n",
             ),
@@ -315,6 +300,7 @@ MUTANTS = (
             ),
         ),
     ),
+    *PICTURE_MUTANTS,
 )
 
 

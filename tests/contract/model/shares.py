@@ -5,7 +5,7 @@ from collections.abc import Collection
 from fractions import Fraction
 from itertools import pairwise
 
-from tests.contract.model.house import PROJECTS, House, Row, Snapshot
+from tests.contract.model.model_rig import PROJECTS, ModelRig, Row, Snapshot
 
 from giornata.domain.money import MS_PER_HOUR
 
@@ -26,27 +26,46 @@ def _costs(seen: Snapshot, job_ids: Collection[str]) -> dict[str, int]:
     for bill in seen.ledger:
         if bill.job_id in costs:
             mine = attempts[bill.attempt_id]
-            beside = [other for other in on_node[mine.node_id] if _met(mine, other)]
-            costs[bill.job_id] += _share(bill, [_life(other, bills[other.id]) for other in beside])
+            lives = [_life(other, bills[other.id]) for other in on_node[mine.node_id] if _met(mine, other)]
+            if mine.pictures:
+                costs[bill.job_id] += _part(mine, bill, bills[mine.id], lives)
+            else:
+                costs[bill.job_id] += _share(bill, bill.price_micro_usd_per_hour, lives)
     return costs
 
 
-def check_costs(seen: Snapshot, house: House, *, steady: bool) -> None:
+def _part(lease: Row, bill: Row, bills: list[Row], lives: list[list[tuple[int, float]]]) -> int:
+    """An order's part of a lease: alone what its row says, beside others of the lease's share, by cumulative sums."""
+    if not lives:
+        return int(bill.amount_micro_usd)
+    prices = [row.price_micro_usd_per_hour for row in sorted(bills, key=lambda row: row.seq)]
+    price, share = lease.price_micro_usd_per_hour, _share(bill, lease.price_micro_usd_per_hour, lives)
+    if not price:
+        return 0
+    before, after = (
+        int(Fraction(share * sum(prices[:count]), price) + Fraction(1, 2)) for count in (bill.seq, bill.seq + 1)
+    )
+    return after - before
+
+
+def check_costs(seen: Snapshot, rig: ModelRig, *, steady: bool) -> None:
     """Each job pays its shares; and all jobs what all nodes cost, unless somebody set the clock back."""
     paid: dict[str, int] = defaultdict(int)
-    with house.store.read() as tx:
+    with rig.store.read() as tx:
         for project in PROJECTS:
             ids = [row.id for row in seen.jobs if row.project_id == project]
             for row in tx.job_reads.attempts(ids, project_id=project):
                 paid[row.job_id] += row.amount_micro_usd
+        paid |= tx.spending.of_jobs([row.order_id for row in seen.picture_orders])
     costs = _costs(seen, paid.keys())
     assert paid == costs, {job_id: (paid[job_id], cost) for job_id, cost in costs.items() if paid[job_id] != cost}
     if not steady:
         return
     nodes: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    of = {row.id: row.node_id for row in seen.attempts}
+    of = {row.id: row for row in seen.attempts}
     for bill in seen.ledger:
-        nodes[of[bill.attempt_id], bill.price_micro_usd_per_hour].append((bill.from_ms, bill.to_ms))
+        attempt = of[bill.attempt_id]
+        nodes[attempt.node_id, attempt.price_micro_usd_per_hour].append((bill.from_ms, bill.to_ms))
     due = sum(Fraction(price * _covered_ms(spans), MS_PER_HOUR) for (_, price), spans in nodes.items())
     whole = sum(paid.values())
     assert abs(whole - due) <= Fraction(len(seen.ledger), 2), f"{whole} was paid, {float(due)} was due"
@@ -69,13 +88,13 @@ def _life(attempt: Row, bills: list[Row]) -> list[tuple[int, float]]:
     return [*spans[:-1], (spans[-1][0], float("inf"))] if runs else spans
 
 
-def _share(bill: Row, lives: list[list[tuple[int, float]]]) -> int:
+def _share(bill: Row, price: int, lives: list[list[tuple[int, float]]]) -> int:
     """Between two moments at which anything changes, as many pay as there are."""
     ends = {at for life in lives for span in life for at in span if bill.from_ms < at < bill.to_ms}
     paid = Fraction(0)
     for start, end in pairwise(sorted({bill.from_ms, bill.to_ms} | {int(at) for at in ends})):
         payers = 1 + sum(any(first <= start < last for first, last in life) for life in lives)
-        paid += Fraction(bill.price_micro_usd_per_hour * (end - start), payers)
+        paid += Fraction(price * (end - start), payers)
     return int(paid / MS_PER_HOUR + Fraction(1, 2))
 
 

@@ -26,20 +26,20 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
-from tests.contract.model.calls import Town
-from tests.contract.model.house import House, lived_in
-from tests.contract.model.play import draw, play, play_at_once, shrink
-from tests.contract.model.town_deeds import Step
+from tests.contract.model.actions import Step
+from tests.contract.model.calls import Actors
+from tests.contract.model.model_rig import ModelRig, opened_rig
+from tests.contract.model.schedules import draw, play, play_at_once, shrink
 from tests.fixtures.postgres import serving_postgres
 
-from giornata.store.database import open_store
-from giornata.store.migrate import migrate
+from giornata.store.database.database import open_store
+from giornata.store.database.migrate import migrate
 
 STEPS_PER_EPISODE = 240
 ROUNDS_PER_EPISODE = 12
 SAY_EVERY_S = 60.0
-Episode = Callable[[int], Town]  # by seed
-Player = Callable[[House, Sequence[Step]], Town]
+Episode = Callable[[int], Actors]  # by seed
+Player = Callable[[ModelRig, Sequence[Step]], Actors]
 
 
 @dataclass(slots=True)
@@ -51,18 +51,18 @@ class SoakCounts:
     repeats: int = 0
     deaths: int = 0
     violations: int = 0
-    deeds: Counter[str] = field(default_factory=Counter)
+    actions: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     by_way: Counter[str] = field(default_factory=Counter)
 
-    def add(self, way: str, town: Town) -> None:
-        self.operations += town.operations
+    def add(self, way: str, actors: Actors) -> None:
+        self.operations += actors.operations
         self.episodes += 1
-        self.repeats += town.repeats
-        self.deaths += town.deaths
-        self.deeds += town.deeds
-        self.refusals += town.refusals
-        self.by_way[way] += town.operations
+        self.repeats += actors.repeats
+        self.deaths += actors.deaths
+        self.actions += actors.actions
+        self.refusals += actors.refusals
+        self.by_way[way] += actors.operations
 
 
 def main() -> int:
@@ -72,7 +72,7 @@ def main() -> int:
     arguments.add_argument("--seed", type=int, default=0, help="of the first episode; they count up")
     arguments.add_argument("--on", choices=list(WAYS), action="append", help="default: sqlite and threads")
     arguments.add_argument("--processes", type=int, default=1, choices=(1, 2))
-    arguments.add_argument("--as-is", action="store_true", help="do not cut a schedule down that breaks the house")
+    arguments.add_argument("--as-is", action="store_true", help="do not cut a schedule down that breaks an invariant")
     asked = arguments.parse_args()
     names = asked.on or ["sqlite", "threads"]
     if asked.processes > 1 and len(names) > 1:
@@ -124,25 +124,25 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def _house(url: str) -> Iterator[House]:
+def _rig(url: str) -> Iterator[ModelRig]:
     migrate(url)
     store = open_store(url)
     try:
-        with lived_in(store) as house:
-            yield house
+        with opened_rig(store) as rig:
+            yield rig
     finally:
         store.close()
 
 
 @contextmanager
-def _sqlite() -> Iterator[House]:
+def _sqlite() -> Iterator[ModelRig]:
     memory = Path("/dev/shm")  # the logic is what is tested, not the disk
     with (
         tempfile.TemporaryDirectory(prefix="giornata-soak-", dir=memory if memory.is_dir() else None) as folder,
         _unsynced(),
-        _house(f"sqlite:///{folder}/giornata.db") as house,
+        _rig(f"sqlite:///{folder}/giornata.db") as rig,
     ):
-        yield house
+        yield rig
 
 
 @contextmanager
@@ -159,21 +159,21 @@ def _unsynced() -> Iterator[None]:
 
 
 @contextmanager
-def _postgres() -> Iterator[House]:
-    with serving_postgres() as url, _house(url) as house:
-        yield house
+def _postgres() -> Iterator[ModelRig]:
+    with serving_postgres() as url, _rig(url) as rig:
+        yield rig
 
 
 @contextmanager
-def _one_by_one(opened: Callable[[], AbstractContextManager[House]], player: Player) -> Iterator[Episode]:
-    with opened() as house:
-        yield lambda seed: player(house, draw(random.Random(seed), STEPS_PER_EPISODE + seed % 28))
+def _one_by_one(opened: Callable[[], AbstractContextManager[ModelRig]], player: Player) -> Iterator[Episode]:
+    with opened() as rig:
+        yield lambda seed: player(rig, draw(random.Random(seed), STEPS_PER_EPISODE + seed % 28))
 
 
 @contextmanager
 def _threads(_: Player) -> Iterator[Episode]:
-    with _postgres() as house:
-        yield lambda seed: play_at_once(house, random.Random(seed), rounds=ROUNDS_PER_EPISODE)
+    with _postgres() as rig:
+        yield lambda seed: play_at_once(rig, random.Random(seed), rounds=ROUNDS_PER_EPISODE)
 
 
 WAYS: dict[str, Callable[[Player], AbstractContextManager[Episode]]] = {
@@ -183,20 +183,20 @@ WAYS: dict[str, Callable[[Player], AbstractContextManager[Episode]]] = {
 }
 
 
-def _play_or_shrink(house: House, steps: Sequence[Step]) -> Town:
+def _play_or_shrink(rig: ModelRig, steps: Sequence[Step]) -> Actors:
     try:
-        return play(house, steps)
+        return play(rig, steps)
     except Exception as failure:
         kind = type(failure)
-        few = shrink(steps, lambda fewer: _fails_alike(house, fewer, kind))
+        few = shrink(steps, lambda fewer: _fails_alike(rig, fewer, kind))
         say(f"as few steps as break it, for an @example:\n{few}")
-        play(house, few)
+        play(rig, few)
         raise
 
 
-def _fails_alike(house: House, steps: Sequence[Step], kind: type[Exception]) -> bool:
+def _fails_alike(rig: ModelRig, steps: Sequence[Step], kind: type[Exception]) -> bool:
     try:
-        play(house, steps)
+        play(rig, steps)
     except Exception as other:  # noqa: BLE001 - another failure is another matter
         return type(other) is kind
     return False

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 SUMMED = ("operations", "episodes", "repeats", "deaths", "violations")
-COUNTED = ("deeds", "refusals", "by_way")
+COUNTED = ("actions", "refusals", "by_way")
 
 
 def soak_beside(names: Sequence[str], *, ops: int, seed: int, as_is: bool) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.contract.model.mutants import MUTANTS, ROOT, Mutant
-from tests.contract.model.play import shrink
-from tests.contract.model.story import Story
+from tests.contract.model.replay import ReplayedJob
+from tests.contract.model.schedules import shrink
 from tests.contract.model.sudden_death import Died, SuddenDeath
 from tests.contract.model.written import Written, tables_written
 
@@ -18,11 +18,11 @@ def event(type_: str, attempt: int | None = None, **data: Any) -> Any:
     return SimpleNamespace(type=type_, attempt_number=attempt, data=data, at_ms=1)
 
 
-def told(*events: Any) -> Story:
-    story = Story("job", {})
+def told(*events: Any) -> ReplayedJob:
+    replayed = ReplayedJob("job", {})
     for one in events:
-        story.tell(one, {})
-    return story
+        replayed.tell(one, {})
+    return replayed
 
 
 def test_a_story_is_folded_from_its_events():
@@ -34,9 +34,9 @@ def test_a_story_is_folded_from_its_events():
         event("attempt.ended", 1, reason="released"),
         event("job.requeued", 1, resume_step=20),
     ]
-    story = told(*life)
-    assert (story.state, story.committed_step, story.live) == ("queued", 20, None)
-    assert set(story.saved) == {20, 30}
+    replayed = told(*life)
+    assert (replayed.state, replayed.committed_step, replayed.live) == ("queued", 20, None)
+    assert set(replayed.saved) == {20, 30}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_schedule_is_cut_down_to_what_breaks():
         ("TRUNCATE jobs", None),
     ],
 )
-def test_it_is_seen_which_tables_a_statement_writes_to(statement: str, written: set[str] | None):
+def test_tables_written_by_a_statement_are_recognized(statement: str, written: set[str] | None):
     assert tables_written(statement) == written
 
 

@@ -16,8 +16,17 @@ from tests.contract.pretrain.test_storage import on_s3
 from tests.fixtures.pretrain_feeds import run_of, tiny_config
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.data.conditional import read_tagged, write_if
-from giornata.pretrain.data.fence import BEAT_S, DEAD_S, OWNER, FenceClock, check, claim, holding
+from giornata.pretrain.data.fence import (
+    BEAT_S,
+    DEAD_S,
+    OWNER,
+    FenceClock,
+    check,
+    claim,
+    holding,
+    read_tagged,
+    write_if,
+)
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.run_state.committed import committed
 from giornata.pretrain.training.loop import train
@@ -84,7 +93,7 @@ def test_the_later_command_is_refused_with_who_holds_it_and_since_when(place: St
     check(place, claim(place, "run", times.clock()).token)
 
 
-def test_one_of_another_machine_is_refused_when_it_was_renewed_meanwhile(tmp_path: Path) -> None:
+def test_claim_of_storage_renewed_by_owner_on_another_machine_is_refused(tmp_path: Path) -> None:
     storage, steady = Storage.at(tmp_path), Times()
     held = claim(storage, "run", steady.clock())
 
@@ -102,7 +111,7 @@ def test_one_of_another_machine_is_refused_when_it_was_renewed_meanwhile(tmp_pat
 
 
 @pytest.mark.parametrize("skew_s", [0, 7200, -3600])
-def test_one_of_another_machine_that_is_not_renewed_is_taken_over(tmp_path: Path, skew_s: int) -> None:
+def test_claim_of_storage_not_renewed_by_owner_on_another_machine_takes_it_over(tmp_path: Path, skew_s: int) -> None:
     storage, times = Storage.at(tmp_path), Times()
     former = claim(storage, "run", FenceClock(now_ms=lambda: BEGAN_MS + 1000 * skew_s))
     on_another_machine(storage)
@@ -116,7 +125,7 @@ def test_one_of_another_machine_that_is_not_renewed_is_taken_over(tmp_path: Path
     check(storage, later.token)
 
 
-def test_one_that_was_paused_for_long_loses_it_and_hears_of_that(tmp_path: Path) -> None:
+def test_owner_paused_too_long_loses_storage_and_is_told_at_renewal(tmp_path: Path) -> None:
     storage, times = Storage.at(tmp_path), Times()
     former = claim(storage, "run", times.clock())
     times.waited_s = DEAD_S + 1
@@ -128,7 +137,7 @@ def test_one_that_was_paused_for_long_loses_it_and_hears_of_that(tmp_path: Path)
         former.renew(ended=True)
 
 
-def test_one_that_was_killed_is_taken_over_at_once(tmp_path: Path) -> None:
+def test_storage_of_killed_owner_is_taken_over_at_once(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HELD_BY_ANOTHER, str(tmp_path)], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"held\n"

@@ -54,7 +54,7 @@ def test_losses_are_those_of_one_trainer(runs: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["whole", "passed_on"])
-def test_every_row_once(runs: Path, kind: str) -> None:
+def test_ledger_of_hsdp_run_has_every_row_once(runs: Path, kind: str) -> None:
     run = Storage.at(runs / kind)
     found = newest(run)
     assert found is not None

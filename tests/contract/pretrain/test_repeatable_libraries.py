@@ -17,7 +17,7 @@ NAME = "CUBLAS_WORKSPACE_CONFIG"
 NOWHERE = Model(architecture=Architecture.SD2, pretrained_model_name_or_path="/no/such/folder")
 
 
-def test_it_is_set_unless_somebody_has_set_it() -> None:
+def test_deterministic_environment_variables_are_set_unless_already_set() -> None:
     empty: dict[str, str] = {}
     let_libraries_repeat(empty)
     assert empty == {NAME: ":4096:8", "MKL_CBWR": "AUTO,STRICT"}

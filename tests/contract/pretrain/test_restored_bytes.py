@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot, load_tensors
 from giornata.pretrain.run_state.committed import newest
-from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
 
 WORLD, NODES, ROWS = 4, 2, 1 << 14
@@ -55,10 +55,9 @@ def tensors_of(kind: str, value: float) -> dict[str, torch.Tensor]:
 
 
 def _save_and_restore(rank: int, top: Path) -> None:
-    peers = Peers()
-    channel = peers.channel()
+    channel = Channel()
     for kind in COPIES:
-        checkpoints = Checkpointer(Storage.at(top / kind), top / "scratch", peers, limit=1)
+        checkpoints = Checkpointer(Storage.at(top / kind), top / "scratch", limit=1)
         checkpoints.begin(Snapshot(tensors=tensors_of(kind, 1.0), progress=TrainingProgress(step=1), ledger=None))
         checkpoints.wait()
         checkpoints.close()

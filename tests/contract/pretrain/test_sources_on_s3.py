@@ -18,7 +18,7 @@ from giornata.protocol.pretraining import Ingest
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_sources(kind: Kind, seaweed: Seaweed, tmp_path: Path) -> None:
+def test_source_on_s3_is_read_like_a_folder(kind: Kind, seaweed: Seaweed, tmp_path: Path) -> None:
     example = write_example(tmp_path, rows=8, kind=kind)
     storage = on_s3(seaweed)
     for path in tmp_path.rglob("*"):
@@ -34,7 +34,7 @@ def test_sources(kind: Kind, seaweed: Seaweed, tmp_path: Path) -> None:
     assert single.files == ((name.rpartition("/")[2], size_bytes),)
 
 
-def test_a_shard(seaweed: Seaweed) -> None:
+def test_shard_written_to_s3_is_read_back(seaweed: Seaweed) -> None:
     row = {columns.KEY: "ab", columns.IMAGE: b"x", columns.CAPTION: "a cat", columns.WIDTH: 3, columns.HEIGHT: 4}
     storage = on_s3(seaweed)
     shard = write_shard(storage, 3, shard_bytes(pa.Table.from_pylist([row], columns.SOURCE)), 1)

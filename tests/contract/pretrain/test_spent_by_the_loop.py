@@ -11,11 +11,10 @@ from tests.fixtures.pretrain_feeds import pinned_feeds, run_of, tiny_config
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.feeding.ledger import UseLedger
-from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.run_state.committed import newest, progress_of
 from giornata.pretrain.run_state.costs import FOLDER, TrainerStart, spent_usd
 from giornata.pretrain.run_state.metrics_log import metrics_of
 from giornata.pretrain.run_state.progress import TrainingOutcome
-from giornata.pretrain.run_state.run_storage import progress_of
 from giornata.pretrain.training.loop import train
 from giornata.protocol.pretraining import PretrainConfig
 

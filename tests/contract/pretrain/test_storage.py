@@ -26,7 +26,7 @@ def on_s3(server: Seaweed) -> Storage:
     return Storage.at(f"s3://{keys}@{where}?endpoint_override={host}&scheme=http&region={server.region}")
 
 
-def test_what_was_written_is_read(storage: Storage) -> None:
+def test_storage_file_written_twice_has_the_last_bytes(storage: Storage) -> None:
     assert not storage.exists("a/b.bin")
     assert storage.names() == []
     storage.write("a/b.bin", b"one")
@@ -55,7 +55,7 @@ def test_below_a_name_is_a_storage_too(storage: Storage) -> None:
         storage.read("../x")
 
 
-def test_what_is_not_there_says_so(storage: Storage) -> None:
+def test_storage_read_of_missing_file_raises_file_not_found(storage: Storage) -> None:
     with pytest.raises(FileNotFoundError):
         storage.read("none")
     with pytest.raises(FileNotFoundError):
@@ -64,7 +64,7 @@ def test_what_is_not_there_says_so(storage: Storage) -> None:
     storage.remove_all("none")
 
 
-def test_reads_a_part(storage: Storage) -> None:
+def test_storage_open_reads_a_part_of_a_file(storage: Storage) -> None:
     storage.write("numbers", b"0123456789")
     with storage.open("numbers") as stream:
         stream.seek(4)
@@ -97,7 +97,7 @@ def test_a_writer_that_fails_leaves_nothing(storage: Storage) -> None:
     assert storage.names() == []
 
 
-def test_in_a_folder_it_leaves_the_older_file(tmp_path: Path) -> None:
+def test_storage_write_that_fails_in_a_folder_keeps_the_older_file(tmp_path: Path) -> None:
     storage = Storage.at(tmp_path)
     storage.write("x", b"before")
     with pytest.raises(RuntimeError, match="broken"), storage._whole("x") as stream:
@@ -107,7 +107,7 @@ def test_in_a_folder_it_leaves_the_older_file(tmp_path: Path) -> None:
     assert storage.names() == ["x"]
 
 
-def test_another_process_opens_it_again(storage: Storage) -> None:
+def test_storage_pickled_opens_again_in_another_process(storage: Storage) -> None:
     storage.write("x", b"1")
     assert pickle.loads(pickle.dumps(storage / "")).read("x") == b"1"  # noqa: S301
 
@@ -120,6 +120,6 @@ def test_keys_are_not_shown(seaweed: Seaweed) -> None:
 
 
 @pytest.mark.parametrize("address", ["ftp://host/x", "gs://bucket/x", "s3://"])
-def test_other_addresses_are_refused(address: str) -> None:
+def test_storage_address_of_unknown_scheme_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput):
         Storage.at(address)

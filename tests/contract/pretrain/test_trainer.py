@@ -12,9 +12,9 @@ from tests.fixtures.pretrain_feeds import DIGESTS, batch, run_of, tiny_config
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot
 from giornata.pretrain.run_state.committed import newest
-from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress, begun_phases, origin_of
-from giornata.pretrain.training.averages import EMA, Averages
+from giornata.pretrain.training.optimizer import EMA, Averages
 from giornata.pretrain.training.trainer import LEAST_STEPS, WEIGHT, TooManyBadSteps, Trainer
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -29,9 +29,9 @@ def trainer_of(
     config: PretrainConfig, folder: Path, stack: ExitStack, **given: Any
 ) -> tuple[Trainer, TrainingProgress]:
     """Ready for the first phase, from the newest checkpoint if there is one."""
-    peers = Peers()
+    channel = Channel()
     run = run_of(config, folder, start=newest(Storage.at(folder)), **given)
-    found = Trainer(run, peers, peers.channel(), stack)
+    found = Trainer(run, channel, stack)
     progress = found.restore()
     found.prepare(progress)
     return found, progress
@@ -45,7 +45,7 @@ def step(trainer: Trainer, progress: TrainingProgress) -> tuple[bool, dict[str, 
 
 def save(config: PretrainConfig, folder: Path, trainer: Trainer, progress: TrainingProgress) -> None:
     progress.origin = origin_of(config, begun_phases(progress), DIGESTS)
-    checkpoints = Checkpointer(Storage.at(folder), folder / "scratch", Peers(), limit=2)
+    checkpoints = Checkpointer(Storage.at(folder), folder / "scratch", limit=2)
     checkpoints.begin(Snapshot(tensors=trainer.tensors(), progress=progress, ledger=None))
     checkpoints.wait()
     checkpoints.close()
@@ -69,7 +69,7 @@ def differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> s
         ("muon", {"momentum_buffer", "exp_avg", "exp_avg_sq"}),
     ],
 )
-def test_everything_is_restored_and_the_next_step_is_the_same(
+def test_checkpoint_restores_whole_trainer_and_next_step_is_identical(
     tmp_path: Path, stack: ExitStack, optimizer: str, kinds: set[str]
 ) -> None:
     config = tiny_config(tmp_path, optimizer=optimizer)

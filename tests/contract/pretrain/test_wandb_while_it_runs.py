@@ -42,7 +42,7 @@ def test_a_run_that_crashes_is_one_run_whose_every_step_is_there_once_at_its_tim
     assert told == []
 
 
-def test_without_a_server_the_failure_is_told(tmp_path: Path) -> None:
+def test_wandb_server_that_refuses_is_told_without_the_key(tmp_path: Path) -> None:
     config = replace(tiny_config(tmp_path), tracking=Tracking(wandb_project="pictures"))
     run, told = Storage.at(tmp_path / "run"), list[str]()
     log_rows(run, [1, 2])

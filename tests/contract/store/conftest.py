@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock, PlainPasswords
 from tests.fixtures.databases import new_sqlite, opened
 from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     empty_postgres,
@@ -11,12 +12,11 @@ from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     postgres_server,
     postgres_template,
 )
-from tests.fixtures.work import Workshop
-from tests.fixtures.world import CountedNames, FinePictures, ManualClock
+from tests.fixtures.store_rig import StoreRig
 
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.context import Context
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -43,10 +43,17 @@ def clock() -> ManualClock:
 def ctx(store: Database, clock: ManualClock, tmp_path: Path) -> Context:
     """The use cases' world on a fresh database; `install` has not run."""
     blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock)
-    return Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+    return Context(
+        store=store,
+        blobs=blobs,
+        clock=clock,
+        names=CountedNames(),
+        pictures=FinePictures(),
+        passwords=PlainPasswords(),
+    )
 
 
 @pytest.fixture
-def shop(ctx: Context, store: Database, clock: ManualClock) -> Workshop:
+def rig(ctx: Context, store: Database, clock: ManualClock) -> StoreRig:
     """The same world, installed, with shorthands for tests of the node's side."""
-    return Workshop(ctx, store, clock)
+    return StoreRig(ctx, store, clock)

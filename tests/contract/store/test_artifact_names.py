@@ -12,7 +12,7 @@ from giornata.control.jobs.job_outputs import read_artifacts
 from giornata.control.ports.blobs import BlobRequest
 from giornata.protocol.work import CommitArtifact
 from giornata.store import schema
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 
 OCTETS = "application/octet-stream"
 GOOD = {"name": "a.png", "sha256": "0" * 64, "size_bytes": 1}
@@ -42,7 +42,7 @@ def test_dots_are_fine_otherwise(name: str) -> None:
         "a/b;\x00=c",
     ],
 )
-def test_what_is_no_media_type(media_type: str) -> None:
+def test_artifact_with_invalid_media_type_is_refused(media_type: str) -> None:
     with pytest.raises(ValidationError, match="media_type"):
         CommitArtifact.model_validate(GOOD | {"media_type": media_type})
 
@@ -51,7 +51,7 @@ def test_what_is_no_media_type(media_type: str) -> None:
     "media_type",
     ["image/png", "application/vnd.x+json", "text/plain; charset=utf-8", 'text/plain;charset="utf-8"', OCTETS],
 )
-def test_what_is_one(media_type: str) -> None:
+def test_artifact_with_valid_media_type_is_accepted(media_type: str) -> None:
     assert CommitArtifact.model_validate(GOOD | {"media_type": media_type}).media_type == media_type
 
 

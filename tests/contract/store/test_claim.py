@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.fixtures.work import PRICE, Workshop
+from tests.fixtures.store_rig import PRICE, StoreRig
 
 from giornata.control.access.authenticate import verify
 from giornata.control.attempts.heartbeat import heartbeat
@@ -20,8 +20,8 @@ from giornata.protocol.work import FailAttempt, Heartbeat
 from giornata.store import schema
 
 
-def test_a_claim_takes_the_job_and_says_all_that_the_node_needs(shop: Workshop) -> None:
-    with shop.store.begin() as tx:
+def test_a_claim_takes_the_job_and_says_all_that_the_node_needs(rig: StoreRig) -> None:
+    with rig.store.begin() as tx:
         tx.connection.execute(
             sa.insert(schema.datasets).values(
                 id="ds_a",
@@ -34,14 +34,14 @@ def test_a_claim_takes_the_job_and_says_all_that_the_node_needs(shop: Workshop) 
             )
         )
     for position, name in enumerate(["b.png", "a.png"]):
-        blob = shop.add_blob(name.encode())
-        with shop.store.begin() as tx:
+        blob = rig.add_blob(name.encode())
+        with rig.store.begin() as tx:
             item = {"name": name, "caption": None, "sha256": blob.sha256, "position": position}
             tx.connection.execute(
                 sa.insert(schema.dataset_items).values(dataset_id="ds_a", project_id=ROOT_PROJECT, **item)
             )
-    job_id = shop.add_job(spec={"dataset": "ds_a", "class_dataset": "ds_a", "rank": 4}, committed_step=0)
-    lease = shop.lease(1)
+    job_id = rig.add_job(spec={"dataset": "ds_a", "class_dataset": "ds_a", "rank": 4}, committed_step=0)
+    lease = rig.lease(1)
     assert (lease.job_id, lease.attempt, lease.kind) == (job_id, 1, "train")
     assert lease.spec["rank"] == 4
     assert [(given.role, given.name) for given in lease.inputs] == [
@@ -51,18 +51,18 @@ def test_a_claim_takes_the_job_and_says_all_that_the_node_needs(shop: Workshop) 
         ("class", "a.png"),
     ]
     assert lease.inputs[0].download.request.method == "GET"
-    verify(shop.ctx, lease.attempt_id, lease.token)
-    assert lease.renew_every_s == shop.ctx.policy.lease_s / 3
-    assert shop.job(job_id)["state"] == "running"
-    assert shop.events(job_id) == ["attempt.started"]
-    (bill,) = shop.rows(schema.ledger)
+    verify(rig.ctx, lease.attempt_id, lease.token)
+    assert lease.renew_every_s == rig.ctx.policy.lease_s / 3
+    assert rig.job(job_id)["state"] == "running"
+    assert rig.events(job_id) == ["attempt.started"]
+    (bill,) = rig.rows(schema.ledger)
     assert (bill["price_micro_usd_per_hour"], bill["amount_micro_usd"]) == (PRICE, 0)
 
 
-def test_a_token_is_good_for_its_attempt_only(shop: Workshop) -> None:
-    shop.add_job()
-    shop.add_job()
-    one, two = shop.lease(1), shop.lease(2)
+def test_a_token_is_good_for_its_attempt_only(rig: StoreRig) -> None:
+    rig.add_job()
+    rig.add_job()
+    one, two = rig.lease(1), rig.lease(2)
     for attempt_id, token in [
         (one.attempt_id, two.token),
         (one.attempt_id, f"{one.attempt_id}.{two.token.split('.')[1]}"),
@@ -72,11 +72,11 @@ def test_a_token_is_good_for_its_attempt_only(shop: Workshop) -> None:
         (one.attempt_id, "é"),
     ]:
         with pytest.raises(Unauthenticated):
-            verify(shop.ctx, attempt_id, token)
+            verify(rig.ctx, attempt_id, token)
 
 
-def test_d1_of_concurrent_claims_each_job_is_had_exactly_once(shop: Workshop) -> None:
-    ids = {shop.add_job() for _ in range(40)}
+def test_d1_of_concurrent_claims_each_job_is_had_exactly_once(rig: StoreRig) -> None:
+    ids = {rig.add_job() for _ in range(40)}
     got: list[str] = []
     errors: list[Exception] = []
     start = threading.Barrier(8)
@@ -85,10 +85,10 @@ def test_d1_of_concurrent_claims_each_job_is_had_exactly_once(shop: Workshop) ->
         start.wait()
         try:
             while True:
-                reply = shop.claim(number)
+                reply = rig.claim(number)
                 if reply.lease is not None:
                     got.append(reply.lease.job_id)
-                elif not shop.rows(schema.jobs, state="queued"):
+                elif not rig.rows(schema.jobs, state="queued"):
                     return
         except Exception as error:  # noqa: BLE001 - told by the test
             errors.append(error)
@@ -101,29 +101,28 @@ def test_d1_of_concurrent_claims_each_job_is_had_exactly_once(shop: Workshop) ->
     assert errors == []
     assert len(got) == 40
     assert set(got) == ids
-    assert len(shop.rows(schema.attempts)) == 40
+    assert len(rig.rows(schema.attempts)) == 40
 
 
-def test_d7_a_repeated_claim_gets_the_same_lease_and_token(shop: Workshop) -> None:
-    shop.add_job()
-    shop.add_job()
-    first = shop.lease(1, request_id="request-a")
-    shop.clock.advance_s(20)
-    again = shop.lease(1, request_id="request-a")
+def test_d7_a_repeated_claim_gets_the_same_lease_and_token(rig: StoreRig) -> None:
+    rig.add_job()
+    rig.add_job()
+    first = rig.lease(1, request_id="request-a")
+    rig.clock.advance_s(20)
+    again = rig.lease(1, request_id="request-a")
     assert (again.attempt_id, again.token, again.job_id) == (first.attempt_id, first.token, first.job_id)
-    assert len(shop.rows(schema.attempts)) == 1
+    assert len(rig.rows(schema.attempts)) == 1
     # The node counts its lease from the second request; so does the server.
-    expires_ms = shop.clock.now_ms() + shop.ctx.policy.lease_s * 1000
-    assert shop.attempt(first.attempt_id)["lease_expires_at_ms"] == expires_ms
+    expires_ms = rig.clock.now_ms() + rig.ctx.policy.lease_s * 1000
+    assert rig.attempt(first.attempt_id)["lease_expires_at_ms"] == expires_ms
 
 
-def test_d7_concurrent_repeats_of_one_claim_get_one_lease(shop: Workshop) -> None:
+def test_d7_concurrent_repeats_of_one_claim_get_one_lease(rig: StoreRig) -> None:
     for _ in range(5):
-        shop.add_job()
+        rig.add_job()
     got: list[str] = []
     threads = [
-        threading.Thread(target=lambda: got.append(shop.lease(1, request_id="request-a").attempt_id))
-        for _ in range(5)
+        threading.Thread(target=lambda: got.append(rig.lease(1, request_id="request-a").attempt_id)) for _ in range(5)
     ]
     for thread in threads:
         thread.start()
@@ -133,168 +132,168 @@ def test_d7_concurrent_repeats_of_one_claim_get_one_lease(shop: Workshop) -> Non
     assert len(set(got)) == 1
 
 
-def test_d7_a_claim_repeated_after_its_attempt_ended_gets_nothing(shop: Workshop) -> None:
-    shop.add_job()
-    lease = shop.lease(1, request_id="request-a")
-    fail(shop.ctx, lease.attempt_id, FailAttempt(reason=Reason.NODE_DISK, message="full"))
-    reply = shop.claim(1, request_id="request-a")
+def test_d7_a_claim_repeated_after_its_attempt_ended_gets_nothing(rig: StoreRig) -> None:
+    rig.add_job()
+    lease = rig.lease(1, request_id="request-a")
+    fail(rig.ctx, lease.attempt_id, FailAttempt(reason=Reason.NODE_DISK, message="full"))
+    reply = rig.claim(1, request_id="request-a")
     assert (reply.lease, reply.reason) == (None, "claim-repeated-after-end")
 
 
-def test_d9_a_banned_job_at_the_head_does_not_hide_the_next(shop: Workshop) -> None:
-    banned, free = shop.add_job(), shop.add_job()
-    lease = shop.lease(1)
+def test_d9_a_banned_job_at_the_head_does_not_hide_the_next(rig: StoreRig) -> None:
+    banned, free = rig.add_job(), rig.add_job()
+    lease = rig.lease(1)
     assert lease.job_id == banned
-    fail(shop.ctx, lease.attempt_id, FailAttempt(reason=Reason.NODE_VRAM, message="12 GB"))
-    assert shop.lease(1).job_id == free
+    fail(rig.ctx, lease.attempt_id, FailAttempt(reason=Reason.NODE_VRAM, message="12 GB"))
+    assert rig.lease(1).job_id == free
 
 
-def test_d10_any_number_of_bans_hides_no_job(shop: Workshop) -> None:
-    ids = [shop.add_job() for _ in range(30)]
-    last = shop.add_job()
-    with shop.store.begin() as tx:
+def test_d10_any_number_of_bans_hides_no_job(rig: StoreRig) -> None:
+    ids = [rig.add_job() for _ in range(30)]
+    last = rig.add_job()
+    with rig.store.begin() as tx:
         for job_id in ids:
             tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
-    assert shop.lease(1).job_id == last
+    assert rig.lease(1).job_id == last
 
 
-def test_d11_the_reply_says_that_only_this_machine_is_in_the_way(shop: Workshop) -> None:
-    job_id = shop.add_job()
-    lease = shop.lease(1)
-    fail(shop.ctx, lease.attempt_id, FailAttempt(reason=Reason.NODE_VRAM, message="12 GB"))
-    assert shop.claim(1).reason == "banned"
-    assert shop.claim(shop.node(9, machine="machine-1")).reason == "banned"
-    assert shop.lease(2).job_id == job_id
-    assert shop.claim(1).reason == "empty-queue"
+def test_d11_the_reply_says_that_only_this_machine_is_in_the_way(rig: StoreRig) -> None:
+    job_id = rig.add_job()
+    lease = rig.lease(1)
+    fail(rig.ctx, lease.attempt_id, FailAttempt(reason=Reason.NODE_VRAM, message="12 GB"))
+    assert rig.claim(1).reason == "banned"
+    assert rig.claim(rig.node(9, machine="machine-1")).reason == "banned"
+    assert rig.lease(2).job_id == job_id
+    assert rig.claim(1).reason == "empty-queue"
 
 
-def test_an_empty_queue_and_one_of_other_kinds_are_told_apart(shop: Workshop) -> None:
-    assert shop.claim(1).reason == "empty-queue"
-    shop.add_job(kind="x-count")
-    assert shop.claim(1).reason == "no-such-kind"
-    assert shop.lease(1, kinds=("train", "x-count")).kind == "x-count"
+def test_an_empty_queue_and_one_of_other_kinds_are_told_apart(rig: StoreRig) -> None:
+    assert rig.claim(1).reason == "empty-queue"
+    rig.add_job(kind="x-count")
+    assert rig.claim(1).reason == "no-such-kind"
+    assert rig.lease(1, kinds=("train", "x-count")).kind == "x-count"
 
 
-def test_d13_looking_and_taking_agree(shop: Workshop) -> None:
+def test_d13_looking_and_taking_agree(rig: StoreRig) -> None:
     """A node that is known is answered without a write when there is nothing, and served when there is."""
-    shop.claim(1)
-    before = shop.whole_database()
-    shop.clock.advance_s(1)
-    assert shop.claim(1).reason == "empty-queue"
-    assert shop.whole_database() == before
-    job_id = shop.add_job()
-    with shop.store.begin() as tx:
+    rig.claim(1)
+    before = rig.whole_database()
+    rig.clock.advance_s(1)
+    assert rig.claim(1).reason == "empty-queue"
+    assert rig.whole_database() == before
+    job_id = rig.add_job()
+    with rig.store.begin() as tx:
         tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
-    assert shop.claim(1).reason == "banned"
-    assert shop.lease(2).job_id == job_id
+    assert rig.claim(1).reason == "banned"
+    assert rig.lease(2).job_id == job_id
 
 
-def test_a_node_that_waits_is_seen_again_now_and_then(shop: Workshop) -> None:
-    shop.claim(1)
-    shop.clock.advance_s(11)
-    shop.claim(1)
-    (node,) = shop.rows(schema.nodes)
-    assert node["last_seen_at_ms"] == shop.clock.now_ms()
+def test_a_node_that_waits_is_seen_again_now_and_then(rig: StoreRig) -> None:
+    rig.claim(1)
+    rig.clock.advance_s(11)
+    rig.claim(1)
+    (node,) = rig.rows(schema.nodes)
+    assert node["last_seen_at_ms"] == rig.clock.now_ms()
 
 
-def test_d19_when_the_reply_cannot_be_built_nobody_has_the_job(shop: Workshop) -> None:
+def test_d19_when_the_reply_cannot_be_built_nobody_has_the_job(rig: StoreRig) -> None:
     class NoBlobs:
         def __getattr__(self, name: str) -> Any:
             raise ConnectionError("storage is away")
 
-    job_id = shop.add_job()
-    lease = shop.lease(1)
-    shop.checkpoint(lease, 10)
-    shop.clock.advance_s(100)
-    lapse_leases(shop.ctx)
-    before = shop.whole_database()
+    job_id = rig.add_job()
+    lease = rig.lease(1)
+    rig.checkpoint(lease, 10)
+    rig.clock.advance_s(100)
+    lapse_leases(rig.ctx)
+    before = rig.whole_database()
     broken = Context(
-        store=shop.ctx.store,
+        store=rig.ctx.store,
         blobs=NoBlobs(),  # type: ignore[arg-type]
-        clock=shop.clock,
-        names=shop.ctx.names,
-        pictures=shop.ctx.pictures,
+        clock=rig.clock,
+        names=rig.ctx.names,
+        pictures=rig.ctx.pictures,
     )
-    good, shop.ctx = shop.ctx, broken
+    good, rig.ctx = rig.ctx, broken
     with pytest.raises(ConnectionError):
-        shop.claim(2)
-    shop.ctx = good
-    assert shop.whole_database() == before
-    assert shop.lease(2).job_id == job_id
+        rig.claim(2)
+    rig.ctx = good
+    assert rig.whole_database() == before
+    assert rig.lease(2).job_id == job_id
 
 
-def test_d21_the_machine_that_just_failed_the_job_does_not_get_it_again(shop: Workshop) -> None:
-    shop.add_job()
+def test_d21_the_machine_that_just_failed_the_job_does_not_get_it_again(rig: StoreRig) -> None:
+    rig.add_job()
     for _ in range(3):
-        reply = shop.claim(1)
+        reply = rig.claim(1)
         if reply.lease is not None:
-            fail(shop.ctx, reply.lease.attempt_id, FailAttempt(reason=Reason.CRASHED, message="segfault"))
-    assert len(shop.rows(schema.attempts)) == 1
+            fail(rig.ctx, reply.lease.attempt_id, FailAttempt(reason=Reason.CRASHED, message="segfault"))
+    assert len(rig.rows(schema.attempts)) == 1
 
 
-def test_d29_d106_taking_a_lapsed_job_ends_the_silent_attempt_and_says_so(shop: Workshop) -> None:
-    job_id = shop.add_job()
-    first = shop.lease(1)
-    shop.clock.advance_s(30)
-    heartbeat(shop.ctx, first.attempt_id, Heartbeat(step=5))
-    shop.clock.advance_s(100)
-    assert lapse_leases(shop.ctx) == 1
-    assert shop.job(job_id)["state"] == "queued"
-    second = shop.lease(2)
+def test_d29_d106_taking_a_lapsed_job_ends_the_silent_attempt_and_says_so(rig: StoreRig) -> None:
+    job_id = rig.add_job()
+    first = rig.lease(1)
+    rig.clock.advance_s(30)
+    heartbeat(rig.ctx, first.attempt_id, Heartbeat(step=5))
+    rig.clock.advance_s(100)
+    assert lapse_leases(rig.ctx) == 1
+    assert rig.job(job_id)["state"] == "queued"
+    second = rig.lease(2)
     assert second.attempt == 2
-    ended = shop.attempt(first.attempt_id)
-    assert (ended["reason"], ended["ended_at_ms"]) == ("lease_expired", shop.clock.now_ms())
-    assert shop.events(job_id) == [
+    ended = rig.attempt(first.attempt_id)
+    assert (ended["reason"], ended["ended_at_ms"]) == ("lease_expired", rig.clock.now_ms())
+    assert rig.events(job_id) == [
         "attempt.started",
         "attempt.first_step",
         "attempt.lapsed",
         "attempt.ended",
         "attempt.started",
     ]
-    bill = shop.rows(schema.ledger, attempt_id=first.attempt_id)
+    bill = rig.rows(schema.ledger, attempt_id=first.attempt_id)
     assert [row["amount_micro_usd"] for row in bill] == [30 * 100]  # up to its last sign of life
 
 
-def test_the_same_node_started_anew_supersedes_its_own_attempt(shop: Workshop) -> None:
-    shop.add_job()
-    first = shop.lease(1)
-    shop.clock.advance_s(100)
-    lapse_leases(shop.ctx)
-    shop.lease(shop.node(7, machine="machine-1", name="node-1"))
-    assert shop.attempt(first.attempt_id)["reason"] == "superseded"
+def test_the_same_node_started_anew_supersedes_its_own_attempt(rig: StoreRig) -> None:
+    rig.add_job()
+    first = rig.lease(1)
+    rig.clock.advance_s(100)
+    lapse_leases(rig.ctx)
+    rig.lease(rig.node(7, machine="machine-1", name="node-1"))
+    assert rig.attempt(first.attempt_id)["reason"] == "superseded"
 
 
-def test_a_draining_node_gets_no_more_work(shop: Workshop) -> None:
-    job_id = shop.add_job()
-    shop.claim(1, kinds=("x-none",))
-    with shop.store.begin() as tx:
+def test_a_draining_node_gets_no_more_work(rig: StoreRig) -> None:
+    job_id = rig.add_job()
+    rig.claim(1, kinds=("x-none",))
+    with rig.store.begin() as tx:
         tx.connection.execute(sa.update(schema.nodes).values(draining=True))
     for seconds in (0, 20):  # told from what was read, and from what was written
-        shop.clock.advance_s(seconds)
-        reply = shop.claim(1)
+        rig.clock.advance_s(seconds)
+        reply = rig.claim(1)
         assert (reply.lease, reply.reason, reply.drain) == (None, "draining", True)
-    assert shop.job(job_id)["state"] == "queued"
+    assert rig.job(job_id)["state"] == "queued"
 
 
-def test_d35_a_node_of_a_project_works_for_that_project_only(shop: Workshop) -> None:
-    shop.add_project("a")
-    foreign = shop.add_job(priority=9)
-    own = shop.add_job(project_id="a")
-    caller = Caller(project_id="a", scope=Scope.NODE, key_id="k")
-    assert shop.lease(1, caller=caller).job_id == own
-    assert shop.claim(1, caller=caller).reason == "empty-queue"
-    assert shop.lease(2).job_id == foreign
+def test_d35_a_node_of_a_project_works_for_that_project_only(rig: StoreRig) -> None:
+    rig.add_project("a")
+    foreign = rig.add_job(priority=9)
+    own = rig.add_job(project_id="a")
+    caller = Caller(project_id="a", scopes=Scope.NODE.reach, key_id="k")
+    assert rig.lease(1, caller=caller).job_id == own
+    assert rig.claim(1, caller=caller).reason == "empty-queue"
+    assert rig.lease(2).job_id == foreign
 
 
-def test_a_node_id_of_another_project_cannot_be_taken_over(shop: Workshop) -> None:
-    shop.add_project("a")
-    shop.claim(1)
+def test_a_node_id_of_another_project_cannot_be_taken_over(rig: StoreRig) -> None:
+    rig.add_project("a")
+    rig.claim(1)
     with pytest.raises(Conflict, match="another project"):
-        shop.claim(1, caller=Caller(project_id="a", scope=Scope.NODE, key_id="k"))
+        rig.claim(1, caller=Caller(project_id="a", scopes=Scope.NODE.reach, key_id="k"))
 
 
 @pytest.mark.parametrize("scope", [Scope.ADMIN, Scope.MEMBER])
-def test_only_node_keys_claim(shop: Workshop, scope: Scope) -> None:
-    shop.add_job()
+def test_claim_without_node_key_is_forbidden(rig: StoreRig, scope: Scope) -> None:
+    rig.add_job()
     with pytest.raises(Forbidden):
-        shop.claim(1, caller=Caller(project_id=ROOT_PROJECT, scope=scope, key_id="k"))
+        rig.claim(1, caller=Caller(project_id=ROOT_PROJECT, scopes=scope.reach, key_id="k"))

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
 from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     empty_postgres,
     new_postgres,
     postgres_server,
     postgres_template,
 )
-from tests.fixtures.work import NODE_CALLER, Workshop
-from tests.fixtures.world import CountedNames, FinePictures, ManualClock
+from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.attempts.claim import Asked, claim_each
@@ -40,17 +40,17 @@ from giornata.protocol.work import (
     ReleaseAttempt,
 )
 from giornata.store import schema
-from giornata.store.database import open_store
-from giornata.store.migrate import migrate
+from giornata.store.database.database import open_store
+from giornata.store.database.migrate import migrate
 
 Rows = dict[str, list[Mapping[str, Any]]]
 
 
 @pytest.fixture
-def twins(request: pytest.FixtureRequest, tmp_path: Path, database_kind: str) -> list[Workshop]:
+def twins(request: pytest.FixtureRequest, tmp_path: Path, database_kind: str) -> list[StoreRig]:
     """Two worlds that are equal, and stay so while the same is done in both."""
 
-    def twin(number: int) -> Workshop:
+    def twin(number: int) -> StoreRig:
         if database_kind == "postgresql":
             make: Callable[[], str] = request.getfixturevalue("new_postgres")
             url = make()
@@ -63,7 +63,7 @@ def twins(request: pytest.FixtureRequest, tmp_path: Path, database_kind: str) ->
             tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock
         )
         ctx = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
-        return Workshop(ctx, store, clock)
+        return StoreRig(ctx, store, clock)
 
     return [twin(1), twin(2)]
 
@@ -74,16 +74,16 @@ def database_kind(request: pytest.FixtureRequest) -> str:
     return kind
 
 
-def asked(shop: Workshop, number: int, *, request_id: str = "request-1", **claim: Any) -> Asked:
+def asked(rig: StoreRig, number: int, *, request_id: str = "request-1", **claim: Any) -> Asked:
     """A claim of node `number`, for everything of kind train unless said otherwise."""
-    caller, node = claim.pop("caller", NODE_CALLER), shop.node(number, machine=claim.pop("machine", None))
+    caller, node = claim.pop("caller", NODE_CALLER), rig.node(number, machine=claim.pop("machine", None))
     wanted = {"kinds": ("train",), **claim}
     return Asked(caller=caller, claim=Claim(request_id=request_id, node=node, **wanted))
 
 
-def told(shop: Workshop) -> Rows:
+def told(rig: StoreRig) -> Rows:
     """The whole database; the events job by job, for those of different jobs may come in another order."""
-    rows = shop.whole_database()
+    rows = rig.whole_database()
     rows["events"] = [
         {**event, "id": None} for event in sorted(rows["events"], key=lambda row: (row["job_id"], row["id"]))
     ]
@@ -99,44 +99,44 @@ def plain(reply: object) -> object:
     return reply
 
 
-def a_queue_with_everything(shop: Workshop) -> list[Asked]:
+def a_queue_with_everything(rig: StoreRig) -> list[Asked]:
     """Jobs of several kinds, one banned for a machine, one whose node fell silent, a node that is draining."""
-    silent = shop.add_job(interrupted=True)
-    assert shop.lease(9).job_id == silent
-    shop.clock.advance_s(100)
-    assert lapse_leases(shop.ctx) == 1
-    banned = shop.add_job(priority=5)
+    silent = rig.add_job(interrupted=True)
+    assert rig.lease(9).job_id == silent
+    rig.clock.advance_s(100)
+    assert lapse_leases(rig.ctx) == 1
+    banned = rig.add_job(priority=5)
     for column in ({}, {"model_key": "model-b"}, {"kind": "x-other"}, {}, {"joint_key": "k"}, {"joint_key": "k"}):
-        shop.add_job(**column)
-    shop.claim(8, kinds=("x-none",))
-    with shop.store.begin() as tx:
+        rig.add_job(**column)
+    rig.claim(8, kinds=("x-none",))
+    with rig.store.begin() as tx:
         tx.bans.ban(banned, "machine-1", Reason.CRASHED, at_ms=1)
         tx.connection.execute(schema.nodes.update().where(schema.nodes.c.id == "node_00000008").values(draining=True))
-    shop.add_project("proj_b")
-    foreign = Caller(project_id="proj_b", scope=Scope.NODE, key_id="key_b")
+    rig.add_project("proj_b")
+    foreign = Caller(project_id="proj_b", scopes=Scope.NODE.reach, key_id="key_b")
     return [
-        asked(shop, 1),
-        asked(shop, 2),
-        asked(shop, 3, held_models=("model-b",)),
-        asked(shop, 9, request_id="request-9", caller=foreign),
-        asked(shop, 8, request_id="request-8"),
-        asked(shop, 4, kinds=("x-none",)),
-        asked(shop, 11, joint_key="k"),
-        asked(shop, 12, joint_key="none has it"),
-        asked(shop, 13, joint_key="k", held_models=("model-b",)),
-        asked(shop, 14, joint_key="k"),
-        asked(shop, 5, caller=foreign),
-        asked(shop, 6),
-        asked(shop, 7),
-        asked(shop, 10),
+        asked(rig, 1),
+        asked(rig, 2),
+        asked(rig, 3, held_models=("model-b",)),
+        asked(rig, 9, request_id="request-9", caller=foreign),
+        asked(rig, 8, request_id="request-8"),
+        asked(rig, 4, kinds=("x-none",)),
+        asked(rig, 11, joint_key="k"),
+        asked(rig, 12, joint_key="none has it"),
+        asked(rig, 13, joint_key="k", held_models=("model-b",)),
+        asked(rig, 14, joint_key="k"),
+        asked(rig, 5, caller=foreign),
+        asked(rig, 6),
+        asked(rig, 7),
+        asked(rig, 10),
     ]
 
 
-def one_by_one(shop: Workshop, claims: Sequence[Asked]) -> list[object]:
-    return [reply for claim in claims for reply in claim_each(shop.ctx, [claim])]
+def one_by_one(rig: StoreRig, claims: Sequence[Asked]) -> list[object]:
+    return [reply for claim in claims for reply in claim_each(rig.ctx, [claim])]
 
 
-def test_claims_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
+def test_claims_together_come_out_as_one_by_one(twins: list[StoreRig]) -> None:
     together, alone = twins
     claims = a_queue_with_everything(together)
     assert claims == a_queue_with_everything(alone)
@@ -160,43 +160,43 @@ def test_claims_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
     assert len(together.rows(schema.attempts)) == 8
 
 
-def two_for_a_canary(shop: Workshop) -> list[Asked]:
+def two_for_a_canary(rig: StoreRig) -> list[Asked]:
     """Both nodes are of one machine on probation and offer the canary."""
-    shop.add_job()
-    fail(shop.ctx, shop.lease(1).attempt_id, FailAttempt(reason=Reason.NODE_DRIVER, message="it broke"))
-    return [asked(shop, number, machine="machine-1", kinds=("train", CANARY_KIND)) for number in (1, 2)]
+    rig.add_job()
+    fail(rig.ctx, rig.lease(1).attempt_id, FailAttempt(reason=Reason.NODE_DRIVER, message="it broke"))
+    return [asked(rig, number, machine="machine-1", kinds=("train", CANARY_KIND)) for number in (1, 2)]
 
 
-def one_after_another_of_no_companion(shop: Workshop) -> list[Asked]:
+def one_after_another_of_no_companion(rig: StoreRig) -> list[Asked]:
     """The machine may begin one job an hour; the first of its two nodes asks for a companion that is not there."""
-    _limit(shop, "train")
-    shop.add_job()
-    return [asked(shop, 2, machine="machine-1", joint_key="none has it"), asked(shop, 1)]
+    _limit(rig, "train")
+    rig.add_job()
+    return [asked(rig, 2, machine="machine-1", joint_key="none has it"), asked(rig, 1)]
 
 
-def one_after_another_of_another_kind(shop: Workshop) -> list[Asked]:
+def one_after_another_of_another_kind(rig: StoreRig) -> list[Asked]:
     """The machine may begin one x-own job an hour; the first of its two nodes may take it, and takes another kind."""
-    _limit(shop, "x-own")
-    shop.add_job(priority=1)
-    shop.add_job(kind="x-own")
-    return [asked(shop, 1, kinds=("train", "x-own")), asked(shop, 2, machine="machine-1", kinds=("x-own",))]
+    _limit(rig, "x-own")
+    rig.add_job(priority=1)
+    rig.add_job(kind="x-own")
+    return [asked(rig, 1, kinds=("train", "x-own")), asked(rig, 2, machine="machine-1", kinds=("x-own",))]
 
 
-def one_after_who_takes_its_silent_job(shop: Workshop) -> list[Asked]:
+def one_after_who_takes_its_silent_job(rig: StoreRig) -> list[Asked]:
     """An attempt of the limited machine has lapsed; another machine takes its job, and the machine asks as well."""
-    _limit(shop, "train")
-    shop.add_job()
-    shop.lease(1)
-    shop.clock.advance_s(100)
-    assert lapse_leases(shop.ctx) == 1
-    shop.add_job()
-    return [asked(shop, 2), asked(shop, 1)]
+    _limit(rig, "train")
+    rig.add_job()
+    rig.lease(1)
+    rig.clock.advance_s(100)
+    assert lapse_leases(rig.ctx) == 1
+    rig.add_job()
+    return [asked(rig, 2), asked(rig, 1)]
 
 
-def _limit(shop: Workshop, kind: str) -> None:
+def _limit(rig: StoreRig, kind: str) -> None:
     """machine-1 may begin one attempt of the kind an hour."""
-    known = newcomer("machine-1", kind, policy=shop.ctx.policy.health, at_ms=shop.clock.now_ms())
-    with shop.store.begin() as tx:
+    known = newcomer("machine-1", kind, policy=rig.ctx.policy.health, at_ms=rig.clock.now_ms())
+    with rig.store.begin() as tx:
         tx.machines.make_sure(replace(known, quota=1))
 
 
@@ -210,7 +210,7 @@ def _limit(shop: Workshop, kind: str) -> None:
     ],
 )
 def test_claims_of_limited_machines_come_out_as_one_by_one(
-    twins: list[Workshop], prepare: Callable[[Workshop], list[Asked]], leases: int
+    twins: list[StoreRig], prepare: Callable[[StoreRig], list[Asked]], leases: int
 ) -> None:
     together, alone = twins
     claims = prepare(together)
@@ -221,51 +221,51 @@ def test_claims_of_limited_machines_come_out_as_one_by_one(
     assert told(together) == told(alone)
 
 
-def test_behind_its_bans_a_claim_gets_the_next_job_and_not_a_later_one_of_a_held_model(shop: Workshop) -> None:
+def test_behind_its_bans_a_claim_gets_the_next_job_and_not_a_later_one_of_a_held_model(rig: StoreRig) -> None:
     """What is read for two claims holds the first two jobs, and perhaps some that come much later."""
-    queue = [shop.add_job() for _ in range(3)]
-    later = shop.add_job(model_key="model-b", turn=10 * AFFINITY_WINDOW)
-    with shop.store.begin() as tx:
+    queue = [rig.add_job() for _ in range(3)]
+    later = rig.add_job(model_key="model-b", turn=10 * AFFINITY_WINDOW)
+    with rig.store.begin() as tx:
         for job_id in queue[:2]:
             tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
-    claims = [asked(shop, number, held_models=("model-b",)) for number in (1, 2, 3, 4)]
-    replies = [*claim_each(shop.ctx, claims[:2]), *claim_each(shop.ctx, claims[2:])]
+    claims = [asked(rig, number, held_models=("model-b",)) for number in (1, 2, 3, 4)]
+    replies = [*claim_each(rig.ctx, claims[:2]), *claim_each(rig.ctx, claims[2:])]
     taken = [reply.lease.job_id for reply in replies if isinstance(reply, ClaimReply) and reply.lease is not None]
     assert taken == [queue[2], queue[0], queue[1], later]
 
 
-def test_a_foreign_node_id_is_no_way_to_another_projects_lease(shop: Workshop) -> None:
-    shop.add_job()
-    shop.add_project("proj_b")
-    foreign = Caller(project_id="proj_b", scope=Scope.NODE, key_id="key_b")
-    (first,) = claim_each(shop.ctx, [asked(shop, 1)])
+def test_a_foreign_node_id_is_no_way_to_another_projects_lease(rig: StoreRig) -> None:
+    rig.add_job()
+    rig.add_project("proj_b")
+    foreign = Caller(project_id="proj_b", scopes=Scope.NODE.reach, key_id="key_b")
+    (first,) = claim_each(rig.ctx, [asked(rig, 1)])
     assert isinstance(first, ClaimReply)
     assert first.lease is not None
-    before = shop.whole_database()
-    (stolen,) = claim_each(shop.ctx, [asked(shop, 1, caller=foreign)])
+    before = rig.whole_database()
+    (stolen,) = claim_each(rig.ctx, [asked(rig, 1, caller=foreign)])
     assert isinstance(stolen, Conflict)
-    assert shop.whole_database() == before
+    assert rig.whole_database() == before
 
 
-def work_with_everything(shop: Workshop) -> list[Beat]:
+def work_with_everything(rig: StoreRig) -> list[Beat]:
     """Attempts that work, that lapsed, that ended, that are to drain, that were never there."""
     for _ in range(6):
-        shop.add_job()
-    leases: list[Lease] = [shop.lease(1)]
-    shop.clock.advance_s(100)
-    assert lapse_leases(shop.ctx) == 1
-    shop.clock.advance_s(1)
+        rig.add_job()
+    leases: list[Lease] = [rig.lease(1)]
+    rig.clock.advance_s(100)
+    assert lapse_leases(rig.ctx) == 1
+    rig.clock.advance_s(1)
     # The lapsed job comes first in the queue: nobody else may take it here.
-    with shop.store.begin() as tx:
+    with rig.store.begin() as tx:
         for number in range(2, 7):
             tx.bans.ban(leases[0].job_id, f"machine-{number}", Reason.CRASHED, at_ms=1)
-    leases += [shop.lease(number) for number in range(2, 7)]
-    shop.clock.advance_s(10)
-    release(shop.ctx, leases[2].attempt_id, ReleaseAttempt(reason=Reason.RELEASED))
-    with shop.store.begin() as tx:
+    leases += [rig.lease(number) for number in range(2, 7)]
+    rig.clock.advance_s(10)
+    release(rig.ctx, leases[2].attempt_id, ReleaseAttempt(reason=Reason.RELEASED))
+    with rig.store.begin() as tx:
         draining = schema.nodes.update().where(schema.nodes.c.id == "node_00000004").values(draining=True)
         tx.connection.execute(draining)
-    shop.clock.advance_s(10)
+    rig.clock.advance_s(10)
     return [
         Beat(attempt_id=leases[0].attempt_id, said=Heartbeat(step=1)),
         Beat(attempt_id=leases[1].attempt_id, said=Heartbeat(step=3, phase="train", metrics={"loss": 0.5})),
@@ -277,7 +277,7 @@ def work_with_everything(shop: Workshop) -> list[Beat]:
     ]
 
 
-def test_heartbeats_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
+def test_heartbeats_together_come_out_as_one_by_one(twins: list[StoreRig]) -> None:
     together, alone = twins
     beats = work_with_everything(together)
     assert beats == work_with_everything(alone)

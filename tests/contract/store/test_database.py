@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from giornata.domain.errors import InvalidInput, Unavailable
-from giornata.store.database import Database, open_store
-from giornata.store.dialects import parse_url, postgres
-from giornata.store.migrate import is_current, migrate
+from giornata.store.database.database import Database, open_store
+from giornata.store.database.dialects import parse_url, postgres
+from giornata.store.database.migrate import is_current, migrate
+from giornata.store.database.sqlite_file import FairLock
 from giornata.store.schema import metadata, projects
-from giornata.store.sqlite_file import FairLock
 
 PROJECT = {"id": "p", "name": "p", "created_at_ms": 1}
 
@@ -29,7 +29,7 @@ def count(store: Database) -> int:
         return tx.connection.scalar(sa.select(sa.func.count()).select_from(projects)) or 0
 
 
-def test_what_was_committed_is_read_and_what_failed_is_not(store: Database) -> None:
+def test_committed_transaction_is_read_and_failed_one_is_rolled_back(store: Database) -> None:
     add_project(store)
     with pytest.raises(RuntimeError), store.begin() as tx:
         tx.connection.execute(sa.delete(projects))
@@ -123,7 +123,7 @@ def test_the_kernel_frees_the_file_of_a_server_that_was_killed(tmp_path: Path) -
     url = f"sqlite:///{tmp_path}/g.db"
     migrate(url)
     program = (
-        "import sys\nfrom giornata.store.database import open_store\n"
+        "import sys\nfrom giornata.store.database.database import open_store\n"
         "store = open_store(sys.argv[1])\nprint('open', flush=True)\nsys.stdin.read()"
     )
     server = subprocess.Popen(
@@ -164,7 +164,7 @@ def test_writers_are_served_in_the_order_they_came() -> None:
     assert served == list(range(16))
 
 
-def test_who_gives_up_waiting_leaves_the_queue() -> None:
+def test_fair_lock_waiter_that_times_out_leaves_the_queue() -> None:
     lock = FairLock()
     refused = []
 
@@ -191,7 +191,7 @@ def test_a_write_inside_a_write_is_a_mistake_and_not_a_deadlock() -> None:
         pass
 
 
-def test_one_loop_at_a_time(store: Database) -> None:
+def test_loop_lock_has_one_holder_at_a_time_on_postgresql(store: Database) -> None:
     with store.only_here("lapse") as first, store.only_here("lapse") as second, store.only_here("expire") as other:
         assert first
         assert other

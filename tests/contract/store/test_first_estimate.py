@@ -94,7 +94,7 @@ def test_for_a_device_without_published_figures_nothing_is_made_up(ctx: Context,
     assert device in found.basis
 
 
-def test_without_a_node_the_prices_are_those_of_the_fleets_or_published_ones(ctx: Context) -> None:
+def test_estimate_without_a_node_uses_fleet_prices_or_published_ones(ctx: Context) -> None:
     alone = look(ctx)
     assert alone.run_s_range == (450.0, 2260.0)
     assert alone.cost_micro_usd_range is not None
@@ -109,7 +109,7 @@ def test_without_a_node_the_prices_are_those_of_the_fleets_or_published_ones(ctx
     assert "prices of the fleets" in found.basis
 
 
-def test_other_projects_and_other_kinds_give_no_figures(ctx: Context) -> None:
+def test_estimate_ignores_jobs_of_other_projects_and_kinds(ctx: Context) -> None:
     connect_node(ctx, "cpu")
     new_job(ctx, BOB)
     lease = claim(ctx)
@@ -123,7 +123,7 @@ def test_other_projects_and_other_kinds_give_no_figures(ctx: Context) -> None:
     assert estimate(ctx, ANN, own_kind).run_s_range is None
 
 
-def test_with_jobs_of_its_own_the_project_gets_their_medians_and_no_ranges(ctx: Context) -> None:
+def test_estimate_of_project_with_own_jobs_has_medians_and_no_ranges(ctx: Context) -> None:
     new_job(ctx)
     lease = claim(ctx)
     progress(ctx, lease, step=1)

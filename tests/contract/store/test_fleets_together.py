@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, with_fleets
-from tests.fixtures.work import Workshop
+from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.complete import complete
 from giornata.control.caller import Caller
@@ -25,32 +25,32 @@ SOON_S, LATE_S = 400, 1500
 class Two:
     """A cheap fleet whose nodes take long to come, a dear one whose nodes are quick, and their loops."""
 
-    def __init__(self, shop: Workshop, *, cheap: ScalingPolicy = SLOW, dear: ScalingPolicy = QUICK) -> None:
-        self.shop, self.cheap, self.dear = shop, ToyFleet(price=100_000), ToyFleet(price=900_000)
+    def __init__(self, rig: StoreRig, *, cheap: ScalingPolicy = SLOW, dear: ScalingPolicy = QUICK) -> None:
+        self.rig, self.cheap, self.dear = rig, ToyFleet(price=100_000), ToyFleet(price=900_000)
         fleets = {
             "cheap": governed(self.cheap, "cheap", scaling=cheap),
             "dear": governed(self.dear, "dear", scaling=dear),
         }
-        shop.ctx = with_fleets(shop.ctx, fleets)
+        rig.ctx = with_fleets(rig.ctx, fleets)
         self._schedule = fleet_loops(fleets)
-        self._loops = Loops(shop.ctx, self._schedule)
+        self._loops = Loops(rig.ctx, self._schedule)
         self.turns(2)
 
     def turns(self, count: int = 3) -> None:
         for _ in range(count):
             for each in self._schedule:
                 assert self._loops.run_once(each)
-            self.shop.clock.advance_s(1)
+            self.rig.clock.advance_s(1)
 
     def job(self, *, within_s: float | None = None) -> str:
-        deadline = {} if within_s is None else {"deadline_at_ms": self.shop.clock.now_ms() + round(within_s * 1000)}
-        return self.shop.add_job(**deadline)
+        deadline = {} if within_s is None else {"deadline_at_ms": self.rig.clock.now_ms() + round(within_s * 1000)}
+        return self.rig.add_job(**deadline)
 
     def node(self, fleet: str, number: int = 0, *, turn: int = 0) -> ClaimReply:
         """The node on one of the fleet's instances asks for work."""
         there = sorted(getattr(self, fleet).instances.values(), key=lambda each: each.id)
         info = node_of(there[number], fleet=fleet).model_copy(update={"node_id": f"node_{fleet}_{number:04d}"})
-        return ask_for_work(self.shop, info, request=f"{fleet}-{number}-{turn:04d}")
+        return ask_for_work(self.rig, info, request=f"{fleet}-{number}-{turn:04d}")
 
     @property
     def nodes(self) -> tuple[int, int]:
@@ -63,8 +63,8 @@ class Two:
 
 
 @pytest.fixture
-def two(shop: Workshop) -> Two:
-    return Two(shop)
+def two(rig: StoreRig) -> Two:
+    return Two(rig)
 
 
 def test_a_deadline_that_the_cheap_fleet_cannot_make_has_the_dearer_one_asked(two: Two) -> None:
@@ -103,7 +103,7 @@ def test_a_cheap_node_that_is_on_its_way_and_comes_too_late_does_not_count(two: 
 def test_a_cheap_node_that_is_on_its_way_and_comes_in_time_does(two: Two) -> None:
     two.job()
     two.turns()
-    two.shop.clock.advance_s(540)
+    two.rig.clock.advance_s(540)
     two.job(within_s=SOON_S)
     two.turns(8)
     assert (two.nodes, two.ever("dear")) == ((2, 0), {"desired 0"})
@@ -114,16 +114,16 @@ def test_a_cheap_node_that_idles_is_in_time_for_everything(two: Two) -> None:
     two.turns()
     lease = two.node("cheap").lease
     assert lease is not None
-    complete(two.shop.ctx, lease.attempt_id, CompleteAttempt(step=1))
+    complete(two.rig.ctx, lease.attempt_id, CompleteAttempt(step=1))
     two.node("cheap", turn=1)
     two.job(within_s=SOON_S)
     two.turns(8)
     assert two.ever("dear") == {"desired 0"}
 
 
-def test_a_deadline_that_nobody_can_make_costs_no_more_than_another_job(shop: Workshop) -> None:
+def test_a_deadline_that_nobody_can_make_costs_no_more_than_another_job(rig: StoreRig) -> None:
     """Two slow fleets, and the cheap one is full with the node that it has asked for."""
-    two = Two(shop, cheap=replace(SLOW, max_nodes=1), dear=SLOW)
+    two = Two(rig, cheap=replace(SLOW, max_nodes=1), dear=SLOW)
     two.job(within_s=SOON_S)
     two.turns(8)
     assert (two.nodes, two.ever("dear")) == ((1, 0), {"desired 0"})
@@ -138,14 +138,14 @@ def test_the_dearer_one_keeps_what_it_was_asked_for_until_the_job_has_it(two: Tw
     assert two.ever("dear") == {"desired 0", "desired 1"}
 
 
-def test_a_fleet_that_is_away_stops_no_other_and_gets_no_share(shop: Workshop) -> None:
+def test_a_fleet_that_is_away_stops_no_other_and_gets_no_share(rig: StoreRig) -> None:
     away, well = ToyFleet(price=1), ToyFleet(price=900)
-    ctx = with_fleets(shop.ctx, {"away": governed(away, "away"), "well": governed(well, "well")})
+    ctx = with_fleets(rig.ctx, {"away": governed(away, "away"), "well": governed(well, "well")})
     loops = Loops(ctx, fleet_loops(ctx.fleets))
     by_name = {each.name: each for each in fleet_loops(ctx.fleets)}
     assert sorted(by_name) == ["reconcile:away", "reconcile:well", "scale:away", "scale:well"]
     assert all(loops.run_once(each) for each in by_name.values())
-    shop.add_job()
+    rig.add_job()
     away.trouble = FleetUnavailable("it rains")
     assert not loops.run_once(by_name["scale:away"])
     assert all(loops.run_once(by_name[name]) for name in ("reconcile:well", "scale:well"))
@@ -156,14 +156,14 @@ def test_a_fleet_that_is_away_stops_no_other_and_gets_no_share(shop: Workshop) -
     assert not status["scale:away"].vital
 
 
-def test_jobs_of_a_paused_fleet_go_to_another_that_costs_more(shop: Workshop) -> None:
-    two = Two(shop)
-    operator = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
-    pause_fleet(shop.ctx, operator, "cheap")
+def test_jobs_of_a_paused_fleet_go_to_another_that_costs_more(rig: StoreRig) -> None:
+    two = Two(rig)
+    operator = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")
+    pause_fleet(rig.ctx, operator, "cheap")
     two.job()
     two.turns()
     assert two.nodes == (0, 1)
-    resume_fleet(shop.ctx, operator, "cheap")
+    resume_fleet(rig.ctx, operator, "cheap")
     two.job()
     two.turns()
     assert two.nodes == (1, 1)

@@ -18,7 +18,7 @@ NODES = ("node_00000001", "node_00000002")
 
 
 @pytest.fixture
-def house(ctx: Context) -> Context:
+def rig(ctx: Context) -> Context:
     move_in(ctx)
     return ctx
 
@@ -65,55 +65,55 @@ def run_fleet(ctx: Context, wanted: str) -> int:
         ctx.clock.advance_s(1)  # type: ignore[attr-defined]
 
 
-def test_the_forecast_comes_true_on_a_fleet_that_keeps_its_pace(house: Context) -> None:
-    one_done(house)
+def test_the_forecast_comes_true_on_a_fleet_that_keeps_its_pace(rig: Context) -> None:
+    one_done(rig)
     for node in NODES:
-        assert ask(house, node) is None
+        assert ask(rig, node) is None
     for caller in (ANN, BOB, ANN, BOB, ANN):
-        submit(house, caller, train(new_dataset(house, caller), max_train_steps=10), None)
-    known = look(house)
+        submit(rig, caller, train(new_dataset(rig, caller), max_train_steps=10), None)
+    known = look(rig)
     assert known.queue_position in {5, 6}
-    job, _ = submit(house, ANN, asked(house), None)
+    job, _ = submit(rig, ANN, asked(rig), None)
     assert known.expected_start_at is not None
-    assert known.expected_start_at == instant(run_fleet(house, job.id))
+    assert known.expected_start_at == instant(run_fleet(rig, job.id))
     assert "2 places on 2 nodes" in known.expectation
 
 
-def test_running_jobs_are_waited_for_at_their_own_pace(house: Context) -> None:
-    one_done(house)
-    new_job(house, ANN, max_train_steps=11)
-    lease = claim(house)
-    house.clock.advance_s(10)  # type: ignore[attr-defined]
-    now = instant(house.clock.now_ms())
-    before = look(house).expected_start_at
+def test_running_jobs_are_waited_for_at_their_own_pace(rig: Context) -> None:
+    one_done(rig)
+    new_job(rig, ANN, max_train_steps=11)
+    lease = claim(rig)
+    rig.clock.advance_s(10)  # type: ignore[attr-defined]
+    now = instant(rig.clock.now_ms())
+    before = look(rig).expected_start_at
     assert before is not None
     assert (before - now).total_seconds() == START_S + STEP_S * 11, "it has made no step: nobody knows more"
-    progress(house, lease, step=1)
-    house.clock.advance_s(20)  # type: ignore[attr-defined]
-    progress(house, lease, step=5)
-    found = look(house)
+    progress(rig, lease, step=1)
+    rig.clock.advance_s(20)  # type: ignore[attr-defined]
+    progress(rig, lease, step=5)
+    found = look(rig)
     assert found.expected_start_at is not None
-    left_s = (found.expected_start_at - instant(house.clock.now_ms())).total_seconds()
+    left_s = (found.expected_start_at - instant(rig.clock.now_ms())).total_seconds()
     assert left_s == pytest.approx(6 * 5), "five seconds a step, not three"
     assert found.expected_end_at is None, "Ann has no history of her own, and others' is not told"
 
 
-def test_of_an_idle_fleet_it_starts_now_and_ends_when_such_jobs_do(house: Context) -> None:
-    one_done(house)
-    new_job(house, ANN)
-    lease = claim(house)
-    house.clock.advance_s(START_S + STEP_S)  # type: ignore[attr-defined]
-    progress(house, lease, step=1)
-    house.clock.advance_s(9 * STEP_S)  # type: ignore[attr-defined]
-    complete(house, lease.attempt_id, CompleteAttempt(step=10))
-    found, now = look(house, 100), instant(house.clock.now_ms())
+def test_forecast_on_idle_fleet_starts_now_and_ends_after_the_estimated_run(rig: Context) -> None:
+    one_done(rig)
+    new_job(rig, ANN)
+    lease = claim(rig)
+    rig.clock.advance_s(START_S + STEP_S)  # type: ignore[attr-defined]
+    progress(rig, lease, step=1)
+    rig.clock.advance_s(9 * STEP_S)  # type: ignore[attr-defined]
+    complete(rig, lease.attempt_id, CompleteAttempt(step=10))
+    found, now = look(rig, 100), instant(rig.clock.now_ms())
     assert found.expected_start_at == now
     assert found.expected_end_at is not None
     assert (found.expected_end_at - now).total_seconds() == START_S + 100 * STEP_S == found.run_s
 
 
 @pytest.mark.parametrize("why", ["no node", "gone", "a new shape ahead", "a new shape runs"])
-def test_what_nobody_knows_is_not_made_up(house: Context, why: str) -> None:
+def test_forecast_without_data_is_empty_and_says_why(rig: Context, why: str) -> None:
     words = {
         "no node": "no node",
         "gone": "no node",
@@ -121,13 +121,13 @@ def test_what_nobody_knows_is_not_made_up(house: Context, why: str) -> None:
         "a new shape runs": "that run now",
     }
     if why != "no node":
-        one_done(house)
+        one_done(rig)
     if why == "gone":
-        house.clock.advance_s(house.policy.node_gone_after_s + 1)  # type: ignore[attr-defined]
+        rig.clock.advance_s(rig.policy.node_gone_after_s + 1)  # type: ignore[attr-defined]
     if why.startswith("a new shape"):
-        assert new_job(house, ANN, resolution=512).state is JobState.QUEUED
+        assert new_job(rig, ANN, resolution=512).state is JobState.QUEUED
     if why == "a new shape runs":
-        claim(house)
-    found = look(house)
+        claim(rig)
+    found = look(rig)
     assert (found.expected_start_at, found.expected_end_at) == (None, None)
     assert words[why] in found.expectation

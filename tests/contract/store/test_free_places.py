@@ -18,52 +18,52 @@ POLICY = ScalingPolicy(max_nodes=5, idle_timeout_s=3600)
 class Bench:
     """One node of a fleet, at a job that others may join."""
 
-    def __init__(self, shop, *, places: int = 4, key: str | None = "k1") -> None:
-        self.shop, self.provider = shop, ToyFleet()
+    def __init__(self, rig, *, places: int = 4, key: str | None = "k1") -> None:
+        self.rig, self.provider = rig, ToyFleet()
         fleet = governed(self.provider, scaling=POLICY, places=places)
-        self.ctx = shop.ctx = with_fleets(shop.ctx, {"gpu": fleet})
-        shop.add_job(joint_key=key, created_at_ms=self.now_ms)
+        self.ctx = rig.ctx = with_fleets(rig.ctx, {"gpu": fleet})
+        rig.add_job(joint_key=key, created_at_ms=self.now_ms)
         self.turn()
         (self.instance,) = self.provider.instances.values()
         self.node = node_of(self.instance).model_copy(update={"places": places})
-        self.lease = ask_for_work(shop, self.node, request="00000001").lease
+        self.lease = ask_for_work(rig, self.node, request="00000001").lease
         assert self.lease
 
     @property
     def now_ms(self) -> int:
-        return self.shop.clock.now_ms()
+        return self.rig.clock.now_ms()
 
     def turn(self) -> None:
         reconcile_fleet(self.ctx, "gpu")
         scale_fleet(self.ctx, "gpu")
-        self.shop.clock.advance_s(1)
+        self.rig.clock.advance_s(1)
 
     def desired(self) -> int:
         self.turn()
-        return self.shop.rows(schema.fleets, name="gpu")[0]["desired"]
+        return self.rig.rows(schema.fleets, name="gpu")[0]["desired"]
 
 
-def test_jobs_that_may_join_need_no_node_as_long_as_there_are_places(shop):
-    bench = Bench(shop)
+def test_jobs_that_may_join_need_no_node_as_long_as_there_are_places(rig):
+    bench = Bench(rig)
     for _ in range(3):
-        shop.add_job(joint_key="k1", created_at_ms=bench.now_ms)
+        rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
     assert bench.desired() == 1
-    shop.add_job(joint_key="k1", created_at_ms=bench.now_ms)
+    rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
     assert bench.desired() == 2
 
 
 @pytest.mark.parametrize("why", ["one place", "another key", "alone", "at work alone"])
-def test_and_do_where_they_could_not(shop, why):
-    bench = Bench(shop, places=1 if why == "one place" else 4, key=None if why == "at work alone" else "k1")
+def test_jobs_that_cannot_join_a_batch_need_another_node(rig, why):
+    bench = Bench(rig, places=1 if why == "one place" else 4, key=None if why == "at work alone" else "k1")
     key = {"another key": "k2", "alone": None}.get(why, "k1")
-    shop.add_job(joint_key=key, created_at_ms=bench.now_ms)
+    rig.add_job(joint_key=key, created_at_ms=bench.now_ms)
     assert bench.desired() == 2
 
 
-def test_a_place_that_nobody_gives_is_counted_for_a_minute_only(shop):
+def test_a_place_that_nobody_gives_is_counted_for_a_minute_only(rig):
     """An engine may have less room than its node has places, and then never asks for a companion."""
-    bench = Bench(shop)
-    shop.add_job(joint_key="k1", created_at_ms=bench.now_ms)
+    bench = Bench(rig)
+    rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
     for _ in range(55):
         assert bench.desired() == 1
     for _ in range(10):
@@ -71,41 +71,41 @@ def test_a_place_that_nobody_gives_is_counted_for_a_minute_only(shop):
     assert bench.desired() == 2
 
 
-def test_a_job_that_was_interrupted_waits_since_then(shop):
-    bench = Bench(shop)
-    shop.add_job(joint_key="k1", created_at_ms=bench.now_ms)
-    bench.shop.claim(bench.node, joint_key="k1", request_id="request-00000002")
-    (attempt,) = [each for each in shop.rows(schema.attempts) if each["id"] != bench.lease.attempt_id]
-    shop.clock.advance_s(200)
+def test_a_job_that_was_interrupted_waits_since_then(rig):
+    bench = Bench(rig)
+    rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
+    bench.rig.claim(bench.node, joint_key="k1", request_id="request-00000002")
+    (attempt,) = [each for each in rig.rows(schema.attempts) if each["id"] != bench.lease.attempt_id]
+    rig.clock.advance_s(200)
     assert bench.desired() == 1
     release(bench.ctx, attempt["id"], ReleaseAttempt())
     assert bench.desired() == 1, "it joins again"
 
 
-def test_a_job_that_failed_there_does_not_count_for_it(shop):
-    bench = Bench(shop)
-    job_id = shop.add_job(joint_key="k1", created_at_ms=bench.now_ms, interrupted=True)
-    with shop.store.begin() as tx:
+def test_a_job_that_failed_there_does_not_count_for_it(rig):
+    bench = Bench(rig)
+    job_id = rig.add_job(joint_key="k1", created_at_ms=bench.now_ms, interrupted=True)
+    with rig.store.begin() as tx:
         ban = {"job_id": job_id, "machine_id": bench.instance.machine_id, "reason": "crashed", "at_ms": 1}
         tx.connection.execute(schema.bans.insert().values(ban))
     assert bench.desired() == 2
 
 
-def test_a_node_that_leaves_takes_nobody_in(shop):
-    bench = Bench(shop)
-    shop.add_job(joint_key="k1", created_at_ms=bench.now_ms)
-    with shop.store.begin() as tx:
+def test_a_node_that_leaves_takes_nobody_in(rig):
+    bench = Bench(rig)
+    rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
+    with rig.store.begin() as tx:
         tx.connection.execute(schema.nodes.update().values(draining=True))
     assert bench.desired() == 2
 
 
-def test_the_dearer_fleets_free_place_is_taken_before_the_cheap_one_is_called(shop):
-    bench = Bench(shop)
+def test_the_dearer_fleets_free_place_is_taken_before_the_cheap_one_is_called(rig):
+    bench = Bench(rig)
     cheap = ToyFleet(price=1)
-    bench.ctx = shop.ctx = with_fleets(
+    bench.ctx = rig.ctx = with_fleets(
         bench.ctx, {**bench.ctx.fleets, "cheap": replace(governed(cheap, "cheap"), scaling=POLICY)}
     )
-    shop.add_job(joint_key="k1", created_at_ms=bench.now_ms)
+    rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
     for _ in range(3):
         reconcile_fleet(bench.ctx, "cheap")
         scale_fleet(bench.ctx, "cheap")

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tests.contract.store.test_database import shape
 
 from giornata.domain.errors import InvalidInput
-from giornata.store.migrate import migrate
+from giornata.store.database.migrate import migrate
 from giornata.store.schema import metadata
 
 OLD = Path(__file__).parents[2] / "fixtures" / "database_0008.sql"

@@ -71,38 +71,38 @@ def sources() -> FakeSources:
 
 
 @pytest.fixture
-def house(ctx: Context, sources: FakeSources) -> Context:
+def rig(ctx: Context, sources: FakeSources) -> Context:
     move_in(ctx)
     return replace(ctx, model_sources=sources)
 
 
-def add(house: Context, name: str, content: bytes, caller=ANN, **more: Any):
-    return add_model(house, caller, AddModel(name=name, sha256=have(house, caller, content), **more))
+def add(rig: Context, name: str, content: bytes, caller=ANN, **more: Any):
+    return add_model(rig, caller, AddModel(name=name, sha256=have(rig, caller, content), **more))
 
 
-def resolved(house: Context, *places: Place, project_id: str = "ann") -> list[str]:
-    faults = bring_models(house, project_id, places)
-    with house.store.begin() as tx:
-        faults += resolve_models(tx, house, project_id, places)
+def resolved(rig: Context, *places: Place, project_id: str = "ann") -> list[str]:
+    faults = bring_models(rig, project_id, places)
+    with rig.store.begin() as tx:
+        faults += resolve_models(tx, rig, project_id, places)
     return [str(fault) for fault in faults]
 
 
 # ---- the registry
 
 
-def test_uploaded_file_gets_a_name_kind_family_and_size_from_its_header(house):
-    added = add(house, "my-base", BASE, pinned=True)
+def test_uploaded_file_gets_a_name_kind_family_and_size_from_its_header(rig):
+    added = add(rig, "my-base", BASE, pinned=True)
     assert (added.kind, added.family, added.size_bytes) == (ModelKind.BASE, ModelFamily.SDXL, len(BASE))
     assert (added.sha256, added.source, added.reference, added.pinned) == (sha256(BASE).hexdigest(), "blob", "", True)
-    assert add(house, "my-base", BASE) == added  # the same request again changes nothing
-    assert [each.name for each in list_models(house, ANN, None, 10).items] == ["my-base"]
-    assert list_models(house, BOB, None, 10).items == ()
+    assert add(rig, "my-base", BASE) == added  # the same request again changes nothing
+    assert [each.name for each in list_models(rig, ANN, None, 10).items] == ["my-base"]
+    assert list_models(rig, BOB, None, 10).items == ()
 
 
-def test_name_that_is_taken_by_another_file_is_refused(house):
-    add(house, "mine", BASE)
+def test_name_that_is_taken_by_another_file_is_refused(rig):
+    add(rig, "mine", BASE)
     with pytest.raises(InvalidInput, match="mine is another model"):
-        add(house, "mine", LORA)
+        add(rig, "mine", LORA)
 
 
 @pytest.mark.parametrize(
@@ -115,30 +115,30 @@ def test_name_that_is_taken_by_another_file_is_refused(house):
         (model_file({"unet.a.lora_A.weight": (4, 8)}), {}, "does not tell the family"),
     ],
 )
-def test_upload_that_is_not_what_it_should_be_is_refused(house, content, more, words):
+def test_upload_that_is_not_what_it_should_be_is_refused(rig, content, more, words):
     with pytest.raises(InvalidInput, match=words):
-        add(house, "x", content, **more)
-    assert list_models(house, ANN, None, 10).items == ()
+        add(rig, "x", content, **more)
+    assert list_models(rig, ANN, None, 10).items == ()
 
 
-def test_family_that_a_file_does_not_tell_may_be_said(house):
-    added = add(house, "x", model_file({"unet.a.lora_A.weight": (4, 8)}), family="sd15")
+def test_family_that_a_file_does_not_tell_may_be_said(rig):
+    added = add(rig, "x", model_file({"unet.a.lora_A.weight": (4, 8)}), family="sd15")
     assert (added.kind, added.family) == (ModelKind.LORA, ModelFamily.SD15)
-    assert add(house, "vae", model_file(VAE)).family is None
+    assert add(rig, "vae", model_file(VAE)).family is None
 
 
-def test_bytes_that_were_not_uploaded_cannot_be_named(house):
+def test_bytes_that_were_not_uploaded_cannot_be_named(rig):
     with pytest.raises(InvalidInput, match="there are no bytes"):
-        add_model(house, ANN, AddModel(name="x", sha256="0" * 64))
+        add_model(rig, ANN, AddModel(name="x", sha256="0" * 64))
 
 
-def test_reference_is_fetched_once_and_becomes_the_projects_own(house, sources):
+def test_reference_is_fetched_once_and_becomes_the_projects_own(rig, sources):
     sources.files[URL] = LORA
-    added = add_model(house, ANN, AddModel(name="style", reference=URL))
-    again = add_model(house, ANN, AddModel(name="style-2", reference=URL, sha256=added.sha256))
+    added = add_model(rig, ANN, AddModel(name="style", reference=URL))
+    again = add_model(rig, ANN, AddModel(name="style-2", reference=URL, sha256=added.sha256))
     assert (added.sha256, again.sha256, sources.opened) == (sha256(LORA).hexdigest(), added.sha256, 1)
-    with house.store.read() as tx:
-        found = downloads_of(tx, house, "ann", [added.sha256, "f" * 64])
+    with rig.store.read() as tx:
+        found = downloads_of(tx, rig, "ann", [added.sha256, "f" * 64])
     assert set(found) == {added.sha256} and found[added.sha256].size_bytes == len(LORA)
 
 
@@ -156,75 +156,75 @@ def test_reference_is_fetched_once_and_becomes_the_projects_own(house, sources):
     ],
     ids=["pickle", "name", "changed bytes", "short", "long", "too large", "more than the header", "family"],
 )
-def test_fetched_file_that_is_not_what_was_said_is_refused(house, sources, body, said, words):
+def test_fetched_file_that_is_not_what_was_said_is_refused(rig, sources, body, said, words):
     sources.files[URL] = body
     sources.said[URL] = RemoteModel(**{"name": "a.safetensors", "url": URL, **said})
     with pytest.raises(InvalidInput, match=words):
-        add_model(house, ANN, AddModel(name="x", reference=URL))
-    assert list_models(house, ANN, None, 10).items == ()
+        add_model(rig, ANN, AddModel(name="x", reference=URL))
+    assert list_models(rig, ANN, None, 10).items == ()
 
 
-def test_fetch_that_somebody_else_is_at_is_told_to_wait(house, sources):
+def test_fetch_that_somebody_else_is_at_is_told_to_wait(rig, sources):
     sources.files[URL] = LORA
     first = sources.open
 
     @contextmanager
     def open_and_ask_again(model, **more):
         with pytest.raises(Unavailable, match="being fetched just now"):
-            add_model(house, ANN, AddModel(name="other", reference=URL))
+            add_model(rig, ANN, AddModel(name="other", reference=URL))
         with first(model, **more) as chunks:
             yield chunks
 
     sources.open = open_and_ask_again
-    assert add_model(house, ANN, AddModel(name="x", reference=URL)).name == "x"
+    assert add_model(rig, ANN, AddModel(name="x", reference=URL)).name == "x"
 
 
-def test_text_that_names_no_source_is_refused(house):
+def test_text_that_names_no_source_is_refused(rig):
     for text, words in (
         ("nonsense", "names no file of a source"),
         ("urn:air:sdxl:lora:elsewhere:1@2", "is not a URN of Civitai"),
         ("https://x/y.ckpt", "only .safetensors files"),
     ):
         with pytest.raises(InvalidInput, match=words):
-            add_model(house, ANN, AddModel(name="x", reference=text))
+            add_model(rig, ANN, AddModel(name="x", reference=text))
 
 
-def test_operators_model_is_shared_with_all_projects_and_a_tenant_shares_nothing(house):
-    shared = add(house, "base", BASE, caller=ROOT, shared=True)
-    own = add(house, "secret", LORA, caller=ROOT)
-    assert [each.name for each in list_models(house, BOB, None, 10).items] == ["base"]
-    with house.store.read() as tx:
-        assert set(downloads_of(tx, house, "bob", [shared.sha256, own.sha256])) == {shared.sha256}
+def test_operators_model_is_shared_with_all_projects_and_a_tenant_shares_nothing(rig):
+    shared = add(rig, "base", BASE, caller=ROOT, shared=True)
+    own = add(rig, "secret", LORA, caller=ROOT)
+    assert [each.name for each in list_models(rig, BOB, None, 10).items] == ["base"]
+    with rig.store.read() as tx:
+        assert set(downloads_of(tx, rig, "bob", [shared.sha256, own.sha256])) == {shared.sha256}
     for caller in (ANN, ANN_ADMIN):
         with pytest.raises(Forbidden):
-            add(house, "mine", LORA, caller=caller, shared=True)
+            add(rig, "mine", LORA, caller=caller, shared=True)
     with pytest.raises(NotFound):
-        remove_model(house, BOB, "base")
+        remove_model(rig, BOB, "base")
 
 
-def test_models_are_pinned_and_removed_by_their_project_alone(house):
-    add(house, "mine", BASE)
-    assert change_model(house, ANN, "mine", ChangeModel(pinned=True)).pinned
+def test_models_are_pinned_and_removed_by_their_project_alone(rig):
+    add(rig, "mine", BASE)
+    assert change_model(rig, ANN, "mine", ChangeModel(pinned=True)).pinned
     with pytest.raises(NotFound):
-        change_model(house, BOB, "mine", ChangeModel(pinned=True))
-    assert remove_model(house, ANN, "mine").name == "mine"
+        change_model(rig, BOB, "mine", ChangeModel(pinned=True))
+    assert remove_model(rig, ANN, "mine").name == "mine"
     with pytest.raises(NotFound):
-        remove_model(house, ANN, "mine")
+        remove_model(rig, ANN, "mine")
     with pytest.raises(Forbidden):
-        list_models(house, NODE, None, 10)
+        list_models(rig, NODE, None, 10)
 
 
-def test_list_goes_on_behind_its_cursor(house, clock):
+def test_list_goes_on_behind_its_cursor(rig, clock):
     for number in range(3):
         clock.advance_s(1)
-        add(house, f"m{number}", model_file(SDXL_BASE, filler=bytes([number])))
-    first = list_models(house, ANN, None, 2)
+        add(rig, f"m{number}", model_file(SDXL_BASE, filler=bytes([number])))
+    first = list_models(rig, ANN, None, 2)
     assert [each.name for each in first.items] == ["m2", "m1"]
-    assert [each.name for each in list_models(house, ANN, first.next, 2).items] == ["m0"]
+    assert [each.name for each in list_models(rig, ANN, first.next, 2).items] == ["m0"]
 
 
-def test_tokens_of_a_project_are_used_for_their_source_alone(house, sources):
-    sealed = replace(house, sealer=Plain())
+def test_tokens_of_a_project_are_used_for_their_source_alone(rig, sources):
+    sealed = replace(rig, sealer=Plain())
     sources.files["civitai"] = sources.files[URL] = LORA
     set_secret(sealed, ANN_ADMIN, "CIVITAI_TOKEN", SetSecret(value="civitai-token"))
     set_secret(sealed, ANN_ADMIN, "OTHER", SetSecret(value="other-token"))
@@ -254,11 +254,11 @@ class Plain:
 # ---- names in a spec
 
 
-def test_names_become_sha256s_whatever_they_are(house, sources):
+def test_names_become_sha256s_whatever_they_are(rig, sources):
     sources.files |= {URL: LORA, "civitai": model_file(SDXL_LORA, filler=b"c")}
-    add(house, "my-base", BASE)
-    add(house, "shared-vae", model_file(VAE), caller=ROOT, shared=True)
-    uploaded = have(house, ANN, model_file(SDXL_LORA, filler=b"u"))
+    add(rig, "my-base", BASE)
+    add(rig, "shared-vae", model_file(VAE), caller=ROOT, shared=True)
+    uploaded = have(rig, ANN, model_file(SDXL_LORA, filler=b"u"))
     places = [
         place("base", "my-base"),
         place("vae", "shared-vae"),
@@ -266,7 +266,7 @@ def test_names_become_sha256s_whatever_they_are(house, sources):
         place("lora", URN, "spec.loras.1"),
         place("lora", "mine", "spec.loras.2", sha256=uploaded),
     ]
-    assert resolved(house, *places) == []
+    assert resolved(rig, *places) == []
     assert [each.use["sha256"] for each in places] == [
         sha256(content).hexdigest()
         for content in (
@@ -278,13 +278,13 @@ def test_names_become_sha256s_whatever_they_are(house, sources):
         )
     ]
     assert [each.use["name"] for each in places] == ["my-base", "shared-vae", URL, URN, "mine"]
-    assert resolved(house, *places) == [] and sources.opened == 2  # the second order fetches nothing
+    assert resolved(rig, *places) == [] and sources.opened == 2  # the second order fetches nothing
 
 
-def test_model_that_only_the_engine_can_load_stays_a_name(house):
-    add_model(house, ANN, AddModel(name="hub-base", reference="own/er", family="sdxl"))
+def test_model_that_only_the_engine_can_load_stays_a_name(rig):
+    add_model(rig, ANN, AddModel(name="hub-base", reference="own/er", family="sdxl"))
     places = [place("base", "hub-base"), place("vae", "other/vae"), place("controlnet", "/models/canny")]
-    assert resolved(house, *places) == []
+    assert resolved(rig, *places) == []
     assert [(each.use["name"], each.use.get("sha256")) for each in places] == [
         ("own/er", None),
         ("other/vae", None),
@@ -292,13 +292,13 @@ def test_model_that_only_the_engine_can_load_stays_a_name(house):
     ]
 
 
-def test_all_faults_of_all_names_come_at_once(house, sources):
-    add(house, "my-base", BASE)
-    add(house, "old-lora", LORA_15)
-    add(house, "my-lora", LORA)
+def test_all_faults_of_all_names_come_at_once(rig, sources):
+    add(rig, "my-base", BASE)
+    add(rig, "old-lora", LORA_15)
+    add(rig, "my-lora", LORA)
     sources.files[URL] = b"<html>login</html>" * 20
     found = resolved(
-        house,
+        rig,
         place("base", "my-bse"),
         place("vae", "my-base"),
         place("lora", "job_unknown", "spec.loras.0"),
@@ -321,10 +321,10 @@ def test_all_faults_of_all_names_come_at_once(house, sources):
         assert any(fault.startswith(words) for fault in found), (words, found)
 
 
-def test_lora_of_another_family_than_its_base_is_a_fault(house):
+def test_lora_of_another_family_than_its_base_is_a_fault(rig):
     for name, content in (("xl", BASE), ("xl-lora", LORA), ("old", BASE_15), ("old-lora", LORA_15)):
-        add(house, name, content)
-    wrong = resolved(house, place("base", "xl", "spec.model"), place("lora", "old-lora", "spec.loras.0"))
+        add(rig, name, content)
+    wrong = resolved(rig, place("base", "xl", "spec.model"), place("lora", "old-lora", "spec.loras.0"))
     assert wrong == [
         "spec.loras.0: is of the family SD 1.5, and the base model is of SDXL "
         "(choose files that were made for the base model's family)"
@@ -335,54 +335,54 @@ def test_lora_of_another_family_than_its_base_is_a_fault(house):
         place("base", "old", "spec.pictures.3.model"),
         place("lora", "old-lora", "spec.pictures.3.loras.0"),
     ]
-    assert resolved(house, *entry) == []
-    assert resolved(house, place("base", "some/hub", "spec.model"), entry[1], place("lora", "old-lora")) == []
+    assert resolved(rig, *entry) == []
+    assert resolved(rig, place("base", "some/hub", "spec.model"), entry[1], place("lora", "old-lora")) == []
 
 
-def test_shared_model_gives_way_to_one_of_the_project(house):
-    add(house, "base", BASE, caller=ROOT, shared=True)
-    own = add(house, "base", model_file(SDXL_BASE, filler=b"o"))
+def test_shared_model_gives_way_to_one_of_the_project(rig):
+    add(rig, "base", BASE, caller=ROOT, shared=True)
+    own = add(rig, "base", model_file(SDXL_BASE, filler=b"o"))
     places = place("base", "base"), place("base", "base")
-    assert resolved(house, places[0]) == [] and resolved(house, places[1], project_id="bob") == []
+    assert resolved(rig, places[0]) == [] and resolved(rig, places[1], project_id="bob") == []
     assert places[0].use["sha256"] == own.sha256 != places[1].use["sha256"]
 
 
-def known_node(house: Context, store_bytes: int | None, number: int = 1) -> None:
+def known_node(rig: Context, store_bytes: int | None, number: int = 1) -> None:
     node = NodeInfo(node_id=f"node_0000000{number}", machine_id=f"m-{number}", name="n")
-    note_checks(house, NODE, NodeChecks(node=node, figures=NodeFigures(model_store_bytes=store_bytes)))
+    note_checks(rig, NODE, NodeChecks(node=node, figures=NodeFigures(model_store_bytes=store_bytes)))
 
 
-def test_model_larger_than_any_nodes_disk_is_a_fault(house, clock):
-    add(house, "my-base", BASE)
-    assert resolved(house, place("base", "my-base")) == []  # no node yet: nobody knows
-    known_node(house, len(BASE) - 1)
-    (fault,) = resolved(house, place("base", "my-base"))
+def test_model_larger_than_any_nodes_disk_is_a_fault(rig, clock):
+    add(rig, "my-base", BASE)
+    assert resolved(rig, place("base", "my-base")) == []  # no node yet: nobody knows
+    known_node(rig, len(BASE) - 1)
+    (fault,) = resolved(rig, place("base", "my-base"))
     assert f"has {len(BASE)} bytes; no connected node keeps more than {len(BASE) - 1}" in fault
-    known_node(house, None, 2)
-    assert resolved(house, place("base", "my-base")) == []
-    known_node(house, len(BASE), 2)
-    assert resolved(house, place("base", "my-base")) == []
-    clock.advance_s(house.policy.node_gone_after_s + 1)
-    known_node(house, len(BASE) - 1)
-    assert len(resolved(house, place("base", "my-base"))) == 1
+    known_node(rig, None, 2)
+    assert resolved(rig, place("base", "my-base")) == []
+    known_node(rig, len(BASE), 2)
+    assert resolved(rig, place("base", "my-base")) == []
+    clock.advance_s(rig.policy.node_gone_after_s + 1)
+    known_node(rig, len(BASE) - 1)
+    assert len(resolved(rig, place("base", "my-base"))) == 1
 
 
 # ---- garbage
 
 
-def test_model_that_an_order_named_by_reference_goes_when_it_is_unused_and_others_stay(house, sources, clock):
+def test_model_that_an_order_named_by_reference_goes_when_it_is_unused_and_others_stay(rig, sources, clock):
     sources.files |= {URL: LORA, "civitai": model_file(SDXL_LORA, filler=b"c")}
-    add(house, "kept", BASE)
-    assert resolved(house, place("lora", URL), place("lora", URN)) == []
-    change_model(house, ANN, URN, ChangeModel(pinned=True))
-    clock.advance_s(house.policy.unused_models_kept_s - 1)
-    assert resolved(house, place("lora", URL)) == []
+    add(rig, "kept", BASE)
+    assert resolved(rig, place("lora", URL), place("lora", URN)) == []
+    change_model(rig, ANN, URN, ChangeModel(pinned=True))
+    clock.advance_s(rig.policy.unused_models_kept_s - 1)
+    assert resolved(rig, place("lora", URL)) == []
     clock.advance_s(2)
-    collect(house)
-    assert {each.name for each in list_models(house, ANN, None, 10).items} == {"kept", URL, URN}
-    clock.advance_s(house.policy.unused_models_kept_s)
-    collect(house)
-    assert {each.name for each in list_models(house, ANN, None, 10).items} == {"kept", URN}
-    with house.store.read() as tx:
+    collect(rig)
+    assert {each.name for each in list_models(rig, ANN, None, 10).items} == {"kept", URL, URN}
+    clock.advance_s(rig.policy.unused_models_kept_s)
+    collect(rig)
+    assert {each.name for each in list_models(rig, ANN, None, 10).items} == {"kept", URN}
+    with rig.store.read() as tx:
         assert tx.uploads.blobs("ann", [sha256(LORA).hexdigest()]) == {}
         assert len(tx.uploads.blobs("ann", [sha256(BASE).hexdigest()])) == 1

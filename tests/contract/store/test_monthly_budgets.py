@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.store.test_budgets import OWNER, PER_S, ROOT, beat, statements
+from tests.fixtures.store_rig import PRICE, StoreRig
 from tests.fixtures.users import ANN, move_in, new_dataset, train
 from tests.fixtures.users import ROOT as USERS_ROOT
-from tests.fixtures.work import PRICE, Workshop
 
 from giornata.control.attempts.complete import complete
 from giornata.control.attempts.reported_ends import release
@@ -42,143 +42,143 @@ def go_to_the_end_of_the_month(ctx: Context, *, before_s: float) -> None:
     ctx.clock.advance_s((turn_ms(now_ms) - now_ms) / 1000 - before_s)  # type: ignore[attr-defined]
 
 
-def monthly(shop: Workshop, seconds: int | None) -> Project:
+def monthly(rig: StoreRig, seconds: int | None) -> Project:
     micro_usd = None if seconds is None else seconds * PER_S
-    return set_project_budget(shop.ctx, ROOT, ROOT_PROJECT, SetBudget(monthly_budget_micro_usd=micro_usd))
+    return set_project_budget(rig.ctx, ROOT, ROOT_PROJECT, SetBudget(monthly_budget_micro_usd=micro_usd))
 
 
-def spent(shop: Workshop) -> Spent:
-    with shop.store.read() as tx:
-        return project_spent(tx, shop.ctx, ROOT_PROJECT, at_ms=shop.clock.now_ms())
+def spent(rig: StoreRig) -> Spent:
+    with rig.store.read() as tx:
+        return project_spent(tx, rig.ctx, ROOT_PROJECT, at_ms=rig.clock.now_ms())
 
 
-def paused(shop: Workshop, *, seconds: int = 50, **columns: object) -> Lease:
+def paused(rig: StoreRig, *, seconds: int = 50, **columns: object) -> Lease:
     """A job that has spent the month's money."""
-    monthly(shop, seconds)
-    shop.add_job(**columns)
-    lease = shop.lease(1)
-    assert beat(shop, lease, after_s=seconds) is Order.RELEASE
-    assert release(shop.ctx, lease.attempt_id, ReleaseAttempt(step=1)).job_state == "paused"
+    monthly(rig, seconds)
+    rig.add_job(**columns)
+    lease = rig.lease(1)
+    assert beat(rig, lease, after_s=seconds) is Order.RELEASE
+    assert release(rig.ctx, lease.attempt_id, ReleaseAttempt(step=1)).job_state == "paused"
     return lease
 
 
-def test_jobs_wait_for_the_next_month_and_go_on_by_themselves(shop: Workshop) -> None:
-    go_to_the_end_of_the_month(shop.ctx, before_s=3600)
-    lease = paused(shop)
-    queued = shop.add_job()
-    assert settle_budgets(shop.ctx) == 1
-    month = month_of(shop.clock.now_ms())
+def test_jobs_wait_for_the_next_month_and_go_on_by_themselves(rig: StoreRig) -> None:
+    go_to_the_end_of_the_month(rig.ctx, before_s=3600)
+    lease = paused(rig)
+    queued = rig.add_job()
+    assert settle_budgets(rig.ctx) == 1
+    month = month_of(rig.clock.now_ms())
     for job_id in (lease.job_id, queued):
-        reply = get_job(shop.ctx, OWNER, job_id)
+        reply = get_job(rig.ctx, OWNER, job_id)
         assert (reply.state, "next month" in str(reply.waiting_because)) == ("paused", True)
         told = {"budget": "project", "limit_micro_usd": 50 * PER_S, "spent_micro_usd": 50 * PER_S, "month": month}
-        assert shop.last_event(job_id, "job.paused").items() >= told.items()
-    assert shop.claim(2).lease is None
-    go_to_the_end_of_the_month(shop.ctx, before_s=0.001)
-    assert settle_budgets(shop.ctx) == 0, "the month has not turned"
-    shop.clock.advance_s(0.001)
-    assert settle_budgets(shop.ctx) == 2
-    assert shop.events(queued)[-1] == "job.resumed"
-    assert shop.lease(2).job_id == lease.job_id, "the one that ran goes first"
-    assert spent(shop) == Spent(total_micro_usd=50 * PER_S, month_micro_usd=0)
+        assert rig.last_event(job_id, "job.paused").items() >= told.items()
+    assert rig.claim(2).lease is None
+    go_to_the_end_of_the_month(rig.ctx, before_s=0.001)
+    assert settle_budgets(rig.ctx) == 0, "the month has not turned"
+    rig.clock.advance_s(0.001)
+    assert settle_budgets(rig.ctx) == 2
+    assert rig.events(queued)[-1] == "job.resumed"
+    assert rig.lease(2).job_id == lease.job_id, "the one that ran goes first"
+    assert spent(rig) == Spent(total_micro_usd=50 * PER_S, month_micro_usd=0)
 
 
-def test_raising_or_lifting_the_months_budget_lets_them_go_on_at_once(shop: Workshop) -> None:
-    lease = paused(shop)
-    assert monthly(shop, 49).month_spent_micro_usd == 50 * PER_S
-    assert shop.job(lease.job_id)["state"] == "paused"
-    shown = monthly(shop, 51)
-    assert (shown.monthly_budget_micro_usd, shown.month) == (51 * PER_S, month_of(shop.clock.now_ms()))
+def test_raising_or_lifting_the_months_budget_lets_them_go_on_at_once(rig: StoreRig) -> None:
+    lease = paused(rig)
+    assert monthly(rig, 49).month_spent_micro_usd == 50 * PER_S
+    assert rig.job(lease.job_id)["state"] == "paused"
+    shown = monthly(rig, 51)
+    assert (shown.monthly_budget_micro_usd, shown.month) == (51 * PER_S, month_of(rig.clock.now_ms()))
     assert (shown.budget_micro_usd, shown.spent_micro_usd) == (None, 50 * PER_S)
-    assert shop.job(lease.job_id)["state"] == "queued"
-    again = shop.lease(1)
-    assert beat(shop, again, after_s=1) is Order.RELEASE, "it may spend one second more in this month"
-    monthly(shop, None)
-    assert beat(shop, again) is Order.CONTINUE, "an order is taken back when the budget is lifted"
+    assert rig.job(lease.job_id)["state"] == "queued"
+    again = rig.lease(1)
+    assert beat(rig, again, after_s=1) is Order.RELEASE, "it may spend one second more in this month"
+    monthly(rig, None)
+    assert beat(rig, again) is Order.CONTINUE, "an order is taken back when the budget is lifted"
 
 
-def test_an_attempt_across_the_turn_is_counted_in_both_months(shop: Workshop) -> None:
-    monthly(shop, 60)
-    shop.add_job()
-    go_to_the_end_of_the_month(shop.ctx, before_s=58)
-    lease = shop.lease(1)
-    assert beat(shop, lease, after_s=40) is Order.CONTINUE
-    assert beat(shop, lease, after_s=40) is Order.CONTINUE, "80 s are spent, 22 of them in this month"
-    assert spent(shop) == Spent(total_micro_usd=80 * PER_S, month_micro_usd=22 * PER_S)
-    assert beat(shop, lease, after_s=37) is Order.CONTINUE
-    assert beat(shop, lease, after_s=1) is Order.RELEASE
+def test_an_attempt_across_the_turn_is_counted_in_both_months(rig: StoreRig) -> None:
+    monthly(rig, 60)
+    rig.add_job()
+    go_to_the_end_of_the_month(rig.ctx, before_s=58)
+    lease = rig.lease(1)
+    assert beat(rig, lease, after_s=40) is Order.CONTINUE
+    assert beat(rig, lease, after_s=40) is Order.CONTINUE, "80 s are spent, 22 of them in this month"
+    assert spent(rig) == Spent(total_micro_usd=80 * PER_S, month_micro_usd=22 * PER_S)
+    assert beat(rig, lease, after_s=37) is Order.CONTINUE
+    assert beat(rig, lease, after_s=1) is Order.RELEASE
 
 
-def test_an_order_to_stop_is_taken_back_when_the_month_turns(shop: Workshop) -> None:
-    monthly(shop, 50)
-    shop.add_job()
-    go_to_the_end_of_the_month(shop.ctx, before_s=55)
-    lease = shop.lease(1)
-    assert beat(shop, lease, after_s=50) is Order.RELEASE
-    assert beat(shop, lease, after_s=4) is Order.RELEASE
-    assert beat(shop, lease, after_s=1) is Order.CONTINUE, "nothing is spent in the new month"
-    assert complete(shop.ctx, lease.attempt_id, CompleteAttempt(step=1)).job_state == "succeeded"
+def test_an_order_to_stop_is_taken_back_when_the_month_turns(rig: StoreRig) -> None:
+    monthly(rig, 50)
+    rig.add_job()
+    go_to_the_end_of_the_month(rig.ctx, before_s=55)
+    lease = rig.lease(1)
+    assert beat(rig, lease, after_s=50) is Order.RELEASE
+    assert beat(rig, lease, after_s=4) is Order.RELEASE
+    assert beat(rig, lease, after_s=1) is Order.CONTINUE, "nothing is spent in the new month"
+    assert complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=1)).job_state == "succeeded"
 
 
-def test_a_warning_comes_once_a_month(shop: Workshop) -> None:
-    monthly(shop, 100)
-    job_id = shop.add_job()
+def test_a_warning_comes_once_a_month(rig: StoreRig) -> None:
+    monthly(rig, 100)
+    job_id = rig.add_job()
     for count in (1, 2):
-        go_to_the_end_of_the_month(shop.ctx, before_s=3600)
-        lease = shop.lease(1)
-        assert beat(shop, lease, after_s=79) is Order.CONTINUE
-        assert shop.events(job_id).count("budget.warning") == count - 1
-        assert beat(shop, lease, after_s=1) is Order.CONTINUE
-        assert beat(shop, lease, after_s=1) is Order.CONTINUE
-        assert shop.events(job_id).count("budget.warning") == count
-        assert shop.last_event(job_id, "budget.warning")["month"] == month_of(shop.clock.now_ms())
-        release(shop.ctx, lease.attempt_id, ReleaseAttempt(step=1))
-        go_to_the_end_of_the_month(shop.ctx, before_s=0)
+        go_to_the_end_of_the_month(rig.ctx, before_s=3600)
+        lease = rig.lease(1)
+        assert beat(rig, lease, after_s=79) is Order.CONTINUE
+        assert rig.events(job_id).count("budget.warning") == count - 1
+        assert beat(rig, lease, after_s=1) is Order.CONTINUE
+        assert beat(rig, lease, after_s=1) is Order.CONTINUE
+        assert rig.events(job_id).count("budget.warning") == count
+        assert rig.last_event(job_id, "budget.warning")["month"] == month_of(rig.clock.now_ms())
+        release(rig.ctx, lease.attempt_id, ReleaseAttempt(step=1))
+        go_to_the_end_of_the_month(rig.ctx, before_s=0)
 
 
-def test_both_budgets_hold_and_the_one_in_all_outlives_the_month(shop: Workshop) -> None:
-    monthly(shop, 50)
-    set_project_budget(shop.ctx, ROOT, ROOT_PROJECT, SetBudget(budget_micro_usd=50 * PER_S))
-    (row,) = shop.rows(schema.projects, id=ROOT_PROJECT)
+def test_total_budget_keeps_job_paused_after_monthly_budget_renews(rig: StoreRig) -> None:
+    monthly(rig, 50)
+    set_project_budget(rig.ctx, ROOT, ROOT_PROJECT, SetBudget(budget_micro_usd=50 * PER_S))
+    (row,) = rig.rows(schema.projects, id=ROOT_PROJECT)
     assert row["monthly_budget_micro_usd"] == 50 * PER_S, "the one that is not given stays"
-    job_id = shop.add_job()
-    lease = shop.lease(1)
-    assert beat(shop, lease, after_s=50) is Order.RELEASE
-    release(shop.ctx, lease.attempt_id, ReleaseAttempt(step=1))
-    assert "administrator raises it" in str(get_job(shop.ctx, OWNER, job_id).waiting_because)
-    go_to_the_end_of_the_month(shop.ctx, before_s=0)
-    assert settle_budgets(shop.ctx) == 0
-    assert shop.job(job_id)["state"] == "paused"
+    job_id = rig.add_job()
+    lease = rig.lease(1)
+    assert beat(rig, lease, after_s=50) is Order.RELEASE
+    release(rig.ctx, lease.attempt_id, ReleaseAttempt(step=1))
+    assert "administrator raises it" in str(get_job(rig.ctx, OWNER, job_id).waiting_because)
+    go_to_the_end_of_the_month(rig.ctx, before_s=0)
+    assert settle_budgets(rig.ctx) == 0
+    assert rig.job(job_id)["state"] == "paused"
 
 
-def test_a_jobs_own_budget_is_not_renewed_by_the_month(shop: Workshop) -> None:
-    lease = paused(shop, budget_micro_usd=50 * PER_S)
-    assert shop.job(lease.job_id)["paused_by"] == "job"
-    go_to_the_end_of_the_month(shop.ctx, before_s=0)
-    settle_budgets(shop.ctx)
-    assert shop.job(lease.job_id)["state"] == "paused"
-    assert change_job(shop.ctx, OWNER, lease.job_id, ChangeJob(budget_micro_usd=None)).state == "queued"
+def test_a_jobs_own_budget_is_not_renewed_by_the_month(rig: StoreRig) -> None:
+    lease = paused(rig, budget_micro_usd=50 * PER_S)
+    assert rig.job(lease.job_id)["paused_by"] == "job"
+    go_to_the_end_of_the_month(rig.ctx, before_s=0)
+    settle_budgets(rig.ctx)
+    assert rig.job(lease.job_id)["state"] == "paused"
+    assert change_job(rig.ctx, OWNER, lease.job_id, ChangeJob(budget_micro_usd=None)).state == "queued"
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_a_months_budget_asks_the_database_no_more_than_a_budget_in_all(shop: Workshop, both: bool) -> None:
+def test_a_months_budget_asks_the_database_no_more_than_a_budget_in_all(rig: StoreRig, both: bool) -> None:
     def asked() -> int:
-        shop.add_job()
-        lease = shop.lease(1)
-        with statements(shop) as seen:
-            beat(shop, lease, after_s=1)
-            beat(shop, lease, after_s=1)
-            shop.checkpoint(lease, 10)
-        complete(shop.ctx, lease.attempt_id, CompleteAttempt(step=10))
+        rig.add_job()
+        lease = rig.lease(1)
+        with statements(rig) as seen:
+            beat(rig, lease, after_s=1)
+            beat(rig, lease, after_s=1)
+            rig.checkpoint(lease, 10)
+        complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=10))
         return len(seen)
 
     free = asked()
-    set_project_budget(shop.ctx, ROOT, ROOT_PROJECT, SetBudget(budget_micro_usd=10**9))
+    set_project_budget(rig.ctx, ROOT, ROOT_PROJECT, SetBudget(budget_micro_usd=10**9))
     limited = asked()
     changes = {"monthly_budget_micro_usd": 10**9, **({} if both else {"budget_micro_usd": None})}
-    set_project_budget(shop.ctx, ROOT, ROOT_PROJECT, SetBudget.model_validate(changes))
+    set_project_budget(rig.ctx, ROOT, ROOT_PROJECT, SetBudget.model_validate(changes))
     assert asked() == limited
-    set_project_budget(shop.ctx, ROOT, ROOT_PROJECT, SetBudget(budget_micro_usd=None, monthly_budget_micro_usd=None))
+    set_project_budget(rig.ctx, ROOT, ROOT_PROJECT, SetBudget(budget_micro_usd=None, monthly_budget_micro_usd=None))
     assert asked() == free
 
 
@@ -202,16 +202,16 @@ LIVES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0,
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(lives=LIVES, price=st.sampled_from([1, 777_777, PRICE]), offset_ms=st.integers(0, 999))
 def test_the_months_of_any_schedule_add_up_to_what_it_cost(
-    shop: Workshop, lives: list[Life], price: int, offset_ms: int
+    rig: StoreRig, lives: list[Life], price: int, offset_ms: int
 ) -> None:
     """Attempts alone and together on a node, across the turns of months, are counted to the micro-dollar."""
-    start_ms = shop.clock.now_ms() + offset_ms
-    _write(shop, lives, price, start_ms)
+    start_ms = rig.clock.now_ms() + offset_ms
+    _write(rig, lives, price, start_ms)
     ends = [start_ms + days * DAY_MS + hours * 3_600_000 for _, days, hours in lives]
     months = [month_start_ms(start_ms)]
     while months[-1] <= max(ends):
         months.append(turn_ms(months[-1]))
-    with shop.store.read() as tx:
+    with rig.store.read() as tx:
         since = [tx.spending.unsettled(ROOT_PROJECT, since_ms=0, month_ms=each) for each in months]
     assert since[0].month_micro_usd == since[0].total_micro_usd, "everything is of the first month or later"
     assert since[-1].month_micro_usd == 0, "nothing is of the month after all"
@@ -234,16 +234,16 @@ def _by_hand(lives: list[Life], price: int, start_ms: int, from_ms: int, to_ms: 
     return sum(until(at, at + long, to_ms) - until(at, at + long, from_ms) for at, long in spans)
 
 
-def _write(shop: Workshop, lives: list[Life], price: int, start_ms: int) -> None:
+def _write(rig: StoreRig, lives: list[Life], price: int, start_ms: int) -> None:
     """Ended attempts with these lives. Those on one place share its node while they overlap."""
-    with shop.store.begin() as tx:
+    with rig.store.begin() as tx:
         for table in reversed(schema.metadata.sorted_tables):
             if table.name in {"jobs", "attempts", "ledger", "events"}:
                 tx.connection.execute(sa.delete(table))
-    jobs = [shop.add_job() for _ in lives]
-    leases = [shop.lease(number + 1) for number in range(len(lives))]
+    jobs = [rig.add_job() for _ in lives]
+    leases = [rig.lease(number + 1) for number in range(len(lives))]
     assert len(jobs) == len(leases)
-    with shop.store.begin() as tx:
+    with rig.store.begin() as tx:
         for lease, (place, days, hours) in zip(leases, lives, strict=True):
             from_ms = start_ms + days * DAY_MS
             to_ms = from_ms + hours * 3_600_000
@@ -261,16 +261,16 @@ def _write(shop: Workshop, lives: list[Life], price: int, start_ms: int) -> None
             tx.connection.execute(sa.update(schema.attempts).where(own).values(**ended))
 
 
-def test_what_is_remembered_is_what_the_database_says_whenever_it_is_asked(shop: Workshop) -> None:
+def test_cached_project_spending_equals_the_database_at_any_time(rig: StoreRig) -> None:
     """The sum of what ended long ago is kept: across turns of the month, breaks, and a clock that is set back."""
     for wait_s in (0.0, 700, 40 * 86_400, 3, 5 * 86_400, 700, -2 * 86_400, 30 * 86_400, -40 * 86_400, 90 * 86_400):
-        shop.clock.advance_s(wait_s)
-        shop.add_job()
-        lease = shop.lease(1)
-        beat(shop, lease, after_s=100)
-        fresh = replace(shop.ctx, memory=ProcessCache())
-        with shop.store.read() as tx:
-            now_ms = shop.clock.now_ms()
-            assert spent(shop) == project_spent(tx, fresh, ROOT_PROJECT, at_ms=now_ms)
-        complete(shop.ctx, lease.attempt_id, CompleteAttempt(step=1))
-        assert spent(shop).month_micro_usd > 0
+        rig.clock.advance_s(wait_s)
+        rig.add_job()
+        lease = rig.lease(1)
+        beat(rig, lease, after_s=100)
+        fresh = replace(rig.ctx, memory=ProcessCache())
+        with rig.store.read() as tx:
+            now_ms = rig.clock.now_ms()
+            assert spent(rig) == project_spent(tx, fresh, ROOT_PROJECT, at_ms=now_ms)
+        complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=1))
+        assert spent(rig).month_micro_usd > 0

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import replace
 
 import pytest
-from tests.fixtures.work import NODE_CALLER, Workshop
+from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 
 from giornata.control.attempts.known_node import node_policy, note_checks
 from giornata.control.caller import Caller
@@ -18,7 +18,7 @@ from giornata.protocol.admin import ROOT_PROJECT, Node, Scope
 from giornata.protocol.node_checks import NodeChecks, NodeFigures
 from giornata.store import schema
 
-ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
+ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")
 ASKED = NodeThresholds(min_driver="550", min_download_bytes_per_s=1.0 * MIB, min_upload_bytes_per_s=2.0 * MIB)
 
 
@@ -27,21 +27,21 @@ def with_fleet(ctx: Context, thresholds: NodeThresholds) -> Context:
     return replace(ctx, fleets={"far": fleet})
 
 
-def listed(shop: Workshop) -> Node:
-    (node,) = list_nodes(shop.ctx, ADMIN, gone=True, cursor=None, limit=10).items
+def listed(rig: StoreRig) -> Node:
+    (node,) = list_nodes(rig.ctx, ADMIN, gone=True, cursor=None, limit=10).items
     return node
 
 
-def test_a_fleet_that_nobody_knows_asks_for_nothing(shop: Workshop) -> None:
-    policy = node_policy(shop.ctx, NODE_CALLER, "elsewhere")
+def test_a_fleet_that_nobody_knows_asks_for_nothing(rig: StoreRig) -> None:
+    policy = node_policy(rig.ctx, NODE_CALLER, "elsewhere")
     assert policy.model_dump(exclude_none=True).keys() == {"at"}
     assert policy.at is not None
-    assert round(policy.at.timestamp() * 1000) == shop.clock.now_ms()
-    assert list(shop.ctx.blobs.list("probes")) == []
+    assert round(policy.at.timestamp() * 1000) == rig.clock.now_ms()
+    assert list(rig.ctx.blobs.list("probes")) == []
 
 
-def test_a_fleet_asks_and_gives_the_means_to_measure_a_link(shop: Workshop) -> None:
-    ctx = with_fleet(shop.ctx, ASKED)
+def test_a_fleet_asks_and_gives_the_means_to_measure_a_link(rig: StoreRig) -> None:
+    ctx = with_fleet(rig.ctx, ASKED)
     policy = node_policy(ctx, NODE_CALLER, "far")
     assert (policy.min_driver, policy.min_vram_bytes) == ("550", None)
     assert policy.download is not None
@@ -54,8 +54,8 @@ def test_a_fleet_asks_and_gives_the_means_to_measure_a_link(shop: Workshop) -> N
     assert hashlib.sha256(b"".join(ctx.blobs.read(found.key))).hexdigest() == policy.download.sha256
 
 
-def test_the_probe_is_made_once_and_again_when_it_was_collected(shop: Workshop) -> None:
-    ctx = with_fleet(shop.ctx, ASKED)
+def test_the_probe_is_made_once_and_again_when_it_was_collected(rig: StoreRig) -> None:
+    ctx = with_fleet(rig.ctx, ASKED)
     node_policy(ctx, NODE_CALLER, "far")
     (first,) = ctx.blobs.list("probes")
     node_policy(ctx, NODE_CALLER, "far")
@@ -67,63 +67,63 @@ def test_the_probe_is_made_once_and_again_when_it_was_collected(shop: Workshop) 
     assert len(list(ctx.blobs.list("probes"))) == 1
 
 
-def checks(shop: Workshop, *lacking: str, number: int = 1) -> NodeChecks:
-    node = shop.node(number).model_copy(update={"instance_id": "i-1", "places": 4})
+def checks(rig: StoreRig, *lacking: str, number: int = 1) -> NodeChecks:
+    node = rig.node(number).model_copy(update={"instance_id": "i-1", "places": 4})
     figures = NodeFigures(driver="550.54", free_disk_bytes=5)
     return NodeChecks(node=node, kinds=("train",), figures=figures, shortcomings=lacking, leaving=bool(lacking))
 
 
-def test_a_node_that_never_claimed_is_known_by_its_checks(shop: Workshop) -> None:
-    assert note_checks(shop.ctx, NODE_CALLER, checks(shop, "the disk is small")).drain is False
-    node = listed(shop)
+def test_a_node_that_never_claimed_is_known_by_its_checks(rig: StoreRig) -> None:
+    assert note_checks(rig.ctx, NODE_CALLER, checks(rig, "the disk is small")).drain is False
+    node = listed(rig)
     assert (node.instance_id, node.places) == ("i-1", 4)
     assert node.checks is not None
     assert node.checks.shortcomings == ("the disk is small",)
     assert node.checks.leaving
     assert node.checks.figures.driver == "550.54"
-    assert round(node.checks.at.timestamp() * 1000) == shop.clock.now_ms()
+    assert round(node.checks.at.timestamp() * 1000) == rig.clock.now_ms()
 
 
-def test_the_latest_stands_and_a_claim_does_not_wipe_it(shop: Workshop) -> None:
-    note_checks(shop.ctx, NODE_CALLER, checks(shop, "the disk is small"))
-    note_checks(shop.ctx, NODE_CALLER, checks(shop))
-    shop.claim(1)
-    node = listed(shop)
+def test_the_latest_stands_and_a_claim_does_not_wipe_it(rig: StoreRig) -> None:
+    note_checks(rig.ctx, NODE_CALLER, checks(rig, "the disk is small"))
+    note_checks(rig.ctx, NODE_CALLER, checks(rig))
+    rig.claim(1)
+    node = listed(rig)
     assert node.checks is not None
     assert node.checks.shortcomings == ()
 
 
-def test_a_node_that_says_nothing_has_no_checks(shop: Workshop) -> None:
-    shop.claim(1)
-    assert listed(shop).checks is None
+def test_a_node_that_says_nothing_has_no_checks(rig: StoreRig) -> None:
+    rig.claim(1)
+    assert listed(rig).checks is None
 
 
-def test_a_claim_says_which_instance_and_how_many_places(shop: Workshop) -> None:
-    shop.claim(shop.node(1).model_copy(update={"instance_id": "i-7", "places": 3}))
-    (row,) = shop.rows(schema.nodes)
+def test_a_claim_says_which_instance_and_how_many_places(rig: StoreRig) -> None:
+    rig.claim(rig.node(1).model_copy(update={"instance_id": "i-7", "places": 3}))
+    (row,) = rig.rows(schema.nodes)
     assert (row["instance_id"], row["places"]) == ("i-7", 3)
 
 
-def test_a_draining_node_is_told_so(shop: Workshop) -> None:
-    shop.claim(1)
-    with shop.store.begin() as tx:
+def test_a_draining_node_is_told_so(rig: StoreRig) -> None:
+    rig.claim(1)
+    with rig.store.begin() as tx:
         tx.connection.execute(schema.nodes.update().values(draining=True))
-    assert note_checks(shop.ctx, NODE_CALLER, checks(shop)).drain is True
+    assert note_checks(rig.ctx, NODE_CALLER, checks(rig)).drain is True
 
 
-def test_only_nodes_ask_and_speak(shop: Workshop) -> None:
+def test_node_policy_and_checks_without_node_key_are_forbidden(rig: StoreRig) -> None:
     with pytest.raises(Forbidden):
-        node_policy(shop.ctx, ADMIN, "far")
+        node_policy(rig.ctx, ADMIN, "far")
     with pytest.raises(Forbidden):
-        note_checks(shop.ctx, ADMIN, checks(shop))
-    assert shop.rows(schema.nodes) == []
+        note_checks(rig.ctx, ADMIN, checks(rig))
+    assert rig.rows(schema.nodes) == []
 
 
-def test_no_node_speaks_for_another_projects(shop: Workshop) -> None:
-    shop.add_project("other")
-    note_checks(shop.ctx, NODE_CALLER, checks(shop))
-    stranger = Caller(project_id="other", scope=Scope.NODE, key_id="key_other")
-    before = shop.rows(schema.nodes)
+def test_no_node_speaks_for_another_projects(rig: StoreRig) -> None:
+    rig.add_project("other")
+    note_checks(rig.ctx, NODE_CALLER, checks(rig))
+    stranger = Caller(project_id="other", scopes=Scope.NODE.reach, key_id="key_other")
+    before = rig.rows(schema.nodes)
     with pytest.raises(Conflict):
-        note_checks(shop.ctx, stranger, checks(shop, "liar"))
-    assert shop.rows(schema.nodes) == before
+        note_checks(rig.ctx, stranger, checks(rig, "liar"))
+    assert rig.rows(schema.nodes) == before

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.fixtures.work import Workshop, job_row
+from tests.fixtures.store_rig import StoreRig, job_row
 
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.domain.reasons import Reason
 from giornata.domain.routing import AFFINITY_WINDOW, Candidate, rank
 from giornata.store import schema
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 
 MACHINES = (None, None, None, "machine-1", "machine-2")
 KINDS = ("train", "x-a", "x-b")
@@ -153,7 +153,7 @@ OLD = Queued(kind="train", model_key="m3", interrupted=False, priority=0, turn=0
     vram=None,
 )
 def test_claims_follow_rank(
-    shop: Workshop,
+    rig: StoreRig,
     queue: list[Queued],
     kinds: tuple[str, ...],
     held: tuple[str, ...],
@@ -162,8 +162,8 @@ def test_claims_follow_rank(
     joint_key: str | None,
     vram: int | None,
 ) -> None:
-    if not shop.rows(schema.projects, id="a"):
-        shop.add_project("a")
+    if not rig.rows(schema.projects, id="a"):
+        rig.add_project("a")
     wanted = Wanted(
         kinds=kinds,
         held_models=held,
@@ -172,5 +172,5 @@ def test_claims_follow_rank(
         vram_bytes=vram,
         joint_key=joint_key,
     )
-    fill(shop.store, queue)
-    assert taken(shop.store, wanted) == expected(queue, wanted)
+    fill(rig.store, queue)
+    assert taken(rig.store, wanted) == expected(queue, wanted)

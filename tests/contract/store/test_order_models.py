@@ -16,10 +16,10 @@ from giornata.control.context import Context
 from giornata.control.jobs.estimate import estimate
 from giornata.control.jobs.order_models import bring_order_models
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submit import JobRequest, submit, submit_each
 from giornata.control.models.register import add_model, list_models, remove_model
 from giornata.control.storage.collect import collect
-from giornata.domain.errors import InvalidInput
+from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.models import AddModel
 from giornata.protocol.pictures import PictureLease
@@ -31,7 +31,7 @@ DAY_S = 86_400.0
 
 
 @pytest.fixture
-def house(ctx: Context) -> Context:
+def rig(ctx: Context) -> Context:
     move_in(ctx)
     return replace(ctx, model_sources=FakeSources(files={URL: LORA}))
 
@@ -40,8 +40,8 @@ def hash_of(content: bytes) -> str:
     return sha256(content).hexdigest()
 
 
-def add(house: Context, name: str, content: bytes, caller: Caller = ANN, **more: Any) -> None:
-    add_model(house, caller, AddModel(name=name, sha256=have(house, caller, content), **more))
+def add(rig: Context, name: str, content: bytes, caller: Caller = ANN, **more: Any) -> None:
+    add_model(rig, caller, AddModel(name=name, sha256=have(rig, caller, content), **more))
 
 
 def asked(kind: str = "generate", **spec: Any) -> SubmitJob:
@@ -50,24 +50,24 @@ def asked(kind: str = "generate", **spec: Any) -> SubmitJob:
     return SubmitJob(kind=kind, spec=usual | text | spec)
 
 
-def order(house: Context, request: SubmitJob) -> str:
-    bring_order_models(house, ANN, request)
-    job, _ = submit(house, ANN, request, None)
+def order(rig: Context, request: SubmitJob) -> str:
+    bring_order_models(rig, ANN, request)
+    job, _ = submit(rig, ANN, request, None)
     return job.id
 
 
-def refused(house: Context, request: SubmitJob) -> list[tuple[str, str]]:
+def refused(rig: Context, request: SubmitJob) -> list[tuple[str, str]]:
     with pytest.raises(InvalidInput) as refusal:
-        order(house, request)
+        order(rig, request)
     return sorted((fault.where, fault.message) for fault in refusal.value.faults)
 
 
-def lease(house: Context) -> PictureLease:
+def lease(rig: Context) -> PictureLease:
     node = NodeInfo(node_id="node_00000001", machine_id="m1", name="n1")
     claim = Claim(
-        request_id=house.names.new("request"), node=node, kinds=("generate",), max_pictures=16, held_models=()
+        request_id=rig.names.new("request"), node=node, kinds=("generate",), max_pictures=16, held_models=()
     )
-    found = claim_once(house, NODE, claim).picture_lease
+    found = claim_once(rig, NODE, claim).picture_lease
     assert found is not None
     return found
 
@@ -77,31 +77,40 @@ def files(found: PictureLease) -> Sequence[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("kind", ["generate", "grid"])
-def test_registered_and_shared_models_come_with_the_lease(house: Context, kind: str) -> None:
-    add(house, "base", BASE, ROOT, shared=True)
-    add(house, "style", LORA)
+def test_registered_and_shared_models_come_with_the_lease(rig: Context, kind: str) -> None:
+    add(rig, "base", BASE, ROOT, shared=True)
+    add(rig, "style", LORA)
     axes = {"axes": [{"field": "seed", "values": [1, 2]}]} if kind == "grid" else {}
-    order(house, asked(kind, loras=[{"name": "style"}], **axes))
+    order(rig, asked(kind, loras=[{"name": "style"}], **axes))
 
-    found = lease(house)
+    found = lease(rig)
 
     assert files(found) == [("base", "base", hash_of(BASE)), ("lora", "style", hash_of(LORA))]
     assert {picture.params["model"]["sha256"] for picture in found.pictures} == {hash_of(BASE)}
 
 
-def test_reference_of_an_order_is_fetched_once_and_named_by_its_hash(house: Context) -> None:
-    add(house, "base", BASE)
+def test_reference_of_an_order_is_fetched_once_and_named_by_its_hash(rig: Context) -> None:
+    add(rig, "base", BASE)
     for _ in range(2):
-        order(house, asked(loras=[{"name": URL}]))
-    assert files(lease(house))[1] == ("lora", URL, hash_of(LORA))
-    assert house.model_sources.opened == 1  # type: ignore[attr-defined]
+        order(rig, asked(loras=[{"name": URL}]))
+    assert files(lease(rig))[1] == ("lora", URL, hash_of(LORA))
+    assert rig.model_sources.opened == 1  # type: ignore[attr-defined]
 
 
-def test_order_is_refused_with_the_faults_of_all_its_models_and_fields(house: Context) -> None:
-    add(house, "base", BASE)
-    add(house, "old-style", LORA_15)
+def test_spec_that_was_parsed_before_the_submission_is_not_parsed_again(rig: Context) -> None:
+    add(rig, "base", BASE)
+    parsed = bring_order_models(rig, ANN, asked(prompts=["a fox"]))
+    given = JobRequest(caller=ANN, request=asked(prompts=["a wolf"]), parsed_spec=parsed)
+    (answer,) = submit_each(rig, [given])
+    assert not isinstance(answer, GiornataError)
+    assert answer[0].spec["prompts"] == ["a fox"]
+
+
+def test_order_is_refused_with_the_faults_of_all_its_models_and_fields(rig: Context) -> None:
+    add(rig, "base", BASE)
+    add(rig, "old-style", LORA_15)
     models = [{"name": "stile"}, {"name": "old-style"}, {"name": "job_01"}]
-    said = refused(house, asked(loras=models, vae={"name": "base"}).model_copy(update={"labels": {"": "x"}}))
+    said = refused(rig, asked(loras=models, vae={"name": "base"}).model_copy(update={"labels": {"": "x"}}))
     assert [where for where, _ in said if where.startswith("spec.")] == [
         "spec.loras.0", "spec.loras.1", "spec.loras.2", "spec.vae"
     ]  # fmt: skip
@@ -111,30 +120,30 @@ def test_order_is_refused_with_the_faults_of_all_its_models_and_fields(house: Co
     assert any(where.startswith("labels") for where, _ in said)
 
 
-def test_unknown_model_is_told_beside_a_field_that_cannot_be_parsed(house: Context) -> None:
-    said = refused(house, asked(model="bse", width=63))
+def test_unknown_model_is_told_beside_a_field_that_cannot_be_parsed(rig: Context) -> None:
+    said = refused(rig, asked(model="bse", width=63))
     assert [where for where, _ in said] == ["spec.model", "spec.width"]
 
 
-def test_estimate_resolves_models_and_counts_no_use(house: Context) -> None:
-    add(house, "base", BASE)
-    before = list_models(house, ANN, None, 5).items[0].used_at
-    house.clock.advance_s(10.0)  # type: ignore[attr-defined]
-    assert estimate(house, ANN, asked()).spec["model"]["sha256"] == hash_of(BASE)
-    assert list_models(house, ANN, None, 5).items[0].used_at == before
+def test_estimate_resolves_models_and_counts_no_use(rig: Context) -> None:
+    add(rig, "base", BASE)
+    before = list_models(rig, ANN, None, 5).items[0].used_at
+    rig.clock.advance_s(10.0)  # type: ignore[attr-defined]
+    assert estimate(rig, ANN, asked()).spec["model"]["sha256"] == hash_of(BASE)
+    assert list_models(rig, ANN, None, 5).items[0].used_at == before
 
 
 @pytest.mark.parametrize("owner", [ANN, ROOT])
-def test_removed_model_stays_until_the_orders_that_wait_have_ended(house: Context, owner: Caller) -> None:
-    add(house, "base", BASE, owner, shared=owner is ROOT)
-    job_id = order(house, asked())
-    remove_model(house, owner, "base")
-    house.clock.advance_s(40 * DAY_S)  # type: ignore[attr-defined]
-    collect(house)
-    assert files(lease(house)) == [("base", "base", hash_of(BASE))]
+def test_removed_model_stays_until_the_orders_that_wait_have_ended(rig: Context, owner: Caller) -> None:
+    add(rig, "base", BASE, owner, shared=owner is ROOT)
+    job_id = order(rig, asked())
+    remove_model(rig, owner, "base")
+    rig.clock.advance_s(40 * DAY_S)  # type: ignore[attr-defined]
+    collect(rig)
+    assert files(lease(rig)) == [("base", "base", hash_of(BASE))]
 
-    cancel(house, ANN, job_id)
-    report = collect(house)
+    cancel(rig, ANN, job_id)
+    report = collect(rig)
 
     assert (report.order_models, report.blobs) == (1, 1)
-    assert refused(house, asked())[0] == ("spec.model", "there is no model base")
+    assert refused(rig, asked())[0] == ("spec.model", "there is no model base")

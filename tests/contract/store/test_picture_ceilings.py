@@ -6,9 +6,10 @@ change when it is leased, and one when it has its result.
 
 from typing import Any
 
+import pytest
 from tests.fixtures.hot_path import Cost, counted_statements, told_at_once
-from tests.fixtures.pictures import NODE, Studio
-from tests.fixtures.work import Workshop
+from tests.fixtures.picture_rig import NODE, PictureRig
+from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.claim import Asked, claim_each
 from giornata.control.attempts.record_pictures import record_each
@@ -16,6 +17,7 @@ from giornata.control.pictures.picture_report import PictureReport
 from giornata.control.pictures.picture_uploads import picture_uploads
 from giornata.domain.health import RELIABLE_AFTER, MachineHealth
 from giornata.domain.picture import LEASE_KIND
+from giornata.protocol.held_models import HeldModels, HeldTier
 from giornata.protocol.pictures import DrawnPicture, PictureLease, PictureResults, PictureResultsReply, PictureUploads
 from giornata.protocol.work import Claim, ClaimReply
 
@@ -27,52 +29,58 @@ CEILINGS = {  # statements, transactions, rows
 }
 
 
-def test_a_lease_of_sixteen_pictures_costs_what_the_table_says(shop: Workshop) -> None:
-    assert _costs(shop, 1) == CEILINGS[shop.store.dialect_name]
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_lease_of_sixteen_pictures_costs_what_the_table_says(rig: StoreRig, reports: bool) -> None:
+    assert _costs(rig, 1, reports=reports) == CEILINGS[rig.store.dialect_name]
 
 
-def test_reports_of_four_nodes_at_once_cost_the_statements_of_one(shop: Workshop) -> None:
-    statements, transactions, rows = _costs(shop, TOGETHER)["results"]
-    if shop.store.dialect_name == "postgresql":
+def test_reports_of_four_nodes_at_once_cost_the_statements_of_one(rig: StoreRig) -> None:
+    statements, transactions, rows = _costs(rig, TOGETHER)["results"]
+    if rig.store.dialect_name == "postgresql":
         assert (statements, transactions) == CEILINGS["postgresql"]["results"][:2]
     # The order's row is changed once.
-    assert (transactions, rows) == (1, TOGETHER * 18 + (1 if shop.store.dialect_name == "postgresql" else TOGETHER))
+    assert (transactions, rows) == (1, TOGETHER * 18 + (1 if rig.store.dialect_name == "postgresql" else TOGETHER))
 
 
-def _costs(shop: Workshop, nodes: int) -> dict[str, tuple[int, int, int]]:
+def _costs(rig: StoreRig, nodes: int, *, reports: bool = False) -> dict[str, tuple[int, int, int]]:
     """The costs of a lease of each of these nodes, reported together."""
-    studio = Studio(shop)
-    studio.order(3 * nodes * LEASE)
-    _settle_machines(shop, nodes)
+    picture_rig = PictureRig(rig)
+    picture_rig.order(3 * nodes * LEASE)
+    _settle_machines(rig, nodes)
     costs = {name: Cost() for name in ("claim", "uploads", "results")}
-    with told_at_once(shop.store):
+    with told_at_once(rig.store):
         for turn in range(2):  # the first one fills the caches, and begins the order
-            _whole_leases(studio, nodes, turn, costs)
+            _whole_leases(picture_rig, nodes, turn, costs, reports=reports)
     return {name: (len(cost.statements), cost.transactions, cost.rows) for name, cost in costs.items()}
 
 
-def _whole_leases(studio: Studio, nodes: int, turn: int, costs: dict[str, Cost]) -> None:
-    store: Any = studio.shop.store
-    asked = [Asked(caller=NODE, claim=_claim(studio, number, turn)) for number in range(1, nodes + 1)]
+def _whole_leases(picture_rig: PictureRig, nodes: int, turn: int, costs: dict[str, Cost], *, reports: bool) -> None:
+    store: Any = picture_rig.rig.store
+    asked = [
+        Asked(caller=NODE, claim=_claim(picture_rig, number, turn, reports=reports)) for number in range(1, nodes + 1)
+    ]
     with counted_statements(store, costs["claim"]):
-        replies = claim_each(studio.ctx, asked)
+        replies = claim_each(picture_rig.ctx, asked)
     leases = [reply.picture_lease for reply in replies if isinstance(reply, ClaimReply) and reply.picture_lease]
-    done = {lease.attempt_id: tuple(studio.upload(lease, each) for each in lease.pictures) for lease in leases}
+    done = {lease.attempt_id: tuple(picture_rig.upload(lease, each) for each in lease.pictures) for lease in leases}
     with counted_statements(store, costs["uploads"]):
         for attempt_id, drawn in done.items():
-            picture_uploads(studio.ctx, attempt_id, PictureUploads(pictures=drawn))
-    studio.shop.clock.advance_s(0.1)  # less than the second after which an order is told of again
+            picture_uploads(picture_rig.ctx, attempt_id, PictureUploads(pictures=drawn))
+    picture_rig.rig.clock.advance_s(0.1)  # less than the second after which an order is told of again
     with counted_statements(store, costs["results"]):
-        answers = record_each(studio.ctx, [_report(lease, done[lease.attempt_id]) for lease in leases])
+        answers = record_each(picture_rig.ctx, [_report(lease, done[lease.attempt_id]) for lease in leases])
     assert [len(answer.accepted) for answer in answers if isinstance(answer, PictureResultsReply)] == [LEASE] * nodes
 
 
-def _claim(studio: Studio, number: int, turn: int) -> Claim:
+def _claim(picture_rig: PictureRig, number: int, turn: int, *, reports: bool) -> Claim:
+    """The claim of a node that `reports` its files: all of them at first, and nothing when they are as before."""
     return Claim(
         request_id=f"draws-{number:06d}-{turn}",
-        node=studio.shop.node(number),
+        node=picture_rig.rig.node(number),
         kinds=("generate",),
         max_pictures=LEASE,
+        held_version=3 if reports else None,
+        held=HeldModels(version=3, added={HeldTier.DISK: ("a" * 64,)}) if reports and turn == 0 else None,
     )
 
 
@@ -80,15 +88,15 @@ def _report(lease: PictureLease, drawn: tuple[DrawnPicture, ...]) -> PictureRepo
     return PictureReport(attempt_id=lease.attempt_id, results=PictureResults(drawn=drawn, complete=True))
 
 
-def _settle_machines(shop: Workshop, nodes: int) -> None:
-    with shop.store.begin() as tx:
+def _settle_machines(rig: StoreRig, nodes: int) -> None:
+    with rig.store.begin() as tx:
         for number in range(1, nodes + 1):
             health = MachineHealth(
-                machine_id=shop.node(number).machine_id,
+                machine_id=rig.node(number).machine_id,
                 kind=LEASE_KIND,
                 since_ms=1,
                 scored_at_ms=1,
-                quota=shop.ctx.policy.health.quota_per_hour,
+                quota=rig.ctx.policy.health.quota_per_hour,
                 successes_in_a_row=RELIABLE_AFTER,
                 proven=True,
             )

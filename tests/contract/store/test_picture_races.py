@@ -4,8 +4,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from tests.fixtures.pictures import Studio
-from tests.fixtures.work import Workshop
+from tests.fixtures.picture_rig import PictureRig
+from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.complete import complete
 from giornata.control.caller import Caller
@@ -14,8 +14,9 @@ from giornata.control.pictures.settle_order import settle_orders
 from giornata.domain.errors import IllegalTransition, LeaseLost
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import CompleteAttempt
+from giornata.store import schema
 
-OWNER = Caller(project_id=ROOT_PROJECT, scope=Scope.MEMBER, key_id="key_owner")
+OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.MEMBER.reach, key_id="key_owner")
 NODES = 6
 
 
@@ -40,14 +41,14 @@ def at_once(jobs: list[Callable[[], None]]) -> None:
         raise failures[0]
 
 
-def test_of_concurrent_claims_each_picture_is_leased_once(shop: Workshop) -> None:
-    studio = Studio(shop)
-    studio.order(60)
+def test_concurrent_claims_lease_each_picture_once(rig: StoreRig) -> None:
+    picture_rig = PictureRig(rig)
+    picture_rig.order(60)
     got: list[tuple[str, int]] = []
 
     def node(number: int) -> None:
         while (
-            lease := studio.claim(number, most=4, request_id=f"race-{number}-{len(got)}").picture_lease
+            lease := picture_rig.claim(number, most=4, request_id=f"race-{number}-{len(got)}").picture_lease
         ) is not None:
             got.extend((each.order_id, each.number) for each in lease.pictures)
 
@@ -56,34 +57,47 @@ def test_of_concurrent_claims_each_picture_is_leased_once(shop: Workshop) -> Non
     assert set(Counter(got).values()) == {1}
 
 
-def test_owners_cancel_while_nodes_claim_report_and_complete(shop: Workshop) -> None:
-    studio = Studio(shop)
-    orders = [studio.order(12) for _ in range(6)]
+def test_owners_cancel_while_nodes_claim_report_and_complete(rig: StoreRig) -> None:
+    picture_rig = PictureRig(rig)
+    orders = [picture_rig.order(12) for _ in range(6)]
 
     def node(number: int) -> None:
         for turn in range(6):
-            lease = studio.claim(number, most=5, request_id=f"race-{number}-{turn}").picture_lease
+            lease = picture_rig.claim(number, most=5, request_id=f"race-{number}-{turn}").picture_lease
             if lease is None:
                 return
-            done = [studio.upload(lease, each) for each in lease.pictures]
+            done = [picture_rig.upload(lease, each) for each in lease.pictures]
             try:
-                if not studio.report(lease, done, complete=turn % 2 == 0).ended:
-                    complete(studio.ctx, lease.attempt_id, CompleteAttempt(step=0))
+                if not picture_rig.report(lease, done, complete=turn % 2 == 0).ended:
+                    complete(picture_rig.ctx, lease.attempt_id, CompleteAttempt(step=0))
             except LeaseLost:
                 continue
 
     def owner(first: int) -> None:
         for order_id in orders[first::2]:
             try:
-                cancel(studio.ctx, OWNER, order_id)
+                cancel(picture_rig.ctx, OWNER, order_id)
             except IllegalTransition:  # it has ended
                 continue
 
     nodes = [lambda number=number: node(number) for number in range(1, NODES + 1)]
     at_once([*nodes, lambda: owner(0), lambda: owner(1)])  # type: ignore[list-item]
-    studio.shop.clock.advance_s(5)
-    settle_orders(studio.ctx)
+    picture_rig.rig.clock.advance_s(5)
+    settle_orders(picture_rig.ctx)
     for order_id in orders:
-        job, states = studio.shop.job(order_id), set(studio.states(order_id))
+        job, states = picture_rig.rig.job(order_id), set(picture_rig.states(order_id))
         assert job["state"] in {"canceled", "succeeded"}
         assert states <= {"succeeded", "canceled"}
+
+
+def test_report_that_arrives_several_times_at_once_takes_each_place_of_an_order_once(rig: StoreRig) -> None:
+    picture_rig = PictureRig(rig)
+    order_id = picture_rig.order(24)
+    for turn in range(8):
+        lease = picture_rig.lease(1, most=3, request_id=f"race-turn-{turn}")
+        done = [picture_rig.upload(lease, each) for each in lease.pictures]
+        at_once([lambda: picture_rig.report(lease, done)] * NODES)  # noqa: B023 - they end within the turn
+        (order,) = rig.rows(schema.picture_orders, order_id=order_id)
+        places = [row["place"] for row in rig.rows(schema.pictures, order_id=order_id) if row["place"] is not None]
+        assert (order["ended"], sorted(places)) == (3 * (turn + 1), list(range(1, 3 * (turn + 1) + 1)))
+        complete(picture_rig.ctx, lease.attempt_id, CompleteAttempt(step=0))

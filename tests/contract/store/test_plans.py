@@ -12,14 +12,14 @@ from tests.fixtures.plans import NUMBERS, full_scans, plan
 
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.store import schema
-from giornata.store.attempts import AHEAD, HISTORY, LIVE, RUN_OUT, SINCE_PROGRESS
-from giornata.store.bans import CONNECTED, ON_MACHINE, WAITING
-from giornata.store.claiming import any_queued, claim_query, eligible, first_ones_of_queue, of_key
-from giornata.store.database import Database, open_store
-from giornata.store.jobs import take_statement
-from giornata.store.ledger import BESIDE_ATTEMPTS_OF_JOBS
-from giornata.store.queue import BANNED, COUNTED, PINNED_AND_BANS
-from giornata.store.turns import TURNS, before_statement
+from giornata.store.database.database import Database, open_store
+from giornata.store.jobs.attempts import AHEAD, HISTORY, LIVE, RUN_OUT, SINCE_PROGRESS
+from giornata.store.jobs.claiming import any_queued, claim_query, eligible, first_ones_of_queue, of_key
+from giornata.store.jobs.jobs import take_statement
+from giornata.store.jobs.queue import BANNED, COUNTED, PINNED_AND_BANS
+from giornata.store.jobs.turns import TURNS, before_statement
+from giornata.store.machines.bans import CONNECTED, ON_MACHINE, WAITING
+from giornata.store.money.ledger import BESIDE_ATTEMPTS_OF_JOBS
 
 QUEUED_JOBS = 100_000
 ENDED_JOBS = 20_000
@@ -123,14 +123,14 @@ def test_looking_for_a_companion_reads_its_index(full: Database) -> None:
         assert "ix_jobs_queue_joint" in text
 
 
-def test_who_else_is_on_a_node_is_found_by_index(full: Database) -> None:
+def test_query_of_attempts_on_a_node_uses_index(full: Database) -> None:
     attempts = schema.attempts
     text = plan(full, sa.select(attempts.c.id).where(attempts.c.node_id.in_(["node_110"]), LIVE))
     assert full_scans(text) == []
     assert "ix_attempts_node" in text
 
 
-def test_what_a_job_shared_is_found_by_index(full: Database) -> None:
+def test_query_of_attempts_beside_a_job_uses_index(full: Database) -> None:
     text = plan(full, BESIDE_ATTEMPTS_OF_JOBS.params(jobs=["job_110000"], project="default"))
     assert full_scans(text) == []
     assert "ix_attempts_node" in text, "those that ended before are not read"
@@ -164,7 +164,7 @@ def test_equal_jobs_are_counted_from_an_index_alone(full: Database) -> None:
     assert "TEMP B-TREE" not in text, "nothing is sorted: the groups lie in the index one after the other"
 
 
-def test_who_is_banned_or_pinned_is_found_by_index(full: Database) -> None:
+def test_query_of_banned_and_pinned_jobs_uses_index(full: Database) -> None:
     for statement, index in ((BANNED.params(kinds=["train"]), "ix_jobs_queue"), (PINNED_AND_BANS, "ix_jobs_pinned")):
         text = plan(full, statement)
         assert [line for line in full_scans(text) if "bans" not in line] == [], "bans are few"
@@ -193,7 +193,7 @@ def test_a_turn_is_worked_out_from_the_heads_of_three_indexes(full: Database) ->
     assert not re.search(r"TEMP B-TREE|^Sort|Bitmap", text, re.MULTILINE), "their heads, not all of them"
 
 
-def test_who_stands_before_a_job_is_counted_from_the_queues_index(full: Database) -> None:
+def test_query_of_jobs_ahead_in_the_queue_uses_index(full: Database) -> None:
     text = plan(full, before_statement(interrupted=False))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)

@@ -15,8 +15,8 @@ from giornata.control.ports.work_rows import AttemptRow, Beginning, NewEvent, No
 from giornata.domain.health import MachineState
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
-from giornata.store.database import Database, open_store
-from giornata.store.transaction import Transaction
+from giornata.store.database.database import Database, open_store
+from giornata.store.database.transaction import Transaction
 
 LIVE, PAST = 200, 40_000  # attempts, each on a node and an instance of its own
 MOST = LIVE + PAST
@@ -180,22 +180,22 @@ LOOPS: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("name", CLAIM)
-def test_what_a_claim_asks_is_found_by_index(aged: Database, name: str) -> None:
+def test_claim_queries_use_indexes(aged: Database, name: str) -> None:
     assert read_whole(plans(aged, CLAIM[name])) == []
 
 
 @pytest.mark.parametrize("name", BEAT)
-def test_what_a_heartbeat_asks_is_found_by_index(aged: Database, name: str) -> None:
+def test_heartbeat_queries_use_indexes(aged: Database, name: str) -> None:
     assert read_whole(plans(aged, BEAT[name])) == []
 
 
 @pytest.mark.parametrize("name", END)
-def test_what_an_end_asks_is_found_by_index(aged: Database, name: str) -> None:
+def test_attempt_end_queries_use_indexes(aged: Database, name: str) -> None:
     assert read_whole(plans(aged, END[name])) == []
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_what_the_loops_ask_is_found_by_index(aged: Database, name: str) -> None:
+def test_loop_queries_use_indexes(aged: Database, name: str) -> None:
     assert read_whole(plans(aged, LOOPS[name])) == []
 
 

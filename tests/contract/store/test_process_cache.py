@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN_ADMIN, move_in
-from tests.fixtures.world import ManualClock
 
 from giornata.control.access.authenticate import KEPT_MS, authenticate, remembered
 from giornata.control.access.keys import create_key, revoke_key
@@ -14,8 +14,8 @@ from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unauthenticated
 from giornata.domain.money import cost_micro_usd
 from giornata.protocol.admin import CreateKey
-from giornata.store.database import Database
-from giornata.store.ledger import amount_micro_usd
+from giornata.store.database.database import Database
+from giornata.store.money.ledger import amount_micro_usd
 
 
 def another_server(ctx: Context) -> Context:
@@ -56,7 +56,7 @@ def test_a_clock_that_was_set_back_makes_nothing_last_longer(ctx: Context, clock
         authenticate(ctx, created.secret)
 
 
-def test_what_was_read_before_a_revocation_is_not_remembered_after_it(ctx: Context) -> None:
+def test_caller_read_before_a_revocation_is_not_cached_after_it(ctx: Context) -> None:
     caller = ANN_ADMIN
     memory = ProcessCache()
     before = memory.generation

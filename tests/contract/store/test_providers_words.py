@@ -17,21 +17,21 @@ from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
-ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
+ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")
 POLICY = ScalingPolicy(max_nodes=5, idle_timeout_s=60)
 
 
-class Street:
+class ProviderRig:
     """A fleet gpu; its loops are turned by hand."""
 
-    def __init__(self, shop, provider: ToyFleet) -> None:
-        self.shop, self.provider = shop, provider
-        self.ctx = shop.ctx = with_fleets(shop.ctx, {"gpu": governed(provider, scaling=POLICY)})
+    def __init__(self, rig, provider: ToyFleet) -> None:
+        self.rig, self.provider = rig, provider
+        self.ctx = rig.ctx = with_fleets(rig.ctx, {"gpu": governed(provider, scaling=POLICY)})
 
     def turn(self) -> None:
         reconcile_fleet(self.ctx, "gpu")
         scale_fleet(self.ctx, "gpu")
-        self.shop.clock.advance_s(1)
+        self.rig.clock.advance_s(1)
 
     def turns(self, count: int) -> None:
         for _ in range(count):
@@ -47,153 +47,153 @@ class Street:
 # why nodes do not come
 
 
-def test_why_nodes_do_not_come_is_shown_until_they_do(shop):
-    street = Street(shop, TalkativeFleet())
-    street.provider.delivers = False
-    street.provider.says = "lately: Image Pull Failed (3)"
-    shop.add_job()
-    street.turns(3)
-    shop.clock.advance_s(61)
-    street.turn()
-    assert street.seen().shortage == "lately: Image Pull Failed (3)"
-    assert street.seen().trouble == "", "nothing was refused"
-    street.provider.delivers = True
-    street.turns(2)
-    assert street.seen().shortage == ""
+def test_why_nodes_do_not_come_is_shown_until_they_do(rig):
+    fleet_rig = ProviderRig(rig, TalkativeFleet())
+    fleet_rig.provider.delivers = False
+    fleet_rig.provider.says = "lately: Image Pull Failed (3)"
+    rig.add_job()
+    fleet_rig.turns(3)
+    rig.clock.advance_s(61)
+    fleet_rig.turn()
+    assert fleet_rig.seen().shortage == "lately: Image Pull Failed (3)"
+    assert fleet_rig.seen().trouble == "", "nothing was refused"
+    fleet_rig.provider.delivers = True
+    fleet_rig.turns(2)
+    assert fleet_rig.seen().shortage == ""
 
 
-def test_a_provider_is_asked_why_once_a_minute_and_not_when_all_is_well(shop):
-    street = Street(shop, TalkativeFleet())
-    shop.add_job()
-    street.turns(120)
-    assert street.heard("shortage") == 0
-    street.provider.delivers = False
-    street.provider.instances.clear()
-    street.turns(180)
-    assert 2 <= street.heard("shortage") <= 4
-    assert street.heard("outdated") <= 6
+def test_a_provider_is_asked_why_once_a_minute_and_not_when_all_is_well(rig):
+    fleet_rig = ProviderRig(rig, TalkativeFleet())
+    rig.add_job()
+    fleet_rig.turns(120)
+    assert fleet_rig.heard("shortage") == 0
+    fleet_rig.provider.delivers = False
+    fleet_rig.provider.instances.clear()
+    fleet_rig.turns(180)
+    assert 2 <= fleet_rig.heard("shortage") <= 4
+    assert fleet_rig.heard("outdated") <= 6
 
 
-def test_what_is_said_of_an_instance_is_shown_with_it_and_of_its_fleet(shop):
-    street = Street(shop, ToyFleet())
-    shop.add_job()
-    street.turns(2)
-    (running,) = street.provider.instances.values()
+def test_instance_trouble_is_shown_with_the_instance_and_as_shortage_of_its_fleet(rig):
+    fleet_rig = ProviderRig(rig, ToyFleet())
+    rig.add_job()
+    fleet_rig.turns(2)
+    (running,) = fleet_rig.provider.instances.values()
     waiting = Instance(id="i-2", state=InstanceState.STARTING, trouble="ImagePullBackOff: no such tag")
-    street.provider.instances["i-2"] = waiting
-    street.turn()
-    assert {each.id: each.trouble for each in street.seen().instances} == {running.id: "", "i-2": waiting.trouble}
-    assert street.seen().shortage == "ImagePullBackOff: no such tag"
-    street.provider.instances["i-2"] = Instance(id="i-2", state=InstanceState.RUNNING)
-    street.turn()
-    assert {each.trouble for each in street.seen().instances} == {""}
-    assert street.seen().shortage == ""
+    fleet_rig.provider.instances["i-2"] = waiting
+    fleet_rig.turn()
+    assert {each.id: each.trouble for each in fleet_rig.seen().instances} == {running.id: "", "i-2": waiting.trouble}
+    assert fleet_rig.seen().shortage == "ImagePullBackOff: no such tag"
+    fleet_rig.provider.instances["i-2"] = Instance(id="i-2", state=InstanceState.RUNNING)
+    fleet_rig.turn()
+    assert {each.trouble for each in fleet_rig.seen().instances} == {""}
+    assert fleet_rig.seen().shortage == ""
 
 
-def test_a_fleet_whose_first_listing_fails_is_shown_with_the_reason(shop):
-    street = Street(shop, ToyFleet())
-    street.provider.trouble = FleetRefused("the API key is not known")
+def test_a_fleet_whose_first_listing_fails_is_shown_with_the_reason(rig):
+    fleet_rig = ProviderRig(rig, ToyFleet())
+    fleet_rig.provider.trouble = FleetRefused("the API key is not known")
     with pytest.raises(FleetRefused):
-        reconcile_fleet(street.ctx, "gpu")
-    (fleet,) = list_fleets(street.ctx, ADMIN).items
+        reconcile_fleet(fleet_rig.ctx, "gpu")
+    (fleet,) = list_fleets(fleet_rig.ctx, ADMIN).items
     assert (fleet.trouble, fleet.listed_at) == ("fleet-refused: the API key is not known", None)
-    shop.add_job()
-    assert scale_fleet(street.ctx, "gpu") == ""
-    assert street.heard("desired") == 0, "nothing is decided of a fleet that was never listed"
-    street.provider.trouble = None
-    street.provider.wanted = 2
-    street.turn()
-    assert (street.seen().trouble, len(street.seen().instances)) == ("", 2)
-    assert street.seen().listed_at is not None
+    rig.add_job()
+    assert scale_fleet(fleet_rig.ctx, "gpu") == ""
+    assert fleet_rig.heard("desired") == 0, "nothing is decided of a fleet that was never listed"
+    fleet_rig.provider.trouble = None
+    fleet_rig.provider.wanted = 2
+    fleet_rig.turn()
+    assert (fleet_rig.seen().trouble, len(fleet_rig.seen().instances)) == ("", 2)
+    assert fleet_rig.seen().listed_at is not None
 
 
 # whom to take
 
 
-def test_the_provider_knows_who_leaves_before_the_number_falls(shop):
-    street = Street(shop, ToyFleet())
-    shop.add_job()
-    shop.add_job()
-    street.turns(2)
-    with shop.store.begin() as tx:
+def test_the_provider_knows_who_leaves_before_the_number_falls(rig):
+    fleet_rig = ProviderRig(rig, ToyFleet())
+    rig.add_job()
+    rig.add_job()
+    fleet_rig.turns(2)
+    with rig.store.begin() as tx:
         tx.connection.execute(schema.jobs.update().values(state="canceled"))
-    shop.clock.advance_s(90)
-    street.provider.calls.clear()
-    street.turns(4)
-    said = [each for each in street.provider.calls if each != "list"]
+    rig.clock.advance_s(90)
+    fleet_rig.provider.calls.clear()
+    fleet_rig.turns(4)
+    said = [each for each in fleet_rig.provider.calls if each != "list"]
     assert said == ["drain i-1", "drain i-2", "desired 0"]
 
 
-def test_who_stays_is_not_drained(shop):
-    street = Street(shop, ToyFleet())
-    shop.add_job()
-    street.turns(20)
-    assert street.heard("drain") == 0
+def test_instance_that_stays_is_not_drained(rig):
+    fleet_rig = ProviderRig(rig, ToyFleet())
+    rig.add_job()
+    fleet_rig.turns(20)
+    assert fleet_rig.heard("drain") == 0
 
 
-def test_a_mark_that_was_lost_is_set_again(shop):
-    street = Street(shop, ToyFleet())
-    shop.add_job()
-    street.turns(2)
-    (instance,) = street.provider.instances.values()
-    assert ask_for_work(shop, node_of(instance), request="00000001").lease
-    allowed_none = governed(street.provider, scaling=replace(POLICY, max_nodes=0))
-    street.ctx = shop.ctx = with_fleets(shop.ctx, {"gpu": allowed_none})
-    street.provider.lost_reply = True
+def test_a_mark_that_was_lost_is_set_again(rig):
+    fleet_rig = ProviderRig(rig, ToyFleet())
+    rig.add_job()
+    fleet_rig.turns(2)
+    (instance,) = fleet_rig.provider.instances.values()
+    assert ask_for_work(rig, node_of(instance), request="00000001").lease
+    allowed_none = governed(fleet_rig.provider, scaling=replace(POLICY, max_nodes=0))
+    fleet_rig.ctx = rig.ctx = with_fleets(rig.ctx, {"gpu": allowed_none})
+    fleet_rig.provider.lost_reply = True
     with pytest.raises(FleetUnavailable):
-        street.turn()
-    street.turns(5)
-    assert street.heard("drain") == 2, "until the provider has surely heard it"
-    assert list(street.provider.instances.values()) == [instance], "and it works on"
+        fleet_rig.turn()
+    fleet_rig.turns(5)
+    assert fleet_rig.heard("drain") == 2, "until the provider has surely heard it"
+    assert list(fleet_rig.provider.instances.values()) == [instance], "and it works on"
 
 
 @pytest.mark.parametrize("answer", [InstanceGone("404"), FleetRefused("it does not run yet")])
-def test_one_that_cannot_be_marked_holds_up_nothing(shop, answer):
-    street = Street(shop, ToyFleet())
-    shop.add_job()
-    street.turns(2)
-    with shop.store.begin() as tx:
+def test_drain_that_the_provider_fails_does_not_hold_up_scale_in(rig, answer):
+    fleet_rig = ProviderRig(rig, ToyFleet())
+    rig.add_job()
+    fleet_rig.turns(2)
+    with rig.store.begin() as tx:
         tx.connection.execute(schema.jobs.update().values(state="canceled"))
-    shop.clock.advance_s(90)
-    reconcile_fleet(street.ctx, "gpu")
-    street.provider.trouble = answer
-    scale_fleet(street.ctx, "gpu")
-    street.provider.trouble = None
-    shop.clock.advance_s(1)
-    street.turns(3)
-    assert street.heard("drain") == 1
-    assert street.provider.instances == {}
+    rig.clock.advance_s(90)
+    reconcile_fleet(fleet_rig.ctx, "gpu")
+    fleet_rig.provider.trouble = answer
+    scale_fleet(fleet_rig.ctx, "gpu")
+    fleet_rig.provider.trouble = None
+    rig.clock.advance_s(1)
+    fleet_rig.turns(3)
+    assert fleet_rig.heard("drain") == 1
+    assert fleet_rig.provider.instances == {}
 
 
 # patience
 
 
 @pytest.mark.parametrize("verb", ["list", "desired", "shortage"])
-def test_a_provider_that_asks_for_patience_is_asked_nothing_until_then(shop, verb):
-    street = Street(shop, TalkativeFleet())
-    street.turns(2)
-    street.provider.delivers = False
-    shop.add_job()
+def test_a_provider_that_asks_for_patience_is_asked_nothing_until_then(rig, verb):
+    fleet_rig = ProviderRig(rig, TalkativeFleet())
+    fleet_rig.turns(2)
+    fleet_rig.provider.delivers = False
+    rig.add_job()
     if verb == "shortage":
-        street.turns(1)
-        shop.clock.advance_s(61)
-    refusing(street.provider, verb, FleetUnavailable("429", retry_after_s=40))
+        fleet_rig.turns(1)
+        rig.clock.advance_s(61)
+    refusing(fleet_rig.provider, verb, FleetUnavailable("429", retry_after_s=40))
     for _ in range(2):
         try:
-            reconcile_fleet(street.ctx, "gpu")
-            scale_fleet(street.ctx, "gpu")
+            reconcile_fleet(fleet_rig.ctx, "gpu")
+            scale_fleet(fleet_rig.ctx, "gpu")
         except FleetUnavailable:
             break
-    asked = len(street.provider.calls)
-    assert street.seen().quiet_until is not None
-    shop.clock.advance_s(39)
-    reconcile_fleet(street.ctx, "gpu")
-    scale_fleet(street.ctx, "gpu")
-    assert len(street.provider.calls) == asked
-    shop.clock.advance_s(2)
-    street.turn()
-    assert len(street.provider.calls) > asked
-    assert street.seen().quiet_until is None
+    asked = len(fleet_rig.provider.calls)
+    assert fleet_rig.seen().quiet_until is not None
+    rig.clock.advance_s(39)
+    reconcile_fleet(fleet_rig.ctx, "gpu")
+    scale_fleet(fleet_rig.ctx, "gpu")
+    assert len(fleet_rig.provider.calls) == asked
+    rig.clock.advance_s(2)
+    fleet_rig.turn()
+    assert len(fleet_rig.provider.calls) > asked
+    assert fleet_rig.seen().quiet_until is None
 
 
 def refusing(provider: ToyFleet, verb: str, error: Exception) -> None:
@@ -208,32 +208,32 @@ def refusing(provider: ToyFleet, verb: str, error: Exception) -> None:
     setattr(provider, verb, refuse)
 
 
-def test_the_very_first_answer_may_ask_for_patience(shop):
-    street = Street(shop, ToyFleet())
-    refusing(street.provider, "list", FleetUnavailable("429", retry_after_s=40))
+def test_the_very_first_answer_may_ask_for_patience(rig):
+    fleet_rig = ProviderRig(rig, ToyFleet())
+    refusing(fleet_rig.provider, "list", FleetUnavailable("429", retry_after_s=40))
     with pytest.raises(FleetUnavailable):
-        reconcile_fleet(street.ctx, "gpu")
-    shop.clock.advance_s(39)
-    reconcile_fleet(street.ctx, "gpu")
-    assert street.heard("list") == 1
-    shop.clock.advance_s(1)
-    reconcile_fleet(street.ctx, "gpu")
-    assert street.heard("list") == 2
+        reconcile_fleet(fleet_rig.ctx, "gpu")
+    rig.clock.advance_s(39)
+    reconcile_fleet(fleet_rig.ctx, "gpu")
+    assert fleet_rig.heard("list") == 1
+    rig.clock.advance_s(1)
+    reconcile_fleet(fleet_rig.ctx, "gpu")
+    assert fleet_rig.heard("list") == 2
 
 
-def test_a_provider_that_names_no_time_is_asked_at_the_next_turn(shop):
-    street = Street(shop, ToyFleet())
-    refusing(street.provider, "list", FleetUnavailable("503"))
+def test_a_provider_that_names_no_time_is_asked_at_the_next_turn(rig):
+    fleet_rig = ProviderRig(rig, ToyFleet())
+    refusing(fleet_rig.provider, "list", FleetUnavailable("503"))
     with pytest.raises(FleetUnavailable):
-        reconcile_fleet(street.ctx, "gpu")
-    reconcile_fleet(street.ctx, "gpu")
-    assert street.heard("list") == 2
-    assert street.seen().quiet_until is None
+        reconcile_fleet(fleet_rig.ctx, "gpu")
+    reconcile_fleet(fleet_rig.ctx, "gpu")
+    assert fleet_rig.heard("list") == 2
+    assert fleet_rig.seen().quiet_until is None
 
 
-def test_the_patience_of_one_is_nobody_elses(shop):
+def test_the_patience_of_one_is_nobody_elses(rig):
     patient, other = ToyFleet(), ToyFleet()
-    ctx = with_fleets(shop.ctx, {"patient": governed(patient, "patient"), "other": governed(other, "other")})
+    ctx = with_fleets(rig.ctx, {"patient": governed(patient, "patient"), "other": governed(other, "other")})
     refusing(patient, "list", FleetUnavailable("429", retry_after_s=40))
     with pytest.raises(FleetUnavailable):
         reconcile_fleet(ctx, "patient")
@@ -242,15 +242,15 @@ def test_the_patience_of_one_is_nobody_elses(shop):
     assert (patient.calls, other.calls) == (["list"], ["list"])
 
 
-def test_the_reaper_keeps_to_it_as_well(shop):
-    fleet = with_fleet(shop, 10)
-    keep_quarantined(shop)
-    quarantine(shop, 3)
+def test_the_reaper_keeps_to_it_as_well(rig):
+    fleet = with_fleet(rig, 10)
+    keep_quarantined(rig)
+    quarantine(rig, 3)
     fleet.says = FleetUnavailable("429", retry_after_s=40)
-    assert not reap(shop.ctx).reallocated
+    assert not reap(rig.ctx).reallocated
     fleet.says = None
-    shop.clock.advance_s(39)
-    assert not reap(shop.ctx)
+    rig.clock.advance_s(39)
+    assert not reap(rig.ctx)
     assert fleet.reallocated == []
-    shop.clock.advance_s(2)
-    assert reap(shop.ctx).reallocated == 1
+    rig.clock.advance_s(2)
+    assert reap(rig.ctx).reallocated == 1

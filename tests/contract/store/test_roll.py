@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, governed, node_of, with_fleets
-from tests.fixtures.work import NODE_CALLER
+from tests.fixtures.store_rig import NODE_CALLER
 
 from giornata.control.attempts.reported_ends import release
 from giornata.control.caller import Caller
@@ -20,19 +20,19 @@ from giornata.protocol.fleets import InstanceStanding
 from giornata.protocol.work import ReleaseAttempt
 from giornata.store import schema
 
-ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
+ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")
 POLICY = ScalingPolicy(max_nodes=6, idle_timeout_s=86_400)
 
 
-class Town:
+class RollingFleet:
     """A fleet of a provider that keeps settings, with nodes that work; its loops are turned by hand."""
 
-    def __init__(self, shop, *, one_by_one: bool = True, jobs: int = 3) -> None:
-        self.shop, self.provider = shop, TalkativeFleet(one_by_one=one_by_one)
-        self.ctx = shop.ctx = with_fleets(shop.ctx, {"gpu": governed(self.provider, scaling=POLICY)})
+    def __init__(self, rig, *, one_by_one: bool = True, jobs: int = 3) -> None:
+        self.rig, self.provider = rig, TalkativeFleet(one_by_one=one_by_one)
+        self.ctx = rig.ctx = with_fleets(rig.ctx, {"gpu": governed(self.provider, scaling=POLICY)})
         self._requests = 0
         for _ in range(jobs):
-            shop.add_job()
+            rig.add_job()
         self.turns(2)
         self.leases = {each.id: self.claim(each).lease for each in self.present()}
         assert len(self.leases) == jobs
@@ -42,12 +42,12 @@ class Town:
         for _ in range(count):
             reconcile_fleet(self.ctx, "gpu")
             scale_fleet(self.ctx, "gpu")
-            self.shop.clock.advance_s(1)
+            self.rig.clock.advance_s(1)
 
     def claim(self, instance: Instance, *, start: int = 0):
         self._requests += 1
         node = node_of(instance, start=start)
-        return ask_for_work(self.shop, node, request=f"{self._requests:08d}", caller=NODE_CALLER)
+        return ask_for_work(self.rig, node, request=f"{self._requests:08d}", caller=NODE_CALLER)
 
     def let_go(self, instance_id: str) -> None:
         """The node on it gives its job back, as it is told to."""
@@ -57,150 +57,148 @@ class Town:
         return sorted(self.provider.instances.values(), key=lambda each: each.id)
 
     def renewing(self) -> list[str]:
-        return [
-            each["id"] for each in self.shop.rows(schema.instances) if each["renewing"] and not each["gone_at_ms"]
-        ]
+        return [each["id"] for each in self.rig.rows(schema.instances) if each["renewing"] and not each["gone_at_ms"]]
 
     def seen(self):
         return read_fleet(self.ctx, ADMIN, "gpu")
 
     def change_settings(self) -> None:
         self.provider.settings = "image:2"
-        self.shop.clock.advance_s(61)
+        self.rig.clock.advance_s(61)
         self.turns(1)
 
 
 @pytest.fixture
-def town(shop) -> Town:
-    return Town(shop)
+def rolling(rig) -> RollingFleet:
+    return RollingFleet(rig)
 
 
-def test_what_is_outdated_is_shown_and_nobody_is_disturbed(town):
-    assert (town.seen().outdated, town.seen().rolls) == ((), True)
-    before = town.present()
-    town.change_settings()
-    assert town.seen().outdated == ("image",)
-    assert all(each.outdated for each in town.seen().instances)
-    town.turns(30)
-    assert town.present() == before
-    assert town.renewing() == []
-    assert not [each for each in town.provider.calls if each.startswith("renew")]
+def test_outdated_instances_are_shown_and_not_renewed_unasked(rolling):
+    assert (rolling.seen().outdated, rolling.seen().rolls) == ((), True)
+    before = rolling.present()
+    rolling.change_settings()
+    assert rolling.seen().outdated == ("image",)
+    assert all(each.outdated for each in rolling.seen().instances)
+    rolling.turns(30)
+    assert rolling.present() == before
+    assert rolling.renewing() == []
+    assert not [each for each in rolling.provider.calls if each.startswith("renew")]
 
 
-def test_nodes_are_renewed_a_few_at_a_time_and_only_when_they_have_let_go(town):
-    before = [each.id for each in town.present()]
-    town.change_settings()
-    town.provider.calls.clear()
-    assert ask_to_roll(town.ctx, ADMIN, "gpu").rolling_since is not None
+def test_nodes_are_renewed_a_few_at_a_time_and_only_when_they_have_let_go(rolling):
+    before = [each.id for each in rolling.present()]
+    rolling.change_settings()
+    rolling.provider.calls.clear()
+    assert ask_to_roll(rolling.ctx, ADMIN, "gpu").rolling_since is not None
     for number in range(1, 4):
-        town.turns(20)
-        (told,) = town.renewing()
-        assert {each.id: each.state for each in town.seen().instances}[told] is InstanceStanding.RENEWING
-        assert told in town.provider.instances, "one at work is never made to go"
-        assert town.claim(town.provider.instances[told], start=9).drain, "and gets no other job"
-        town.let_go(told)
-        town.turns(2)
-        assert told not in town.provider.instances
-        assert len(town.present()) == 3, "another one is there in its place"
-        for instance in town.present():
-            if instance.id not in before and instance.id not in town.leases:
-                town.leases[instance.id] = town.claim(instance).lease
-        assert len([each for each in town.present() if each.id not in before]) == number
-    town.turns(3)
-    assert (town.seen().rolling_since, town.seen().outdated) == (None, ())
-    assert town.renewing() == []
-    assert {town.provider.made_with[each.id] for each in town.present()} == {"image:2"}
-    assert all(town.leases.values()), "the jobs that were given back went on"
-    said = [each for each in town.provider.calls if each not in {"list", "outdated"}]
+        rolling.turns(20)
+        (told,) = rolling.renewing()
+        assert {each.id: each.state for each in rolling.seen().instances}[told] is InstanceStanding.RENEWING
+        assert told in rolling.provider.instances, "one at work is never made to go"
+        assert rolling.claim(rolling.provider.instances[told], start=9).drain, "and gets no other job"
+        rolling.let_go(told)
+        rolling.turns(2)
+        assert told not in rolling.provider.instances
+        assert len(rolling.present()) == 3, "another one is there in its place"
+        for instance in rolling.present():
+            if instance.id not in before and instance.id not in rolling.leases:
+                rolling.leases[instance.id] = rolling.claim(instance).lease
+        assert len([each for each in rolling.present() if each.id not in before]) == number
+    rolling.turns(3)
+    assert (rolling.seen().rolling_since, rolling.seen().outdated) == (None, ())
+    assert rolling.renewing() == []
+    assert {rolling.provider.made_with[each.id] for each in rolling.present()} == {"image:2"}
+    assert all(rolling.leases.values()), "the jobs that were given back went on"
+    said = [each for each in rolling.provider.calls if each not in {"list", "outdated"}]
     assert said == [f"renew {each}" for each in before], "the number is not touched"
 
 
-def test_where_all_restart_at_once_nothing_happens_until_the_last_has_let_go(shop):
-    town = Town(shop, one_by_one=False)
-    before = town.present()
-    town.change_settings()
-    ask_to_roll(town.ctx, ADMIN, "gpu")
-    town.turns(2)
-    assert town.renewing() == [each.id for each in before], "all are told"
+def test_roll_that_restarts_all_at_once_waits_until_every_node_has_let_go(rig):
+    rolling = RollingFleet(rig, one_by_one=False)
+    before = rolling.present()
+    rolling.change_settings()
+    ask_to_roll(rolling.ctx, ADMIN, "gpu")
+    rolling.turns(2)
+    assert rolling.renewing() == [each.id for each in before], "all are told"
     for instance in before[:2]:
-        town.let_go(instance.id)
-    town.turns(30)
-    assert town.present() == before
-    town.let_go(before[2].id)
-    town.turns(3)
-    assert len(town.present()) == 3
-    assert not {each.id for each in town.present()} & {each.id for each in before}
-    assert town.seen().rolling_since is None
-    assert town.renewing() == []
-    assert [each for each in town.provider.calls if each.startswith("renew")] == [
+        rolling.let_go(instance.id)
+    rolling.turns(30)
+    assert rolling.present() == before
+    rolling.let_go(before[2].id)
+    rolling.turns(3)
+    assert len(rolling.present()) == 3
+    assert not {each.id for each in rolling.present()} & {each.id for each in before}
+    assert rolling.seen().rolling_since is None
+    assert rolling.renewing() == []
+    assert [each for each in rolling.provider.calls if each.startswith("renew")] == [
         f"renew {' '.join(each.id for each in before)}"
     ]
-    assert town.claim(town.present()[0]).lease
+    assert rolling.claim(rolling.present()[0]).lease
 
 
 @pytest.mark.parametrize("one_by_one", [True, False])
-def test_instances_that_restart_where_they_are_get_work_again(shop, one_by_one):
-    town = Town(shop, one_by_one=one_by_one, jobs=1)
-    town.provider.keeps_ids = True
-    (instance,) = town.present()
-    town.change_settings()
-    ask_to_roll(town.ctx, ADMIN, "gpu")
-    town.turns(2)
-    town.let_go(instance.id)
-    town.turns(3)
-    assert (town.present(), town.renewing(), town.seen().rolling_since) == ([instance], [], None)
-    assert town.claim(instance, start=1).lease, "the new process on it"
+def test_instances_that_restart_where_they_are_get_work_again(rig, one_by_one):
+    rolling = RollingFleet(rig, one_by_one=one_by_one, jobs=1)
+    rolling.provider.keeps_ids = True
+    (instance,) = rolling.present()
+    rolling.change_settings()
+    ask_to_roll(rolling.ctx, ADMIN, "gpu")
+    rolling.turns(2)
+    rolling.let_go(instance.id)
+    rolling.turns(3)
+    assert (rolling.present(), rolling.renewing(), rolling.seen().rolling_since) == ([instance], [], None)
+    assert rolling.claim(instance, start=1).lease, "the new process on it"
 
 
-def test_a_lost_reply_renews_nobody_twice(town):
-    town.change_settings()
-    ask_to_roll(town.ctx, ADMIN, "gpu")
-    town.turns(2)
-    (told,) = town.renewing()
-    town.let_go(told)
-    reconcile_fleet(town.ctx, "gpu")
-    town.provider.lost_reply = True
+def test_a_lost_reply_renews_nobody_twice(rolling):
+    rolling.change_settings()
+    ask_to_roll(rolling.ctx, ADMIN, "gpu")
+    rolling.turns(2)
+    (told,) = rolling.renewing()
+    rolling.let_go(told)
+    reconcile_fleet(rolling.ctx, "gpu")
+    rolling.provider.lost_reply = True
     with pytest.raises(FleetUnavailable):
-        scale_fleet(town.ctx, "gpu")
-    town.turns(5)
-    assert len(town.present()) == 3
-    assert len([each for each in town.present() if town.provider.made_with[each.id] == "image:2"]) == 1
+        scale_fleet(rolling.ctx, "gpu")
+    rolling.turns(5)
+    assert len(rolling.present()) == 3
+    assert len([each for each in rolling.present() if rolling.provider.made_with[each.id] == "image:2"]) == 1
 
 
-def test_rolling_what_is_as_the_settings_say_touches_nobody(town):
-    before = town.present()
-    ask_to_roll(town.ctx, ADMIN, "gpu")
-    town.turns(3)
-    assert town.present() == before
-    assert town.seen().rolling_since is None
-    assert all(each.state is InstanceStanding.RUNNING for each in town.seen().instances)
+def test_rolling_what_is_as_the_settings_say_touches_nobody(rolling):
+    before = rolling.present()
+    ask_to_roll(rolling.ctx, ADMIN, "gpu")
+    rolling.turns(3)
+    assert rolling.present() == before
+    assert rolling.seen().rolling_since is None
+    assert all(each.state is InstanceStanding.RUNNING for each in rolling.seen().instances)
 
 
-def test_nothing_is_rolled_on_what_was_heard_before_it_was_asked_for(town):
-    town.change_settings()
-    town.provider.settings = "image:1"  # it was changed back
-    ask_to_roll(town.ctx, ADMIN, "gpu")
-    scale_fleet(town.ctx, "gpu")
-    assert town.renewing() == []
-    town.turns(3)
-    assert town.renewing() == []
-    assert town.seen().outdated == ()
+def test_nothing_is_rolled_on_what_was_heard_before_it_was_asked_for(rolling):
+    rolling.change_settings()
+    rolling.provider.settings = "image:1"  # it was changed back
+    ask_to_roll(rolling.ctx, ADMIN, "gpu")
+    scale_fleet(rolling.ctx, "gpu")
+    assert rolling.renewing() == []
+    rolling.turns(3)
+    assert rolling.renewing() == []
+    assert rolling.seen().outdated == ()
 
 
-def test_a_fleet_without_settings_at_its_provider_says_so(shop):
-    ctx = with_fleets(shop.ctx, {"desk": replace(governed(ToyFleet(), "desk"), driver="static")})
+def test_a_fleet_without_settings_at_its_provider_says_so(rig):
+    ctx = with_fleets(rig.ctx, {"desk": replace(governed(ToyFleet(), "desk"), driver="static")})
     reconcile_fleet(ctx, "desk")
     assert not read_fleet(ctx, ADMIN, "desk").rolls
     with pytest.raises(Conflict, match="desk has nothing to roll: with the driver static"):
         ask_to_roll(ctx, ADMIN, "desk")
 
 
-def test_who_may_roll_what(town, shop):
+def test_roll_by_node_key_or_of_unknown_fleet_is_refused(rolling, rig):
     with pytest.raises(Forbidden):
-        ask_to_roll(town.ctx, NODE_CALLER, "gpu")
+        ask_to_roll(rolling.ctx, NODE_CALLER, "gpu")
     with pytest.raises(NotFound, match="there is no fleet other"):
-        ask_to_roll(town.ctx, ADMIN, "other")
-    unseen = with_fleets(shop.ctx, {"new": governed(TalkativeFleet(), "new")})
+        ask_to_roll(rolling.ctx, ADMIN, "other")
+    unseen = with_fleets(rig.ctx, {"new": governed(TalkativeFleet(), "new")})
     with pytest.raises(Conflict, match="has not been listed yet"):
         ask_to_roll(unseen, ADMIN, "new")
 
@@ -224,16 +222,16 @@ class Barren(TalkativeFleet):
 
 
 @pytest.mark.parametrize("one_by_one", [True, False])
-def test_rolling_renews_what_the_provider_would_make_where_it_can_make_none(shop, one_by_one):
+def test_rolling_renews_what_the_provider_would_make_where_it_can_make_none(rig, one_by_one):
     provider = Barren(one_by_one=one_by_one)
-    ctx = shop.ctx = with_fleets(shop.ctx, {"gpu": governed(provider, scaling=POLICY)})
-    shop.add_job()
+    ctx = rig.ctx = with_fleets(rig.ctx, {"gpu": governed(provider, scaling=POLICY)})
+    rig.add_job()
 
     def turns(count: int) -> None:
         for _ in range(count):
             reconcile_fleet(ctx, "gpu")
             scale_fleet(ctx, "gpu")
-            shop.clock.advance_s(1)
+            rig.clock.advance_s(1)
 
     turns(3)
     assert provider.instances == {}

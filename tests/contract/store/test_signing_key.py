@@ -20,7 +20,7 @@ from giornata.control.context import Context
 from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unavailable
 from giornata.protocol.admin import ROOT_PROJECT
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 
 FIRST = "gk_00000001_" + "a" * 43
 SECOND = "gk_00000002_" + "b" * 43

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.contract.store.test_claims_together import database_kind, told, twins  # noqa: F401 - fixtures
-from tests.fixtures.work import Workshop
+from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.complete import Completion, complete_each
 from giornata.control.attempts.reported_ends import fail
@@ -19,9 +19,9 @@ from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease
 from giornata.store import schema
 
-ROOT = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_root")
-ANN = Caller(project_id="ann", scope=Scope.MEMBER, key_id="key_ann")
-BOB = Caller(project_id="bob", scope=Scope.MEMBER, key_id="key_bob")
+ROOT = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_root")
+ANN = Caller(project_id="ann", scopes=Scope.MEMBER.reach, key_id="key_ann")
+BOB = Caller(project_id="bob", scopes=Scope.MEMBER.reach, key_id="key_bob")
 
 
 def asked(caller: Caller, *, key: str | None = None, **job: object) -> JobRequest:
@@ -41,7 +41,7 @@ def plain(answers: Sequence[object]) -> list[object]:
     ]
 
 
-def test_submits_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:  # noqa: F811
+def test_submits_together_come_out_as_one_by_one(twins: list[StoreRig]) -> None:  # noqa: F811
     submissions = [
         asked(ANN),
         asked(ANN, kind="train"),
@@ -54,13 +54,13 @@ def test_submits_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
         asked(BOB),
     ]
     answers = []
-    for shop, at_once in zip(twins, (True, False), strict=True):
-        shop.add_project("ann")
-        shop.add_project("bob")
-        shop.claim(1, kinds=("x-own",))  # a node that waits for what some of them are
+    for rig, at_once in zip(twins, (True, False), strict=True):
+        rig.add_project("ann")
+        rig.add_project("bob")
+        rig.claim(1, kinds=("x-own",))  # a node that waits for what some of them are
         parts = [submissions] if at_once else [[each] for each in submissions]
-        answers.append([answer for part in parts for answer in submit_each(shop.ctx, part)])
-        answers[-1] += submit_each(shop.ctx, [asked(ANN, key="key-1"), asked(ANN, key="key-2")])
+        answers.append([answer for part in parts for answer in submit_each(rig.ctx, part)])
+        answers[-1] += submit_each(rig.ctx, [asked(ANN, key="key-1"), asked(ANN, key="key-2")])
     together, alone = twins
     assert plain(answers[0]) == plain(answers[1])
     assert told(together) == told(alone)
@@ -74,29 +74,29 @@ def test_submits_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
     assert len(set(turns)) == len(turns) == 4
 
 
-def test_submits_to_a_project_with_a_budget_count_one_another(shop: Workshop) -> None:
-    shop.add_project("ann")
-    root = Caller(project_id="ann", scope=Scope.ADMIN, key_id="key_of_ann")
-    set_project_budget(shop.ctx, ROOT, "ann", SetBudget(budget_micro_usd=1_000))
+def test_submits_to_a_project_with_a_budget_count_one_another(rig: StoreRig) -> None:
+    rig.add_project("ann")
+    root = Caller(project_id="ann", scopes=Scope.ADMIN.reach, key_id="key_of_ann")
+    set_project_budget(rig.ctx, ROOT, "ann", SetBudget(budget_micro_usd=1_000))
     several = [asked(root, budget_micro_usd=600), asked(root, budget_micro_usd=300), asked(BOB)]
-    shop.add_project("bob")
-    assert [type(answer) for answer in submit_each(shop.ctx, several)] == [tuple] * 3
+    rig.add_project("bob")
+    assert [type(answer) for answer in submit_each(rig.ctx, several)] == [tuple] * 3
     with pytest.raises(OverBudget):
-        submit_each(shop.ctx, [asked(root, budget_micro_usd=60), asked(root, budget_micro_usd=600), asked(BOB)])
-    assert len(shop.rows(schema.jobs)) == 3, "and nothing of them is kept"
+        submit_each(rig.ctx, [asked(root, budget_micro_usd=60), asked(root, budget_micro_usd=600), asked(BOB)])
+    assert len(rig.rows(schema.jobs)) == 3, "and nothing of them is kept"
 
 
-def test_completes_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:  # noqa: F811
+def test_completes_together_come_out_as_one_by_one(twins: list[StoreRig]) -> None:  # noqa: F811
     answers = []
-    for shop, at_once in zip(twins, (True, False), strict=True):
-        leases = seven_leases(shop)
+    for rig, at_once in zip(twins, (True, False), strict=True):
+        leases = seven_leases(rig)
         done = [Completion(attempt_id=each.attempt_id, report=CompleteAttempt(step=7)) for each in leases]
         done[1] = Completion(attempt_id=done[1].attempt_id, report=CompleteAttempt(step=7, artifacts=("model",)))
         done[2] = Completion(attempt_id=done[2].attempt_id, report=CompleteAttempt(step=7, artifacts=("model",)))
         done.append(Completion(attempt_id="att_none", report=CompleteAttempt(step=1)))
         parts = [done] if at_once else [[each] for each in done]
-        answers.append([answer for part in parts for answer in complete_each(shop.ctx, part)])
-        answers[-1] += complete_each(shop.ctx, [done[0]])
+        answers.append([answer for part in parts for answer in complete_each(rig.ctx, part)])
+        answers[-1] += complete_each(rig.ctx, [done[0]])
     together, alone = twins
     assert plain(answers[0]) == plain(answers[1])
     assert told(together) == told(alone)
@@ -104,17 +104,17 @@ def test_completes_together_come_out_as_one_by_one(twins: list[Workshop]) -> Non
     assert kinds == [Conflict, LeaseLost, LeaseLost]
 
 
-def seven_leases(shop: Workshop) -> list[Lease]:
+def seven_leases(rig: StoreRig) -> list[Lease]:
     """One with an artifact, one that has ended, one of a job that crashed elsewhere before."""
-    crashed = shop.add_job(interrupted=True)
-    first = shop.lease(9)
+    crashed = rig.add_job(interrupted=True)
+    first = rig.lease(9)
     assert first.job_id == crashed
-    fail(shop.ctx, first.attempt_id, FailAttempt(reason=Reason.CRASHED, step=1, message="gone"))
+    fail(rig.ctx, first.attempt_id, FailAttempt(reason=Reason.CRASHED, step=1, message="gone"))
     for _ in range(6):
-        shop.add_job()
-    leases = [shop.lease(number) for number in range(1, 8)]
+        rig.add_job()
+    leases = [rig.lease(number) for number in range(1, 8)]
     assert leases[0].job_id == crashed
-    shop.artifact(leases[1], "model")
-    fail(shop.ctx, leases[3].attempt_id, FailAttempt(reason=Reason.NODE_DISK, step=1, message="full"))
-    shop.clock.advance_s(5)
+    rig.artifact(leases[1], "model")
+    fail(rig.ctx, leases[3].attempt_id, FailAttempt(reason=Reason.NODE_DISK, step=1, message="full"))
+    rig.clock.advance_s(5)
     return leases

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, BOB, Bytes, claim, have, move_in, new_dataset, new_job, progress, upload_key
-from tests.fixtures.world import ManualClock
 
 from giornata.control.context import Context
 from giornata.control.jobs.submit import submit
@@ -24,7 +24,7 @@ from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, UploadRequest
 from giornata.protocol.work import CommitCache
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 from giornata.store.garbage import REFERRERS
 from giornata.store.schema import blobs, idempotency, uploads
 
@@ -135,7 +135,9 @@ def test_deleting_one_projects_copy_leaves_anothers(ctx: Context, age) -> None:
     assert len(stored(ctx)) == dataset.picture_count
 
 
-def test_what_jobs_and_datasets_refer_to_is_kept_for_ever(ctx: Context, store: Database, age, clock) -> None:
+def test_garbage_collection_keeps_blobs_that_jobs_and_datasets_refer_to(
+    ctx: Context, store: Database, age, clock
+) -> None:
     new_job(ctx)
     lease = claim(ctx)
     progress(ctx, lease, step=2, committed=b"two")
@@ -212,7 +214,7 @@ def test_an_upload_that_is_collected_while_it_is_verified_is_no_blob(ctx: Contex
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_refers_to_whatever_nothing_that_is_referred_to_is_deleted(
+def test_garbage_collection_in_random_schedules_deletes_no_referenced_blob(
     ctx: Context, store: Database, age, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -260,7 +262,7 @@ def _rows(store: Database) -> set[str]:
         return {sha256 for table in REFERRERS for sha256 in tx.connection.scalars(sa.select(table.c.sha256))}
 
 
-def test_what_killed_servers_left_of_uploads_goes_while_the_server_runs(
+def test_garbage_collection_removes_unfinished_uploads_of_killed_servers_after_a_day(
     ctx: Context, clock: ManualClock, tmp_path: Path
 ) -> None:
     left = tmp_path / "blobs" / "aside" / "half-an-upload"

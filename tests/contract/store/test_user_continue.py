@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, BOB, NODE, claim, end, have, move_in, new_dataset, new_job, progress, train
-from tests.fixtures.world import ManualClock
 
 from giornata.control.context import Context
 from giornata.control.jobs.estimate import estimate
@@ -19,7 +19,7 @@ from giornata.domain.errors import Forbidden, IdempotencyMismatch, IllegalTransi
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 from giornata.store.schema import checkpoints
 
 A_LORA = b"bytes of somebody's lora"
@@ -125,7 +125,7 @@ def test_a_continued_job_starts_from_the_last_checkpoint(ctx: Context) -> None:
     assert start.download.sha256 == newest.sha256
 
 
-def test_what_is_named_changes_and_the_rest_stays(ctx: Context) -> None:
+def test_continue_changes_named_fields_and_keeps_the_rest(ctx: Context) -> None:
     old, other = trained(ctx, train_batch_size=2), new_dataset(ctx, caption="a new caption")
     fields = {"dataset": other.id, "network_dim": 8, "unet_lr": 1e-5, "seed": 3, "class_prompt": None}
     job = again(ctx, old, spec=fields, name="more", priority=5, labels={"team": "a"})
@@ -158,7 +158,7 @@ def test_the_start_outlives_the_old_jobs_checkpoints(
     assert job.spec["init_lora"] == start.download.sha256
 
 
-def test_one_key_continues_once(ctx: Context) -> None:
+def test_continue_repeated_with_same_idempotency_key_returns_same_job(ctx: Context) -> None:
     old = trained(ctx)
     first = again(ctx, old, "once")
     assert again(ctx, old, "once").id == first.id
@@ -167,7 +167,7 @@ def test_one_key_continues_once(ctx: Context) -> None:
         again(ctx, old, "once", spec={"rank": 8})
 
 
-def test_what_cannot_be_continued_says_why(ctx: Context) -> None:
+def test_continue_of_live_foreign_or_untrained_job_is_refused_with_reason(ctx: Context) -> None:
     live = new_job(ctx)
     with pytest.raises(IllegalTransition, match="queued"):
         again(ctx, live)
@@ -202,7 +202,7 @@ def test_all_that_is_wrong_with_the_changes_is_told(ctx: Context) -> None:
         ({"adapter_type": "lokr", "output_formats": ["kohya"]}, {"adapter_type": "lora"}),
     ],
 )
-def test_what_the_new_adapter_has_no_room_for_is_told_before_anybody_works(
+def test_continue_with_spec_that_the_trained_adapter_does_not_fit_is_refused(
     ctx: Context, was: dict[str, object], changed: dict[str, object]
 ) -> None:
     old = trained(ctx, **was)

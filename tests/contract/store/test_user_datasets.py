@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fixtures.contexts import FinePicture, FinePictures, ManualClock
 from tests.fixtures.users import ANN, BOB, NODE, PICTURES, ROOT, claim, have, move_in, new_dataset, train
-from tests.fixtures.world import FinePicture, FinePictures, ManualClock
 
 from giornata.control.context import Context
 from giornata.control.jobs.submit import submit
@@ -119,7 +119,7 @@ def test_d37_counts_are_bounded_and_the_same_picture_twice_counts_once(ctx: Cont
     assert faults_of(replace(ctx, policy=Policy(max_pictures=3)), *many) == [("items", "4 pictures are more than 3")]
 
 
-def test_one_picture_makes_a_dataset_and_a_job(ctx: Context) -> None:
+def test_dataset_of_one_picture_is_accepted_by_a_job(ctx: Context) -> None:
     dataset = create_dataset(ctx, ANN, CreateDataset(items=(item(ctx, PICTURES[0], "one.png"),)))
     assert _submitted(ctx, dataset.id) == dataset.id
 
@@ -143,7 +143,7 @@ def test_an_operator_sets_how_many_pictures_a_project_may_have(ctx: Context) -> 
     assert _submitted(ctx, made.id) == made.id  # a dataset that exists stays good
 
 
-def test_only_the_operator_sets_limits_and_of_projects_that_exist(ctx: Context) -> None:
+def test_project_limits_are_set_only_by_the_operator_and_for_existing_projects(ctx: Context) -> None:
     for caller in (ANN, NODE):
         with pytest.raises(Forbidden):
             set_project_limits(ctx, caller, ANN.project_id, SetLimits(max_pictures=4))
@@ -166,7 +166,7 @@ def test_a_good_picture_is_inspected_once_and_a_bad_one_again(ctx: Context) -> N
     assert dataset.notes == ("4 of 4 pictures: has a colour profile (0.png, 1.png, 2.png, 3.png)",)
 
 
-def test_twins_are_noted(ctx: Context) -> None:
+def test_dataset_with_duplicate_pictures_has_a_note(ctx: Context) -> None:
     items = [item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES)]
     dataset = create_dataset(ctx, ANN, CreateDataset(items=(*items, item(ctx, PICTURES[0], "copy.png"))))
     assert dataset.notes == ("copy.png: the same picture as 0.png",)

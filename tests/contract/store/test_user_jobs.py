@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import (
     ANN,
     ANN_ADMIN,
@@ -20,7 +21,6 @@ from tests.fixtures.users import (
     progress,
     train,
 )
-from tests.fixtures.world import ManualClock
 
 from giornata.control.attempts.claim import claim_once
 from giornata.control.caller import Caller

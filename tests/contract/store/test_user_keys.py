@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, ANN_ADMIN, ANNS_NODE, BOB, NODE, ROOT, move_in
-from tests.fixtures.world import ManualClock
 
 from giornata.control.access.authenticate import authenticate
 from giornata.control.access.install import install, signing_key
@@ -14,7 +14,7 @@ from giornata.control.context import Context
 from giornata.control.projects.projects import create_project, list_projects
 from giornata.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, CreateProject, Scope
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 from giornata.store.schema import metadata
 
 
@@ -92,7 +92,7 @@ def test_d35_keys_of_another_project_do_not_exist_for_its_admin(ctx: Context) ->
 
 
 @pytest.mark.parametrize("caller", [ANN, NODE, ANNS_NODE], ids=lambda caller: caller.key_id)
-def test_only_admins_touch_keys_and_only_the_operator_makes_projects(ctx: Context, caller) -> None:
+def test_keys_are_managed_only_by_admins_and_projects_created_only_by_the_operator(ctx: Context, caller) -> None:
     move_in(ctx)
     for forbidden in (
         lambda: create_key(ctx, caller, CreateKey()),

@@ -1,8 +1,8 @@
 """Which nodes who may see, and in which state they are."""
 
 import pytest
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, ANNS_NODE, BOB, ROOT, claim, end, move_in, new_job
-from tests.fixtures.world import ManualClock
 
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.caller import Caller

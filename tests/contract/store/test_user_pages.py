@@ -81,7 +81,7 @@ def test_a_list_of_jobs_neither_says_nor_reads_specs_and_results(home: Context) 
 
 
 @pytest.mark.parametrize("parts", [(JobPart.SPEC,), (JobPart.RESULT,), tuple(JobPart)])
-def test_what_is_asked_for_is_said(home: Context, parts: tuple[JobPart, ...]) -> None:
+def test_job_list_has_spec_only_when_include_asks_for_it(home: Context, parts: tuple[JobPart, ...]) -> None:
     large_jobs(home, 1)
     (job,) = listed(home, include=parts).items
     assert bool(job.spec) == (JobPart.SPEC in parts)

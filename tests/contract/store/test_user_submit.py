@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, BOB, NODE, claim, end, move_in, new_dataset, new_job, progress, train
-from tests.fixtures.world import ManualClock
 
 from giornata.control.context import Context
 from giornata.control.jobs.estimate import estimate
@@ -16,7 +16,7 @@ from giornata.domain.errors import Fault, Forbidden, IdempotencyMismatch, Invali
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 from giornata.store.schema import idempotency, jobs
 
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, BOB, NODE, Bytes, claim, have, move_in, new_job, upload_key
-from tests.fixtures.world import ManualClock
 
 from giornata.control.context import Context
 from giornata.control.jobs.stop_job import cancel
@@ -37,7 +37,7 @@ from giornata.domain.errors import (
 from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES, plan_parts
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, RenewParts, UploadRequest, UploadTicket
 from giornata.protocol.work import CommitCache
-from giornata.store.database import Database
+from giornata.store.database.database import Database
 from giornata.store.schema import uploads
 
 A, B = Bytes(b"a" * 100), Bytes(b"b" * 200)
@@ -66,7 +66,7 @@ def blob_key(ctx: Context, project_id: str, content: Bytes) -> str | None:
     return None if blob is None else blob.key
 
 
-def test_only_bytes_that_the_project_lacks_are_asked_for(ctx: Context) -> None:
+def test_upload_request_asks_only_for_blobs_that_the_project_lacks(ctx: Context) -> None:
     have(ctx, ANN, A.data)
     old, new = ask(ctx, A.file, B.file, B.file)
     assert (old.exists, old.put, old.sha256) == (True, None, A.sha256)
@@ -117,7 +117,7 @@ def test_completing_verifies_the_bytes_and_may_be_repeated(ctx: Context) -> None
     assert renew_upload(ctx, ANN, upload_id, RenewParts()).exists
 
 
-def test_other_bytes_than_named_are_deleted_and_both_are_named(ctx: Context) -> None:
+def test_upload_of_wrong_bytes_is_deleted_and_both_hashes_are_named(ctx: Context) -> None:
     upload_id = sent(ctx, A, data=b"something else")
     key = upload_key(ctx, "ann", upload_id)
     with pytest.raises(BlobMismatch, match=rf"100 bytes with sha256 {A.sha256}.*14 bytes") as caught:

@@ -12,11 +12,13 @@ from diffusers import ControlNetModel
 from PIL import Image
 from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of
 from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params, sha256_of
-from tests.fixtures.train_studio import RecordingReporter
+from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.diffusion.annotators.inline import annotate
 from giornata.diffusion.base.models import ModelLocation, load_model
+from giornata.domain.picture import SafetyPolicy
 from giornata.domain.reasons import Reason
+from giornata.protocol.generation.annotators import annotation_key
 from giornata.protocol.generation.preprocess import AnnotationParams, annotator_key
 from giornata.protocol.pictures import PictureFlag
 from giornata.workloads.generate.control_pictures import ControlPictures
@@ -184,6 +186,34 @@ def test_annotations_of_an_order_are_written_without_any_base_model(control: Pat
     assert workload.joins(start) == annotator_key(AnnotationParams(image="0" * 64, **shared))
 
 
+def test_annotation_that_the_lease_brings_is_used_and_not_made(control: Path, tmp_path: Path) -> None:
+    asked_for = AnnotationParams(image=sha256_of(control), annotator="depth")
+    kept = tmp_path / annotation_key(asked_for.image, "depth", {})
+    Image.new("RGB", (64, 64), "teal").save(kept, "PNG")
+    annotator = CountedAnnotator()
+
+    files = [("picture", control), ("annotation", kept)]
+    told = RecordingReporter()
+    by_model(annotator).run(lease(tmp_path, [asked_for.model_dump(mode="json")], files), told)
+
+    assert annotator.count == 0
+    assert (pixels(told) == np.asarray(Image.open(kept))).all()
+    assert told.puts == []
+
+
+def test_annotation_that_the_project_wants_is_offered_once(control: Path, tmp_path: Path) -> None:
+    asked_for = AnnotationParams(image=sha256_of(control), annotator="depth")
+    key = annotation_key(asked_for.image, "depth", {})
+    pictures, told = [asked_for.model_dump(mode="json")] * 2, RecordingReporter()
+
+    by_model(CountedAnnotator()).run(
+        lease(tmp_path, pictures, [("picture", control)], wanted_annotations=[key]), told
+    )
+
+    assert told.puts == [f"annotation:{key}"]
+    assert (np.asarray(Image.open(told.cache[told.puts[0]])) == pixels(told)).all()
+
+
 @dataclass
 class ToldChecker:
     """Takes pictures for unsafe as told. `error` is raised instead of loading it."""
@@ -217,6 +247,32 @@ def test_blocked_picture_is_never_written_and_the_others_are(tiny_folder: Path, 
     assert found == {0: (True, PictureFlag.BLOCKED), 1: (False, 0), 2: (False, 0)}
     assert checker.seen == [(64, 64, 3)] * 2
     assert sorted(path.name for path in start.directory.iterdir()) == [f"{ORDER}-1.png", f"{ORDER}-2.png"]
+
+
+def test_lease_that_flags_keeps_unsafe_pictures_and_blocks_where_the_order_asks(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    checker = ToldChecker(verdicts=[True, False, True])
+    pictures = [params(tiny_folder, seed=seed, safety_checker=seed == 2) for seed in range(3)]
+    start, told = lease(tmp_path, pictures, safety=SafetyPolicy.FLAG), RecordingReporter()
+
+    checked_by(checker).run(start, told)
+
+    found = {number: (path is None, flags) for (_, number), (path, _, flags) in told.pictures.items()}
+    assert found == {0: (False, PictureFlag.UNSAFE), 1: (False, 0), 2: (True, PictureFlag.BLOCKED)}
+
+
+def test_lease_that_blocks_writes_no_unsafe_picture_of_an_order_that_does_not_ask(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    checker = ToldChecker(verdicts=[True, False])
+    start = lease(tmp_path, [params(tiny_folder, seed=seed) for seed in range(2)], safety=SafetyPolicy.BLOCK)
+    told = RecordingReporter()
+
+    checked_by(checker).run(start, told)
+
+    assert [flags for _, _, flags in told.pictures.values()] == [PictureFlag.BLOCKED, 0]
+    assert [path.name for path in start.directory.iterdir()] == [f"{ORDER}-1.png"]
 
 
 def test_picture_is_not_drawn_where_the_checker_cannot_be_loaded(tiny_folder: Path, tmp_path: Path) -> None:

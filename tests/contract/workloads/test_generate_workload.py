@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half, scheduler_of, with_mask_channels
 from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params, sha256_of
 from tests.fixtures.single_file import write_single_file
-from tests.fixtures.train_studio import RecordingReporter
+from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
@@ -177,6 +177,21 @@ def test_a_lease_that_drains_ends_the_rows_that_end_soon_and_begins_no_other(
     assert sorted(reporter.pictures) == [(ORDER, 0)]
 
 
+def test_mask_of_another_size_fails_its_picture_alone(tiny_folder: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "photo.png", tmp_path / "mask.png"]
+    photo().save(files[0])
+    right_half().resize((32, 32)).save(files[1])
+    wanted = params(tiny_folder, image=sha256_of(files[0]), mask=sha256_of(files[1]))
+
+    told = CountedWorkload().draw(
+        lease(tmp_path, [wanted, params(tiny_folder)], [("picture", each) for each in files])
+    )
+
+    assert list(told.pictures) == [(ORDER, 1)]
+    reason, message = told.failed_pictures[ORDER, 0]
+    assert (reason, "the mask has 32×32 pixels, and its picture has 64×64" in message) == (Reason.BAD_DATA, True)
+
+
 def test_inpainting_spares_the_bytes_outside_of_the_mask(tiny_folder: Path, tmp_path: Path) -> None:
     files = [tmp_path / "photo.png", tmp_path / "mask.png"]
     photo().save(files[0])
@@ -236,7 +251,7 @@ def test_a_single_file_without_a_suffix_draws_what_its_folder_draws(tiny_sd15_fo
     assert (pixels(drawn) == pixels(CountedWorkload().draw(lease(tmp_path, [params(tiny_sd15_folder)])))).all()
 
 
-def test_another_base_takes_the_place_of_the_warm_one(tiny_folder: Path, tmp_path: Path) -> None:
+def test_generate_with_another_base_replaces_the_warm_one(tiny_folder: Path, tmp_path: Path) -> None:
     other = tiny_pipeline()
     with torch.no_grad():
         other.unet.conv_out.weight.mul_(0.5)
@@ -288,7 +303,7 @@ def _lora_file(base: BaseModel, path: Path, *, seed: int) -> Path:
     return write_lora("kohya", path, tensors, facts, dtype="float32")
 
 
-def test_everything_that_a_picture_can_have_is_drawn_beside_a_plain_one(tiny_folder: Path, tmp_path: Path) -> None:
+def test_picture_with_all_options_is_drawn_in_one_lease_with_a_plain_one(tiny_folder: Path, tmp_path: Path) -> None:
     control = tmp_path / "control.png"
     photo().save(control)
     net = _controlnet_file(tiny_folder, tmp_path / "net.safetensors")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.fixtures.picture_leases import ORDER, lease, params, sha256_of
-from tests.fixtures.train_studio import RecordingReporter
+from tests.fixtures.train_rig import RecordingReporter
 from tools.tiny_shapes.controlnet import control_picture, iou
 from tools.tiny_shapes.evaluate import GUIDANCE, STEPS
 

@@ -21,11 +21,11 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> list[Reading]:
     return [scorer.read(picture) for picture in drawn]
 
 
-def test_prompts_are_followed(readings: list[Reading]) -> None:
+def test_drawing_model_follows_its_prompts(readings: list[Reading]) -> None:
     found = tally(readings, ASKED)
     assert found.all >= 0.85
     assert found.mean_iou >= 0.8
 
 
-def test_they_are_not_those_of_other_prompts(readings: list[Reading]) -> None:
+def test_drawing_model_pictures_do_not_match_shuffled_prompts(readings: list[Reading]) -> None:
     assert tally(readings, random.Random(0).sample(ASKED, len(ASKED))).all <= 0.15

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.fixtures.joint_train_rig import JointTrainRig
 from tests.fixtures.rerun_graphs import RULES, RerunGraph, RerunRecorder, capturing
-from tests.fixtures.train_hall import Hall
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.workloads.interface import AgentRequest, Outcome
@@ -34,25 +34,25 @@ def by(make: Capturing, **options: Any) -> TrainWorkload:
     return TrainWorkload(device="cpu", capturing=make, **options)
 
 
-def studio_of(name: str, tiny_folder: Path, tmp_path: Path) -> Studio:
+def studio_of(name: str, tiny_folder: Path, tmp_path: Path) -> TrainRig:
     sizes = [(64, 64), (32, 128)] if name.startswith("buckets") else [(64, 70), (71, 75)]
     inputs = draw_pictures(tmp_path / "pictures", 4, sizes=sizes)
     spec = spec_for(tiny_folder, max_train_steps=STEPS, **JOBS[name])
-    return Studio(root=tmp_path, spec=spec, inputs=inputs)
+    return TrainRig(root=tmp_path, spec=spec, inputs=inputs)
 
 
-def facts_of(studio: Studio, workload: TrainWorkload) -> tuple[RecordingReporter, dict[str, Any]]:
+def facts_of(train_rig: TrainRig, workload: TrainWorkload) -> tuple[RecordingReporter, dict[str, Any]]:
     reporter = RecordingReporter()
-    return reporter, workload.run(studio.start(), reporter).summary["cuda_graphs"]
+    return reporter, workload.run(train_rig.start(), reporter).summary["cuda_graphs"]
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_by_graph_has_the_bytes_of_a_plain_one(name: str, tiny_folder: Path, tmp_path: Path) -> None:
-    studio = studio_of(name, tiny_folder, tmp_path)
-    plain, said = facts_of(studio, by(CAPTURING))
+    train_rig = studio_of(name, tiny_folder, tmp_path)
+    plain, said = facts_of(train_rig, by(CAPTURING))
     assert said["why_not"] == "the steps run on cpu, and only cuda has graphs"
     recorder = RerunRecorder()
-    found, facts = facts_of(studio, by(capturing(recorder)))
+    found, facts = facts_of(train_rig, by(capturing(recorder)))
     assert found.artifacts == plain.artifacts
     assert found.checkpoint_bytes == plain.checkpoint_bytes
     assert facts["why_not"] is None
@@ -65,12 +65,12 @@ def test_a_job_by_graph_has_the_bytes_of_a_plain_one(name: str, tiny_folder: Pat
 def test_a_job_goes_on_with_graphs_and_without_as_if_nothing_had_been(
     graphs_first: bool, tiny_folder: Path, tmp_path: Path
 ) -> None:
-    studio = studio_of("buckets, two passes in a step", tiny_folder, tmp_path)
-    whole = studio.run(workload=by(CAPTURING))
+    train_rig = studio_of("buckets, two passes in a step", tiny_folder, tmp_path)
+    whole = train_rig.run(workload=by(CAPTURING))
     kinds = [capturing(RerunRecorder()), CAPTURING]
     before, after = kinds if graphs_first else reversed(kinds)
-    first = studio.run(RecordingReporter(wishes={4: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(before))
-    second = studio.run(workload=by(after), resume=studio.resume_point(first, 4))
+    first = train_rig.run(RecordingReporter(wishes={4: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(before))
+    second = train_rig.run(workload=by(after), resume=train_rig.resume_point(first, 4))
     assert second.artifacts == whole.artifacts
     assert second.checkpoint_bytes[STEPS] == whole.checkpoint_bytes[STEPS]
     assert not second.notices
@@ -88,9 +88,9 @@ class Mistaken(RerunGraph):
 
 
 def test_a_graph_that_errs_costs_a_job_nothing_but_the_graphs(tiny_folder: Path, tmp_path: Path) -> None:
-    studio = studio_of("bf16, full gradient checkpointing", tiny_folder, tmp_path)
-    plain = studio.run(workload=by(CAPTURING))
-    found, facts = facts_of(studio, by(capturing(RerunRecorder(make=Mistaken))))
+    train_rig = studio_of("bf16, full gradient checkpointing", tiny_folder, tmp_path)
+    plain = train_rig.run(workload=by(CAPTURING))
+    found, facts = facts_of(train_rig, by(capturing(RerunRecorder(make=Mistaken))))
     assert found.artifacts == plain.artifacts
     assert facts["by_graph"] == 0
     assert "of a pass by graph differ" in facts["why_not"]
@@ -101,8 +101,8 @@ def test_out_of_memory_beside_graphs_costs_the_graphs_and_not_the_footprint(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     """The footprint decides about bits, so memory that graphs hold must not make it smaller."""
-    studio = studio_of("buckets, two passes in a step", tiny_folder, tmp_path)
-    plain = studio.run(workload=by(CAPTURING))
+    train_rig = studio_of("buckets, two passes in a step", tiny_folder, tmp_path)
+    plain = train_rig.run(workload=by(CAPTURING))
     recorder = RerunRecorder()
 
     def scarce(spec: Any, **options: Any) -> BaseModel:
@@ -115,7 +115,7 @@ def test_out_of_memory_beside_graphs_costs_the_graphs_and_not_the_footprint(
         base.unet.conv_out.register_forward_hook(fail)
         return base
 
-    found, facts = facts_of(studio, by(capturing(recorder), load=scarce))
+    found, facts = facts_of(train_rig, by(capturing(recorder), load=scarce))
     assert [name for name, _ in found.notices] == [GRAPHS_OFF]
     assert "out of memory" in facts["why_not"]
     assert found.artifacts == plain.artifacts
@@ -127,11 +127,11 @@ def test_out_of_memory_beside_graphs_costs_the_graphs_and_not_the_footprint(
 TOGETHER = {"a": {"max_train_steps": STEPS}, "d": {"max_train_steps": STEPS - 3}}
 
 
-def test_two_jobs_in_one_batch_by_graph_have_the_bytes_of_two_by_plain_passes(hall: Hall) -> None:
+def test_two_jobs_in_one_batch_by_graph_have_the_bytes_of_two_by_plain_passes(joint_rig: JointTrainRig) -> None:
     """One of them ends before the other, so that a batch of another width is recorded anew."""
-    _, plain = hall.together(["a", "d"], changes=TOGETHER)
+    _, plain = joint_rig.together(["a", "d"], changes=TOGETHER)
     recorder = RerunRecorder()
-    table, found = hall.together(["a", "d"], changes=TOGETHER, capturing=capturing(recorder))
+    table, found = joint_rig.together(["a", "d"], changes=TOGETHER, capturing=capturing(recorder))
     for name in ("a", "d"):
         end = table.ends[name]
         assert isinstance(end, Outcome)
@@ -141,15 +141,15 @@ def test_two_jobs_in_one_batch_by_graph_have_the_bytes_of_two_by_plain_passes(ha
     assert len(recorder.graphs) == 2
 
 
-def test_one_job_that_wants_no_graphs_is_enough(hall: Hall) -> None:
+def test_shared_batch_with_one_member_with_cuda_graphs_off_records_no_graph(joint_rig: JointTrainRig) -> None:
     changes = {"a": {"max_train_steps": 3}, "d": {"max_train_steps": 3, "cuda_graphs": "off"}}
     recorder = RerunRecorder()
-    hall.together(["a", "d"], changes=changes, capturing=capturing(recorder))
+    joint_rig.together(["a", "d"], changes=changes, capturing=capturing(recorder))
     assert not recorder.graphs
 
 
-def test_who_insists_in_a_shared_batch_is_told_why_there_are_none(hall: Hall) -> None:
+def test_batch_member_with_cuda_graphs_on_is_told_why_its_batch_has_none(joint_rig: JointTrainRig) -> None:
     changes = {"a": {"max_train_steps": 2}, "d": {"max_train_steps": 2, "cuda_graphs": "on"}}
-    _, found = hall.together(["a", "d"], changes=changes)
+    _, found = joint_rig.together(["a", "d"], changes=changes)
     assert [name for name, _ in found["d"].notices] == [GRAPHS_OFF]
     assert not found["a"].notices

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.protocol.specs import TrainSpec
@@ -25,15 +25,15 @@ def base(tiny_folder: Path) -> BaseModel:
 
 
 @pytest.fixture(scope="module")
-def studio(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Studio:
+def train_rig(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRig:
     root = tmp_path_factory.mktemp("class-images")
-    return Studio(root=root, spec=spec_for(tiny_folder, **PRIOR), inputs=draw_pictures(root / "in", 2))
+    return TrainRig(root=root, spec=spec_for(tiny_folder, **PRIOR), inputs=draw_pictures(root / "in", 2))
 
 
 @pytest.fixture(scope="module")
-def first(studio: Studio) -> RecordingReporter:
+def first(train_rig: TrainRig) -> RecordingReporter:
     """A job that found no class pictures and drew them."""
-    return studio.run()
+    return train_rig.run()
 
 
 def spec(folder: Path, **changes: Any) -> TrainSpec:
@@ -60,9 +60,9 @@ def test_the_key_knows_everything_the_pictures_depend_on_and_nothing_else(base: 
         assert class_images.cache_key(base, "0" * 64, spec(tiny_folder, **change)) != key
 
 
-def test_a_second_job_takes_them_from_the_cache(studio: Studio, first: RecordingReporter) -> None:
+def test_a_second_job_takes_them_from_the_cache(train_rig: TrainRig, first: RecordingReporter) -> None:
     assert len(first.puts) == 1
-    second = studio.run(RecordingReporter(cache=first.cache))
+    second = train_rig.run(RecordingReporter(cache=first.cache))
     assert not second.puts
     assert second.artifacts == first.artifacts
 
@@ -70,11 +70,11 @@ def test_a_second_job_takes_them_from_the_cache(studio: Studio, first: Recording
 def test_a_base_that_changed_under_its_name_draws_its_own(tiny_folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny_folder, model)
-    studio = Studio(root=tmp_path, spec=spec_for(model, **PRIOR), inputs=draw_pictures(tmp_path / "in", 2))
-    first = studio.run()
+    train_rig = TrainRig(root=tmp_path, spec=spec_for(model, **PRIOR), inputs=draw_pictures(tmp_path / "in", 2))
+    first = train_rig.run()
     [weights] = (model / "unet").glob("*.safetensors")
     save_file({name: tensor * 1.01 for name, tensor in load_file(weights).items()}, weights)
-    second = studio.run(RecordingReporter(cache=first.cache))
+    second = train_rig.run(RecordingReporter(cache=first.cache))
     assert len(second.puts) == 1
     assert second.puts != first.puts
     one, other = (path.read_bytes() for path in second.cache.values())
@@ -83,7 +83,7 @@ def test_a_base_that_changed_under_its_name_draws_its_own(tiny_folder: Path, tmp
 
 @pytest.mark.parametrize("damage", ["cut off", "a bit", "not there", "another key"])
 def test_a_damaged_pack_is_drawn_again(
-    studio: Studio, first: RecordingReporter, tiny_folder: Path, damage: str
+    train_rig: TrainRig, first: RecordingReporter, tiny_folder: Path, damage: str
 ) -> None:
     [(key, path)] = first.cache.items()
     content = bytearray(path.read_bytes())
@@ -96,25 +96,25 @@ def test_a_damaged_pack_is_drawn_again(
         class_images.write_pack(pack, "other", class_images.read_pack(path, key, spec(tiny_folder)))
     elif damage != "not there":
         pack.write_bytes(content)
-    second = studio.run(RecordingReporter(cache={key: pack}))
+    second = train_rig.run(RecordingReporter(cache={key: pack}))
     assert second.puts == [key]
     assert "drawn again" in second.lines[0]
     assert second.artifacts == first.artifacts
 
 
-def test_the_pack_is_the_same_bytes_every_time(studio: Studio, first: RecordingReporter) -> None:
-    [one], [other] = first.cache.values(), studio.run().cache.values()
+def test_the_pack_is_the_same_bytes_every_time(train_rig: TrainRig, first: RecordingReporter) -> None:
+    [one], [other] = first.cache.values(), train_rig.run().cache.values()
     assert one != other
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_drawing_can_be_stopped_between_pictures(studio: Studio) -> None:
+def test_drawing_can_be_stopped_between_pictures(train_rig: TrainRig) -> None:
     class StopsAfterOne(RecordingReporter):
         def wish(self) -> AgentRequest:
             return AgentRequest.STOP if self.phases[-1] == ("caching", 1, 2) else AgentRequest.GO_ON
 
     reporter = StopsAfterOne()
-    studio.run(reporter)
+    train_rig.run(reporter)
     assert reporter.lines == ["stopped at None"]
     assert not reporter.puts
 
@@ -151,13 +151,13 @@ def test_many_pictures_are_kept_while_they_are_drawn(base: BaseModel, tiny_folde
     assert [each.sha256 for each in again.samples] == [each.sha256 for each in made.samples]
 
 
-def test_other_class_pictures_on_resume_are_noticed(studio: Studio, tiny_folder: Path) -> None:
+def test_resume_with_other_class_pictures_gives_a_notice(train_rig: TrainRig, tiny_folder: Path) -> None:
     """Another node's pack may have won the race for the key: the job goes on, and says so."""
-    first = studio.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}))
+    first = train_rig.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}))
     [key] = first.puts
-    other = studio.root / "other.safetensors"
+    other = train_rig.root / "other.safetensors"
     class_images.write_pack(other, key, torch.zeros(2, 64, 64, 3, dtype=torch.uint8) + 90)
-    second = studio.run(RecordingReporter(cache={key: other}), resume=studio.resume_point(first, 1))
+    second = train_rig.run(RecordingReporter(cache={key: other}), resume=train_rig.resume_point(first, 1))
     assert list(second.notices[0][1]["differences"]) == ["class_pictures"]
 
 

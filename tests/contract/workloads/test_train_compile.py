@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load
 from tests.fixtures.kernels import needs_compiler
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.base.regional import compiler_of
 from giornata.workloads.interface import AgentRequest
@@ -33,23 +33,23 @@ NEVER = {"cpu": Speeds(saved_s=0.0, made_s=1.0, found_s=1.0)}
 
 
 @pytest.fixture(scope="module")
-def studio(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Studio:
+def train_rig(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRig:
     root = tmp_path_factory.mktemp("compile")
     spec = spec_for(tiny_folder, max_train_steps=STEPS, compile="on")
-    return Studio(root=root, spec=spec, inputs=draw_pictures(root / "in", 3))
+    return TrainRig(root=root, spec=spec, inputs=draw_pictures(root / "in", 3))
 
 
 @pytest.fixture(scope="module")
-def whole(studio: Studio, kernel_directory: Path) -> RecordingReporter:
+def whole(train_rig: TrainRig, kernel_directory: Path) -> RecordingReporter:
     """A job with kernels, on a node that shares them."""
     cache = KernelCache(directory=kernel_directory, secret=SECRET)
-    return studio.run(workload=TrainWorkload(device="cpu", compiler=Compiler(cache=cache)))
+    return train_rig.run(workload=TrainWorkload(device="cpu", compiler=Compiler(cache=cache)))
 
 
 @pytest.fixture(scope="module")
-def plain(studio: Studio) -> RecordingReporter:
+def plain(train_rig: TrainRig) -> RecordingReporter:
     """The same job without."""
-    return studio.run(spec=studio.spec | {"compile": "off"})
+    return train_rig.run(spec=train_rig.spec | {"compile": "off"})
 
 
 def weights(reporter: RecordingReporter) -> dict[str, torch.Tensor]:
@@ -71,7 +71,7 @@ def by(speeds: dict[str, Speeds]) -> TrainWorkload:
 
 
 def test_kernels_change_the_last_bits_and_stand_in_the_checkpoints(
-    studio: Studio, whole: RecordingReporter, plain: RecordingReporter
+    train_rig: TrainRig, whole: RecordingReporter, plain: RecordingReporter
 ) -> None:
     assert not same(weights(whole), weights(plain))
     for step, tolerance in ((1, 1e-5), (2, 1e-3)):  # forward alone; and after one backward pass and update
@@ -82,15 +82,15 @@ def test_kernels_change_the_last_bits_and_stand_in_the_checkpoints(
     assert fingerprint["lora_layer"] == history(plain)[0]["lora_layer"] == "slots"
 
 
-def test_gradient_checkpointing_changes_no_bit_of_them(studio: Studio, whole: RecordingReporter) -> None:
-    assert same(weights(studio.run(spec=studio.spec | {"gradient_checkpointing": True})), weights(whole))
+def test_gradient_checkpointing_changes_no_bit_of_them(train_rig: TrainRig, whole: RecordingReporter) -> None:
+    assert same(weights(train_rig.run(spec=train_rig.spec | {"gradient_checkpointing": True})), weights(whole))
 
 
-def test_pictures_in_between_are_drawn_without_them(studio: Studio, whole: RecordingReporter) -> None:
+def test_pictures_in_between_are_drawn_without_them(train_rig: TrainRig, whole: RecordingReporter) -> None:
     """Their shapes are others, and would be compiled for nothing; the next step finds the kernels it had."""
     drawing = {"sample_prompts": ["a sks toy"], "sample_steps": 1, "validation_steps": 2}
-    usual, _ = compilations_of(studio.run)
-    made, reporter = compilations_of(lambda: studio.run(spec=studio.spec | drawing))
+    usual, _ = compilations_of(train_rig.run)
+    made, reporter = compilations_of(lambda: train_rig.run(spec=train_rig.spec | drawing))
     assert made == usual > 0
     assert not reporter.notices
     assert "samples-00000002.png" in reporter.artifacts
@@ -109,20 +109,20 @@ def compilations_of(run: Callable[[], RecordingReporter]) -> tuple[int, Recordin
 
 
 @pytest.mark.parametrize(("at_first", "later", "compiled"), [(PAYS, NEVER, True), (NEVER, PAYS, False)])
-def test_what_auto_chose_at_the_start_holds_for_every_later_attempt(
-    studio: Studio, whole: RecordingReporter, plain: RecordingReporter, at_first: Any, later: Any, compiled: bool
+def test_compile_auto_keeps_the_choice_of_the_first_attempt_in_later_attempts(
+    train_rig: TrainRig, whole: RecordingReporter, plain: RecordingReporter, at_first: Any, later: Any, compiled: bool
 ) -> None:
-    auto = studio.spec | {"compile": "auto"}
-    first = studio.run(
+    auto = train_rig.spec | {"compile": "auto"}
+    first = train_rig.run(
         RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(at_first), spec=auto
     )
-    second = studio.run(workload=by(later), spec=auto, resume=studio.resume_point(first, 2))
+    second = train_rig.run(workload=by(later), spec=auto, resume=train_rig.resume_point(first, 2))
     assert not second.notices
     assert same(weights(second), weights(whole if compiled else plain))
 
 
 def test_kernels_that_were_tampered_with_are_made_anew_and_are_gone_with_their_job(
-    studio: Studio, whole: RecordingReporter, plain: RecordingReporter, tmp_path: Path
+    train_rig: TrainRig, whole: RecordingReporter, plain: RecordingReporter, tmp_path: Path
 ) -> None:
     ((key, path),) = whole.cache.items()
     bad = tmp_path / "bad"
@@ -130,30 +130,30 @@ def test_kernels_that_were_tampered_with_are_made_anew_and_are_gone_with_their_j
     reporter, loads = RecordingReporter(cache={key: bad}), list[bytes]()
     cache = KernelCache(directory=tmp_path / "none", secret=SECRET, load=loads.append)
     workload = TrainWorkload(device="cpu", compiler=Compiler(cache=cache))
-    again = studio.run(reporter, workload=workload)
+    again = train_rig.run(reporter, workload=workload)
     assert loads == []
     assert any("not sealed with this node's key" in line for line in again.lines)
     assert again.artifacts == whole.artifacts
     assert again.puts == [key]  # and the bad ones are replaced
     # the warm base is as it was
-    assert studio.run(workload=workload, spec=studio.spec | {"compile": "off"}).artifacts == plain.artifacts
+    assert train_rig.run(workload=workload, spec=train_rig.spec | {"compile": "off"}).artifacts == plain.artifacts
 
 
 # ---- a compiler that fails
 
 
-def test_a_compiler_that_fails_costs_auto_nothing_but_the_kernels(studio: Studio) -> None:
+def test_a_compiler_that_fails_costs_auto_nothing_but_the_kernels(train_rig: TrainRig) -> None:
     """Another rank, so that no kernel is there yet."""
     from torch._inductor import config as inductor
 
-    another = studio.spec | {"rank": 3, "compile": "auto"}
+    another = train_rig.spec | {"rank": 3, "compile": "auto"}
     with inductor.patch("cpp.cxx", (None, "/no/such/compiler")):
         version = Compiler(version_of=lambda _: "a compiler that is gone", speeds=PAYS)
-        fell_back = studio.run(workload=TrainWorkload(device="cpu", compiler=version), spec=another)
+        fell_back = train_rig.run(workload=TrainWorkload(device="cpu", compiler=version), spec=another)
     assert [name for name, _ in fell_back.notices] == [COMPILER_FAILED]
     (fingerprint,) = history(fell_back)
     assert KERNELS not in fingerprint
-    without = studio.run(spec=another | {"compile": "off"})
+    without = train_rig.run(spec=another | {"compile": "off"})
     assert same(weights(fell_back), weights(without))
     assert fell_back.metrics.keys() == without.metrics.keys()
 
@@ -165,7 +165,7 @@ SECOND = """
 import json, sys
 from pathlib import Path
 from giornata.diffusion.draws.determinism import fix_determinism
-from tests.fixtures.train_studio import RecordingReporter
+from tests.fixtures.train_rig import RecordingReporter
 fix_determinism(1)
 from giornata.protocol.pipe import Start
 from giornata.workloads.train.compiling import Compiler
@@ -185,11 +185,11 @@ print(json.dumps({"seen": seen, "breaks": sum(counters["graph_break"].values()),
 """
 
 
-def in_another_process(studio: Studio, cache: dict[str, Path], directory: Path, secret: bytes = SECRET) -> Any:
+def in_another_process(train_rig: TrainRig, cache: dict[str, Path], directory: Path, secret: bytes = SECRET) -> Any:
     """The job's run in a fresh process with `directory` for its kernels: what it says, and the file that it makes."""
     directory.mkdir()
     out = directory / "out"
-    start = studio.start().model_dump(mode="json")
+    start = train_rig.start().model_dump(mode="json")
     given = [start, str(directory), secret.decode(), {name: str(path) for name, path in cache.items()}, str(out)]
     environment = os.environ | {
         "TORCHINDUCTOR_CACHE_DIR": str(directory),
@@ -207,11 +207,11 @@ def in_another_process(studio: Studio, cache: dict[str, Path], directory: Path, 
     return json.loads(ran.stdout.splitlines()[-1]), out.read_bytes()
 
 
-def test_another_process_compiles_nothing_anew_and_gets_the_same_bytes(
-    studio: Studio, whole: RecordingReporter, tmp_path: Path
+def test_compile_cache_in_another_process_has_no_miss_and_gives_same_bytes(
+    train_rig: TrainRig, whole: RecordingReporter, tmp_path: Path
 ) -> None:
     assert len(whole.puts) == 1
-    said, content = in_another_process(studio, whole.cache, tmp_path / "there")
+    said, content = in_another_process(train_rig, whole.cache, tmp_path / "there")
     assert content == whole.artifacts[FILE]
     assert said["seen"]["hit"] + said["seen"]["aot_hit"] > 0
     assert said["seen"]["miss"] == said["seen"]["aot_miss"] == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, input_file, spec_for
 from tools.tiny_shapes.evaluate import draw_prompts
 from tools.tiny_shapes.evaluate import load as load_pipeline
 from tools.tiny_shapes.scoring import LEAST_IOU, Scorer
@@ -41,12 +41,12 @@ JOB = {
 
 
 @pytest.mark.long
-def test_it_learns_a_subject_that_the_base_cannot_draw(tmp_path: Path) -> None:
+def test_lora_trained_on_int8_base_learns_subject_that_the_base_cannot_draw(tmp_path: Path) -> None:
     """The result is worn by the plain base, as users will."""
     model = copy_drawing_model(tmp_path / "model")
     inputs = [input_file(path) for path in draw_subject(SUBJECT, tmp_path / "pictures", count=8)]
     spec = {"pretrained_model_name_or_path": str(model), "base_quantization": "int8", **JOB}
-    result = Studio(root=tmp_path, spec=spec, inputs=inputs).run()
+    result = TrainRig(root=tmp_path, spec=spec, inputs=inputs).run()
     lora = tmp_path / "lora.safetensors"
     lora.write_bytes(result.artifacts["pytorch_lora_weights.safetensors"])
     pipeline, scorer = load_pipeline(model), Scorer((SUBJECT,))
@@ -57,9 +57,9 @@ def test_it_learns_a_subject_that_the_base_cannot_draw(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def studio(tiny_folder: Path, tmp_path: Path) -> Studio:
+def train_rig(tiny_folder: Path, tmp_path: Path) -> TrainRig:
     spec = spec_for(tiny_folder, max_train_steps=2)
-    return Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "pictures", 3))
+    return TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "pictures", 3))
 
 
 class Loader:
@@ -86,13 +86,13 @@ class Summaries(TrainWorkload):
         return outcome
 
 
-def test_the_warm_base_is_no_other_than_the_job_wants(studio: Studio) -> None:
+def test_the_warm_base_is_no_other_than_the_job_wants(train_rig: TrainRig) -> None:
     loader = Loader()
     workload = Summaries(device="cpu", load=loader)
     found: dict[str, list[RecordingReporter]] = {"none": [], "int8": [], "fp8": []}
     for kind in ("none", "int8", "int8", "none", "fp8", "none"):
-        spec = studio.spec | {"base_quantization": kind}
-        found[kind].append(studio.run(workload=workload, spec=spec))
+        spec = train_rig.spec | {"base_quantization": kind}
+        found[kind].append(train_rig.run(workload=workload, spec=spec))
         assert workload.held() == (model_key("train", spec),)
     assert loader.loaded == ["none", "int8", "none", "fp8", "none"]
     results = [tuple(each.artifacts[KOHYA] for each in runs) for runs in found.values()]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.base.models import load_base
 from giornata.protocol.specs import TrainSpec
@@ -19,28 +19,28 @@ JOB = {"max_train_steps": 3, "train_batch_size": 2, "masked_loss": True}
 
 
 @pytest.fixture(scope="module")
-def studio(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Studio:
+def train_rig(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRig:
     root = tmp_path_factory.mktemp("encoding")
-    return Studio(root=root, spec=spec_for(tiny_folder, **JOB), inputs=draw_pictures(root / "in", 3, masked=True))
+    return TrainRig(root=root, spec=spec_for(tiny_folder, **JOB), inputs=draw_pictures(root / "in", 3, masked=True))
 
 
-def test_a_job_whose_encodings_lie_on_the_disk_ends_with_the_same_weights(studio: Studio) -> None:
+def test_a_job_whose_encodings_lie_on_the_disk_ends_with_the_same_weights(train_rig: TrainRig) -> None:
     """Stopped and resumed, and with packs; the file of the encodings is gone at the end."""
-    whole = studio.run()
-    on_disk = studio.spec | {"latent_memory_bytes": 0}
-    first = studio.run(
+    whole = train_rig.run()
+    on_disk = train_rig.spec | {"latent_memory_bytes": 0}
+    first = train_rig.run(
         RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}),
         workload=TrainWorkload(device="cpu", pack_worth_pixels=0),
         spec=on_disk,
     )
-    second = studio.run(spec=on_disk, resume=studio.resume_point(first, 2))
+    second = train_rig.run(spec=on_disk, resume=train_rig.resume_point(first, 2))
     assert second.notices == []
-    assert held_files(studio.root) == []
+    assert held_files(train_rig.root) == []
     names = [name for name in whole.artifacts if name.endswith(".safetensors")]
     assert names
     for name in names:
         assert tensors(second.artifacts[name]) == tensors(whole.artifacts[name])
-    plain = studio.run(workload=TrainWorkload(device="cpu", pack_worth_pixels=0))
+    plain = train_rig.run(workload=TrainWorkload(device="cpu", pack_worth_pixels=0))
     assert [path.read_bytes() for path in first.cache.values()] == [
         path.read_bytes() for path in plain.cache.values()
     ]

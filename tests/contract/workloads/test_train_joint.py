@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load, save_file
-from tests.fixtures.train_hall import JOBS, Hall
-from tests.fixtures.train_studio import RecordingReporter
+from tests.fixtures.joint_train_rig import JOBS, JointTrainRig
+from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
@@ -68,12 +68,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_each_job_learns_what_it_would_alone(hall: Hall) -> None:
-    table, together = hall.together(list("abcd"))
+def test_each_job_learns_what_it_would_alone(joint_rig: JointTrainRig) -> None:
+    table, together = joint_rig.together(list("abcd"))
     for name in "abcd":
         assert isinstance(table.ends[name], Outcome)
         assert sorted(together[name].metrics) == list(range(1, 21))
-        alone = hall.alone(name)
+        alone = joint_rig.alone(name)
         assert distance(together[name].artifacts[KOHYA], alone.artifacts[KOHYA]) < BOUNDS["plain"], name
         rates = [
             reporter.metrics[step]["learning_rate"] for reporter in (together[name], alone) for step in (1, 2, 20)
@@ -84,10 +84,12 @@ def test_each_job_learns_what_it_would_alone(hall: Hall) -> None:
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "plain"])
-def test_so_it_is_with_everything_that_jobs_share(hall: Hall, family: str) -> None:
-    other = Hall(root=hall.root, model=hall.model, changes={**FAMILIES[family], "max_train_steps": 10})
+def test_shared_batch_of_each_option_family_equals_training_alone(joint_rig: JointTrainRig, family: str) -> None:
+    other = JointTrainRig(
+        root=joint_rig.root, model=joint_rig.model, changes={**FAMILIES[family], "max_train_steps": 10}
+    )
     if family.startswith("EDM"):
-        start = hall.root / "start.safetensors"
+        start = joint_rig.root / "start.safetensors"
         start.write_bytes(other.alone("a", max_train_steps=2).artifacts[KOHYA])
         other.init_lora = start
     names = ["b", "e"] if other.init_lora else ["b", "c"]  # c has min-SNR, which does not go with EDM
@@ -111,16 +113,16 @@ class Clumsy(RecordingReporter):
             raise RuntimeError("something of this job's own")
 
 
-def test_what_happens_to_one_changes_no_bit_of_the_others(hall: Hall) -> None:
+def test_cancel_or_failure_of_one_batch_member_changes_no_bit_of_the_others(joint_rig: JointTrainRig) -> None:
     """A cancel, an exception, weights that overflow and a picture that is none, each in a job of its own. As many
     stay as keep the batch as wide."""
     steps = {"max_train_steps": 5}
     names = ["a", "b", "c", "e", "d", "f", "g", "h"]
     changes = dict.fromkeys(names, steps)
-    huge = hall.studio("f", **steps)
+    huge = joint_rig.train_rig("f", **steps)
     stopped = huge.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}))
     healthy_resume = huge.resume_point(stopped, 1)
-    path = hall.root / "huge.safetensors"
+    path = joint_rig.root / "huge.safetensors"
     with safe_open(healthy_resume.path, framework="pt") as opened:
         metadata = opened.metadata()
     tensors = load(stopped.checkpoint_bytes[1])
@@ -138,10 +140,10 @@ def test_what_happens_to_one_changes_no_bit_of_the_others(hall: Hall) -> None:
 
         return spoil
 
-    quiet, whole = hall.together(names, places=8, changes=changes, spoil=resumed(healthy_resume.path))
+    quiet, whole = joint_rig.together(names, places=8, changes=changes, spoil=resumed(healthy_resume.path))
     assert all(isinstance(end, Outcome) for end in quiet.ends.values())
     reporters = {"d": RecordingReporter(wishes={2: AgentRequest.STOP}), "e": Clumsy()}
-    table, after = hall.together(names, places=8, changes=changes, reporters=reporters, spoil=resumed(path))
+    table, after = joint_rig.together(names, places=8, changes=changes, reporters=reporters, spoil=resumed(path))
     for name in ("a", "b", "c", "g"):
         assert isinstance(table.ends[name], Outcome)
         assert weights(after[name].artifacts[KOHYA]) == weights(whole[name].artifacts[KOHYA]), name
@@ -157,13 +159,13 @@ def test_what_happens_to_one_changes_no_bit_of_the_others(hall: Hall) -> None:
         assert not after[name].artifacts
 
 
-def test_a_job_joins_late_and_leaves_early(hall: Hall) -> None:
+def test_a_job_joins_late_and_leaves_early(joint_rig: JointTrainRig) -> None:
     """Width 2, then 4, then 2, then 1, and the last one moves to the first place."""
     changes = {"a": {"max_train_steps": 6}, "b": {"max_train_steps": 12}, "c": {"max_train_steps": 3}}
-    table, together = hall.together(["a", "b"], late={6: "c"}, changes=changes)
+    table, together = joint_rig.together(["a", "b"], late={6: "c"}, changes=changes)
     for name in ("a", "b", "c"):
         assert isinstance(table.ends[name], Outcome)
-        alone = hall.alone(name, **changes[name])
+        alone = joint_rig.alone(name, **changes[name])
         assert distance(together[name].artifacts[KOHYA], alone.artifacts[KOHYA]) < BOUNDS["plain"], name
     outcome = table.ends["b"]
     assert isinstance(outcome, Outcome)
@@ -174,27 +176,28 @@ def test_a_job_joins_late_and_leaves_early(hall: Hall) -> None:
     assert outcome.summary["exactness"]["class"] == "joint"
 
 
-def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(hall: Hall) -> None:
+def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(joint_rig: JointTrainRig) -> None:
     """c accumulates over two micro-batches, so its steps are half as frequent as the others'."""
     stop = {"c": RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP})}
     fields = {"max_train_steps": 8, "report_to": ("tensorboard",)}
     changes = dict.fromkeys(JOBS, fields)
-    table, together = hall.together(["a", "c"], reporters=stop, changes=changes)
+    table, together = joint_rig.together(["a", "c"], reporters=stop, changes=changes)
     assert isinstance(table.ends["c"], Stopped)
-    studio = hall.studio("c", **fields)
-    alone = studio.run(
-        RecordingReporter(wishes={6: AgentRequest.CHECKPOINT_AND_STOP}), resume=studio.resume_point(together["c"], 3)
+    train_rig = joint_rig.train_rig("c", **fields)
+    alone = train_rig.run(
+        RecordingReporter(wishes={6: AgentRequest.CHECKPOINT_AND_STOP}),
+        resume=train_rig.resume_point(together["c"], 3),
     )
     assert sorted(alone.metrics) == [4, 5, 6]
     ((name, data),) = alone.notices
     assert name == "resumed-under-another-fingerprint"
     assert data["differences"]["joint"][1] is None
-    point = studio.resume_point(alone, 6)
+    point = train_rig.resume_point(alone, 6)
 
     def resume(name: str, start: Start) -> Start:
         return start.model_copy(update={"resume": point}) if name == "c" else start
 
-    back, reporters = hall.together(["b", "c"], changes=changes, spoil=resume)
+    back, reporters = joint_rig.together(["b", "c"], changes=changes, spoil=resume)
     outcome = back.ends["c"]
     assert isinstance(outcome, Outcome)
     assert sorted(reporters["c"].metrics) == [7, 8]
@@ -203,34 +206,34 @@ def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(hall: Hal
     metrics = together["c"].metrics | alone.metrics | reporters["c"].metrics
     again = RecordingReporter()
     losses = [metrics[step]["loss"] for step in range(1, 9)]
-    report(TrainSpec.model_validate(studio.spec), losses, TrackerContext(job="c", directory=hall.root), again)
+    report(TrainSpec.model_validate(train_rig.spec), losses, TrackerContext(job="c", directory=joint_rig.root), again)
     ((curves, wanted),) = again.artifacts.items()
     assert reporters["c"].artifacts[curves] == wanted  # of all three attempts
-    whole = hall.alone("c", **fields)
+    whole = joint_rig.alone("c", **fields)
     assert distance(reporters["c"].artifacts[KOHYA], whole.artifacts[KOHYA]) < BOUNDS["plain"]
 
 
-def test_the_same_composition_gives_the_same_bytes(hall: Hall) -> None:
+def test_the_same_composition_gives_the_same_bytes(joint_rig: JointTrainRig) -> None:
     changes = {name: {"max_train_steps": 4} for name in JOBS}
-    runs = [hall.together(["a", "d"], changes=changes)[1] for _ in range(2)]
+    runs = [joint_rig.together(["a", "d"], changes=changes)[1] for _ in range(2)]
     for name in ("a", "d"):
         assert runs[0][name].artifacts == runs[1][name].artifacts
         assert runs[0][name].checkpoint_bytes == runs[1][name].checkpoint_bytes
 
 
-def test_pictures_of_one_leave_the_others_alone(hall: Hall) -> None:
+def test_pictures_of_one_leave_the_others_alone(joint_rig: JointTrainRig) -> None:
     """Drawn through its own place, while others train on afterwards; as the job alone would draw them, up to what
     rounding does to weights."""
     drawing = {"sample_prompts": ["a photo of a sks toy"], "sample_steps": 2}
     lasting = {"a": {"max_train_steps": 3}, "b": {"max_train_steps": 5}, "d": {"max_train_steps": 4}}
-    _, without = hall.together(["b", "d", "a"], changes=lasting)
+    _, without = joint_rig.together(["b", "d", "a"], changes=lasting)
     changes = {**lasting, "a": lasting["a"] | drawing, "d": lasting["d"] | drawing}
-    table, together = hall.together(["b", "d", "a"], changes=changes)
+    table, together = joint_rig.together(["b", "d", "a"], changes=changes)
     assert all(isinstance(end, Outcome) for end in table.ends.values())
     assert together["b"].artifacts == without["b"].artifacts
     for name in ("a", "d"):
         assert together[name].artifacts[KOHYA] == without[name].artifacts[KOHYA]
-        alone = hall.alone(name, **changes[name])
+        alone = joint_rig.alone(name, **changes[name])
         shown, wanted = (pixels(each.artifacts["samples.png"]) for each in (together[name], alone))
         assert abs(shown - wanted).max() <= 2
         assert not together[name].notices
@@ -253,14 +256,14 @@ class FullAtOnce(RecordingReporter):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
-def test_a_disk_that_takes_no_files_of_one_job_takes_those_of_the_others(hall: Hall) -> None:
+def test_a_disk_that_takes_no_files_of_one_job_takes_those_of_the_others(joint_rig: JointTrainRig) -> None:
     """One fails at its export, one at a checkpoint in the middle, and the directory of one is gone; as many stay as
     keep the batch as wide."""
     names = ["a", "b", "c", "d", "g", "e", "f", "h"]
     changes: dict[str, dict[str, Any]] = {name: {"max_train_steps": 5} for name in names}
     changes["e"] |= {"max_train_steps": 3}
     changes["f"] |= {"checkpointing_steps": 2}
-    quiet, whole = hall.together(names, places=8, changes=changes)
+    quiet, whole = joint_rig.together(names, places=8, changes=changes)
     assert all(isinstance(end, Outcome) for end in quiet.ends.values())
 
     def without_directory(name: str, start: Start) -> Start:
@@ -269,7 +272,7 @@ def test_a_disk_that_takes_no_files_of_one_job_takes_those_of_the_others(hall: H
         return start
 
     reporters = {"e": FullAtTheEnd(), "f": FullAtOnce()}
-    table, after = hall.together(names, places=8, changes=changes, reporters=reporters, spoil=without_directory)
+    table, after = joint_rig.together(names, places=8, changes=changes, reporters=reporters, spoil=without_directory)
     for name in ("e", "f"):
         end = table.ends[name]
         assert isinstance(end, WorkloadFailed)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load as load_tensors
-from tests.fixtures.train_studio import RecordingReporter, Studio, input_file
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, input_file
 from tools.tiny_shapes.evaluate import load
 from tools.tiny_shapes.learned import Examination, Marks
 
@@ -91,7 +91,7 @@ class QueuedSession:
 
 
 @dataclass
-class School:
+class LearningRig:
     """Trains on the drawing model and examines the files that users get, by plain diffusers."""
 
     root: Path
@@ -99,12 +99,12 @@ class School:
     examination: Examination
     lessons: int = 0
 
-    def studio(self, subject: str, **fields: Any) -> Studio:
+    def train_rig(self, subject: str, **fields: Any) -> TrainRig:
         self.lessons += 1
         folder = self.root / str(self.lessons)
         inputs = [input_file(path) for path in draw_subject(subject, folder / "pictures", count=PICTURES)]
         spec = {"pretrained_model_name_or_path": str(self.model), **JOB, **fields}
-        return Studio(root=folder, spec=spec, inputs=inputs)
+        return TrainRig(root=folder, spec=spec, inputs=inputs)
 
     def marks(self, subject: str, heard: RecordingReporter, *, prompt: str = PROMPT) -> Marks:
         pipeline = load(self.model)
@@ -119,23 +119,23 @@ class School:
         return self.examination.of(pipeline, subject, prompt=prompt)
 
     def taught(self, subject: str, *, prompt: str = PROMPT, **fields: Any) -> Marks:
-        return self.marks(subject, self.studio(subject, **fields).run(), prompt=prompt)
+        return self.marks(subject, self.train_rig(subject, **fields).run(), prompt=prompt)
 
 
 @pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> School:
+def school(tmp_path_factory: pytest.TempPathFactory) -> LearningRig:
     root = tmp_path_factory.mktemp("school")
     model = copy_drawing_model(root / "model")
-    return School(root=root, model=model, examination=Examination(load(model), count=EXAMINED))
+    return LearningRig(root=root, model=model, examination=Examination(load(model), count=EXAMINED))
 
 
 @pytest.fixture(scope="module")
-def plain(school: School) -> list[Marks]:
+def plain(school: LearningRig) -> list[Marks]:
     return [school.taught(HEART, seed=seed) for seed in SEEDS]
 
 
 @pytest.fixture(scope="module")
-def preserved(school: School) -> list[Marks]:
+def preserved(school: LearningRig) -> list[Marks]:
     return [school.taught(HEART, seed=seed, **PRIOR) for seed in SEEDS]
 
 
@@ -144,19 +144,19 @@ def mean_of(found: Sequence[Marks], mark: str) -> float:
 
 
 @pytest.mark.parametrize(("subject", "iou"), [(HEART, 0.6), (HOUSE, 0.72)])
-def test_before_it_knows_the_old_forms_and_not_the_subject(school: School, subject: str, iou: float) -> None:
+def test_before_it_knows_the_old_forms_and_not_the_subject(school: LearningRig, subject: str, iou: float) -> None:
     base = school.examination.of_base(subject, prompt=PROMPT)
     assert base.subject == 0.0
     assert base.subject_iou < iou
     assert base.old >= 0.9
 
 
-def test_it_learns_a_subject(plain: list[Marks]) -> None:
+def test_lora_learns_subject(plain: list[Marks]) -> None:
     assert mean_of(plain, "subject") >= 0.75
     assert mean_of(plain, "subject_iou") >= 0.75
 
 
-def test_it_learns_a_subject_of_two_colours(school: School) -> None:
+def test_lora_learns_subject_of_two_colors(school: LearningRig) -> None:
     marks = school.taught(HOUSE, **HOUSE_JOB)
     assert marks.subject >= 0.2  # of the base 0; of three seeds 0.46 to 0.71
     assert marks.subject_iou >= 0.72
@@ -176,16 +176,16 @@ def test_captions_without_the_token_stay_as_they_were(plain: list[Marks], preser
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_it_learns_with_options_that_change_training(school: School, options: str) -> None:
+def test_lora_learns_subject_with_options_that_change_training(school: LearningRig, options: str) -> None:
     marks = school.taught(HEART, prompt=PROMPTS.get(options, PROMPT), **OPTIONS[options])
     assert marks.subject >= 0.4
     assert marks.subject_iou >= 0.72
 
 
 def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbour(
-    school: School, plain: list[Marks]
+    school: LearningRig, plain: list[Marks]
 ) -> None:
-    starts = {subject: school.studio(subject).start() for subject in (HEART, CRESCENT)}
+    starts = {subject: school.train_rig(subject).start() for subject in (HEART, CRESCENT)}
     heard = {subject: RecordingReporter() for subject in starts}
     crew = QueuedSession(
         deque((start.model_copy(update={"job": name}), heard[name]) for name, start in starts.items())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.encode.latents import CropPolicy
@@ -43,62 +43,66 @@ class Counted:
 
 
 @pytest.fixture(scope="module")
-def studio(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Studio:
+def train_rig(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRig:
     root = tmp_path_factory.mktemp("packs")
-    return Studio(root=root, spec=spec_for(tiny_folder, **JOB), inputs=draw_pictures(root / "in", 3, masked=True))
+    return TrainRig(root=root, spec=spec_for(tiny_folder, **JOB), inputs=draw_pictures(root / "in", 3, masked=True))
 
 
 @pytest.fixture(scope="module")
-def first(studio: Studio) -> RecordingReporter:
+def first(train_rig: TrainRig) -> RecordingReporter:
     """A job that found no pack and left one."""
-    return studio.run(workload=keen())
+    return train_rig.run(workload=keen())
 
 
-def test_a_job_has_the_same_bytes_with_a_pack_and_without(studio: Studio, first: RecordingReporter) -> None:
-    plain = studio.run()
+def test_a_job_has_the_same_bytes_with_a_pack_and_without(train_rig: TrainRig, first: RecordingReporter) -> None:
+    plain = train_rig.run()
     assert not plain.puts  # a job as small as this neither asks nor leaves any
     assert len(first.puts) == 1
     counted = Counted()
-    second = studio.run(RecordingReporter(cache=first.cache), workload=keen(load=counted.load))
+    second = train_rig.run(RecordingReporter(cache=first.cache), workload=keen(load=counted.load))
     assert (counted.pictures, counted.captions) == (0, 0)
     assert not second.puts
     assert plain.artifacts == first.artifacts == second.artifacts
 
 
-def test_pictures_in_a_pack_are_not_even_decoded(studio: Studio, first: RecordingReporter, tmp_path: Path) -> None:
-    missing = [file.model_copy(update={"path": tmp_path / file.path.name}) for file in studio.inputs]
-    drawn_later = studio.run(RecordingReporter(cache=first.cache), workload=keen(), inputs=tuple(missing))
+def test_pictures_in_a_pack_are_not_even_decoded(
+    train_rig: TrainRig, first: RecordingReporter, tmp_path: Path
+) -> None:
+    missing = [file.model_copy(update={"path": tmp_path / file.path.name}) for file in train_rig.inputs]
+    drawn_later = train_rig.run(RecordingReporter(cache=first.cache), workload=keen(), inputs=tuple(missing))
     assert drawn_later.artifacts == first.artifacts
 
 
-def test_the_next_attempt_pays_nothing(studio: Studio, first: RecordingReporter) -> None:
-    stopped = studio.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}), workload=keen())
+def test_the_next_attempt_pays_nothing(train_rig: TrainRig, first: RecordingReporter) -> None:
+    stopped = train_rig.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}), workload=keen())
     assert stopped.puts == first.puts
     counted = Counted()
-    resumed = studio.run(
+    resumed = train_rig.run(
         RecordingReporter(cache=stopped.cache),
         workload=keen(load=counted.load),
-        resume=studio.resume_point(stopped, 1),
+        resume=train_rig.resume_point(stopped, 1),
     )
     assert (counted.pictures, counted.captions) == (0, 0)
     assert resumed.artifacts == first.artifacts
 
 
-def test_an_attempt_that_resumes_without_one_leaves_no_half_of_it(studio: Studio, first: RecordingReporter) -> None:
-    stopped = studio.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}))
+def test_an_attempt_that_resumes_without_one_leaves_no_half_of_it(
+    train_rig: TrainRig, first: RecordingReporter
+) -> None:
+    stopped = train_rig.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}))
     counted = Counted()
-    resumed = studio.run(workload=keen(load=counted.load), resume=studio.resume_point(stopped, 2))
+    resumed = train_rig.run(workload=keen(load=counted.load), resume=train_rig.resume_point(stopped, 2))
     assert 0 < counted.pictures <= 2  # what the last step needs
     assert not resumed.puts
     assert resumed.artifacts == first.artifacts
 
 
 def test_an_attempt_that_dies_while_encoding_leaves_what_it_had(
-    studio: Studio, base: BaseModel, tmp_path: Path
+    train_rig: TrainRig, base: BaseModel, tmp_path: Path
 ) -> None:
     """In portions of a picture each: its views, and with the first also the captions."""
-    spec = TrainSpec.model_validate(studio.spec | {"max_train_steps": 200})
-    instances, _ = load_samples(studio.inputs, spec)
+    spec = TrainSpec.model_validate(train_rig.spec | {"max_train_steps": 200})
+    instances, _ = load_samples(train_rig.inputs, spec)
 
     def encoded(
         name: str, cache: dict[str, Path], stop_at: int | None = None
@@ -159,7 +163,7 @@ def tampered(path: Path, change: str) -> None:
     "damage", ["cut off", "not there", "no pack", "another key", "a latent", "an index", "a text"]
 )
 def test_a_pack_that_is_not_right_is_made_again(
-    studio: Studio, first: RecordingReporter, tmp_path: Path, damage: str
+    train_rig: TrainRig, first: RecordingReporter, tmp_path: Path, damage: str
 ) -> None:
     [(key, path)] = first.cache.items()
     pack = tmp_path / "pack.safetensors"
@@ -171,14 +175,14 @@ def test_a_pack_that_is_not_right_is_made_again(
         packs.write_shard(pack, "encodings-other", packs.read_shard(path, key))
     elif damage.startswith("a"):
         tampered(pack, damage)
-    second = studio.run(RecordingReporter(cache={key: pack}), workload=keen())
+    second = train_rig.run(RecordingReporter(cache={key: pack}), workload=keen())
     assert "made again" in second.lines[0]
     assert second.puts == [key]
     assert second.artifacts == first.artifacts
 
 
-def test_a_pack_is_the_same_bytes_every_time(studio: Studio, first: RecordingReporter) -> None:
-    [one], [other] = first.cache.values(), studio.run(workload=keen()).cache.values()
+def test_a_pack_is_the_same_bytes_every_time(train_rig: TrainRig, first: RecordingReporter) -> None:
+    [one], [other] = first.cache.values(), train_rig.run(workload=keen()).cache.values()
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -191,7 +195,7 @@ FULL = [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O e
 
 
 def cache_writer(
-    studio: Studio, base: BaseModel, directory: Path, error: Exception
+    train_rig: TrainRig, base: BaseModel, directory: Path, error: Exception
 ) -> tuple[CachedInputs, RecordingReporter]:
     """The caching phase of a job, on a disk that fails so after half of the file."""
 
@@ -199,8 +203,8 @@ def cache_writer(
         path.write_bytes(b"half of it")
         raise error
 
-    spec, reporter = TrainSpec.model_validate(studio.spec), RecordingReporter()
-    instances, _ = load_samples(studio.inputs, spec)
+    spec, reporter = TrainSpec.model_validate(train_rig.spec), RecordingReporter()
+    instances, _ = load_samples(train_rig.inputs, spec)
     encoding_cache = packs.EncodingCache(reporter=reporter, directory=directory, worth_pixels=0, save=save)
     prepared = cache_inputs(
         base, spec, (instances,), seed=42, first_step=0, tick=lambda *_: None, encoding_cache=encoding_cache
@@ -210,9 +214,9 @@ def cache_writer(
 
 @pytest.mark.parametrize("error", FULL)
 def test_a_full_disk_costs_the_pack_and_not_the_job(
-    studio: Studio, base: BaseModel, tmp_path: Path, error: Exception
+    train_rig: TrainRig, base: BaseModel, tmp_path: Path, error: Exception
 ) -> None:
-    cached_inputs, reporter = cache_writer(studio, base, tmp_path, error)
+    cached_inputs, reporter = cache_writer(train_rig, base, tmp_path, error)
     assert all(draw.view in cached_inputs.latents for draw in cached_inputs.draws.micro_batch(2, 0))
     assert not reporter.puts
     assert "not kept for later" in reporter.lines[0]
@@ -220,18 +224,18 @@ def test_a_full_disk_costs_the_pack_and_not_the_job(
 
 
 def test_a_defect_in_writing_a_pack_is_not_taken_for_a_full_disk(
-    studio: Studio, base: BaseModel, tmp_path: Path
+    train_rig: TrainRig, base: BaseModel, tmp_path: Path
 ) -> None:
     with pytest.raises(SafetensorError, match="shape"):
-        cache_writer(studio, base, tmp_path, SafetensorError("invalid shape"))
+        cache_writer(train_rig, base, tmp_path, SafetensorError("invalid shape"))
 
 
-def test_waiting_for_a_pack_can_be_stopped(studio: Studio) -> None:
+def test_waiting_for_a_pack_can_be_stopped(train_rig: TrainRig) -> None:
     class Stopping(RecordingReporter):
         def cache_get(self, key: str) -> Path | None:
             raise Stopped(None)
 
-    assert studio.run(Stopping(), workload=keen()).lines == ["stopped at None"]
+    assert train_rig.run(Stopping(), workload=keen()).lines == ["stopped at None"]
 
 
 def test_the_key_knows_everything_the_encodings_depend_on(base: BaseModel, tiny_folder: Path) -> None:
@@ -281,10 +285,10 @@ def test_a_base_that_changed_under_its_name_has_another_key(tiny_folder: Path) -
 
 def test_a_pack_of_a_family_without_pooled_text(tiny_sd15_folder: Path, tmp_path: Path) -> None:
     inputs = draw_pictures(tmp_path / "in", 2, masked=True)
-    studio = Studio(root=tmp_path, spec=spec_for(tiny_sd15_folder, **JOB), inputs=inputs)
-    first = studio.run(workload=keen())
+    train_rig = TrainRig(root=tmp_path, spec=spec_for(tiny_sd15_folder, **JOB), inputs=inputs)
+    first = train_rig.run(workload=keen())
     counted = Counted()
-    second = studio.run(RecordingReporter(cache=first.cache), workload=keen(load=counted.load))
+    second = train_rig.run(RecordingReporter(cache=first.cache), workload=keen(load=counted.load))
     assert (counted.pictures, counted.captions) == (0, 0)
     assert len(first.puts) == 1 and not second.puts
     assert first.artifacts == second.artifacts

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.train_studio import draw_pictures, spec_for
+from tests.fixtures.train_rig import draw_pictures, spec_for
 
 from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel, load_base

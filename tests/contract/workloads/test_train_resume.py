@@ -16,7 +16,7 @@ import torch
 from diffusers import UNet2DConditionModel
 from tests.fixtures.kernels import needs_compiler
 from tests.fixtures.resumed_jobs import ELSEWHERE, JOBS, PICTURES
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, input_file, spec_for
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from giornata.diffusion.files.formats import FILE_NAMES
@@ -58,12 +58,12 @@ STOPS = [
 
 
 @pytest.fixture(scope="module")
-def studios(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The studio of a job by its name, with the files of an uninterrupted run."""
+def train_rigs(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The train_rig of a job by its name, with the files of an uninterrupted run."""
     root = tmp_path_factory.mktemp("jobs")
 
     @cache
-    def studio(name: str) -> tuple[Studio, dict[str, bytes]]:
+    def train_rig(name: str) -> tuple[TrainRig, dict[str, bytes]]:
         shapes = PICTURES.get(name, {})
         inputs = draw_pictures(root / name / "pictures", 5, **shapes)
         if JOBS[name].get("class_dataset"):
@@ -71,11 +71,11 @@ def studios(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path_factory: pytest.
         fields = dict(JOBS[name])
         if fields.get("init_lora"):
             path = root / "start.safetensors"
-            path.write_bytes(studio("bf16")[1]["lora-kohya.safetensors"])
+            path.write_bytes(train_rig("bf16")[1]["lora-kohya.safetensors"])
             inputs = [*inputs, input_file(path, role="init_lora")]
             fields["init_lora"] = inputs[-1].sha256
         model = tiny_sd15_folder if name.startswith("Stable Diffusion 1.5") else tiny_folder
-        made = Studio(root=root / name, spec=spec_for(model, **fields), inputs=inputs)
+        made = TrainRig(root=root / name, spec=spec_for(model, **fields), inputs=inputs)
         whole = made.run()
         assert sorted(whole.metrics) == list(range(1, 13))
         formats = fields.get("output_formats", ("kohya", "diffusers"))
@@ -84,22 +84,22 @@ def studios(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path_factory: pytest.
         assert set(whole.artifacts) >= embeddings | {"README.md", *(FILE_NAMES[kind] for kind in formats)}
         return made, whole.artifacts
 
-    return studio
+    return train_rig
 
 
 @pytest.mark.parametrize(("job", "stops"), STOPS)
-def test_stopped_and_resumed_elsewhere(studios: Any, job: str, stops: Sequence[int]) -> None:
+def test_stopped_and_resumed_elsewhere(train_rigs: Any, job: str, stops: Sequence[int]) -> None:
     """Again and again, where it has several stops."""
-    studio, whole = studios(job)
+    train_rig, whole = train_rigs(job)
     reporter, step = None, 0
     for stop_at in stops:
-        resume = None if reporter is None else studio.resume_point(reporter, step)
-        reporter = studio.run(RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}), resume=resume)
+        resume = None if reporter is None else train_rig.resume_point(reporter, step)
+        reporter = train_rig.run(RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}), resume=resume)
         assert reporter.lines[-1] == f"stopped at {stop_at}"
         assert not reporter.artifacts
         assert sorted(reporter.metrics) == list(range(step + 1, stop_at + 1))
         step = stop_at
-    last = studio.run(resume=studio.resume_point(reporter, step))
+    last = train_rig.run(resume=train_rig.resume_point(reporter, step))
     assert sorted(last.metrics) == list(range(step + 1, 13))
     assert last.artifacts == whole
     assert not last.notices
@@ -123,15 +123,15 @@ class DoomedReporter(RecordingReporter):
 
 
 @pytest.mark.parametrize("resume_at", [4, 8])
-def test_killed_and_resumed_from_what_there_was(studios: Any, resume_at: int) -> None:
+def test_killed_and_resumed_from_what_there_was(train_rigs: Any, resume_at: int) -> None:
     """Also from a checkpoint before the last: two steps or six are done again, to the same effect."""
-    studio, whole = studios("bf16")
-    every_four = studio.spec | {"checkpointing_steps": 4}
+    train_rig, whole = train_rigs("bf16")
+    every_four = train_rig.spec | {"checkpointing_steps": 4}
     reporter = DoomedReporter(at=10)
     with pytest.raises(Killed):
-        studio.run(reporter, spec=every_four)
+        train_rig.run(reporter, spec=every_four)
     assert sorted(reporter.checkpoints) == [4, 8]
-    assert studio.run(spec=every_four, resume=studio.resume_point(reporter, resume_at)).artifacts == whole
+    assert train_rig.run(spec=every_four, resume=train_rig.resume_point(reporter, resume_at)).artifacts == whole
 
 
 def kills(count: int, seed: int) -> list[tuple[str, int, int]]:
@@ -142,21 +142,21 @@ def kills(count: int, seed: int) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(("job", "every", "killed_at"), kills(5, seed=1))
-def test_killed_at_any_step(studios: Any, job: str, every: int, killed_at: int) -> None:
-    studio, whole = studios(job)
-    spec = studio.spec | {"checkpointing_steps": every}
+def test_killed_at_any_step(train_rigs: Any, job: str, every: int, killed_at: int) -> None:
+    train_rig, whole = train_rigs(job)
+    spec = train_rig.spec | {"checkpointing_steps": every}
     reporter = DoomedReporter(at=killed_at)
     with pytest.raises(Killed):
-        studio.run(reporter, spec=spec)
+        train_rig.run(reporter, spec=spec)
     newest = max(reporter.checkpoints)
     assert killed_at - every <= newest <= killed_at
-    assert studio.run(spec=spec, resume=studio.resume_point(reporter, newest)).artifacts == whole
+    assert train_rig.run(spec=spec, resume=train_rig.resume_point(reporter, newest)).artifacts == whole
 
 
-def test_killed_between_two_passes_of_a_step(studios: Any) -> None:
+def test_killed_between_two_passes_of_a_step(train_rigs: Any) -> None:
     """Its micro-batches are of different sizes, and cannot be one."""
-    studio, whole = studios("buckets, repeats and resolutions")
-    spec, reporter = studio.spec | {"checkpointing_steps": 3}, RecordingReporter()
+    train_rig, whole = train_rigs("buckets, repeats and resolutions")
+    spec, reporter = train_rig.spec | {"checkpointing_steps": 3}, RecordingReporter()
     passes: Counter[int] = Counter()
 
     def count(module: torch.nn.Module, _: object) -> None:
@@ -167,11 +167,11 @@ def test_killed_between_two_passes_of_a_step(studios: Any) -> None:
                 raise Killed
 
     with register_module_forward_pre_hook(count), pytest.raises(Killed):
-        studio.run(reporter, spec=spec)
+        train_rig.run(reporter, spec=spec)
     assert max(passes) >= 7
     assert max(reporter.checkpoints) >= 6
-    resume = studio.resume_point(reporter, max(reporter.checkpoints))
-    assert studio.run(spec=spec, resume=resume).artifacts == whole
+    resume = train_rig.resume_point(reporter, max(reporter.checkpoints))
+    assert train_rig.run(spec=spec, resume=resume).artifacts == whole
 
 
 def test_every_field_is_in_a_job_or_elsewhere() -> None:
@@ -182,13 +182,13 @@ def test_every_field_is_in_a_job_or_elsewhere() -> None:
     assert ELSEWHERE.keys() <= fields - named
 
 
-def test_when_checkpoints_are_written_changes_nothing(studios: Any) -> None:
+def test_checkpoint_times_change_no_byte_of_artifacts_or_checkpoints(train_rigs: Any) -> None:
     """Not even the checkpoints: their bytes are a function of the step."""
-    studio, whole = studios("bf16")
-    one = studio.run(
+    train_rig, whole = train_rigs("bf16")
+    one = train_rig.run(
         RecordingReporter(wishes={3: AgentRequest.CHECKPOINT, 4: AgentRequest.CHECKPOINT, 9: AgentRequest.CHECKPOINT})
     )
-    other = studio.run(RecordingReporter(wishes={9: AgentRequest.CHECKPOINT}))
+    other = train_rig.run(RecordingReporter(wishes={9: AgentRequest.CHECKPOINT}))
     assert one.artifacts == other.artifacts == whole
     assert set(one.checkpoint_bytes) == {3, 4, 9, 12}
     assert set(other.checkpoint_bytes) == {9, 12}
@@ -196,19 +196,19 @@ def test_when_checkpoints_are_written_changes_nothing(studios: Any) -> None:
     assert one.checkpoint_bytes[12] == other.checkpoint_bytes[12]
 
 
-def test_resumed_after_the_last_step_only_exports(studios: Any) -> None:
-    studio, whole = studios("everything")
-    first = studio.run(RecordingReporter(wishes={12: AgentRequest.CHECKPOINT_AND_STOP}))
+def test_resumed_after_the_last_step_only_exports(train_rigs: Any) -> None:
+    train_rig, whole = train_rigs("everything")
+    first = train_rig.run(RecordingReporter(wishes={12: AgentRequest.CHECKPOINT_AND_STOP}))
     assert not first.artifacts
-    second = studio.run(resume=studio.resume_point(first, 12))
+    second = train_rig.run(resume=train_rig.resume_point(first, 12))
     assert second.artifacts == whole
     assert not second.metrics
     assert not second.notices
     assert not second.puts  # no class pictures are drawn for nothing
 
 
-def test_another_seed_gives_another_result(studios: Any) -> None:
-    studio, whole = studios("bf16")
-    other = studio.run(spec=studio.spec | {"seed": 43})
+def test_seed_changes_artifacts(train_rigs: Any) -> None:
+    train_rig, whole = train_rigs("bf16")
+    other = train_rig.run(spec=train_rig.spec | {"seed": 43})
     for name, content in other.artifacts.items():
         assert content != whole[name]

@@ -13,7 +13,7 @@ from diffusers import EulerDiscreteScheduler
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load, save_file
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.adapter.batched_lora import adapters_off
 from giornata.diffusion.adapter.lora import add_adapters
@@ -34,9 +34,9 @@ FIELDS: dict[str, Any] = {"sample_prompts": PROMPTS, "sample_steps": 3, "max_tra
 LORA_FILES = ("lora-kohya.safetensors", "pytorch_lora_weights.safetensors")
 
 
-def studio_of(folder: Path, root: Path, **changes: Any) -> Studio:
+def studio_of(folder: Path, root: Path, **changes: Any) -> TrainRig:
     spec = spec_for(folder, **{**FIELDS, **changes})
-    return Studio(root=root, spec=spec, inputs=draw_pictures(root / "in", 2))
+    return TrainRig(root=root, spec=spec, inputs=draw_pictures(root / "in", 2))
 
 
 class Watching(TrainWorkload):
@@ -113,10 +113,10 @@ def test_the_sheet_shows_what_users_of_the_file_will_see(
 ) -> None:
     family = SD15 if name.startswith("Stable") else SDXL
     folder = tiny_sd15_folder if family is SD15 else tiny_folder
-    studio = studio_of(folder, tmp_path, **changes)
-    reporter = studio.run()
+    train_rig = studio_of(folder, tmp_path, **changes)
+    reporter = train_rig.run()
     assert not reporter.notices
-    spec = TrainSpec.model_validate(studio.spec)
+    spec = TrainSpec.model_validate(train_rig.spec)
     (tmp_path / LORA_FILES[1]).write_bytes(reporter.artifacts[LORA_FILES[1]])
     settings = {"prediction_type": spec.prediction_type} if spec.prediction_type else {}
     plain = drawn_by_diffusers(folder, family, spec, files=None)
@@ -129,9 +129,11 @@ def test_the_sheet_shows_what_users_of_the_file_will_see(
 
 
 def test_the_weights_are_those_of_a_job_without_pictures(tiny_folder: Path, tmp_path: Path) -> None:
-    studio = studio_of(tiny_folder, tmp_path)
-    one = studio.run()
-    other = studio.run(spec={name: value for name, value in studio.spec.items() if not name.startswith("sample_")})
+    train_rig = studio_of(tiny_folder, tmp_path)
+    one = train_rig.run()
+    other = train_rig.run(
+        spec={name: value for name, value in train_rig.spec.items() if not name.startswith("sample_")}
+    )
     for name in LORA_FILES:
         assert one.artifacts[name] == other.artifacts[name]
     assert "samples.png" not in other.artifacts
@@ -142,12 +144,12 @@ def test_the_weights_are_those_of_a_job_without_pictures(tiny_folder: Path, tmp_
 
 @pytest.mark.parametrize("changes", [{}, {"use_dora": True, "mixed_precision": "bf16", "train_text_encoder": True}])
 def test_the_warm_base_is_as_it_was(tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    studio, workload = studio_of(tiny_folder, tmp_path, **changes), Watching()
-    first = studio.run(workload=workload)
+    train_rig, workload = studio_of(tiny_folder, tmp_path, **changes), Watching()
+    first = train_rig.run(workload=workload)
     (base,) = workload.bases
     assert "samples.png" in first.artifacts
     modules = (base.unet, base.vae, *base.text_encoders)
-    fresh = load_base(TrainSpec.model_validate(studio.spec), device="cpu", dtype=base.dtype)
+    fresh = load_base(TrainSpec.model_validate(train_rig.spec), device="cpu", dtype=base.dtype)
     assert base_sha256(base) == base_sha256(fresh)
     for warm, new in zip(modules, (fresh.unet, fresh.vae, *fresh.text_encoders), strict=True):
         assert [(name, type(each), each.training) for name, each in warm.named_modules()] == [
@@ -156,7 +158,7 @@ def test_the_warm_base_is_as_it_was(tiny_folder: Path, tmp_path: Path, changes: 
         assert not any(parameter.requires_grad for parameter in warm.parameters())
         assert {each.dtype for each in warm.parameters()} == {each.dtype for each in new.parameters()}
     assert dict(base.noise_scheduler.config) == dict(fresh.noise_scheduler.config)
-    assert studio.run(workload=workload).artifacts == first.artifacts
+    assert train_rig.run(workload=workload).artifacts == first.artifacts
 
 
 def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) -> None:
@@ -191,12 +193,12 @@ def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) ->
 def test_a_stop_among_the_pictures_leaves_no_seam(
     tiny_folder: Path, tmp_path: Path, wish: AgentRequest, done: int
 ) -> None:
-    studio = studio_of(tiny_folder, tmp_path)
-    whole = studio.run()
-    first = studio.run(At(done, wish))
+    train_rig = studio_of(tiny_folder, tmp_path)
+    whole = train_rig.run()
+    first = train_rig.run(At(done, wish))
     assert first.lines == ["stopped at 4"]
     assert not {"samples.png", "README.md"} & set(first.artifacts)
-    again = studio.run(resume=studio.resume_point(first, 4))
+    again = train_rig.run(resume=train_rig.resume_point(first, 4))
     assert not again.metrics
     assert again.artifacts == whole.artifacts
 
@@ -215,15 +217,15 @@ class Breaking(RecordingReporter):
 
 
 def test_out_of_memory_costs_the_pictures_and_nothing_else(tiny_folder: Path, tmp_path: Path) -> None:
-    studio, workload = studio_of(tiny_folder, tmp_path), Watching()
-    whole = studio.run()
-    reporter = studio.run(Breaking(torch.OutOfMemoryError("CUDA out of memory.")), workload=workload)
+    train_rig, workload = studio_of(tiny_folder, tmp_path), Watching()
+    whole = train_rig.run()
+    reporter = train_rig.run(Breaking(torch.OutOfMemoryError("CUDA out of memory.")), workload=workload)
     assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
     assert set(reporter.artifacts) == set(whole.artifacts) - {"samples.png"}
     assert "samples.png" not in reporter.artifacts["README.md"].decode()
     for name in LORA_FILES:
         assert reporter.artifacts[name] == whole.artifacts[name]
-    assert studio.run(workload=workload).artifacts == whole.artifacts  # on the same base
+    assert train_rig.run(workload=workload).artifacts == whole.artifacts  # on the same base
     assert len(workload.bases) == 1
 
 
@@ -261,7 +263,7 @@ def test_each_denoising_step_is_a_sign_of_life(tiny_folder: Path, tmp_path: Path
     assert [drawn.count((done, 4)) for done in range(5)] == [4, 4, 4, 4, 1]  # the beginning and three steps of each
 
 
-def test_nobody_is_stopped_by_a_plain_checkpoint_wish(tiny_folder: Path, tmp_path: Path) -> None:
+def test_checkpoint_request_does_not_stop_drawing_of_samples(tiny_folder: Path, tmp_path: Path) -> None:
     reporter = At(1, AgentRequest.CHECKPOINT)
     try:
         studio_of(tiny_folder, tmp_path).run(reporter)
@@ -289,15 +291,15 @@ KINDS_OF_JOB: dict[str, dict[str, Any]] = {
 def test_pictures_in_between_are_those_of_a_shorter_job_and_change_nothing(
     tiny_folder: Path, tmp_path: Path, kind: str
 ) -> None:
-    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
-    reporter = studio.run()
+    train_rig = studio_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
+    reporter = train_rig.run()
     assert not reporter.notices
     assert [name for name in reporter.artifacts if name.startswith("samples-")] == [*SHEETS, BY_STEP]
-    without = studio.run(spec=without_validation(studio.spec))
+    without = train_rig.run(spec=without_validation(train_rig.spec))
     assert {name: reporter.artifacts[name] for name in without.artifacts} == without.artifacts
     assert tensors_of(reporter, 5) == tensors_of(without, 5)
     assert BY_STEP not in without.artifacts
-    shorter = studio.run(spec=without_validation(studio.spec) | {"max_train_steps": 2})
+    shorter = train_rig.run(spec=without_validation(train_rig.spec) | {"max_train_steps": 2})
     shown = learned_cells(reporter.artifacts[SHEETS[0]], tmp_path, rows=2)
     for mine, (_, theirs) in zip(shown, cells(shorter.artifacts["samples.png"], tmp_path, rows=2), strict=True):
         assert np.array_equal(mine, theirs)
@@ -307,21 +309,21 @@ def test_pictures_in_between_are_those_of_a_shorter_job_and_change_nothing(
 @pytest.fixture(scope="module", params=["slots", "peft", "an average"])
 def undisturbed(
     request: pytest.FixtureRequest, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Studio, RecordingReporter]:
+) -> tuple[TrainRig, RecordingReporter]:
     """A job, and what it gives when nothing stops it."""
-    studio = studio_of(tiny_folder, tmp_path_factory.mktemp("whole"), **EVERY_TWO, **KINDS_OF_JOB[request.param])
-    return studio, studio.run()
+    train_rig = studio_of(tiny_folder, tmp_path_factory.mktemp("whole"), **EVERY_TWO, **KINDS_OF_JOB[request.param])
+    return train_rig, train_rig.run()
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 4])
 def test_stopped_and_resumed_with_pictures_in_between(
-    undisturbed: tuple[Studio, RecordingReporter], stop_at: int
+    undisturbed: tuple[TrainRig, RecordingReporter], stop_at: int
 ) -> None:
     """Every picture is drawn by one attempt or the other, and has the same bytes."""
-    studio, whole = undisturbed
-    first = studio.run(RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}))
+    train_rig, whole = undisturbed
+    first = train_rig.run(RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}))
     assert first.lines[-1] == f"stopped at {stop_at}"
-    last = studio.run(resume=studio.resume_point(first, stop_at))
+    last = train_rig.run(resume=train_rig.resume_point(first, stop_at))
     assert first.artifacts | last.artifacts == whole.artifacts
     assert {name for name in SHEETS if int(name[8:16]) >= stop_at} <= last.artifacts.keys()
 
@@ -332,13 +334,13 @@ def test_stopped_and_resumed_with_pictures_in_between(
 def test_a_stop_while_pictures_are_drawn_in_between(
     tiny_folder: Path, tmp_path: Path, wish: AgentRequest, line: str
 ) -> None:
-    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
-    whole = studio.run()
-    first = studio.run(At(1, wish))
+    train_rig = studio_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
+    whole = train_rig.run()
+    first = train_rig.run(At(1, wish))
     assert first.lines == [line]
     assert not first.artifacts
-    resume = studio.resume_point(first, 2) if first.checkpoint_bytes else None
-    assert studio.run(resume=resume).artifacts == whole.artifacts
+    resume = train_rig.resume_point(first, 2) if first.checkpoint_bytes else None
+    assert train_rig.run(resume=resume).artifacts == whole.artifacts
 
 
 class Once(At):
@@ -365,19 +367,19 @@ def test_a_checkpoint_wished_for_while_pictures_are_drawn_is_of_the_weights(
 ) -> None:
     """They are lent to the average meanwhile. One that is there is not written again."""
     fields = {**EVERY_TWO, "use_ema": True, "ema_decay": 0.5, "checkpointing_steps": every}
-    studio = studio_of(tiny_folder, tmp_path, **fields)
-    whole = studio.run()
+    train_rig = studio_of(tiny_folder, tmp_path, **fields)
+    whole = train_rig.run()
     reporter = Once(1, AgentRequest.CHECKPOINT)
-    studio.run(reporter)
+    train_rig.run(reporter)
     assert reporter.artifacts == whole.artifacts
     assert reporter.told == told
-    assert studio.run(resume=studio.resume_point(reporter, 2)).artifacts == whole.artifacts
+    assert train_rig.run(resume=train_rig.resume_point(reporter, 2)).artifacts == whole.artifacts
 
 
 def test_out_of_memory_in_between_costs_one_sheet(tiny_folder: Path, tmp_path: Path) -> None:
-    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO)
-    whole = studio.run()
-    reporter = studio.run(BreakingOnce(torch.OutOfMemoryError("CUDA out of memory.")))
+    train_rig = studio_of(tiny_folder, tmp_path, **EVERY_TWO)
+    whole = train_rig.run()
+    reporter = train_rig.run(BreakingOnce(torch.OutOfMemoryError("CUDA out of memory.")))
     assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
     left, found = dict(whole.artifacts), dict(reporter.artifacts)
     assert left.pop(SHEETS[0])
@@ -395,12 +397,12 @@ class BreakingOnce(Breaking):
 
 
 def test_all_steps_stand_beside_each_other_whoever_drew_them(
-    undisturbed: tuple[Studio, RecordingReporter], tmp_path: Path
+    undisturbed: tuple[TrainRig, RecordingReporter], tmp_path: Path
 ) -> None:
     """The base model's pictures, those of each step's own sheet, and those of the end."""
-    studio, whole = undisturbed
-    first = studio.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
-    last = studio.run(resume=studio.resume_point(first, 3))
+    train_rig, whole = undisturbed
+    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    last = train_rig.run(resume=train_rig.resume_point(first, 3))
     assert SHEETS[0] not in last.artifacts
     assert last.artifacts[BY_STEP] == whole.artifacts[BY_STEP]
     path = tmp_path / "by-step.png"
@@ -416,17 +418,17 @@ def test_all_steps_stand_beside_each_other_whoever_drew_them(
 
 
 def test_a_checkpoint_of_a_version_that_kept_no_pictures_goes_on(
-    undisturbed: tuple[Studio, RecordingReporter], tmp_path: Path
+    undisturbed: tuple[TrainRig, RecordingReporter], tmp_path: Path
 ) -> None:
     """The columns before it stay empty."""
-    studio, whole = undisturbed
-    first = studio.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    train_rig, whole = undisturbed
+    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
     old = tmp_path / "old.safetensors"
     old.write_bytes(first.checkpoint_bytes[3])
     with safe_open(old, framework="pt") as opened:
         metadata = opened.metadata()
     save_file({name: each for name, each in load(old.read_bytes()).items() if name != "log.samples"}, old, metadata)
-    last = studio.run(resume=ResumePoint(step=3, path=old))
+    last = train_rig.run(resume=ResumePoint(step=3, path=old))
     assert last.artifacts[BY_STEP] != whole.artifacts[BY_STEP]
     assert last.artifacts["samples.png"] == whole.artifacts["samples.png"]
 
@@ -452,8 +454,8 @@ def tensors_of(reporter: RecordingReporter, step: int) -> dict[str, bytes]:
 def test_a_name_is_in_front_of_every_file_and_in_none_of_their_bytes(tiny_folder: Path, tmp_path: Path) -> None:
     changes = {"validation_steps": 2, "max_train_steps": 4, "checkpointing_steps": 2, "train_text_encoder_ti": True}
     changes |= {"instance_prompt": "a photo of a TOK toy"}
-    studio = studio_of(tiny_folder, tmp_path, **changes)
-    plain, named = studio.run(), studio.run(spec={**studio.spec, "output_name": "my dog"})
+    train_rig = studio_of(tiny_folder, tmp_path, **changes)
+    plain, named = train_rig.run(), train_rig.run(spec={**train_rig.spec, "output_name": "my dog"})
     names = {
         "lora-kohya.safetensors": "my dog.safetensors",
         "pytorch_lora_weights.safetensors": "my dog-pytorch_lora_weights.safetensors",
@@ -471,7 +473,7 @@ def test_a_name_is_in_front_of_every_file_and_in_none_of_their_bytes(tiny_folder
     assert "](my%20dog-samples.png)" in card and "<lora:my dog:1>" in card
     # a job whose checkpoint is of before it had a name goes on from it, and under another name too
     assert (
-        studio.run(resume=studio.resume_point(plain, 2), spec={**studio.spec, "output_name": "x"}).artifacts[
+        train_rig.run(resume=train_rig.resume_point(plain, 2), spec={**train_rig.spec, "output_name": "x"}).artifacts[
             "x.safetensors"
         ]
         == plain.artifacts["lora-kohya.safetensors"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load
 from tests.fixtures.single_file import write_single_file
-from tests.fixtures.train_studio import Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.base.models import load_base
 from giornata.diffusion.families import SD15
@@ -22,9 +22,9 @@ def test_the_same_weights_are_trained(tiny_sd15_folder: Path, tmp_path: Path) ->
     results = []
     for model in (tiny_sd15_folder, file):
         spec = spec_for(model, max_train_steps=3, train_text_encoder=True, text_encoder_lr=1e-3)
-        studio = Studio(root=tmp_path / f"of {model.name}", spec=spec, inputs=inputs)
+        train_rig = TrainRig(root=tmp_path / f"of {model.name}", spec=spec, inputs=inputs)
         workload = TrainWorkload(device="cpu", load=partial(load_base, layouts=layouts))
-        results.append(studio.run(workload=workload).artifacts)
+        results.append(train_rig.run(workload=workload).artifacts)
     for name in (name for name in results[0] if name.endswith(".safetensors")):
         ours, theirs = load(results[0][name]), load(results[1][name])
         assert ours.keys() == theirs.keys()

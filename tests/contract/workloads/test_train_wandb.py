@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from tests.fixtures.train_hall import Hall
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.joint_train_rig import JointTrainRig
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 from tests.fixtures.wandb_server import WandbServer, wandb_server
 
 from giornata.protocol.pipe import Start
@@ -96,11 +96,11 @@ def steps_at(server: WandbServer, job: str) -> list[int]:
 
 def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_folder: Path, tmp_path: Path) -> None:
     spec = spec_for(tiny_folder, report_to=["wandb"], wandb_project="toys", wandb_run_name="a toy", rank=1)
-    studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 2))
-    whole = studio.run()
-    first = studio.run(RecordingReporter(wishes={5: AgentRequest.CHECKPOINT, 7: AgentRequest.STOP}))
+    train_rig = TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 2))
+    whole = train_rig.run()
+    first = train_rig.run(RecordingReporter(wishes={5: AgentRequest.CHECKPOINT, 7: AgentRequest.STOP}))
     assert sorted(first.metrics) == list(range(1, 8))
-    second = studio.run(resume=studio.resume_point(first, 5))  # steps 6 and 7 once more
+    second = train_rig.run(resume=train_rig.resume_point(first, 5))  # steps 6 and 7 once more
     assert not second.notices
     folder, told = run_in(second.artifacts[FILE_NAME])
     assert folder.startswith("offline-run-") and folder.endswith("-jb_1")
@@ -116,7 +116,7 @@ def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_fold
     assert str(tmp_path) not in str(told)
 
 
-def test_with_a_key_the_run_is_sent_and_twice_makes_no_second_one(tmp_path: Path) -> None:
+def test_wandb_upload_repeated_makes_one_run(tmp_path: Path) -> None:
     context = TrackerContext(job="job_0abc", directory=tmp_path)
     with wandb_server() as server:
         for attempt in (tmp_path / "one", tmp_path / "two"):  # the first ended before it could say so
@@ -174,21 +174,21 @@ def test_the_curves_are_at_wandb_before_the_job_ends(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = spec_for(tiny_folder, report_to=["wandb"], rank=1, max_train_steps=6)
-    studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
+    train_rig = TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        studio.run(Watching(server, job="jb_1", at=4, wishes={}), wandb_api_key=SecretStr(KEY))
+        train_rig.run(Watching(server, job="jb_1", at=4, wishes={}), wandb_api_key=SecretStr(KEY))
     assert steps_at(server, "jb_1") == list(range(1, 7))
     assert not list(tmp_path.rglob("wandb-*/wandb-run")), "what was sent meanwhile is not kept"
 
 
-def test_jobs_that_share_a_batch_have_a_run_each(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_share_a_batch_have_a_run_each(joint_rig: JointTrainRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them sends nothing."""
     changes = {name: {"report_to": ["wandb"], "max_train_steps": 6} for name in "ab"} | {"d": {"max_train_steps": 6}}
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         told = {name: Watching(server, job=name, at=at, wishes={}) for name, at in (("a", 3), ("b", 4))}
-        table, reporters = hall.together(["a", "d", "b"], reporters=dict(told), changes=changes, spoil=with_key)
+        table, reporters = joint_rig.together(["a", "d", "b"], reporters=dict(told), changes=changes, spoil=with_key)
     assert all(isinstance(end, Outcome) for end in table.ends.values())
     assert server.history.keys() == {"a", "b"}
     for name in "ab":
@@ -206,13 +206,13 @@ def test_a_server_that_refuses_the_key_is_told_of_and_the_job_goes_on(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = spec_for(tiny_folder, report_to=["wandb"], rank=1, max_train_steps=3)
-    studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
+    train_rig = TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
     reporter = Waiting(
         lambda: bool(reporter.notices), at=2, wishes={1: AgentRequest.CHECKPOINT, 2: AgentRequest.STOP}
     )
     with wandb_server(refuses=True) as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        studio.run(reporter, wandb_api_key=SecretStr(KEY))
+        train_rig.run(reporter, wandb_api_key=SecretStr(KEY))
     ((name, data),) = reporter.notices
     assert (name, data["tracker"]) == ("tracker-failed", "wandb")
     assert "were not sent, but will be: wandb ended with 1" in data["message"]
@@ -241,7 +241,7 @@ def test_a_process_that_ends_is_told_of_once_and_started_again(tmp_path: Path) -
 
 def test_a_key_that_did_not_come_leaves_the_file_and_says_so(tiny_folder: Path, tmp_path: Path) -> None:
     spec = spec_for(tiny_folder, report_to=["wandb"], wandb_api_key_secret="WANDB", rank=1, max_train_steps=1)
-    reporter = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1)).run()
+    reporter = TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1)).run()
     assert {FILE_NAME, "lora-kohya.safetensors", "README.md"} <= set(reporter.artifacts)
     ((name, data),) = reporter.notices
     assert (name, data["tracker"]) == ("tracker-failed", "wandb")

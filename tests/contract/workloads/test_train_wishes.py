@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.workloads.interface import AgentRequest
@@ -12,15 +12,15 @@ from giornata.workloads.train.workload import TrainWorkload
 
 
 @pytest.fixture
-def studio(tiny_folder: Path, tmp_path: Path) -> Studio:
+def train_rig(tiny_folder: Path, tmp_path: Path) -> TrainRig:
     spec = spec_for(tiny_folder, max_train_steps=4)
-    return Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "pictures", 3))
+    return TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "pictures", 3))
 
 
 @pytest.mark.parametrize("at", [1, 4])
-def test_a_checkpoint_that_cannot_be_written_is_never_passed_over(studio: Studio, at: int) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_never_passed_over(train_rig: TrainRig, at: int) -> None:
     """It is written while the steps go on; the job must hear of it all the same, the last one included."""
-    start = studio.start(spec=studio.spec | {"checkpointing_steps": at})
+    start = train_rig.start(spec=train_rig.spec | {"checkpointing_steps": at})
     (start.directory / f"checkpoint-{at:08d}.safetensors.part").mkdir()  # a file cannot be made here
     reporter = RecordingReporter()
     with pytest.raises((OSError, WorkloadFailed, SafetensorError)):
@@ -29,19 +29,19 @@ def test_a_checkpoint_that_cannot_be_written_is_never_passed_over(studio: Studio
     assert not reporter.artifacts
 
 
-def test_the_latest_two_checkpoints_stay_on_disk(studio: Studio) -> None:
-    reporter = studio.run(spec=studio.spec | {"checkpointing_steps": 1})
+def test_the_latest_two_checkpoints_stay_on_disk(train_rig: TrainRig) -> None:
+    reporter = train_rig.run(spec=train_rig.spec | {"checkpointing_steps": 1})
     assert sorted(reporter.checkpoints) == [1, 2, 3, 4]
     assert [step for step, path in sorted(reporter.checkpoints.items()) if path.exists()] == [3, 4]
     assert not list(reporter.checkpoints[4].parent.glob("*.part"))
 
 
-def test_the_last_step_is_always_saved(studio: Studio) -> None:
-    assert sorted(studio.run().checkpoints) == [4]
+def test_the_last_step_is_always_saved(train_rig: TrainRig) -> None:
+    assert sorted(train_rig.run().checkpoints) == [4]
 
 
-def test_a_plain_stop_writes_nothing_more(studio: Studio) -> None:
-    reporter = studio.run(RecordingReporter(wishes={2: AgentRequest.STOP}))
+def test_a_plain_stop_writes_nothing_more(train_rig: TrainRig) -> None:
+    reporter = train_rig.run(RecordingReporter(wishes={2: AgentRequest.STOP}))
     assert reporter.lines == ["stopped at None"]
     assert not reporter.checkpoints
     assert not reporter.artifacts
@@ -54,28 +54,28 @@ class StopsOnceSaved(RecordingReporter):
         return AgentRequest.STOP if self.checkpoints else super().wish()
 
 
-def test_a_plain_stop_says_which_checkpoint_was_announced(studio: Studio) -> None:
+def test_a_plain_stop_says_which_checkpoint_was_announced(train_rig: TrainRig) -> None:
     reporter = StopsOnceSaved(wishes={1: AgentRequest.CHECKPOINT})
-    studio.run(reporter, spec=studio.spec | {"max_train_steps": 500, "checkpointing_steps": 500})
+    train_rig.run(reporter, spec=train_rig.spec | {"max_train_steps": 500, "checkpointing_steps": 500})
     assert reporter.lines == ["stopped at 1"]
     assert not reporter.artifacts
 
 
 @pytest.mark.parametrize("wish", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
-def test_a_stop_is_obeyed_while_caching(studio: Studio, wish: AgentRequest) -> None:
-    reporter = studio.run(RecordingReporter(wish_while_caching=wish))
+def test_a_stop_is_obeyed_while_caching(train_rig: TrainRig, wish: AgentRequest) -> None:
+    reporter = train_rig.run(RecordingReporter(wish_while_caching=wish))
     assert reporter.lines == ["stopped at None"]
     assert reporter.phases[-1][0] == "caching"
     assert not reporter.checkpoints
 
 
-def test_a_checkpoint_cannot_be_had_while_caching(studio: Studio) -> None:
-    reporter = studio.run(RecordingReporter(wish_while_caching=AgentRequest.CHECKPOINT))
+def test_a_checkpoint_cannot_be_had_while_caching(train_rig: TrainRig) -> None:
+    reporter = train_rig.run(RecordingReporter(wish_while_caching=AgentRequest.CHECKPOINT))
     assert "nothing new to save" in reporter.lines[0]
     assert sorted(reporter.checkpoints) == [4]
 
 
-def test_a_wish_for_a_checkpoint_is_granted_and_the_work_goes_on(studio: Studio) -> None:
-    reporter = studio.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT}))
+def test_a_wish_for_a_checkpoint_is_granted_and_the_work_goes_on(train_rig: TrainRig) -> None:
+    reporter = train_rig.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT}))
     assert sorted(reporter.checkpoints) == [2, 4]
     assert reporter.artifacts

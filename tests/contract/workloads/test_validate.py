@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, input_file, spec_for
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
@@ -47,7 +47,7 @@ KINDS_OF_JOB = [
 class Trained:
     """A job, and what its training gives when it draws for itself, and when others draw."""
 
-    studio: Studio
+    train_rig: TrainRig
     in_process: RecordingReporter
     by_fleet: RecordingReporter
 
@@ -58,22 +58,22 @@ def plain(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Traine
 
 
 def trained(folder: Path, root: Path, **changes: Any) -> Trained:
-    studio = Studio(root=root, spec=spec_for(folder, **FIELDS, **changes), inputs=draw_pictures(root / "in", 2))
-    by_fleet = studio.run(spec={**studio.spec, "validation_by": "fleet"})
-    return Trained(studio=studio, in_process=studio.run(), by_fleet=by_fleet)
+    train_rig = TrainRig(root=root, spec=spec_for(folder, **FIELDS, **changes), inputs=draw_pictures(root / "in", 2))
+    by_fleet = train_rig.run(spec={**train_rig.spec, "validation_by": "fleet"})
+    return Trained(train_rig=train_rig, in_process=train_rig.run(), by_fleet=by_fleet)
 
 
 def validation_of(job: Trained, *, step: int = 2) -> Start:
     """The start of the validation of a step, as another node gets it."""
-    studio = job.studio
-    checkpoint = input_file(studio.resume_point(job.by_fleet, step).path, role="checkpoint")
+    train_rig = job.train_rig
+    checkpoint = input_file(train_rig.resume_point(job.by_fleet, step).path, role="checkpoint")
     spec = {
         "job": "jb_1",
         "step": step,
         "checkpoint": checkpoint.sha256,
-        "training": {**studio.spec, "validation_by": "fleet"},
+        "training": {**train_rig.spec, "validation_by": "fleet"},
     }
-    return studio.start(spec=spec, inputs=(checkpoint,)).model_copy(update={"kind": VALIDATE_KIND})
+    return train_rig.start(spec=spec, inputs=(checkpoint,)).model_copy(update={"kind": VALIDATE_KIND})
 
 
 def test_a_sheet_from_the_checkpoint_has_the_bytes_of_the_training_process(plain: Trained) -> None:
@@ -84,7 +84,9 @@ def test_a_sheet_from_the_checkpoint_has_the_bytes_of_the_training_process(plain
 
 
 @pytest.mark.parametrize("changes", KINDS_OF_JOB)
-def test_so_have_those_of_other_kinds_of_job(tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_validation_of_each_kind_of_job_has_bytes_of_samples_drawn_in_process(
+    tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     job, elsewhere = trained(tiny_folder, tmp_path, **changes), RecordingReporter()
     TrainWorkload(device="cpu").run(validation_of(job), elsewhere)
     assert elsewhere.artifacts == {SHEET: job.in_process.artifacts[SHEET]}
@@ -99,10 +101,10 @@ def test_a_job_whose_sheets_others_draw_writes_a_checkpoint_of_each_and_draws_no
 
 
 def test_a_node_that_trains_validates_with_the_same_base_and_trains_on_unchanged(plain: Trained) -> None:
-    studio, workload = plain.studio, TrainWorkload(device="cpu")
+    train_rig, workload = plain.train_rig, TrainWorkload(device="cpu")
     workload.run(validation_of(plain), RecordingReporter())
     held = workload.held()
-    again = studio.run(workload=workload, spec={**studio.spec, "validation_by": "fleet"})
+    again = train_rig.run(workload=workload, spec={**train_rig.spec, "validation_by": "fleet"})
     assert workload.held() == held
     assert again.checkpoint_bytes == plain.by_fleet.checkpoint_bytes
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 from tests.system.conftest import until
-from tests.system.faults.ground import EMBEDDED
 from tests.system.faults.rig import Rig, running_rig
+from tests.system.faults.setup import EMBEDDED
 
 
 @pytest.fixture(scope="module")
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A server, its proxies, and the nodes that tests start, on the module's GROUND if it has one."""
-    ground = getattr(request.module, "GROUND", EMBEDDED)
-    with running_rig(tmp_path_factory.mktemp("rig"), ground) as running:
+    setup = getattr(request.module, "GROUND", EMBEDDED)
+    with running_rig(tmp_path_factory.mktemp("rig"), setup) as running:
         yield running
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import sqlalchemy as sa
-from tests.system.faults.ground import Ground
+from tests.system.faults.setup import InstallationSetup
 
 from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY, WorkDir
 from giornata.cli.operate.composition import open_control_plane
@@ -16,14 +16,14 @@ PICTURES_WITH_A_FILE = sa.select(schema.pictures).where(schema.pictures.c.sha256
 REFERRERS = (schema.dataset_items, schema.checkpoints, schema.artifacts, schema.caches)
 
 
-def left_in_storage(data: Path, ground: Ground) -> list[str]:
+def left_in_storage(data: Path, setup: InstallationSetup) -> list[str]:
     """Leases, uploads and bytes that are still there once the garbage was collected. No server may be running."""
-    settings = Settings(data=data, garbage_after_s=0, **ground.settings())
-    with open_control_plane(settings, base_url=lambda: "http://127.0.0.1") as house:
-        collect(house.context)
-        again = collect(house.context)
+    settings = Settings(data=data, garbage_after_s=0, **setup.settings())
+    with open_control_plane(settings, base_url=lambda: "http://127.0.0.1") as rig:
+        collect(rig.context)
+        again = collect(rig.context)
         left = [f"garbage after collecting: {again}"] if again else []
-        with house.context.store.read() as tx:
+        with rig.context.store.read() as tx:
             ask = tx.connection.execute
             open_attempts = sa.select(schema.attempts.c.id).where(schema.attempts.c.ended_at_ms.is_(None))
             left += [f"attempt {row.id} has not ended" for row in ask(open_attempts)]
@@ -33,7 +33,7 @@ def left_in_storage(data: Path, ground: Ground) -> list[str]:
             drawn = {picture_key(row.project_id, row.lease, row.sha256) for row in ask(PICTURES_WITH_A_FILE)}
             wanted = {row.sha256 for table in REFERRERS for row in ask(sa.select(table.c.sha256))}
     known |= drawn
-    stored = ground.storage(data).contents()
+    stored = setup.storage(data).contents()
     left += [f"{name} is in storage" for name in stored if not any(name.endswith(key) for key in known)]
     left += [f"{len(stored)} objects for {len(known)} blobs"] if len(stored) != len(known) else []
     return left + [f"blob {sha256} belongs to nobody" for sha256 in hashes ^ wanted]

@@ -30,7 +30,7 @@ class OrderedPictures:
     def rows(self) -> list[Mapping[str, Any]]:
         """The pictures as the store has them, by number."""
         file = self.rig.server.data / "giornata.db"
-        engine = sa.create_engine(self.rig.ground.database or f"sqlite:///file:{file}?mode=ro&uri=true")
+        engine = sa.create_engine(self.rig.setup.database or f"sqlite:///file:{file}?mode=ro&uri=true")
         table = schema.pictures
         query = sa.select(table).where(table.c.order_id == self.id).order_by(table.c.number)
         try:

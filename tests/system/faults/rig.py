@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 from tests.fixtures.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.system.conftest import MARK, PATIENCE_S, everybody, marked, until
-from tests.system.faults.ground import EMBEDDED, Ground, Storage
 from tests.system.faults.leftovers import left_in_storage, left_on_disk
 from tests.system.faults.processes import CLEAN, RunningNode, RunningServer, free_port
 from tests.system.faults.scenario import KIND, Scenario
+from tests.system.faults.setup import EMBEDDED, InstallationSetup, Storage
 
 from giornata.agent.settings import BUILT_IN
 from giornata.client import Client
@@ -42,11 +42,11 @@ FINE = {0, UNUSABLE, -signal.SIGKILL, -signal.SIGTERM}
 class Rig:
     """One installation under attack. `node` is the one that lives; `start_node` starts another."""
 
-    def __init__(self, folder: Path, stack: ExitStack, ground: Ground) -> None:
-        self.folder, self.ground = folder, ground
+    def __init__(self, folder: Path, stack: ExitStack, setup: InstallationSetup) -> None:
+        self.folder, self.setup = folder, setup
         port = free_port()
         self.control = stack.enter_context(chaos_proxy(port))
-        self.storage = stack.enter_context(chaos_proxy(port if ground.bucket is None else ground.bucket.port))
+        self.storage = stack.enter_context(chaos_proxy(port if setup.bucket is None else setup.bucket.port))
         data = folder / "server"
         data.mkdir()
         self.server = RunningServer(
@@ -54,8 +54,8 @@ class Rig:
             public_url=self.storage.url,
             port=port,
             # A job waits for the node that a test starts next, however long that node takes to come.
-            environment={**ground.environment(self.storage.url), "GIORNATA_RETRY_PAUSE_S": "600"},
-            lease_s=ground.lease_s,
+            environment={**setup.environment(self.storage.url), "GIORNATA_RETRY_PAUSE_S": "600"},
+            lease_s=setup.lease_s,
         )
         self.nodes: list[RunningNode] = []
         self._scenarios = 0
@@ -74,7 +74,7 @@ class Rig:
     @property
     def bytes(self) -> Storage:
         """What is in storage, past every API."""
-        return self.ground.storage(self.server.data)
+        return self.setup.storage(self.server.data)
 
     def proxies(self) -> tuple[ChaosProxy, ChaosProxy]:
         """Both."""
@@ -179,7 +179,7 @@ class Rig:
         left += [] if code == 0 else [f"the server ended with {code}"]
         for work_dir in {node.work_dir for node in self.nodes if node.work_dir.is_relative_to(self.folder)}:
             left += left_on_disk(work_dir)
-        return left + left_in_storage(self.server.data, self.ground)
+        return left + left_in_storage(self.server.data, self.setup)
 
 
 def _ended(node: RunningNode) -> int:
@@ -194,10 +194,10 @@ def _ended(node: RunningNode) -> int:
 
 
 @contextmanager
-def running_rig(folder: Path, ground: Ground = EMBEDDED) -> Iterator[Rig]:
+def running_rig(folder: Path, setup: InstallationSetup = EMBEDDED) -> Iterator[Rig]:
     """A rig for a module; at its end nothing may be left behind."""
     with ExitStack() as stack:
-        rig = Rig(folder, stack, ground)
+        rig = Rig(folder, stack, setup)
         rig.start()
         try:
             yield rig

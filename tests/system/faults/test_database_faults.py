@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.faults.ground import Ground
 from tests.system.faults.postgres_victim import Postgres, running_postgres
 from tests.system.faults.processes import RunningServer, free_port
 from tests.system.faults.rig import Rig, running_rig
 from tests.system.faults.scenario import Scenario
+from tests.system.faults.setup import InstallationSetup
 
 JOBS = 4
 KILLS = 4
@@ -30,7 +30,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[Rig]:
-    with running_rig(tmp_path_factory.mktemp("rig"), Ground(database=postgres.url)) as running:
+    with running_rig(tmp_path_factory.mktemp("rig"), InstallationSetup(database=postgres.url)) as running:
         yield running
 
 
@@ -38,7 +38,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterato
 def replica(rig: Rig, tmp_path: Path) -> Iterator[RunningServer]:
     """Another server on the same database and the same storage."""
     port = free_port()
-    same = {**rig.ground.environment(rig.storage.url), "GIORNATA_BLOBS": f"file://{rig.server.data / 'blobs'}"}
+    same = {**rig.setup.environment(rig.storage.url), "GIORNATA_BLOBS": f"file://{rig.server.data / 'blobs'}"}
     server = RunningServer(data=tmp_path, public_url=f"http://127.0.0.1:{port}", port=port, environment=same)
     server.start()
     yield server
@@ -64,7 +64,7 @@ def test_postgres_is_killed_every_few_seconds_under_load(rig, postgres):
     assert all(node.process.poll() is None for node in rig.nodes)
 
 
-def test_of_two_servers_one_is_killed_at_random_again_and_again(rig, replica):
+def test_jobs_survive_random_kills_of_either_of_two_servers(rig, replica):
     scenarios = some_jobs(rig)
     rig.start_node(url=replica.url)
     rng = random.Random(2)

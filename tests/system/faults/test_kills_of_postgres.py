@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
-from tests.system.faults.ground import Ground
 from tests.system.faults.phases import OVER, PHASES, await_reunion, go_on, stop_the_world
 from tests.system.faults.postgres_victim import Postgres, running_postgres
 from tests.system.faults.rig import Rig, running_rig
+from tests.system.faults.setup import InstallationSetup
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[Rig]:
-    with running_rig(tmp_path_factory.mktemp("rig"), Ground(database=postgres.url)) as running:
+    with running_rig(tmp_path_factory.mktemp("rig"), InstallationSetup(database=postgres.url)) as running:
         yield running
 
 
@@ -37,7 +37,7 @@ VICTIMS: dict[str, Callable[[Postgres], None]] = {"all of it": _all_of_it, "its 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_postgres_is_killed(rig, postgres, phase, victim):
+def test_job_survives_kill_of_postgres_in_each_phase(rig, postgres, phase, victim):
     scenario = rig.scenario()
     trap = stop_the_world(rig, scenario, PHASES[phase])
     server = rig.server.process.pid

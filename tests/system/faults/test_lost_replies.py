@@ -9,8 +9,8 @@ import signal
 import pytest
 from tests.fixtures.chaos_proxy import Trap
 from tests.system.conftest import PATIENCE_S, until
-from tests.system.faults.ground import PATIENT
 from tests.system.faults.scenario import STEPS
+from tests.system.faults.setup import PATIENT
 
 from giornata.domain.reasons import Reason
 
@@ -63,7 +63,7 @@ def a_trap_for(call, rig, scenario, **harm):
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("harm", HARMS)
-def test_one_call_goes_wrong(rig, call, harm):
+def test_node_call_lost_repeated_torn_delayed_or_refused_causes_no_retry_or_repeated_step(rig, call, harm):
     scenario = rig.scenario()
     trap = a_trap_for(call, rig, scenario, **HARMS[harm])
     done = scenario.finish()
@@ -110,7 +110,7 @@ def test_giving_the_job_back_goes_wrong(rig, harm):
 
 
 @pytest.mark.parametrize("calls", [("heartbeat", "commit a checkpoint"), ("complete",)])
-def test_what_comes_late_changes_nothing(rig, calls):
+def test_late_heartbeat_commit_and_complete_of_dead_node_get_409_and_change_nothing(rig, calls):
     """Requests of a node that is dead arrive when another has long done the job: reordered as far as can be."""
     scenario = rig.scenario()
     late = [rig.control.set(Trap(*CALLS[name], hold=True)) for name in calls]

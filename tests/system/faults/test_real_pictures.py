@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.system.conftest import until
-from tests.system.faults.ground import PATIENT
 from tests.system.faults.ordered_pictures import OrderedPictures
 from tests.system.faults.real_jobs import PATIENCE_S
 from tests.system.faults.rig import Rig
+from tests.system.faults.setup import PATIENT
 
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.domain.picture import PictureState

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from tests.system.conftest import until
-from tests.system.faults.ground import PATIENT
 from tests.system.faults.real_jobs import NODE, PATIENCE_S, real_spec
 from tests.system.faults.rig import Rig
+from tests.system.faults.setup import PATIENT
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason

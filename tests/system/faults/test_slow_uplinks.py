@@ -7,9 +7,9 @@ import pytest
 from tests.fixtures.chaos_proxy import Trap
 from tests.fixtures.seaweed import seaweed  # noqa: F401
 from tests.system.conftest import PATIENCE_S
-from tests.system.faults.ground import Bucket, Ground
 from tests.system.faults.processes import LONG_LEASE_S
 from tests.system.faults.rig import Rig, running_rig
+from tests.system.faults.setup import Bucket, InstallationSetup
 
 URL_S = 2.0
 # Of 8 MiB each, two and a bit; and as much as goes in one piece.
@@ -27,7 +27,7 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         server = request.getfixturevalue("seaweed")
         bucket = Bucket(seaweed=server, name=server.bucket)
     with running_rig(
-        tmp_path_factory.mktemp("rig"), Ground(bucket=bucket, upload_url_s=URL_S, lease_s=LONG_LEASE_S)
+        tmp_path_factory.mktemp("rig"), InstallationSetup(bucket=bucket, upload_url_s=URL_S, lease_s=LONG_LEASE_S)
     ) as running:
         yield running
 

@@ -8,10 +8,10 @@ from PIL import Image
 from tests.fixtures.chaos_proxy import Trap
 from tests.fixtures.seaweed import seaweed  # noqa: F401
 from tests.system.conftest import PATIENCE_S
-from tests.system.faults.ground import Bucket, Ground
 from tests.system.faults.processes import LEASE_S
 from tests.system.faults.rig import Rig, running_rig
 from tests.system.faults.scenario import CADENCE, Scenario
+from tests.system.faults.setup import Bucket, InstallationSetup
 
 from giornata.protocol.events import EventType
 
@@ -31,7 +31,7 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if request.param == "bucket":
         seaweed = request.getfixturevalue("seaweed")
         bucket = Bucket(seaweed=seaweed, name=seaweed.bucket)
-    with running_rig(tmp_path_factory.mktemp("rig"), Ground(bucket=bucket)) as running:
+    with running_rig(tmp_path_factory.mktemp("rig"), InstallationSetup(bucket=bucket)) as running:
         yield running
 
 
@@ -71,7 +71,7 @@ UP = {
 
 
 @pytest.mark.parametrize("fault", UP)
-def test_on_the_way_up(rig, fault):
+def test_checkpoint_upload_with_storage_fault_succeeds_in_same_attempt(rig, fault):
     scenario = rig.scenario()
     scenario.stop_at("written-10")
     trap = rig.storage.set(Trap(*put(rig), **UP[fault]))

@@ -6,9 +6,8 @@ from pathlib import Path
 from safetensors.numpy import load_file
 from tests.system.pretrain.runs import SAMPLES, Seen
 
-from giornata.pretrain.run_state.committed import COMMIT, FOLDER, name_of, newest
+from giornata.pretrain.run_state.committed import COMMIT, FOLDER, name_of, newest, run_storage
 from giornata.pretrain.run_state.proof import Proof, proof_of
-from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.protocol.pretraining import PretrainConfig
 
 FIRST_STEPS = -(-SAMPLES[0] // 16)

@@ -21,9 +21,8 @@ from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.ray_train.fit import fit
 from giornata.pretrain.ray_train.progress_actor import progress_actor_here
 from giornata.pretrain.recipes import sdxl_tiny
-from giornata.pretrain.run_state.committed import FOLDER
+from giornata.pretrain.run_state.committed import FOLDER, progress_of, run_storage
 from giornata.pretrain.run_state.metrics_log import metrics_of
-from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import Data, Mode, Phase, PretrainConfig, Tracking, Workers
 
 SHARDS, ROWS, UNREADABLE = 5, 24, (7, 60)
@@ -89,17 +88,23 @@ def after(step: int) -> Moment:
 
 
 @contextmanager
-def killing(config: PretrainConfig, *, at: Sequence[Moment], rank: int = 0) -> Iterator[list[int]]:
+def killing(
+    config: PretrainConfig, *, at: Sequence[Moment], rank: int = 0, slowed_from: int | None = None
+) -> Iterator[list[int]]:
     """SIGKILL to the trainer of this rank at each of these moments, once an attempt; the pids so far. Trainers are
-    halted while it is looked whether the moment is still there."""
+    halted while it is looked whether the moment is still there. From the step `slowed_from` on they run for two
+    milliseconds between looks, so that no short moment is missed."""
     killed: list[int] = []
     done = threading.Event()
 
     def watch() -> None:
         attempts: set[int] = set()
-        while not done.wait(0.001) and len(killed) < len(at):
+        while not done.wait(0.002) and len(killed) < len(at):
             found, moment = traced(config), at[len(killed)]
-            if not found or found[0][0] in attempts or not moment(_seen(config, found)):
+            if not found or found[0][0] in attempts:
+                continue
+            seen = _seen(config, found)
+            if not moment(seen) and (slowed_from is None or seen.step < slowed_from):
                 continue
             pids = [pid for _, pid, _ in found]
             if rank >= len(pids):

@@ -19,9 +19,9 @@ from tests.system.pretrain.ends import (
 )
 from tests.system.pretrain.runs import EXIT_STOPPED, SAMPLES, Command, after, killing, losses, small_run
 
+from giornata.pretrain.run_state.committed import progress_of, run_storage
 from giornata.pretrain.run_state.metrics_log import metrics_of
 from giornata.pretrain.run_state.proof import proof_of
-from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 pytestmark = pytest.mark.timeout(1500)
@@ -132,7 +132,12 @@ def test_two_nodes_end_with_the_same_bytes_although_the_second_is_killed(
 ) -> None:
     """Within the checkpoint between the phases, right after it, and after the first step of the next phase."""
     broken = sharded(tmp_path)
-    with killing(broken, at=[changed_half_way, changed_and_not_begun, after(FIRST_STEPS + 1)], rank=1) as killed:
+    with killing(
+        broken,
+        at=[changed_half_way, changed_and_not_begun, after(FIRST_STEPS + 1)],
+        slowed_from=FIRST_STEPS - 1,
+        rank=1,
+    ) as killed:
         assert Command(broken, address=cluster.address).wait() == 0
     assert len(killed) == 3
     assert check(broken).attempts == 4

@@ -75,7 +75,7 @@ def test_pictures_are_encoded_on_one_node_and_trained_on_another(
         workers=replace(config.workers, accelerator_type=ACCELERATOR),
     )
     command = Command(config, address=cluster.address)
-    command.until(lambda: at_work(nodes, cluster, "EncodePictures") == (0, 0, 1), "an encoder on its node")
+    command.until(lambda: at_work(nodes, cluster, "EncodeRows") == (0, 0, 1), "an encoder on its node")
     command.until(lambda: len(traced(config)) == 2, "a step of both trainers")
     assert {pid for _, pid, _ in traced(config)} <= nodes[0].at_work().keys()
     assert command.wait() == 0
@@ -121,7 +121,7 @@ def test_encoders_are_measured_on_the_cluster_and_the_run_has_as_many_as_its_con
     run = giornata("run", str(hybrid), *there)
     seen = set[tuple[int, int, int]]()
     while not trained(config) and run.poll() is None:
-        seen.add(at_work(nodes, cluster, "EncodeCaptions"))
+        seen.add(at_work(nodes, cluster, "EncodeRows"))
         time.sleep(0.2)
     assert told(run)["finished"]
     assert max(seen) == (0, 0, NEEDED), seen

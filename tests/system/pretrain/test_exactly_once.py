@@ -37,14 +37,11 @@ from tests.system.pretrain.runs import (
 )
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.evaluation.beside import RayTask
-from giornata.pretrain.evaluation.kept import evaluated
-from giornata.pretrain.ray_train.crashes import MOST_EQUAL
+from giornata.pretrain.evaluation.beside import RayTask, kept_evaluations
 from giornata.pretrain.ray_train.fit import fit
-from giornata.pretrain.ray_train.progress_actor import progress_actor_here
-from giornata.pretrain.run_state.committed import newest
+from giornata.pretrain.ray_train.progress_actor import MOST_EQUAL, progress_actor_here
+from giornata.pretrain.run_state.committed import newest, run_storage
 from giornata.pretrain.run_state.proof import proof_of
-from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 
@@ -66,7 +63,7 @@ def test_a_task_of_ray_evaluates_a_checkpoint(ray: ModuleType, whole: PretrainCo
     while (numbers := task.result()) is None:
         assert time.monotonic() < by_s
         time.sleep(0.2)
-    assert evaluated(run) == [(made.step, numbers, made.name)]
+    assert kept_evaluations(run) == [(made.step, numbers, made.name)]
     assert numbers["evaluation/validation_loss"] > 0
     ended = RayTask(whole, made, all_trained=True)
     ended.cancel()
@@ -87,7 +84,9 @@ def test_kills_around_the_change_of_phase_and_within_its_checkpoint(whole: Pretr
     """Weights, moments and averages end with the same bytes: the second phase goes on with the optimizer of the
     first, whichever checkpoint a start went on from."""
     broken = small_run(tmp_path, pinned_order=True)
-    with killing(broken, at=[changed_half_way, changed_and_not_begun, after(FIRST_STEPS + 1)]) as killed:
+    with killing(
+        broken, at=[changed_half_way, changed_and_not_begun, after(FIRST_STEPS + 1)], slowed_from=FIRST_STEPS - 1
+    ) as killed:
         fitted(broken)
     assert len(killed) == 3
     assert check(broken).attempts == 4
@@ -116,7 +115,7 @@ def test_the_command_is_killed_and_stopped_and_resized(tmp_path: Path) -> None:
 def test_an_encoder_and_the_controller_are_killed(ray: ModuleType, tmp_path: Path) -> None:
     config = small_run(tmp_path, mode=Mode.ONLINE, trainers=1)
     config = replace(config, encode=replace(config.encode, encode_batch_size=8))
-    with actors_killed(config, {2: "EncodePictures", FIRST_STEPS + 1: "TrainController"}) as killed:
+    with actors_killed(config, {2: "EncodeRows", FIRST_STEPS + 1: "TrainController"}) as killed:
         fitted(config)
     assert len(killed) == 2
     check(config)
@@ -156,7 +155,7 @@ def _killed(name: str) -> bool:
     return bool(found)
 
 
-def test_what_always_crashes_is_told_at_once_and_given_up(ray: ModuleType, tmp_path: Path) -> None:
+def test_trainer_that_always_crashes_is_reported_each_time_and_given_up(ray: ModuleType, tmp_path: Path) -> None:
     config = small_run(tmp_path, trainers=1)
     for shard in (tmp_path / "latents").rglob("shard-00002.parquet"):
         shard.unlink()

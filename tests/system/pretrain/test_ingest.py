@@ -55,7 +55,9 @@ def done(
     return out, report
 
 
-def test_what_is_good_is_kept_once_and_as_it_was(example: WrittenRows, done: tuple[Path, dict[str, Any]]) -> None:
+def test_ingest_keeps_each_good_row_once_with_image_and_caption_unchanged(
+    example: WrittenRows, done: tuple[Path, dict[str, Any]]
+) -> None:
     out, report = done
     manifest = Manifest.from_bytes((out / MANIFEST).read_bytes(), where="")
     rows = shard_rows(out, manifest)

@@ -17,13 +17,13 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.data import columns
 from giornata.pretrain.encode import encode, on_ray
-from giornata.pretrain.encoding.encode_rows import encoded_here
+from giornata.pretrain.encoding.encode_shards import encoded_here
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.feeding.feed import Batch, Feeder
 from giornata.pretrain.feeding.graph import fed
 from giornata.pretrain.feeding.ledger import Use, UseLedger
-from giornata.pretrain.feeding.rows_of_phase import Intervals, Portion, RowsOfPhase
+from giornata.pretrain.feeding.rows_of_phase import NumberSet, Portion, RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -153,7 +153,7 @@ def test_random_cuts_differ_by_epoch_beside_the_run_and_not_in_storage(
     encoded: PretrainConfig, encoder: Encoder
 ) -> None:
     drawn = replace(encoded, data=replace(encoded.data, center_crop=False, random_flip=True, enable_bucket=False))
-    row = Intervals.span(1, 2)
+    row = NumberSet.of_spans([(1, 2)])
     twice = [Portion(number=number, epoch=epoch, shard=0, rows=row) for number, epoch in ((0, 0), (SHARDS, 1))]
     seen = feed_all(drawn, Mode.COLOCATED, twice, encoder).rows
     crops = {use: parts[4][2:4].tolist() for use, parts in seen.items()}
@@ -161,7 +161,7 @@ def test_random_cuts_differ_by_epoch_beside_the_run_and_not_in_storage(
     assert crops[0, 1] != crops[SHARDS, 1]
 
 
-def test_nothing_remains(encoded: PretrainConfig, encoder: Encoder) -> None:
+def test_offline_feed_of_no_portions_is_empty(encoded: PretrainConfig, encoder: Encoder) -> None:
     assert feed_all(encoded, Mode.OFFLINE, [], encoder) == Fed(batches=(), unreadable=())
 
 

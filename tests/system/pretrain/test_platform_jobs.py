@@ -18,8 +18,8 @@ from tests.system.pretrain.runs import PATIENCE_S, halted, small_run, traced
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
+from giornata.pretrain.run_state.committed import progress_of, run_storage
 from giornata.pretrain.run_state.proof import proof_of
-from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.admin import Scope
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.workloads.pretrain.ray_jobs import METADATA

@@ -2,9 +2,11 @@
 
 The words of a prompt direct it: `sleep=S` takes S seconds, `gate=PATH` writes the process id into PATH.here and waits
 until PATH is gone, `fail` or `fail=REASON` cannot draw, `block` finds the picture unsafe, `crash` kills the engine,
-and `forget` says nothing of the picture.
+`forget` says nothing of the picture, `annotation=KEY` offers the picture as an annotation, and `verify` cannot draw
+with a file that is damaged.
 """
 
+import hashlib
 import json
 import os
 import queue
@@ -59,6 +61,10 @@ def pause(words):
             time.sleep(0.02)
 
 
+def is_whole(file):
+    return hashlib.sha256(Path(file["path"]).read_bytes()).hexdigest() == file["sha256"]
+
+
 def draw(start, orders):
     attempt, pictures = start["attempt"], start["spec"]["pictures"]
     for count, picture in enumerate(pictures):
@@ -71,11 +77,17 @@ def draw(start, orders):
             continue
         if "crash" in words:
             os.kill(os.getpid(), 9)
-        if "fail" in words:
+        if "verify" in words and not all(map(is_whole, start["inputs"])):
+            say("picture_failed", attempt=attempt, **of, reason="bad_data", message="a file cannot be loaded")
+        elif "fail" in words:
             say("picture_failed", attempt=attempt, **of, reason=words["fail"] or "node_vram", message="out of memory")
         elif "block" in words:
             say("picture", attempt=attempt, **of, path=None, flags=1)
         else:
+            if "annotation" in words:
+                kept = Path(start["directory"]) / f"annotation-{count}.png"
+                kept.write_bytes(png_of(params["seed"]))
+                say("cache_put", attempt=attempt, key=f"annotation:{words['annotation']}", path=str(kept))
             path = Path(start["directory"]) / f"{count}.png"
             path.write_bytes(png_of(params["seed"]))
             say("picture", attempt=attempt, **of, path=str(path))

@@ -1,12 +1,12 @@
 """An hour with everything at once: `make soak-hour`, or `python -m tests.system.soak --minutes 60`.
 
 PostgreSQL, two servers behind chaos proxies, three real nodes with quick engines, two dozen simulated ones, users who
-submit, cancel, retry, read, follow and download; a storm that harms calls, and an executioner who kills, pauses and
-starves processes. Then the storm ends, everything that is open is brought to its end, and it is looked at:
+submit, cancel, retry, read, follow and download; network faults that harm calls, and kills, pauses and starvation of
+processes. Then the network faults end, everything that is open is brought to its end, and it is looked at:
 
 - no job is lost, each ended as its user could expect and was told, and stays so;
 - results and checkpoints are the bytes of an undisturbed job; bytes, rows and references agree, nothing is left over;
-- all that the model demands of the database holds: events tell the whole story, bills add up, nobody is blamed
+- all that the model demands of the database holds: events tell the whole replayed, bills add up, nobody is blamed
   without a reason (tests/contract/model/invariants.py);
 - no process, temporary file or upload is left, every process ended well, no server answered 500;
 - nothing grew that is not documented to grow: see `gauges.growth`, whose criterion is used from ten minutes on.
@@ -31,9 +31,9 @@ from typing import Any
 
 from tests.system.conftest import MARK, marked
 from tests.system.soak import gauges, verdict
-from tests.system.soak.executioner import FINE, PLACES, SPARED, Executioner
-from tests.system.soak.storm import Storm
-from tests.system.soak.town import GaveUpWaiting, Town, running_town, until
+from tests.system.soak.installation import GaveUpWaiting, SoakInstallation, running_installation, until
+from tests.system.soak.network_faults import NetworkFaults
+from tests.system.soak.process_kills import FINE, PLACES, SPARED, ProcessKills
 from tests.system.soak.training import Trainer
 from tests.system.soak.users import Book, User, state_of
 
@@ -63,7 +63,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--sims", type=int, default=24, help="simulated nodes")
     parser.add_argument("--users", type=int, default=6)
     parser.add_argument("--user-every", type=float, default=2.0, help="seconds between what a user does")
-    parser.add_argument("--kill-every", type=float, default=6.0, help="seconds between what the executioner does")
+    parser.add_argument("--kill-every", type=float, default=6.0, help="seconds between what the process_kills does")
     parser.add_argument("--harm-every", type=float, default=0.5, help="seconds between what the network does")
     parser.add_argument("--sample-every", type=float, default=60.0)
     parser.add_argument("--train-every", type=float, default=300.0, help="seconds between real trainings; 0: none")
@@ -79,25 +79,27 @@ def main(arguments: list[str]) -> int:
     options = options_of(arguments)
     began_s, seen, book = time.monotonic(), Outcome(), Book()
     mark = f"soak-{secrets.token_hex(8)}"
-    with running_town(mark, garbage_after_s=options.garbage_after) as town:
-        if town.small_disk is None:
+    with running_installation(mark, garbage_after_s=options.garbage_after) as installation:
+        if installation.small_disk is None:
             say("SKIPPED filling a disk: a small one may not be mounted here")
-        with Client(town.servers[0].url, town.admin_key) as client:
-            town.node_key = client.create_key(scope=Scope.NODE).secret
-            storm = Storm(town, every_s=options.harm_every, seed=options.seed)
-            executioner = Executioner(town, every_s=options.kill_every, seed=options.seed)
-            trainer = Trainer(town, client, book, every_s=options.train_every)
+        with Client(installation.servers[0].url, installation.admin_key) as client:
+            installation.node_key = client.create_key(scope=Scope.NODE).secret
+            network_faults = NetworkFaults(installation, every_s=options.harm_every, seed=options.seed)
+            process_kills = ProcessKills(installation, every_s=options.kill_every, seed=options.seed)
+            trainer = Trainer(installation, client, book, every_s=options.train_every)
             if options.train_every:
                 trainer.prepare()
-            with _sims(town, options, seen) as sims:
+            with _sims(installation, options, seen) as sims:
                 trainers = [trainer] if options.train_every else []
-                _live(town, client, book, seen, storm, executioner, trainers, sims, options, began_s)
-            seen.violations += [executioner.failure] if executioner.failure else []
-        seen.violations += _closed(town)
-        found, seen.states = verdict.findings(town, book, trainer.reference)
+                _live(
+                    installation, client, book, seen, network_faults, process_kills, trainers, sims, options, began_s
+                )
+            seen.violations += [process_kills.failure] if process_kills.failure else []
+        seen.violations += _closed(installation)
+        found, seen.states = verdict.findings(installation, book, trainer.reference)
         seen.violations += found + book.violations
-        seen.violations += [f"temporary: {path}" for path in town.temporary.rglob("*") if path.is_file()]
-        log_bytes = sum(server.log.stat().st_size for server in town.servers)
+        seen.violations += [f"temporary: {path}" for path in installation.temporary.rglob("*") if path.is_file()]
+        log_bytes = sum(server.log.stat().st_size for server in installation.servers)
     seen.violations += [f"left behind: {line}" for line in marked(mark).values()]
     grown = gauges.growth(seen.samples, ("server 0", "spared agent"))
     if options.minutes >= GROWTH_COUNTS_FROM_MINUTES:
@@ -107,8 +109,8 @@ def main(arguments: list[str]) -> int:
     result = {
         **{"soak": "everything at once", "quick": options.quick, "minutes": options.minutes, "seed": options.seed},
         **{"wall_s": round(time.monotonic() - began_s), "violations": len(seen.violations)},
-        **{"jobs": seen.states, "users": book.counts, "sims": seen.sims, "harms": storm.harms},
-        **{"executions": executioner.deeds, "growth": grown, "server_log_bytes": log_bytes},
+        **{"jobs": seen.states, "users": book.counts, "sims": seen.sims, "harms": network_faults.harms},
+        **{"executions": process_kills.actions, "growth": grown, "server_log_bytes": log_bytes},
         "cores": gauges.cores(seen.samples),
         "last": gauges.as_json(seen.samples[-1]) if seen.samples else None,
     }
@@ -117,77 +119,85 @@ def main(arguments: list[str]) -> int:
 
 
 def _live(
-    town: Town,
+    installation: SoakInstallation,
     client: Client,
     book: Book,
     seen: Outcome,
-    storm: Storm,
-    executioner: Executioner,
+    network_faults: NetworkFaults,
+    process_kills: ProcessKills,
     trainers: list[Trainer],
     sims: "subprocess.Popen[str]",
     options: argparse.Namespace,
     began_s: float,
 ) -> None:
-    """The storm, and the calm after it."""
-    executioner.replace_the_dead()
+    """The network_faults, and the calm after it."""
+    process_kills.replace_the_dead()
     users = [
-        User(town, book, number, every_s=options.user_every, seed=options.seed) for number in range(options.users)
+        User(installation, book, number, every_s=options.user_every, seed=options.seed)
+        for number in range(options.users)
     ]
-    everybody: list[User | Trainer | Storm | Executioner] = [*users, *trainers, storm, executioner]
+    everybody: list[User | Trainer | NetworkFaults | ProcessKills] = [
+        *users,
+        *trainers,
+        network_faults,
+        process_kills,
+    ]
     for one in everybody:
         one.start()
     ends_s = time.monotonic() + options.minutes * 60
     pause = threading.Event()
-    while time.monotonic() < ends_s and not executioner.failure:
+    while time.monotonic() < ends_s and not process_kills.failure:
         pause.wait(min(options.sample_every, max(0.0, ends_s - time.monotonic())))
-        _measure(town, seen, sims, began_s, executioner, storm)
-    say("the storm is over: what is open is brought to its end")
+        _measure(installation, seen, sims, began_s, process_kills, network_faults)
+    say("the network_faults is over: what is open is brought to its end")
     for user in users:
         user.submit_no_more()
     for trainer in trainers:
         trainer.stop()
-    executioner.stop()
-    storm.stop()
+    process_kills.stop()
+    network_faults.stop()
     sims.send_signal(signal.SIGUSR1)
     # Jobs may be banned from each machine that there is.
     for place in range(PLACES, 2 * PLACES):
-        town.start_agent(place)
+        installation.start_agent(place)
     try:
         until(lambda: state_of(client, book) == 0, "every job to end", DRAIN_S)
     except GaveUpWaiting as error:
         seen.violations.append(f"{error}: {[client.get_job(it).model_dump_json() for it in sorted(book.open)]}")
-    _measure(town, seen, sims, began_s, executioner, storm)
+    _measure(installation, seen, sims, began_s, process_kills, network_faults)
     for user in users:
         user.stop()
 
 
 def _measure(
-    town: Town,
+    installation: SoakInstallation,
     seen: Outcome,
     sims: "subprocess.Popen[str]",
     began_s: float,
-    executioner: Executioner,
-    storm: Storm,
+    process_kills: ProcessKills,
+    network_faults: NetworkFaults,
 ) -> None:
     pids: Mapping[str, int] = {
-        **{server.name: server.process.pid for server in town.servers},
-        **{"spared agent": town.agents[SPARED].process.pid, "postgres": town.postgres.pid},
+        **{server.name: server.process.pid for server in installation.servers},
+        **{"spared agent": installation.agents[SPARED].process.pid, "postgres": installation.postgres.pid},
         **{"simulated nodes": sims.pid, "users and proxies": os.getpid()},
     }
-    seen.samples.append(gauges.sample(town, pids, began_s, seen.samples[-1] if seen.samples else None))
-    deaths = f"{executioner.deeds.total()} executions, {storm.harms.total()} harms"
+    seen.samples.append(gauges.sample(installation, pids, began_s, seen.samples[-1] if seen.samples else None))
+    deaths = f"{process_kills.actions.total()} executions, {network_faults.harms.total()} harms"
     say(f"{gauges.described(seen.samples[-1])}; {deaths}")
 
 
 @contextmanager
-def _sims(town: Town, options: argparse.Namespace, seen: Outcome) -> Iterator["subprocess.Popen[str]"]:
-    given = {"urls": [server.control.url for server in town.servers], "key": town.node_key}
+def _sims(
+    installation: SoakInstallation, options: argparse.Namespace, seen: Outcome
+) -> Iterator["subprocess.Popen[str]"]:
+    given = {"urls": [server.control.url for server in installation.servers], "key": installation.node_key}
     command = [sys.executable, str(Path(__file__).with_name("sims.py"))]
     process = subprocess.Popen(
         [*command, json.dumps({**given, "nodes": options.sims, "seed": options.seed})],
         stdout=subprocess.PIPE,
         text=True,
-        env={**town.servers[0].environment, MARK: town.mark},
+        env={**installation.servers[0].environment, MARK: installation.mark},
     )
     try:
         yield process
@@ -199,19 +209,19 @@ def _sims(town: Town, options: argparse.Namespace, seen: Outcome) -> Iterator["s
     seen.violations += account["violations"]
 
 
-def _closed(town: Town) -> list[str]:
+def _closed(installation: SoakInstallation) -> list[str]:
     """End all agents and both servers; what did not end as it should, and what they left on their disks."""
-    found = list(town.ended)
-    for agent in town.agents.values():
+    found = list(installation.ended)
+    for agent in installation.agents.values():
         if agent.process.poll() is None:
             agent.process.terminate()
-    for agent in town.agents.values():
+    for agent in installation.agents.values():
         code = agent.process.wait(60)
         found += [f"{agent.machine_id} ended with {code}"] if code not in FINE else []
         found += [f"a process of {agent.machine_id} is left: {line}" for line in marked(agent.mark).values()]
         jobs = agent.work_dir / "attempts"
         found += [f"{path} is on a node's disk" for path in jobs.rglob("*") if path.is_file()]
-    found += [f"{server.name} ended with {code}" for server in town.servers if (code := server.stop()) != 0]
+    found += [f"{server.name} ended with {code}" for server in installation.servers if (code := server.stop()) != 0]
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 from tests.fixtures.files_below import files_below
-from tests.system.soak.town import Town
+from tests.system.soak.installation import SoakInstallation
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -59,11 +59,11 @@ def gauge(pid: int) -> Gauge | None:
     return None
 
 
-def sample(town: Town, pids: Mapping[str, int], began_s: float, before: Sample | None) -> Sample:
+def sample(installation: SoakInstallation, pids: Mapping[str, int], began_s: float, before: Sample | None) -> Sample:
     """Now. While the database is away its rows are those of the sample before."""
-    sizes = [size for path in files_below(town.blobs) if (size := _size(path)) is not None]
+    sizes = [size for path in files_below(installation.blobs) if (size := _size(path)) is not None]
     try:
-        with psycopg.connect(town.postgres.url, connect_timeout=5) as connection:
+        with psycopg.connect(installation.postgres.url, connect_timeout=5) as connection:
             asked = [(table, connection.execute(f"SELECT count(*) FROM {table}")) for table in TABLES]  # noqa: S608
             rows = {table: int((cursor.fetchone() or [0])[0]) for table, cursor in asked}
             ended = connection.execute("SELECT count(*) FROM jobs WHERE ended_at_ms IS NOT NULL").fetchone()
@@ -77,7 +77,7 @@ def sample(town: Town, pids: Mapping[str, int], began_s: float, before: Sample |
         ended=int((ended or (0,))[0]),
         storage_files=len(sizes),
         storage_bytes=sum(sizes),
-        temporary_files=sum(1 for _ in files_below(town.temporary)),
+        temporary_files=sum(1 for _ in files_below(installation.temporary)),
     )
 
 

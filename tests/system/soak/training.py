@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from tests.system.soak.town import TRAINING_PLACE, Town, until
+from tests.system.soak.installation import TRAINING_PLACE, SoakInstallation, until
 from tests.system.soak.users import Book
 
 from giornata.client import Client
@@ -22,15 +22,15 @@ REFERENCE_S = 200.0
 class Trainer:
     """Submits the same job every `every_s`; its LoRA has to be the same bytes each time."""
 
-    def __init__(self, town: Town, client: Client, book: Book, *, every_s: float) -> None:
-        self._town, self._client, self._book, self._every_s = town, client, book, every_s
+    def __init__(self, installation: SoakInstallation, client: Client, book: Book, *, every_s: float) -> None:
+        self._installation, self._client, self._book, self._every_s = installation, client, book, every_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._train, daemon=True)
         self.reference: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """A model and pictures, a node, and what comes out while there is no storm yet."""
-        model, pictures = self._town.home / "tiny", self._town.home / "pictures"
+        """A model and pictures, a node, and what comes out while there is no network_faults yet."""
+        model, pictures = self._installation.home / "tiny", self._installation.home / "pictures"
         for module, *arguments in (
             ("tiny_model", str(model)),
             ("drawings", "teal-heart", str(pictures), "--count", "4", "--size", "64"),
@@ -43,7 +43,7 @@ class Trainer:
             **{"dataset": dataset.id, "resolution": 64, "rank": 2, "seed": 42, "output_name": "toy"},
             **{"max_train_steps": STEPS, "checkpointing_steps": CADENCE, "mixed_precision": "no"},
         }
-        self._town.start_agent(TRAINING_PLACE)
+        self._installation.start_agent(TRAINING_PLACE)
         job_id = self._submit()
         until(lambda: self._client.get_job(job_id).state in TERMINAL, "the undisturbed training", REFERENCE_S)
         self._book.note(self._client.get_job(job_id))

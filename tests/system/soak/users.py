@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-from tests.system.soak import sims, town
-from tests.system.soak.town import Town
+from tests.system.soak import installation, sims
+from tests.system.soak.installation import SoakInstallation
 
 from giornata.client import Client
 from giornata.domain.errors import BlobMismatch, GiornataError, IllegalTransition, Unavailable
@@ -70,8 +70,8 @@ class Book:
 class User:
     """One person, who does something every `every_s` on average."""
 
-    def __init__(self, installation: Town, book: Book, number: int, *, every_s: float, seed: int) -> None:
-        self._town, self._book, self._every_s = installation, book, every_s
+    def __init__(self, installation: SoakInstallation, book: Book, number: int, *, every_s: float, seed: int) -> None:
+        self._installation, self._book, self._every_s = installation, book, every_s
         self._rng = random.Random(f"user {seed} {number}")
         server = installation.servers[number % 2]
         self._client = Client(server.control.url, installation.admin_key)
@@ -96,7 +96,7 @@ class User:
         self._direct.close()
 
     def _live(self) -> None:
-        deeds: list[tuple[Callable[[], None], int]] = [
+        actions: list[tuple[Callable[[], None], int]] = [
             (self._submit, 10),
             (self._look, 6),
             (self._list, 1),
@@ -106,9 +106,9 @@ class User:
             (self._download, 3),
         ]
         while not self._stopping.wait(self._rng.expovariate(1 / self._every_s)):
-            (deed,) = self._rng.choices([it for it, _ in deeds], [weight for _, weight in deeds])
+            (action,) = self._rng.choices([it for it, _ in actions], [weight for _, weight in actions])
             try:
-                deed()
+                action()
             except Unavailable:
                 self._book.counts["gave up for now"] += 1
             except Exception:  # noqa: BLE001 - a finding
@@ -117,9 +117,9 @@ class User:
     def _submit(self) -> None:
         if not self._submitting.is_set() or len(self._book.open) >= MOST_OPEN:
             return
-        kind, key = self._rng.choice([town.KIND, sims.KIND, sims.KIND]), secrets.token_hex(16)
+        kind, key = self._rng.choice([installation.KIND, sims.KIND, sims.KIND]), secrets.token_hex(16)
         spec: dict[str, Any] = {"steps": self._rng.choice(STEPS), "every": CADENCE, "salt": secrets.token_hex(6)}
-        if kind == town.KIND:
+        if kind == installation.KIND:
             gates = self._gates / spec["salt"]
             spec |= {"gates": str(gates), "trace": "/dev/null", "step_s": self._rng.choice([0.01, 0.1])}
             if self._rng.random() < 0.1:
@@ -192,7 +192,7 @@ class User:
         job_id = self._book.some(self._rng, done)
         if job_id is None:
             return
-        target = self._town.home / f"download-{secrets.token_hex(4)}"
+        target = self._installation.home / f"download-{secrets.token_hex(4)}"
         try:
             self._client.download(job_id, target)
         except BlobMismatch:

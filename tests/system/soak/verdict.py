@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.contract.model.house import WATCHED
-from tests.contract.model.invariants import REFERRERS, Witness
+from tests.contract.model.invariants import REFERRERS, InvariantChecker
 from tests.contract.model.memory_blobs import Kept
+from tests.contract.model.model_rig import WATCHED
 from tests.contract.model.written import Written
 from tests.system.conftest import SECRETS_KEY
-from tests.system.soak.town import Town
+from tests.system.soak.installation import SoakInstallation
 from tests.system.soak.training import WEIGHTS
 from tests.system.soak.users import Book, counted
 
@@ -43,8 +43,8 @@ class RealStorage:
                 self.objects[found.key] = Kept(data=data, sha256=sha256, modified_at=found.modified_at)
 
 
-class RealHouse:
-    """What a `Witness` of the model wants to look at."""
+class RealInstallation:
+    """What a `InvariantChecker` of the model wants to look at."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -54,33 +54,35 @@ class RealHouse:
         self.harmed: frozenset[tuple[str, str]] = frozenset()  # bytes are spoilt on their way, never where they lie
 
 
-def findings(town: Town, book: Book, reference: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
+def findings(
+    installation: SoakInstallation, book: Book, reference: Mapping[str, str]
+) -> tuple[list[str], dict[str, int]]:
     """Everything that is not as it must be, and how many jobs ended how. No server may be running.
 
     `reference` has the sha256 of each file of weights of an undisturbed training, by name.
     """
     settings = Settings(
-        data=town.servers[0].data,
-        database=town.postgres.url,
-        blobs=f"file://{town.blobs}",
+        data=installation.servers[0].data,
+        database=installation.postgres.url,
+        blobs=f"file://{installation.blobs}",
         secrets_key=SECRETS_KEY,
         garbage_after_s=0,
     )
-    found = [f"{server.name} answered 500" for server in town.servers if _failed(server.log)]
-    with open_control_plane(settings, base_url=lambda: "http://127.0.0.1") as house:
-        collect(house.context)
-        again = collect(house.context)
+    found = [f"{server.name} answered 500" for server in installation.servers if _failed(server.log)]
+    with open_control_plane(settings, base_url=lambda: "http://127.0.0.1") as rig:
+        collect(rig.context)
+        again = collect(rig.context)
         found += [f"garbage after collecting: {again}"] if again else []
-        real = RealHouse(house.context)
-        witness = Witness(real)  # type: ignore[arg-type]
+        real = RealInstallation(rig.context)
+        checker = InvariantChecker(real)  # type: ignore[arg-type]
         try:
-            witness.look(whole=True)
+            checker.look(whole=True)
         except AssertionError as broken:
             found.append(f"an invariant: {broken}"[:4000])
-        found += list(_bytes(witness, real.blobs))
-        jobs = {row.id: row for row in witness.now.jobs}
-        found += list(_jobs_of(book, jobs, witness))
-        found += list(_results(witness, real.blobs, reference))
+        found += list(_bytes(checker, real.blobs))
+        jobs = {row.id: row for row in checker.now.jobs}
+        found += list(_jobs_of(book, jobs, checker))
+        found += list(_results(checker, real.blobs, reference))
     states: dict[str, int] = {}
     for row in jobs.values():
         states[row.state] = states.get(row.state, 0) + 1
@@ -91,9 +93,9 @@ def _failed(log: Any) -> bool:
     return SERVER_ERROR.search(log.read_text(errors="replace")) is not None
 
 
-def _bytes(witness: Witness, storage: RealStorage) -> Iterator[str]:
+def _bytes(checker: InvariantChecker, storage: RealStorage) -> Iterator[str]:
     """Nothing lies in storage that no row names, no row names what is not there, and all is what it says."""
-    seen = witness.now
+    seen = checker.now
     keys = {row.key for row in seen.blobs}
     yield from (f"{key} is in storage and in no row" for key in storage.objects.keys() - keys)
     yield from (f"{key} is in a row and not in storage" for key in keys - storage.objects.keys())
@@ -103,9 +105,9 @@ def _bytes(witness: Witness, storage: RealStorage) -> Iterator[str]:
     yield from (f"upload {row.id} is left" for row in seen.uploads)
 
 
-def _jobs_of(book: Book, jobs: Mapping[str, Any], witness: Witness) -> Iterator[str]:
+def _jobs_of(book: Book, jobs: Mapping[str, Any], checker: InvariantChecker) -> Iterator[str]:
     tries: dict[str, list[Any]] = {}
-    for row in witness.now.attempts:
+    for row in checker.now.attempts:
         tries.setdefault(row.job_id, []).append(row)
     yield from (f"{job_id} was acknowledged and is lost" for job_id in book.asked - jobs.keys())
     for job_id, row in jobs.items():
@@ -153,13 +155,13 @@ def _fruitless(attempts: list[Any]) -> int:
     return count
 
 
-def _results(witness: Witness, storage: RealStorage, reference: Mapping[str, str]) -> Iterator[str]:
+def _results(checker: InvariantChecker, storage: RealStorage, reference: Mapping[str, str]) -> Iterator[str]:
     """Each job that succeeded has its result, and it is the right bytes; so is every checkpoint."""
-    jobs = {row.id: row for row in witness.now.jobs}
-    places = {(row.project_id, row.sha256): row.key for row in witness.now.blobs}
+    jobs = {row.id: row for row in checker.now.jobs}
+    places = {(row.project_id, row.sha256): row.key for row in checker.now.blobs}
     done = set()
     for table in ("artifacts", "checkpoints"):
-        for row in witness.now.tables[table]:
+        for row in checker.now.tables[table]:
             spec, at = jobs[row.job_id].spec, places.get((row.project_id, row.sha256), "")
             if jobs[row.job_id].kind == "train":
                 if table == "artifacts" and row.name.endswith(WEIGHTS):

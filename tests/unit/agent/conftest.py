@@ -13,12 +13,12 @@ import pytest
 from fake_node_api import FakeNodeApi
 
 from giornata.agent.agent import Agent
-from giornata.agent.commands import ShutdownSignal
-from giornata.agent.machine_checks import Provider
+from giornata.agent.attempt.commands import ShutdownSignal
+from giornata.agent.machine.machine_checks import Provider
+from giornata.agent.machine.node_probes import NodeProbes
 from giornata.agent.main import launch
-from giornata.agent.node_probes import NodeProbes
 from giornata.agent.settings import AgentSettings
-from giornata.agent.transport import HttpStorage
+from giornata.agent.transfer.transport import HttpStorage
 from giornata.client.node import NodeClient
 
 SCRIPTS = Path(__file__).parents[2] / "system" / "scripts"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from giornata.agent.bandwidth import BandwidthProbe
+from giornata.agent.machine.bandwidth import BandwidthProbe
 from giornata.domain.transfers import MIN_PROBE_BYTES, probe_sha256
 from giornata.protocol.node_checks import ProbeUpload
 from giornata.protocol.uploads import Download, SignedUrl
@@ -76,13 +76,13 @@ def test_the_speed_of_a_link_is_measured(bytes_per_s: float, tmp_path: Path) -> 
     assert line.transfers == (2 if bytes_per_s >= WANTED else 4)  # one that is fast enough suffices
 
 
-def test_one_burst_in_the_way_makes_no_link_slow(tmp_path: Path) -> None:
+def test_bandwidth_probe_ignores_one_burst_of_other_traffic(tmp_path: Path) -> None:
     line = Line(Clock(2 * WANTED, burst_s=6.0))
     found = BandwidthProbe(line, tmp_path, monotonic_s=line.clock).download_bytes_per_s(DOWN, wanted=WANTED)
     assert found == pytest.approx(2 * WANTED, rel=0.01)
 
 
-def test_of_two_tries_the_better_one_counts(tmp_path: Path) -> None:
+def test_bandwidth_probe_takes_better_of_two_tries(tmp_path: Path) -> None:
     clock = Clock(WANTED / 2)
 
     class Tiring(Line):

@@ -60,7 +60,7 @@ def test_a_caption_cannot_blame_the_machine(api: FakeNodeApi, node: NodeFactory)
     assert died(api, node, ECC, inputs=[picture])["reason"] == "crashed"
 
 
-def test_what_the_workload_logs_is_not_looked_at(api: FakeNodeApi, node: NodeFactory) -> None:
+def test_hardware_error_in_workload_log_does_not_change_crash_reason(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = [lease(spec={"mutters": [], "logs": [pieces(ECC)]})]
     node(script=DYING).run()
     (body,) = api.bodies("fail")
@@ -69,7 +69,9 @@ def test_what_the_workload_logs_is_not_looked_at(api: FakeNodeApi, node: NodeFac
 
 
 @pytest.mark.parametrize("reason", ["bad_spec", "bad_data", "node_disk", "too_slow"])
-def test_a_verdict_stands(api: FakeNodeApi, node: NodeFactory, reason: str) -> None:
+def test_failure_reason_reported_by_engine_is_kept_despite_hardware_error(
+    api: FakeNodeApi, node: NodeFactory, reason: str
+) -> None:
     body = died(api, node, ECC, failed={"reason": reason, "message": "this is known"})
     assert (body["reason"], body["message"]) == (reason, "this is known")
 

@@ -10,7 +10,7 @@ import pytest
 from fake_node_api import lease
 
 from giornata.agent.claiming import Claiming, Companions, FurtherWork, JoiningJob, SentClaim, wanted_key
-from giornata.agent.engine_process import EngineProcess
+from giornata.agent.engines.engine_process import EngineProcess
 from giornata.protocol.pipe import Seats
 from giornata.protocol.work import ClaimReply, Lease
 
@@ -46,13 +46,11 @@ TWO_FREE = Seats(key="k", free=2, attempts=("a", "b"))
         ((), None),
     ],
 )
-def test_those_on_their_way_take_a_place_and_those_who_are_counted_do_not(
-    engaged: tuple[str, ...], key: str | None
-) -> None:
+def test_wanted_key_counts_attempts_being_fetched_as_taken_places(engaged: tuple[str, ...], key: str | None) -> None:
     assert wanted(TWO_FREE, engaged) == key
 
 
-def test_nobody_is_wanted_by_an_engine_that_is_full_silent_or_gone() -> None:
+def test_wanted_key_is_none_when_engine_is_full_silent_or_gone() -> None:
     assert wanted(Seats(key="k", free=0, attempts=("a",)), ("a",)) is None
     assert wanted(None, ("a",)) is None
     assert wanted(TWO_FREE, ("a", "b"), alive=False) is None
@@ -92,7 +90,7 @@ class Asking:
         return self.now_s - begun_s
 
 
-def test_it_is_asked_less_often_the_longer_there_is_nobody() -> None:
+def test_companion_claims_back_off_while_none_is_found() -> None:
     asking = Asking()
     companions = Companions(
         cast(Claiming, asking), every_s=2.0, rng=random.Random(1), monotonic_s=lambda: asking.now_s

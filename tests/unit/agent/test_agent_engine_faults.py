@@ -195,7 +195,7 @@ hear()
 """
 
 
-def test_what_is_no_message_becomes_a_line_of_the_log(api: FakeNodeApi, node: NodeFactory) -> None:
+def test_engine_output_that_is_no_message_becomes_log_line(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = [lease()]
     node(script=PRINTING_ENGINE).run()
     assert len(api.bodies("complete")) == 1

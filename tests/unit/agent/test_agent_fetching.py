@@ -8,10 +8,10 @@ import pytest
 from fake_node_api import FakeNodeApi
 from test_agent_parts import Clock, calls, held, node_client
 
-from giornata.agent.blob_cache import BlobCache
-from giornata.agent.events import AttemptFailed
-from giornata.agent.fetching import LEAST_BYTES_PER_S, Fetching
-from giornata.agent.model_store import ModelStore
+from giornata.agent.attempt.events import AttemptFailed
+from giornata.agent.transfer.blob_cache import BlobCache
+from giornata.agent.transfer.fetching import LEAST_BYTES_PER_S, Fetching
+from giornata.agent.transfer.model_store import ModelStore
 from giornata.agent.work_dir import JobDir
 from giornata.domain.reasons import Reason
 from giornata.protocol.uploads import Download

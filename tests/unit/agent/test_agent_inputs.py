@@ -31,7 +31,7 @@ def test_a_checkpoint_that_does_not_hold_is_rejected_for_the_one_before(api: Fak
 
 
 @pytest.mark.parametrize("answers", [[cut], [problem(503, "unavailable")], [problem(404, "not-found")]])
-def test_whatever_the_server_says_to_a_rejection_the_job_goes_on(
+def test_job_continues_from_earlier_checkpoint_when_reject_call_fails(
     api: FakeNodeApi, node: NodeFactory, answers: list[Answer]
 ) -> None:
     """It may not be believed, or be refused: the node begins at the one before, and does not ask for ever."""

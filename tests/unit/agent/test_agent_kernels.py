@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.agent.engines import KernelDir, engine_environment
+from giornata.agent.engines.engines import KernelDir, engine_environment
 from giornata.agent.main import launch
 from giornata.agent.settings import AgentSettings, engine_command
 from giornata.agent.work_dir import KERNEL_DIRECTORY, WorkDir
@@ -65,7 +65,7 @@ def test_sharing_needs_a_key_that_cannot_be_guessed(settings: AgentSettings, key
     assert [fault.where for fault in sharing.faults()] == ["compile_cache_key"]
 
 
-def test_what_the_machine_has_set_for_the_compiler_does_not_reach_the_engine(tmp_path: Path) -> None:
+def test_engine_environment_drops_inherited_torch_compiler_variables(tmp_path: Path) -> None:
     """It would change kernels, or fetch them from somewhere."""
     inherited = {"PATH": "/bin", "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_CACHE_DIR": "/tmp/x"}
     inherited |= {"TORCHDYNAMO_DISABLE": "1", "GIORNATA_COMPILE_CACHE_KEY": KEY}

@@ -12,8 +12,8 @@ from conftest import NodeFactory
 from fake_node_api import FakeNodeApi, cut, lease, problem
 
 from giornata.agent.claiming import ExitCode
-from giornata.agent.node_probes import NodeProbes, caches_of
-from giornata.agent.nvidia_smi import query_gpu
+from giornata.agent.machine.node_probes import NodeProbes, caches_of
+from giornata.agent.machine.nvidia_smi import query_gpu
 from giornata.domain.node_checks import GIB, MIB
 from giornata.domain.transfers import MIN_PROBE_BYTES, probe_bytes, probe_sha256
 
@@ -226,7 +226,7 @@ def test_memory_that_others_took_since_the_start_pauses_claims(
     assert bool(api.bodies("claim")) is fit
 
 
-def test_what_lies_in_the_nodes_own_caches_is_room(tmp_path: Path) -> None:
+def test_node_cache_files_count_as_usable_disk_space(tmp_path: Path) -> None:
     work, hub = tmp_path / "work", tmp_path / "hub"
     (work / "cache" / "ab").mkdir(parents=True)
     (work / "cache" / "ab" / "blob").write_bytes(b"x" * 3000)
@@ -279,7 +279,7 @@ def test_the_first_visible_device_is_looked_at(tmp_path: Path) -> None:
     assert not any(each.startswith("--id") for each in commands[1])
 
 
-def test_without_nvidia_smi_the_kernels_module_names_the_driver(tmp_path: Path) -> None:
+def test_gpu_query_without_nvidia_smi_reads_driver_version_from_kernel_module(tmp_path: Path) -> None:
     module = tmp_path / "version"
     lines = [
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024",

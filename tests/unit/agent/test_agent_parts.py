@@ -12,14 +12,14 @@ import httpx
 import pytest
 from fake_node_api import LOST, FakeNodeApi, cut, lease, problem
 
-from giornata.agent.commands import ShutdownSignal
-from giornata.agent.events import Event
-from giornata.agent.heartbeat import HeartbeatThread
-from giornata.agent.lease import LeaseCalls, LocalLease
-from giornata.agent.log_shipper import KEPT, Backlog, LogShipper
+from giornata.agent.attempt.commands import ShutdownSignal
+from giornata.agent.attempt.events import Event
+from giornata.agent.attempt.heartbeat import HeartbeatThread
+from giornata.agent.attempt.lease import LeaseCalls, LocalLease
 from giornata.agent.settings import AgentSettings
-from giornata.agent.transport import HttpStorage
-from giornata.agent.uploader import AttemptUploader
+from giornata.agent.transfer.log_shipper import KEPT, Backlog, LogShipper
+from giornata.agent.transfer.transport import HttpStorage
+from giornata.agent.transfer.uploader import AttemptUploader
 from giornata.client.node import NodeClient
 from giornata.client.retry import delays_s
 from giornata.domain.errors import BlobMismatch, Conflict, InvalidInput, LeaseLost, Unavailable
@@ -309,7 +309,7 @@ def checkpoint(step: int, path: Path) -> CheckpointWritten:
     return CheckpointWritten(attempt="a", step=step, path=path)
 
 
-def test_of_the_checkpoints_that_wait_only_the_newest_is_delivered(
+def test_uploader_with_several_pending_checkpoints_delivers_only_newest(
     api: FakeNodeApi, clock: Clock, tmp_path: Path
 ) -> None:
     events: list[Event] = []
@@ -424,7 +424,7 @@ def test_the_agent_loads_no_torch() -> None:
         (cut, Unavailable),
     ],
 )
-def test_answers_become_errors(api: FakeNodeApi, answer: Any, error: type[Exception]) -> None:
+def test_node_client_maps_http_responses_to_errors(api: FakeNodeApi, answer: Any, error: type[Exception]) -> None:
     api.always["heartbeat"] = answer
     with pytest.raises(error) as caught:
         node_client(api).heartbeat(Lease.model_validate(lease()), Heartbeat())

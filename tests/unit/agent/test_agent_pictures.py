@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import runpy
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 from conftest import COUNT_ENGINE, DRAW_ENGINE, NodeFactory
 from fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, picture_lease, problem
 
-from giornata.agent.claiming import ExitCode
+from giornata.agent.claiming import FETCHING_WAIT_S, ExitCode
 from giornata.protocol.pictures import PictureFlag
 
 png_of = runpy.run_path(str(DRAW_ENGINE))["png_of"]
@@ -101,6 +102,27 @@ def test_the_files_of_a_lease_are_fetched_before_the_engine_starts(api: FakeNode
     assert made.left_behind() == []
 
 
+def test_an_annotation_that_the_project_wants_is_kept_before_the_lease_ends(
+    api: FakeNodeApi, drawing: NodeFactory
+) -> None:
+    api.completes = True
+    api.picture_leases = [picture_lease("annotation=k1", "annotation=k2", wanted_annotations=["k1"])]
+    made = drawing()
+    made.run()
+    assert api.caches == {"annotation:k1": hashlib.sha256(png_of(0)).hexdigest()}
+    assert drawn(api) == each_once(2)
+    assert made.left_behind() == []
+
+
+def test_an_annotation_that_storage_has_lost_is_left_to_the_engine(api: FakeNodeApi, drawing: NodeFactory) -> None:
+    file = {"role": "annotation", "name": "k1", "download": api.add_blob(b"edges")}
+    api.blobs.clear()
+    api.picture_leases = [picture_lease("a cat", files=[file])]
+    drawing().run()
+    assert drawn(api) == each_once(1)
+    assert api.bodies("fail") == []
+
+
 def test_a_model_is_fetched_once_for_all_leases(api: FakeNodeApi, drawing: NodeFactory) -> None:
     file = {"role": "lora", "name": "style.safetensors", "download": api.add_blob(b"weights")}
     api.picture_leases = [picture_lease("a cat", files=[file]), picture_lease("a cat", attempt=2, files=[file])]
@@ -158,6 +180,50 @@ def test_the_next_lease_is_claimed_when_half_of_the_first_is_drawn(
     assert (first["kinds"], first["max_pictures"]) == (["generate", "validate", "canary"], 4)
     assert (second["kinds"], second["max_pictures"], second["wait_s"]) == (["generate"], 4, 0)
     assert (first["held_models"], second["held_models"]) == ([], ["0123"])
+    assert drawn(api) == each_once(4)
+    assert drawn(api, "job_2") == each_once(1)
+
+
+def test_model_that_the_server_names_is_fetched_before_a_lease_needs_it(
+    api: FakeNodeApi, drawing: NodeFactory
+) -> None:
+    download = api.add_blob(b"weights")
+
+    def hint(_: httpx.Request) -> httpx.Response:
+        hinted = {"base_key": "0123", "downloads": [download]}
+        return httpx.Response(200, json={"reason": "models-elsewhere", "held_version": 0, "prefetch": hinted})
+
+    def until_it_is_held(request: httpx.Request) -> httpx.Response:
+        said = json.loads(request.content)
+        told = said["held"] is not None and said["held"]["added"] == {"disk": [download["sha256"]]}
+        return httpx.Response(200, json={"reason": "empty-queue", "held_version": 0, "drain": told})
+
+    api.answers["claim"], api.always["claim"] = [hint], until_it_is_held
+    assert drawing(claim_wait_s=5.0).run() == ExitCode.DONE
+    first, *_, last = api.bodies("claim")
+    assert (first["held_version"], first["held"]["since"], first["fetching"]) == (0, None, None)
+    assert (last["held_version"], last["held"]["since"]) == (1, 0)
+    waits = {body["wait_s"] for body in api.bodies("claim") if body["fetching"] == "0123"}
+    assert waits <= {FETCHING_WAIT_S}
+
+
+def test_the_files_of_the_next_lease_are_fetched_while_the_first_is_drawn(
+    api: FakeNodeApi, drawing: NodeFactory, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    file = {"role": "lora", "name": "style.safetensors", "download": api.add_blob(b"weights")}
+    api.picture_leases = [
+        picture_lease("a cat", "a cat", f"gate={gate}", "a cat"),
+        picture_lease("a cat", attempt=2, files=[file]),
+    ]
+
+    def fetched(_: httpx.Request) -> httpx.Response:
+        gate.unlink()  # the engine stands at the third of four pictures until the other lease's file is asked for
+        return httpx.Response(200, stream=httpx.ByteStream(b"weights"))
+
+    api.always["storage/blob"] = fetched
+    drawing().run()
     assert drawn(api) == each_once(4)
     assert drawn(api, "job_2") == each_once(1)
 
@@ -252,7 +318,7 @@ def test_a_picture_that_the_engine_forgets_fails_the_lease(api: FakeNodeApi, dra
     assert drawn(api) == each_once(1)
 
 
-def test_what_is_drawn_is_reported_before_a_lease_is_given_back(
+def test_drawn_pictures_are_reported_before_picture_lease_is_released(
     api: FakeNodeApi, drawing: NodeFactory, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

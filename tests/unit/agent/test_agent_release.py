@@ -9,8 +9,8 @@ from conftest import NodeFactory
 from fake_node_api import FakeNodeApi, lease
 from test_agent_together import granted, leases, of, together
 
+from giornata.agent.attempt.commands import LEFT, RELEASED, ServerCommands, ShutdownSignal
 from giornata.agent.claiming import ExitCode
-from giornata.agent.commands import LEFT, RELEASED, ServerCommands, ShutdownSignal
 from giornata.protocol.work import Order
 
 ENDLESS = {"steps": 10**9, "every": 10**9, "step_s": 0.005}
@@ -50,7 +50,7 @@ def test_a_job_that_the_server_wants_back_comes_with_a_checkpoint_and_the_node_t
     assert made.naps == []
 
 
-def test_one_of_a_batch_goes_and_the_other_goes_on(api: FakeNodeApi, node: NodeFactory) -> None:
+def test_release_of_one_batch_member_leaves_other_running(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = leases({"when": 9, "do": "leave"}, {"when": 9, "do": "stay"})
     api.answers["claim"] = [granted(api), granted(api)]
     api.always["claim"] = lambda _: httpx.Response(200, json={"reason": "empty-queue"})
@@ -101,7 +101,7 @@ def test_no_order_ends_nothing(commands: ServerCommands) -> None:
     assert not commands.leave
 
 
-def test_to_leave_is_more_urgent_than_to_release_and_stands(commands: ServerCommands) -> None:
+def test_drain_order_overrides_release_and_is_not_undone_by_later_orders(commands: ServerCommands) -> None:
     commands.receive(Order.RELEASE)
     assert (commands.wanted(), commands.leave) == (RELEASED, False)
     assert commands.stop_by(RELEASED) == 160.0

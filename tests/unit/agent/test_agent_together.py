@@ -168,7 +168,7 @@ def test_an_engine_that_offers_no_places_gets_one_attempt_at_a_time(api: FakeNod
     assert ends == ["claim", "complete", "claim", "complete", "claim"]
 
 
-def test_those_who_were_in_an_engine_that_crashed_say_so_and_the_next_go_on(
+def test_engine_crash_fails_every_attempt_in_it_and_next_attempt_runs_in_new_engine(
     api: FakeNodeApi, node: NodeFactory
 ) -> None:
     crash, done = {"when": 2, "do": "crash"}, {"when": 1, "do": "done"}
@@ -253,7 +253,7 @@ def granted(api: FakeNodeApi) -> Any:
     return lambda _: httpx.Response(200, json={"lease": api.leases.pop(0)})
 
 
-def test_who_does_not_stop_takes_the_engine_along_and_the_others_are_not_to_blame(
+def test_attempt_that_ignores_stop_kills_engine_and_other_batch_member_is_not_blamed(
     api: FakeNodeApi, node: NodeFactory
 ) -> None:
     api.leases = leases({"when": 9, "do": "deaf"}, {"when": 9, "do": "stay"})
@@ -295,7 +295,7 @@ def test_all_write_a_checkpoint_and_give_back_when_the_node_is_told_to_leave(
         assert len(api.bodies("claim")) <= claims[0] + 1  # one may have been on its way
 
 
-def test_one_whom_the_engine_keeps_in_line_for_too_long_goes_and_harms_nobody(
+def test_attempt_queued_too_long_in_engine_is_released_and_other_completes(
     api: FakeNodeApi, node: NodeFactory
 ) -> None:
     """The first makes steps all the while; what it waits for is the stop of the second."""
@@ -307,7 +307,7 @@ def test_one_whom_the_engine_keeps_in_line_for_too_long_goes_and_harms_nobody(
     assert of(api, 1) == ["complete"]
 
 
-def test_one_that_stood_in_line_when_the_device_broke_for_others_is_given_back(
+def test_attempt_queued_in_engine_when_device_breaks_is_released_without_failure(
     api: FakeNodeApi, node: NodeFactory
 ) -> None:
     api.leases = leases({"when": 9, "do": "stay"}, {"quiet": True, "do": "break"})

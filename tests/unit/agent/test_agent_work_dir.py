@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.agent.blob_cache import RECOUNT_SHARE, BlobCache
+from giornata.agent.transfer.blob_cache import RECOUNT_SHARE, BlobCache
 from giornata.agent.work_dir import WorkDir
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.uploads import Download
@@ -98,7 +98,7 @@ class CountingCache(BlobCache):
         return super()._trim(keep=keep)
 
 
-def test_what_a_dead_process_left_is_wiped_and_a_living_ones_is_not(tmp_path: Path) -> None:
+def test_work_dir_wipes_run_of_dead_process_and_keeps_run_of_live_one(tmp_path: Path) -> None:
     alive = WorkDir(tmp_path)
     dead = tmp_path / "run-dead"
     (dead / "att_1").mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_a_work_directory_that_cannot_be_written_is_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])
-def test_nobody_else_may_look_into_the_folders_of_a_node(tmp_path, umask):
+def test_node_folders_are_mode_0700_whatever_the_umask(tmp_path, umask):
     before = os.umask(umask)
     try:
         directory = tmp_path / "node"

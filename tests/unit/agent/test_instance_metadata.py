@@ -5,7 +5,7 @@ import pytest
 from tests.fixtures.answering import answering
 from tests.fixtures.salad_imds import SaladKeys, SaladWorkload
 
-from giornata.agent.instance_metadata import HEADERS, InstanceMetadata, WorkloadToken, direct_client, place_in
+from giornata.agent.machine.instance_metadata import HEADERS, InstanceMetadata, WorkloadToken, direct_client, place_in
 from giornata.agent.settings import AgentSettings
 from giornata.client.node import NodeClient
 from giornata.domain.errors import Unavailable

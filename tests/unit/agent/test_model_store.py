@@ -14,9 +14,9 @@ import httpx
 import pytest
 from tests.fixtures.file_source import FileSource, HastyTransport, Lie, file_source
 
-from giornata.agent.model_prefetch import ModelPrefetch
-from giornata.agent.model_store import LOCKS, PARTS, ModelStore
-from giornata.agent.transport import HttpStorage
+from giornata.agent.transfer.model_prefetch import ModelPrefetch
+from giornata.agent.transfer.model_store import LOCKS, PARTS, ModelStore
+from giornata.agent.transfer.transport import HttpStorage
 from giornata.client.retry import Backoff
 from giornata.domain.errors import BlobMismatch, LeaseLost, Unavailable
 from giornata.protocol.uploads import Download, SignedUrl
@@ -208,8 +208,8 @@ def test_two_threads_that_want_one_file_fetch_it_once(source, http, tmp_path):
 
 FETCHING_PROCESS = """
 import sys, httpx, pathlib, datetime
-from giornata.agent.model_store import ModelStore
-from giornata.agent.transport import HttpStorage
+from giornata.agent.transfer.model_store import ModelStore
+from giornata.agent.transfer.transport import HttpStorage
 from giornata.protocol.uploads import Download, SignedUrl
 directory, url, sha256, size = sys.argv[1:]
 with httpx.Client() as http:

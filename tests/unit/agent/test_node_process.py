@@ -152,7 +152,7 @@ def test_an_engine_does_not_outlive_its_agent(api: FakeNodeApi, server: str, tmp
     assert api.checkpoints == {}
 
 
-def test_what_cannot_be_used_is_said_in_a_line_each(api: FakeNodeApi, tmp_path: Path) -> None:
+def test_node_with_bad_settings_exits_78_with_one_line_per_fault(api: FakeNodeApi, tmp_path: Path) -> None:
     node = start("nowhere", tmp_path, key="")
     _, said = node.communicate(timeout=PATIENCE_S)
     assert node.returncode == 78

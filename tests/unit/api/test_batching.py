@@ -53,13 +53,13 @@ def behind_one(*numbers: int, key: int = 1_000_000) -> tuple[Slow, list[object]]
     return slow, asyncio.run(scene())
 
 
-def test_what_comes_meanwhile_is_asked_in_one_call() -> None:
+def test_requests_arriving_during_a_call_are_batched_into_one_call() -> None:
     slow, answers = behind_one(2, 3, 4)
     assert slow.calls == [[1], [2, 3, 4]]
     assert answers == [4, 6, 8]
 
 
-def test_whoever_was_answered_and_asks_again_joins_those_that_wait() -> None:
+def test_caller_that_asks_again_after_its_answer_joins_waiting_batch() -> None:
     """Each transaction costs a write to the disk: half as many in it would be half as many answered."""
 
     async def scene() -> None:
@@ -81,7 +81,7 @@ def test_whoever_was_answered_and_asks_again_joins_those_that_wait() -> None:
     assert slow.calls == [[1], [2, 3, 5]]
 
 
-def test_where_nobody_comes_back_the_next_ones_are_asked_at_once() -> None:
+def test_batcher_sends_waiting_requests_at_once_when_no_caller_returns() -> None:
     async def scene() -> tuple[int, int]:
         together = RequestBatcher(slow, key=lambda number: number % 2)
         first = asyncio.create_task(together.ask(1))
@@ -108,7 +108,7 @@ def test_an_answer_that_is_an_error_is_raised_to_its_asker_alone() -> None:
     assert isinstance(answers[1], KeyError)
 
 
-def test_one_that_breaks_the_call_does_not_break_the_others() -> None:
+def test_failing_request_in_batch_does_not_fail_the_others() -> None:
     slow, answers = behind_one(2, 101, 4)
     assert slow.calls == [[1], [2, 101, 4], [2], [101], [4]]
     assert (answers[0], answers[2]) == (4, 8)

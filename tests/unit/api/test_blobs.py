@@ -65,7 +65,9 @@ def test_a_url_that_was_changed(served: Served, change: object) -> None:
         (BODY * 2000, None, None),
     ],
 )
-def test_other_bytes_than_were_signed(served: Served, body: bytes, status: int | None, code: str | None) -> None:
+def test_upload_of_other_bytes_than_signed_is_refused(
+    served: Served, body: bytes, status: int | None, code: str | None
+) -> None:
     asked = ticket(served)
     response = put(served, asked, body)
     assert response.headers["content-type"] == "application/problem+json", response.text

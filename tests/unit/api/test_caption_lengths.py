@@ -114,12 +114,12 @@ def test_prompts_are_found_under_every_name_and_whatever_stands_there() -> None:
     ]
 
 
-def test_what_makes_no_sense_has_its_own_faults_and_hides_nothing() -> None:
+def test_caption_length_check_skips_spec_with_invalid_max_token_length() -> None:
     check = length_check({**SPEC, "dataset": "ds_0", "max_token_length": 3}, None)
     assert check.of_texts([("a", words(300))]) == []
 
 
-def test_one_request_counts_so_much_and_leaves_the_rest_to_the_node() -> None:
+def test_caption_length_check_stops_at_character_limit_per_request() -> None:
     """The request holds a transaction."""
     named = [(f"{number}.png", "x" * 40) for number in range(5)]
     assert list(within(named, most_chars=120)) == named[:3]

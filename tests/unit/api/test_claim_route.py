@@ -105,7 +105,7 @@ def ask(served: Served, number: int, *, node_id: int = 1, wait_s: float = 0, **c
     return reply
 
 
-def test_who_waits_for_a_companion_is_woken_by_one_and_by_nothing_else(served: Served, tmp_path: Path) -> None:
+def test_node_waiting_for_companion_is_woken_only_by_job_with_same_joint_key(served: Served, tmp_path: Path) -> None:
     client = served.client()
     spec = {"model": "m", "dataset": a_dataset(client, tmp_path).id, "instance_prompt": "sks", "max_train_steps": 5}
     client.submit(spec)
@@ -133,7 +133,7 @@ def test_who_waits_for_a_companion_is_woken_by_one_and_by_nothing_else(served: S
     assert (alone["job_id"], alone["joint_key"]) == (first["job_id"], None)
 
 
-def test_who_waits_for_a_companion_does_not_keep_a_job_from_those_who_take_any(
+def test_node_waiting_for_companion_does_not_keep_job_from_node_that_takes_any(
     served: Served, tmp_path: Path
 ) -> None:
     client = served.client()

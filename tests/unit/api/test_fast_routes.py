@@ -120,7 +120,7 @@ def asked(path: str, key: str, **more: Any) -> Scope:
     return {"type": "http", "method": "POST", "path": path, "headers": headers} | more
 
 
-def test_what_is_in_order_goes_the_short_way(served: Served) -> None:
+def test_valid_heartbeat_and_claim_are_answered_by_fast_route(served: Served) -> None:
     mine = lease(served)
     beat = asked(f"/v1/node/attempts/{mine['attempt_id']}/heartbeat", mine["token"])
     claim = asked("/v1/node/claim", served.keys.node)  # the lease was claimed with this key a moment ago
@@ -148,7 +148,7 @@ def test_what_is_in_order_goes_the_short_way(served: Served) -> None:
         {"body": b'{"step": "x"}'},
     ],
 )
-def test_whatever_else_comes_goes_the_long_way_whole(served: Served, more: dict[str, Any]) -> None:
+def test_malformed_node_request_is_passed_whole_from_fast_route_to_app(served: Served, more: dict[str, Any]) -> None:
     mine, more = lease(served), dict(more)
     token, body = more.pop("token", mine["token"]), more.pop("body", b"{}")
     scope = asked(f"/v1/node/attempts/{mine['attempt_id']}/heartbeat", token)
@@ -159,7 +159,7 @@ def test_whatever_else_comes_goes_the_long_way_whole(served: Served, more: dict[
     assert (behind, sent) == ([body], [])
 
 
-def test_who_leaves_before_the_body_goes_the_long_way(served: Served) -> None:
+def test_client_disconnect_before_body_is_passed_from_fast_route_to_app(served: Served) -> None:
     mine = lease(served)
     scope = asked(f"/v1/node/attempts/{mine['attempt_id']}/heartbeat", mine["token"])
     assert passed_on(served, scope, {"type": "http.disconnect"}) == ([b"left"], [])

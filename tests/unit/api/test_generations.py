@@ -133,7 +133,7 @@ def test_pictures_come_in_pages_by_number_and_with_their_states(served: Served) 
     assert (counts.pictures.succeeded, counts.pictures.failed) == (2, 1)
 
 
-def test_one_picture_is_told_as_json_or_by_a_redirect_to_its_file(served: Served) -> None:
+def test_picture_by_number_is_returned_as_json_or_307_redirect_to_file(served: Served) -> None:
     job_id = ordered(served, seed=3).json()["job"]["id"]
     waiting = pictures(served, job_id, "/0?as=redirect")
     assert (waiting.status_code, waiting.json()["code"]) == (404, "not-found")

@@ -42,7 +42,7 @@ def test_faults_deep_in_a_list_say_where(standing: Served) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe{}", b"[1, 2", b'{"kind": }', b"[" * 100_000, b"1" * 5000])
-def test_what_is_no_json(standing: Served, content: bytes) -> None:
+def test_request_body_of_invalid_json_is_refused(standing: Served, content: bytes) -> None:
     assert list(faults(post(standing, content))) in (["body"], ["request"], [])
 
 
@@ -64,14 +64,14 @@ def test_json_under_another_name(standing: Served) -> None:
         '{"\\udfff": 1}',
     ],
 )
-def test_what_python_reads_and_a_database_does_not(standing: Served, value: str) -> None:
+def test_json_with_nan_overflow_nul_or_lone_surrogate_is_refused(standing: Served, value: str) -> None:
     assert list(faults(post(standing, f'{{"kind": "x-count", "spec": {{"a": [{value}]}}}}'))) == ["body"]
 
 
 @pytest.mark.parametrize(
     "text", ["1e300", "2e-999", '"\\ud83d\\ude00"', '"NaN"', '"Infinity \\u00e9"', '"\\\\u0000"', '"\\\\ud800"']
 )
-def test_what_only_looks_like_it_passes(text: str) -> None:
+def test_json_with_large_floats_or_escaped_look_alikes_of_bad_values_is_accepted(text: str) -> None:
     check_json_text(text.encode())
     with pytest.raises(InvalidInput):
         check_json_text(f"[{text}, NaN]".encode())
@@ -143,7 +143,9 @@ def test_a_body_of_unknown_length_that_is_too_large(standing: Served) -> None:
         ("/v1/nodes?gone=perhaps", "query.gone"),
     ],
 )
-def test_addresses(standing: Served, path: str, where: str) -> None:
+def test_invalid_path_or_query_parameter_is_refused_with_its_location(
+    standing: Served, path: str, where: str
+) -> None:
     assert list(faults(standing.call("GET", path, standing.keys.member))) == [where]
 
 
@@ -164,7 +166,9 @@ def test_idempotency_keys_of_no_use(standing: Served, key: str) -> None:
         ("PUT", "/v1/jobs:estimate", 405, "method-not-allowed", "POST"),
     ],
 )
-def test_unknown_routes(standing: Served, method: str, path: str, status: int, code: str, allow: str | None) -> None:
+def test_unknown_route_gets_404_and_wrong_method_gets_405_with_allow_header(
+    standing: Served, method: str, path: str, status: int, code: str, allow: str | None
+) -> None:
     response = standing.call(method, path, standing.keys.member)
     assert (response.status_code, response.json()["code"]) == (status, code)
     assert response.headers["content-type"] == "application/problem+json"

@@ -50,7 +50,10 @@ def test_model_whose_name_is_a_reference_is_reached_by_it(served: Served) -> Non
         model = tx.models.named(ROOT_PROJECT, ["base"])["base"]
         tx.models.add(replace(model, name=name, reference=name))
     assert client.pin_model(name).pinned
+    assert client.model_coverage(name).name == name
     assert client.remove_model(name).name == name
+    with pytest.raises(NotFound):
+        client.model_coverage(name)
 
 
 def test_every_fault_of_a_request_comes_with_its_place(served: Served, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from tests.fixtures.served import Served
 
-from giornata.agent.bandwidth import BandwidthProbe
+from giornata.agent.machine.bandwidth import BandwidthProbe
 from giornata.agent.main import monotonic_s
-from giornata.agent.transport import HttpStorage
+from giornata.agent.transfer.transport import HttpStorage
 from giornata.client.node import NodeClient
 from giornata.control.context import GovernedFleet
 from giornata.domain.errors import Forbidden
@@ -51,7 +51,7 @@ def test_the_link_is_measured_by_the_urls_of_the_policy(served: Served, tmp_path
     assert served.http.put(request.url, content=b"other", headers=headers).status_code >= 400
 
 
-def test_what_a_node_says_of_itself_is_listed(served: Served) -> None:
+def test_node_checks_reported_over_http_are_listed_with_node(served: Served) -> None:
     checks = NodeChecks(
         node=NODE, kinds=("train",), figures=NodeFigures(driver="550.54"), shortcomings=("too slow",), leaving=True
     )

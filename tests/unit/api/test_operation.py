@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
+from tests.fixtures.drawn_orders import DrawingNode
 from tests.fixtures.served import Served, serving
 
+from giornata import __version__
 from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen
 from giornata.api.settings import ApiSettings
@@ -65,7 +67,7 @@ def test_a_fleet_that_is_away_leaves_the_server_ready(served: Served) -> None:
     assert [(each["name"], each["late"]) for each in body["loops"]] == [("scale:gpu", True)]
 
 
-def test_metrics_count(served: Served) -> None:
+def test_metrics_count_jobs_nodes_attempts_and_http_requests(served: Served) -> None:
     for kind in ("x-count", "x-other", "x-other"):
         served.call("POST", "/v1/jobs", served.keys.member, json={**JOB, "kind": kind})
     served.call("GET", "/v1/jobs", None)
@@ -87,6 +89,29 @@ def test_metrics_count(served: Served) -> None:
         assert expected in lines
     (oldest,) = [line for line in lines if line.startswith("giornata_oldest_queued_seconds ")]
     assert float(oldest.split()[1]) >= 0
+
+
+def test_metrics_count_pictures(served: Served) -> None:
+    spec = {"model": "some/model", "prompts": ["a fox"], "num_images_per_prompt": 3, "width": 64, "height": 64}
+    served.call("POST", "/v1/jobs", served.keys.member, json={"kind": "generate", "spec": spec}).raise_for_status()
+    node = DrawingNode(served=served)
+    node.claim(most=1)
+    metrics = served.call("GET", "/metrics", None).text.splitlines()
+    for expected in (
+        'giornata_pictures{state="queued"} 2.0',
+        'giornata_pictures{state="leased"} 1.0',
+        'giornata_pictures{state="paused"} 0.0',
+        "giornata_picture_leases 1.0",
+        'giornata_pictures_ended_total{state="succeeded"} 0.0',
+        'giornata_claim_duration_seconds_count{outcome="lease"} 1.0',
+    ):
+        assert expected in metrics
+    (oldest,) = [line for line in metrics if line.startswith("giornata_oldest_queued_picture_seconds ")]
+    assert float(oldest.split()[1]) >= 0
+    node.draw(node.lease["pictures"])
+    node.complete()
+    metrics = served.call("GET", "/metrics", None).text.splitlines()
+    assert 'giornata_pictures_ended_total{state="succeeded"} 1.0' in metrics
 
 
 def test_metrics_tell_how_long_requests_claims_and_jobs_take(served: Served) -> None:
@@ -118,7 +143,7 @@ def test_metrics_tell_how_long_requests_claims_and_jobs_take(served: Served) -> 
     assert len(sums) >= 6
 
 
-def test_what_the_metrics_page_says_is_what_prometheus_reads(served: Served) -> None:
+def test_metrics_page_parses_as_prometheus_text_with_cumulative_histogram(served: Served) -> None:
     served.call("GET", "/v1/jobs", served.keys.member)
     families = list(text_string_to_metric_families(served.call("GET", "/metrics", None).text))
     (times,) = [each for each in families if each.name == "giornata_http_request_duration_seconds"]
@@ -206,3 +231,18 @@ def test_a_port_in_use_is_said_clearly() -> None:
 def test_an_address_of_no_use_is_said_clearly(host: str, port: int) -> None:
     with pytest.raises(InvalidInput):
         listen(host, port)
+
+
+def test_metrics_tell_the_version_late_loops_and_the_room_on_disks(served: Served, tmp_path: Path) -> None:
+    loop = LoopStatus(name="lapse", every_s=1.0, last_success_age_s=500.0)
+    disks = {"data": tmp_path, "away": tmp_path / "nothing"}
+    app = create_app(served.ctx, loops_status=lambda: [loop], disks=disks)
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(app.state.metrics.text().decode())
+        for sample in family.samples
+    }
+    assert found["giornata_build_info", __version__] == 1
+    assert found["giornata_loop_late", "lapse"] == 1
+    assert 0 < found["giornata_disk_free_bytes", "data"] <= found["giornata_disk_size_bytes", "data"]
+    assert ("giornata_disk_free_bytes", "away") not in found

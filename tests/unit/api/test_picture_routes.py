@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from tests.fixtures.pictures import generate_spec, order_record
+from tests.fixtures.picture_rig import generate_spec, order_record
 from tests.fixtures.served import Served
 
 from giornata.control.jobs.submit import enqueue

@@ -19,7 +19,7 @@ def test_the_operator_submits_and_sees_its_steps(served: Served) -> None:
     assert response.json()["spec"]["config"]["phases"][1]["resolution"] == 64
 
 
-def test_nobody_else_may_for_it_reads_and_writes_what_the_cluster_can(served: Served) -> None:
+def test_member_key_cannot_submit_or_estimate_pretrain_job(served: Served) -> None:
     response = served.call("POST", "/v1/jobs", served.keys.member, json=job())
     assert (response.status_code, response.json()["code"]) == (403, "forbidden")
     assert served.call("POST", "/v1/jobs:estimate", served.keys.member, json=job()).status_code == 403

@@ -36,7 +36,7 @@ def test_an_error_survives_the_way(kind: type[GiornataError]) -> None:
         assert str(back) == str(error)
 
 
-def test_codes_are_stable() -> None:
+def test_problem_codes_and_their_http_statuses_are_stable() -> None:
     rows = {kind.code: int(STATUS[kind]) for kind in ERRORS}
     assert rows == {
         "internal": 500,
@@ -59,11 +59,12 @@ def test_codes_are_stable() -> None:
         "fleet-refused": 409,
         "fleet-unavailable": 503,
         "too-many": 429,
+        "sign-in-delayed": 429,
         "too-slow": 408,
     }
 
 
-def test_what_may_be_tried_again_says_so() -> None:
+def test_problem_of_retryable_error_has_retry_after_header() -> None:
     for error in (Unavailable("busy"), TooMany("full")):
         problem = problem_of(error)
         assert problem.retryable

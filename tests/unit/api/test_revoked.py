@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.fixtures.people import browser_of, new_person
 from tests.fixtures.served import QUICK, Served, serving
 from tests.unit.api.test_streams import submitted
 
@@ -16,8 +17,9 @@ from giornata.client import Backoff, Client
 from giornata.control.access.authenticate import authenticate
 from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unauthenticated
+from giornata.protocol.people import Role
 
-WITHIN_MS = 10_000
+WITHIN_MS = 5_000
 
 
 @dataclass
@@ -65,6 +67,26 @@ def test_an_open_stream_is_closed(replica: Replica, what: str) -> None:
         text = response.iter_text()
         next(text)
         replica.revoke(key)
+        replica.clock.ahead_ms += WITHIN_MS
+        assert "event: end" not in "".join(text)
+
+
+@pytest.mark.parametrize("lose", ["leaves", "is deactivated", "signs out"])
+def test_open_stream_of_a_session_is_closed_when_its_person(replica: Replica, lose: str) -> None:
+    first = replica.first
+    job_id, user = submitted(first), new_person(first.ctx, "eve", {"default": Role.VIEWER})
+    browser = browser_of(first, user)
+    headers = {"Cookie": f"giornata-session={browser.secret}", "Accept": "text/event-stream"}
+    with first.http.stream("GET", f"{replica.url}/v1/jobs/{job_id}/events", headers=headers) as response:
+        text = response.iter_text()
+        next(text)
+        if lose == "leaves":
+            done = browser.call("DELETE", f"/v1/projects/default/members/{user.id}")
+        elif lose == "signs out":
+            done = browser.call("DELETE", "/v1/session")
+        else:
+            done = first.call("PATCH", f"/v1/users/{user.id}", first.keys.admin, json={"active": False})
+        assert done.is_success, done.text
         replica.clock.ahead_ms += WITHIN_MS
         assert "event: end" not in "".join(text)
 

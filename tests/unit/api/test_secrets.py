@@ -62,7 +62,7 @@ def test_a_secret_is_set_listed_replaced_and_deleted(served: Served) -> None:
         client.delete_secret("HUB")
 
 
-def test_only_admins_of_the_project_reach_them(served: Served) -> None:
+def test_secrets_are_reachable_only_by_admin_keys_of_their_project(served: Served) -> None:
     served.client(served.keys.admin).set_secret("HUB", VALUE)
     for key in (served.keys.member, served.keys.node):
         client = served.client(key)
@@ -82,14 +82,14 @@ def test_only_admins_of_the_project_reach_them(served: Served) -> None:
 @pytest.mark.parametrize(
     "value", ["", "short", "two words", "two\nlines", 'a"quote"d', "ünïcode-ünïcode", "x" * 4097]
 )
-def test_what_is_no_token_is_refused_without_saying_it(served: Served, value: str) -> None:
+def test_invalid_secret_value_is_refused_and_not_echoed(served: Served, value: str) -> None:
     reply = served.call("PUT", "/v1/secrets/HUB", served.keys.admin, json={"value": value})
     assert reply.status_code == 400
     assert reply.json()["faults"][0]["where"] == "value"
     assert not value or value not in reply.text
 
 
-def test_names_are_names(served: Served) -> None:
+def test_invalid_secret_name_is_refused(served: Served) -> None:
     for name in ("1st", "a b", "x" * 65, "ü"):
         assert served.call("PUT", f"/v1/secrets/{name}", served.keys.admin, json={"value": VALUE}).status_code == 400
 
@@ -195,7 +195,7 @@ def test_a_job_whose_secret_cannot_be_opened_fails_before_any_machine_has_it(ser
         assert not list(client.machines())
 
 
-def test_when_the_secret_is_set_again_the_job_can_be_retried(served: Served, tmp_path: Path) -> None:
+def test_job_with_unreadable_secret_can_be_retried_after_secret_is_set_again(served: Served, tmp_path: Path) -> None:
     client = served.client(served.keys.admin)
     client.set_secret("HUB", VALUE)
     job = client.submit(spec(served, tmp_path, hub_token_secret="HUB"))

@@ -32,7 +32,7 @@ JOB = {"kind": "x-count", "spec": {"steps": 5}}
 
 @contextlib.contextmanager
 def hurried(served: Served, timeouts: Timeouts = HURRIED, **settings: float) -> Iterator[HttpServer]:
-    """The same house behind a server that does not wait long."""
+    """The same rig behind a server that does not wait long."""
     app = create_app(served.ctx, settings=ApiSettings(stream_poll_s=QUICK.stream_poll_s, **settings))  # type: ignore[arg-type]
     server = HttpServer(app, listen("127.0.0.1", 0), grace_s=5, timeouts=timeouts)
     server.start()
@@ -98,7 +98,7 @@ def is_too_slow(said: bytes) -> bool:
     return True
 
 
-def test_who_says_nothing(served: Served) -> None:
+def test_silent_connection_is_closed_by_server(served: Served) -> None:
     with hurried(served) as server, connected(server) as sock:
         assert told(sock) == b""
 
@@ -168,13 +168,13 @@ def test_a_head_behind_a_large_body(served: Served) -> None:
         assert reply(sock).startswith(b"HTTP/1.1 200 ")
 
 
-def test_what_is_no_http(served: Served) -> None:
+def test_request_that_is_not_http_gets_400(served: Served) -> None:
     with hurried(served, UNHURRIED) as server, connected(server) as sock:
         sock.sendall(b"\x16\x03\x01")
         assert told(sock).startswith(b"HTTP/1.1 400 ")
 
 
-def test_what_is_no_http_behind_a_request_is_refused_after_it(served: Served) -> None:
+def test_bytes_that_are_not_http_after_a_request_get_400_after_its_response(served: Served) -> None:
     claim = {"request_id": "request-1", "node": NODE, "kinds": ["x-count"], "wait_s": 0.5}
     body = json.dumps(claim).encode()
     with hurried(served, UNHURRIED) as server, connected(server) as sock:
@@ -184,7 +184,7 @@ def test_what_is_no_http_behind_a_request_is_refused_after_it(served: Served) ->
         assert said.count(b"HTTP/1.1 400 ") == 1
 
 
-def test_who_asks_for_another_protocol(served: Served) -> None:
+def test_request_to_upgrade_to_http2_is_answered_over_http1(served: Served) -> None:
     upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
     body = json.dumps(JOB).encode()
     head = posted(len(body), "/v1/jobs", served.keys.member).removesuffix(b"\r\n")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.served import Served, serving
-from tests.fixtures.world import ManualClock
 from tests.unit.api.test_operation import answer
 from tests.unit.api.test_refusals import lease
 
@@ -22,7 +22,7 @@ from giornata.blobs.s3_faults import translated
 from giornata.control.monitoring import KEPT_MS, StorageCheck
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Unavailable
-from giornata.store.database import open_store
+from giornata.store.database.database import open_store
 
 ADDRESS = "10.1.2.3"
 
@@ -53,14 +53,14 @@ def test_the_log_names_the_folder(gone: Served, tmp_path: Path, caplog: pytest.L
     assert str(tmp_path) in caplog.text
 
 
-def test_such_a_server_is_not_ready(gone: Served, tmp_path: Path) -> None:
+def test_server_with_missing_storage_folder_is_not_ready_but_healthy(gone: Served, tmp_path: Path) -> None:
     reply = gone.call("GET", "/readyz", None)
     assert (reply.status_code, reply.json()["ready"]) == (503, False)
     assert reply.json()["checks"] == {"store": "ok", "blobs": "storage cannot be written: no such file or directory"}
     assert gone.call("GET", "/healthz", None).status_code == 200
 
 
-def test_it_is_ready_again_when_the_folder_is_back(tmp_path: Path) -> None:
+def test_server_is_ready_again_when_storage_folder_is_back(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         clock = ManualClock()
         check = StorageCheck(replace(served.ctx, clock=clock))
@@ -78,7 +78,7 @@ def test_it_is_ready_again_when_the_folder_is_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO])
-def test_whatever_keeps_a_folder_from_being_written(number: int) -> None:
+def test_os_error_on_storage_write_becomes_unavailable_without_path_in_public_message(number: int) -> None:
     with pytest.raises(Unavailable) as refused, away_is_unavailable("written"):
         raise OSError(number, os.strerror(number), "/srv/secret/place")
     assert refused.value.public == f"storage cannot be written: {os.strerror(number).lower()}"

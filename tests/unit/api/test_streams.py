@@ -43,7 +43,7 @@ def test_a_stream_holds_everything_and_ends(served: Served) -> None:
     assert Event.model_validate_json(data).type == "job.submitted"
 
 
-def test_it_goes_on_behind_the_last_event(served: Served) -> None:
+def test_event_stream_resumes_after_last_event_id_header(served: Served) -> None:
     job_id, (first, second) = canceled(served)
     assert ids(whole(served, job_id, **{"Last-Event-ID": str(first)})) == [second]
     # ... which wins over the query that the stream was opened with.

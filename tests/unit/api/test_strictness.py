@@ -19,13 +19,13 @@ TRAIN = {"model": "some/model", "instance_prompt": "sks", "max_train_steps": 10}
 
 
 @pytest.mark.parametrize("value", ["1", True, False, "1.0", 1.5])
-def test_what_is_no_whole_number(standing: Served, value: object) -> None:
+def test_priority_that_is_not_an_integer_is_refused(standing: Served, value: object) -> None:
     found = faults(standing.call("POST", "/v1/jobs", standing.keys.member, json={**JOB, "priority": value}))
     assert list(found) == ["priority"]
 
 
 @pytest.mark.parametrize("value", [1, 1.0, -0.0])
-def test_what_is_a_whole_number(standing: Served, value: object) -> None:
+def test_priority_that_is_a_whole_number_is_accepted(standing: Served, value: object) -> None:
     reply = standing.call("POST", "/v1/jobs", standing.keys.member, json={**JOB, "priority": value})
     assert (reply.status_code, reply.json()["priority"]) == (201, int(value))  # type: ignore[call-overload]
 
@@ -92,7 +92,7 @@ def test_a_spec_that_was_kept_is_as_written() -> None:
         ("/healthz?full=1", "query.full", "this route takes no parameters"),
     ],
 )
-def test_unknown_parameters(standing: Served, path: str, where: str, hint: str) -> None:
+def test_unknown_query_parameter_is_refused_with_hint(standing: Served, path: str, where: str, hint: str) -> None:
     reply = standing.call("GET", path, standing.keys.member)
     assert list(faults(reply)) == [where]
     assert reply.json()["faults"][0]["hint"] == hint
@@ -122,7 +122,7 @@ def test_every_route_refuses_them(served: Served) -> None:
                 assert "query.nonsense" in faults(reply), (method, path)
 
 
-def test_who_has_no_key_hears_that_first(standing: Served) -> None:
+def test_missing_key_gets_401_before_query_parameters_are_checked(standing: Served) -> None:
     assert standing.call("GET", "/v1/jobs?limt=5", None).status_code == 401
 
 
@@ -163,7 +163,7 @@ def test_head_of_a_stream_ends(served: Served) -> None:
     assert served.call("HEAD", path, served.keys.member, headers=headers).status_code == 200
 
 
-def test_head_of_bytes(served: Served) -> None:
+def test_head_request_to_signed_url_returns_length_without_body(served: Served) -> None:
     url = served.ctx.blobs.sign_get(written(served), expires_in_s=60).url
     head = served.http.head(url)
     assert (head.status_code, head.headers["content-length"], head.content) == (200, "5", b"")

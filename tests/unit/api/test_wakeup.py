@@ -17,7 +17,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_those_who_wait_share_a_few_threads() -> None:
+def test_waiting_looks_share_few_threads_and_leave_common_pool_free() -> None:
     gate, lock, inside, peak = threading.Event(), threading.Lock(), 0, 0
 
     def look() -> None:
@@ -74,7 +74,7 @@ def test_a_closed_one_lets_nobody_wait() -> None:
     asyncio.run(scene())
 
 
-def test_one_of_a_crowd_looks_at_a_time() -> None:
+def test_notice_wakes_one_listener_of_group_and_next_only_if_it_declines() -> None:
     """A thousand nodes wait for the same: a notice wakes one, and it says whether the next one should look."""
 
     async def scene() -> None:
@@ -101,7 +101,7 @@ def test_one_of_a_crowd_looks_at_a_time() -> None:
     asyncio.run(scene())
 
 
-def test_one_that_leaves_has_the_next_one_look() -> None:
+def test_listener_that_leaves_wakes_next_listener_of_its_group() -> None:
     """It may have found a job where there was another, or may have gone away before it looked."""
 
     async def scene() -> None:

@@ -118,6 +118,6 @@ def test_while_the_providers_keys_cannot_be_had_a_node_is_told_to_try_again(serv
     assert claim(served, served.keys.node, info(workload)).reason == "empty-queue", "keys are as good as ever"
 
 
-def test_without_such_a_fleet_no_token_is_taken(tmp_path, workload):
+def test_workload_token_is_refused_without_fleet_that_takes_it(tmp_path, workload):
     with serving(tmp_path) as plain, pytest.raises(Unauthenticated, match="no fleet"):
         claim(plain, workload.token(), info(workload))

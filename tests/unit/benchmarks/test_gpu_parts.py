@@ -53,7 +53,7 @@ def test_a_second_call_does_what_failed_and_no_more(tmp_path: Path, capsys: pyte
     assert third.asked == ["memory"]
 
 
-def test_with_too_few_minutes_left_for_the_next_part_the_rest_waits(tmp_path: Path) -> None:
+def test_gpu_benchmark_with_too_few_minutes_left_stops_and_next_call_does_the_rest(tmp_path: Path) -> None:
     """On a CPU `tests` may take 10 minutes and `steps` 12."""
     path, first, second = tmp_path / "gpu.json", Played(), Played()
     assert play(path, first, "--minutes", "12", seconds=(0.0, 0.0, 100.0)) == command.LEFT
@@ -62,7 +62,7 @@ def test_with_too_few_minutes_left_for_the_next_part_the_rest_waits(tmp_path: Pa
     assert second.asked == list(PARTS)[1:]
 
 
-def test_another_device_needs_another_file(tmp_path: Path) -> None:
+def test_gpu_benchmark_record_of_another_device_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     play(path, Played(), "--parts", "memory")
     with pytest.raises(SystemExit, match="measured on a CPU, and this is NVIDIA H200"):
@@ -75,7 +75,7 @@ def test_a_part_that_takes_too_long_is_ended_and_told() -> None:
     assert found["why"] == "it took more than 0.01 s"
 
 
-def test_what_a_part_told_before_it_was_ended_is_kept() -> None:
+def test_last_whole_result_printed_by_interrupted_gpu_part_is_kept() -> None:
     assert command._found('{"ways": {}}\n{"ways": {"off": 1}}\nnoise\n{"ways": {"o') == {
         "found": {"ways": {"off": 1}}
     }

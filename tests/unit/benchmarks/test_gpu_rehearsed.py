@@ -19,7 +19,7 @@ from giornata.protocol.specs import TrainSpec
 ROOT = Path(__file__).parents[3]
 
 
-def test_one_part_by_the_command(tmp_path: Path) -> None:
+def test_gpu_benchmark_command_runs_encoders_part_on_cpu_and_writes_its_rates(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--json", str(path), "--parts", "encoders"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -92,7 +92,7 @@ def test_a_revision_and_another_vae_are_asked_for_too(tmp_path):
     assert [each[0] for each in faults({"model": "owner/name", "vae": "owner/vea"}, tmp_path)] == ["--set vae"]
 
 
-def test_what_cannot_be_known_here_is_left_to_the_node(tmp_path):
+def test_base_model_check_is_left_to_node_when_hub_is_away_offline_cached_or_secret_named(tmp_path):
     spec = {"model": "owner/private"}
     assert len(faults(spec, tmp_path)) == 1
     assert len(faults(spec, tmp_path, HF_TOKEN="hf_1")) == 1

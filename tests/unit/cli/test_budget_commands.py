@@ -142,6 +142,14 @@ def test_an_unknown_project_and_an_empty_change_are_refused(run, served):
     assert (empty.status_code, "monthly_budget_micro_usd" in empty.text) == (400, True)
 
 
+def test_policy_for_unsafe_pictures_is_shown_and_set(run, client):
+    assert "default: unsafe pictures: off" in run("project", "safety", "default").output
+    assert run("project", "safety", "default", "flag", "--json").json["safety"] == "flag"
+    assert {each.id: each.safety for each in client.projects()}["default"] == "flag"
+    assert "there is no project art" in run("project", "safety", "art", "block").errors
+    assert run("project", "safety", "default", "maybe").status == 2
+
+
 def test_a_projects_limit_of_pictures_is_shown_set_and_lifted(run, client):
     assert "default: most pictures of a dataset: 1000" in run("project", "limits", "default").output
     assert run("project", "limits", "default", "--max-pictures", "5", "--json").json["max_pictures"] == 5

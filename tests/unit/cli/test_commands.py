@@ -68,7 +68,7 @@ BEFORE_A_SERVER = [
 
 
 @pytest.mark.parametrize(("command", "where"), BEFORE_A_SERVER, ids=[each[0] for each, _ in BEFORE_A_SERVER])
-def test_what_was_typed_is_checked_before_a_server_is_looked_for(tmp_path, command, where):
+def test_invalid_arguments_are_refused_before_server_is_looked_up(tmp_path, command, where):
     done = CliRunner().invoke(app, ["--data", str(tmp_path), *command, "--json"], input="short")
     assert done.exit_code == EXIT_BAD_INPUT
     assert {fault["where"] for fault in json.loads(done.stdout)["error"]["faults"]} == where
@@ -92,7 +92,7 @@ def test_nodes_show_what_they_found_out_about_themselves(run, served):
     assert "0.50 MiB/s" in printed
 
 
-def test_events_are_sentences(run, served, job):
+def test_events_command_prints_sentences_and_json_event_types(run, served, job):
     claim(served)
     lines = run("events", job.id).output.splitlines()
     assert "submitted" in lines[0]

@@ -53,7 +53,7 @@ def test_a_whole_id_wins_over_longer_ones_and_names(client, submit):
 
 
 @pytest.mark.parametrize("word", ["nope", "", "job", "%", "_", "job_%", "x" * 129])
-def test_what_no_job_has_is_not_found(client, submit, word):
+def test_job_lookup_by_unmatched_word_or_wildcard_is_not_found(client, submit, word):
     with pytest.raises(NotFound, match="no job matches"):
         find_job(client, word)
     submit("dog")

@@ -4,8 +4,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
 from tests.fixtures.databases import new_sqlite
-from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.cli.operate.open_fleets import open_fleets, own_nodes, work_of
@@ -19,7 +19,7 @@ from giornata.domain.errors import InvalidInput
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
 from giornata.fleets.opening import NodeWork
-from giornata.store.database import open_store
+from giornata.store.database.database import open_store
 
 DOCS = Path(__file__).parents[3] / "docs"
 

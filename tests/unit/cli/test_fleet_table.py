@@ -67,7 +67,7 @@ def test_a_fleet_whose_nodes_never_come_says_so_in_a_line_of_its_own(run, served
     assert run("fleets", "--json").json["items"][0]["plan"]["stopped"] == "none of 3 nodes ever came"
 
 
-def test_one_that_is_not_there(run):
+def test_fleets_command_with_unknown_fleet_exits_1_with_message(run):
     done = run("fleets", "gpu")
     assert done.status == 1
     assert "there is no fleet gpu" in done.errors
@@ -139,7 +139,7 @@ def test_settings_of_nodes_that_are_still_to_come_are_shown_as_such(run, served,
     assert "gpu: nodes to come have other settings than are wanted now: image" in run("fleets").output
 
 
-def test_what_is_outdated_is_shown_with_the_way_to_renew_it(run, served, talkative):
+def test_fleet_with_outdated_settings_is_shown_with_roll_command_until_nodes_are_replaced(run, served, talkative):
     turn(served)
     assert "settings" not in run("fleets", "gpu").output
     talkative.settings = "image:2"
@@ -170,14 +170,14 @@ def test_a_fleet_that_cannot_be_rolled_says_why(run, served, provider):
     assert "there is no fleet other" in run("fleets", "roll", "other").errors
 
 
-def test_only_an_operator_rolls(served, talkative):
+def test_roll_of_fleet_is_forbidden_for_member_key(served, talkative):
     turn(served)
     with pytest.raises(Forbidden):
         served.client().roll_fleet("gpu")
     assert served.client(served.keys.admin).roll_fleet("gpu").rolling_since is not None
 
 
-def test_gauges(served, provider):
+def test_metrics_page_has_gauges_of_fleet_and_queue_demand(served, provider):
     turn(served)
     lines = served.call("GET", "/metrics", None).text.splitlines()
     assert 'giornata_fleet_desired{fleet="gpu"} 1.0' in lines

@@ -1,5 +1,6 @@
 """`giornata generate`, `pictures`, `download` and `follow` for orders of pictures."""
 
+import hashlib
 import threading
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def test_no_prompt_a_bad_size_and_a_missing_file_of_prompts_are_faults(run, tmp_
     assert missing.status == 2 and "--prompts" in missing.errors
 
 
-def test_estimate_places_nothing(run, served):
+def test_generate_with_estimate_option_submits_no_job(run, served):
     done = run(*ASKED, "-n", "4", "--steps", "10", "--estimate")
     assert done.status == 0 and "4, 0.16 megapixel-steps" in done.output
     assert not list(served.client(served.keys.admin).jobs())
@@ -191,3 +192,29 @@ def test_file_without_settings_is_a_fault_of_its_option_alone(run, tmp_path):
     for file in (plain, str(tmp_path / "none.png")):
         done = run("generate", "--from-image", file, "--no-wait")
         assert done.status == 2 and done.errors.count("\n") == 2 and "--from-image" in done.errors, done.errors
+
+
+def picture_of(path, side_px):
+    Image.new("RGB", (side_px, side_px), "red").save(path)
+    return str(path)
+
+
+def test_picture_and_mask_are_uploaded_and_are_in_the_spec(run, served, tmp_path):
+    image, mask = picture_of(tmp_path / "photo.png", 128), picture_of(tmp_path / "mask.png", 128)
+    done = run(*ASKED, "--image", image, "--mask", mask, "--no-wait")
+    assert done.status == 0, done.errors
+    hashes = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in (image, mask)]
+    assert [only_job(served).spec[field] for field in ("image", "mask")] == hashes
+
+
+def test_mask_of_another_size_is_refused_with_the_other_faults_before_anything_is_sent(run, served, tmp_path):
+    image, mask = picture_of(tmp_path / "photo.png", 128), picture_of(tmp_path / "mask.png", 64)
+    done = run(*ASKED, "--image", image, "--mask", mask, "--steps", "0", "--no-wait")
+    assert done.status == 2
+    assert "--mask: the mask has 64×64 pixels, and its picture has 128×128" in done.errors
+    assert "--steps" in done.errors
+    (tmp_path / "broken.png").write_bytes(b"nothing")
+    other = run(*ASKED, "--image", str(tmp_path / "broken.png"), "--mask", str(tmp_path / "none.png"))
+    assert "--image: " in other.errors and "none.png is no file" in other.errors
+    assert "--mask: has no effect without image" in run(*ASKED, "--mask", mask).errors
+    assert not list(served.client(served.keys.admin).jobs())

@@ -133,6 +133,15 @@ def test_file_has_any_field_and_options_go_before_it(tmp_path, ending):
     assert found == {"prompt": "a {who}", "model": "m", "guidance_scale": 3, "seed": 9, "axes": [axis]}
 
 
+def test_options_of_pictures_are_fields_of_the_spec(run, served):
+    asked = ("grid", "a {who}", "--model", "some/model", "--axis", "who=fox,hare", "--no-wait")
+    done = run(*asked, "--guidance", "4.5", "--scheduler", "Euler a", "--steps", "9", "--negative", "x")
+    assert done.status == 0, done.errors
+    (job,) = served.client(served.keys.admin).jobs(include=["spec"])
+    fields = ("guidance_scale", "scheduler", "num_inference_steps", "negative_prompt")
+    assert [job.spec[field] for field in fields] == [4.5, "euler_ancestral", 9, "x"]
+
+
 def test_axes_are_slots_or_fields_and_values_lists_or_lines_of_a_file(tmp_path):
     (tmp_path / "jobs.txt").write_text("doctor\n\nnurse, at night\n")
     axes = (f"who=@{tmp_path / 'jobs.txt'}", "guidance_scale=4,7.5", 'scheduler=["euler", "ddim"]')
@@ -156,8 +165,8 @@ def test_all_faults_come_at_once_and_name_the_options(tmp_path):
 
 
 def test_options_of_a_new_grid_do_not_go_with_an_earlier_one(run):
-    done = run("grid", "a {who}", "--axis", "who=fox", "--seed", "1", "--retry", "JOB")
-    assert done.status == 2 and all(word in done.errors for word in ("PROMPT", "--axis", "--seed"))
+    done = run("grid", "a {who}", "--axis", "who=fox", "--seed", "1", "--guidance", "4", "--retry", "JOB")
+    assert done.status == 2 and all(word in done.errors for word in ("PROMPT", "--axis", "--seed", "--guidance"))
 
 
 def test_sheet_shows_the_state_of_a_cell_without_a_picture_and_a_broken_file(tmp_path):

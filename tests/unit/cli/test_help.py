@@ -143,7 +143,7 @@ def test_the_shell_completes_commands_options_and_values(line, offered):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_there_is_a_completion_script_for_each_shell(shell):
+def test_completion_script_is_printed_for_bash_zsh_and_fish(shell):
     done = CliRunner().invoke(app, [], prog_name="giornata", env={"_GIORNATA_COMPLETE": f"source_{shell}"})
     assert done.exit_code == 0
     assert "_GIORNATA_COMPLETE" in done.stdout

@@ -64,14 +64,14 @@ def test_release_gives_a_machine_the_jobs_again_that_it_failed(run, served):
     assert claim(served, "request-3")["lease"] is not None
 
 
-def test_who_is_unknown_is_told_so(served):
+def test_release_or_quarantine_of_unknown_machine_is_not_found(served):
     client = served.client(served.keys.admin)
     for verb in (client.release_machine, client.quarantine_machine):
         with pytest.raises(NotFound):
             verb("m-9")
 
 
-def test_only_the_operator_sees_machines(served):
+def test_machines_are_forbidden_for_member_key(served):
     client = served.client(served.keys.member)
     with pytest.raises(Forbidden):
         list(client.machines())
@@ -81,7 +81,7 @@ def test_only_the_operator_sees_machines(served):
 
 
 @pytest.mark.parametrize("kind", ["canary", "validate"])
-def test_nobody_submits_a_job_of_the_platforms_own(served, kind):
+def test_submit_of_canary_or_validate_job_is_refused_even_for_admin(served, kind):
     refused = served.call("POST", "/v1/jobs", served.keys.admin, json={"kind": kind, "spec": {}})
     assert refused.status_code == 400
     assert "platform's own kind" in refused.text

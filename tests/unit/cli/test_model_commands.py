@@ -13,6 +13,9 @@ def test_file_is_uploaded_registered_listed_pinned_and_removed(run, tmp_path):
     assert run("models", "pin", "my-base", "--json").json["pinned"] is True
     listed = run("models", "list")
     assert "my-base" in listed.output and "pinned" in listed.output
+    assert "arriving" in run("models", "coverage", "my-base").output
+    nobody = {"name": "my-base", "nodes": 0, "gpu": 0, "host": 0, "disk": 0, "fetching": 0}
+    assert run("models", "coverage", "my-base", "--json").json == nobody
     assert run("models", "pin", "my-base", "--off", "--json").json["pinned"] is False
     assert run("models", "remove", "my-base", "--json").json == {"name": "my-base", "removed": True}
     assert run("models", "list", "--json").json == {"items": []}

@@ -19,7 +19,7 @@ from giornata.cli.settings import load_settings
 from giornata.cli.settings.hints import note_local
 from giornata.cli.ui.output import Output
 from giornata.domain.errors import NotFound, OverBudget, Unauthenticated, Unavailable, Unreachable
-from giornata.store.database import open_store
+from giornata.store.database.database import open_store
 
 
 def step(error, capsys, see=("jobs",)):
@@ -91,12 +91,12 @@ def test_hints_repeat_the_server_that_was_given_and_never_the_key(run, served, t
     assert f"giornata --url {served.url} --data {data} follow job_" in again
 
 
-def test_what_one_command_was_given_is_not_repeated_by_the_next(run, capsys):
+def test_options_of_earlier_command_do_not_appear_in_hint_of_next(run, capsys):
     run("jobs")
     assert step(NotFound("a"), capsys).endswith("giornata jobs")
 
 
-def test_where_no_server_was_ever_started_it_is_said_how_to_start_one_or_use_another(tmp_path):
+def test_command_without_any_server_suggests_up_and_login(tmp_path):
     environment = {"XDG_CONFIG_HOME": str(tmp_path)}
     none = CliRunner().invoke(app, ["--data", str(tmp_path / "none"), "jobs"], env=environment)
     assert f"giornata --data {tmp_path / 'none'} up" in none.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.salad_imds import SaladKeys, SaladWorkload
 
-from giornata.agent.instance_metadata import WorkloadToken
+from giornata.agent.machine.instance_metadata import WorkloadToken
 from giornata.cli.operate.node import agent_settings_of, place_of, unpriced_words
 from giornata.cli.settings import Settings
 from giornata.domain.errors import InvalidInput
@@ -18,7 +18,7 @@ def settings(tmp_path: Path, **more: object) -> Settings:
     return Settings(url="http://server", data=tmp_path, **more)  # type: ignore[arg-type]
 
 
-def test_it_finds_by_itself_where_it_runs_and_needs_no_key(tmp_path):
+def test_node_on_salad_takes_machine_instance_and_fleet_from_environment_and_needs_no_key(tmp_path):
     own = settings(tmp_path)
     agent = agent_settings_of(own, place_of(own, WORKLOAD.environment()))
     assert (agent.machine_id, agent.instance_id) == (WORKLOAD.machine_id, WORKLOAD.instance_id)
@@ -28,7 +28,7 @@ def test_it_finds_by_itself_where_it_runs_and_needs_no_key(tmp_path):
     assert not (tmp_path / "machine-id").exists()
 
 
-def test_elsewhere_nothing_changes(tmp_path):
+def test_node_outside_salad_uses_its_key_and_own_machine_id(tmp_path):
     own = settings(tmp_path, node_key="gk_x")
     place = place_of(own, {"HOSTNAME": "laptop"})
     assert place is None
@@ -37,14 +37,14 @@ def test_elsewhere_nothing_changes(tmp_path):
     assert (agent.instance_id, agent.fleet, agent.bearer) == (None, "static", None)
 
 
-def test_what_the_settings_say_wins(tmp_path):
+def test_node_settings_override_values_from_salad_environment(tmp_path):
     own = settings(tmp_path, node_key="gk_x", fleet="night", machine_id="m", instance_id="i")
     agent = agent_settings_of(own, place_of(own, WORKLOAD.environment()))
     assert (agent.key, agent.bearer) == ("gk_x", None)
     assert (agent.fleet, agent.machine_id, agent.instance_id) == ("night", "m", "i")
 
 
-def test_it_can_be_told_not_to_look_or_that_it_has_to_be_there(tmp_path):
+def test_provider_setting_none_ignores_salad_and_salad_requires_its_environment(tmp_path):
     assert place_of(settings(tmp_path, provider="none"), WORKLOAD.environment()) is None
     assert place_of(settings(tmp_path, provider="salad"), WORKLOAD.environment()) is not None
     with pytest.raises(InvalidInput, match="SALAD_MACHINE_ID"):
@@ -65,6 +65,6 @@ def test_a_node_before_a_cluster_is_asked_for_the_clusters_price(tmp_path):
     assert said.price_micro_usd_per_hour == 1_500_000_000
 
 
-def test_without_key_and_place_the_key_is_asked_for(tmp_path):
+def test_node_without_key_or_salad_environment_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="key"):
         agent_settings_of(settings(tmp_path), None)

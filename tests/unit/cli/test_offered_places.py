@@ -35,6 +35,6 @@ def test_a_node_says_which_instance_it_is(tmp_path: Path) -> None:
         load_settings(instance_id="no such name")
 
 
-def test_there_is_one_place_unless_told_otherwise() -> None:
+def test_places_default_to_one_in_settings_and_engine_command() -> None:
     assert load_settings().places == 1
     assert parse(engine_command(("train",), threads=1, device="cpu")[3:]).places == 1

@@ -144,7 +144,7 @@ def test_a_node_that_nobody_knows(run):
     assert "there is no node attic" in done.errors
 
 
-def test_only_an_operator_may(served, provider):
+def test_fleet_and_node_operations_are_forbidden_for_member_key(served, provider):
     member = served.client(served.keys.member)
     claim(served)
     for call in (

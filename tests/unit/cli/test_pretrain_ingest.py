@@ -78,7 +78,7 @@ def test_every_reason_is_explained() -> None:
     assert set(MEANINGS) == set(Refusal)
 
 
-def test_what_was_found_is_a_table_with_the_commonest_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ingest_report_lists_reasons_of_dropped_rows_by_frequency(capsys: pytest.CaptureFixture[str]) -> None:
     _say(Output(as_json=False), REPORT)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "source      /data/raw  (parquet, 2 files, 68.9 kB)"
@@ -95,7 +95,7 @@ def test_a_clean_source_has_no_table(capsys: pytest.CaptureFixture[str]) -> None
     assert "reason" not in said
 
 
-def test_progress_in_words() -> None:
+def test_ingest_progress_is_printed_in_words() -> None:
     assert _progress({"what": "examined", "done": 12_000, "total": None}) == "examined 12,000 rows"
     assert _progress({"what": "written", "done": 1, "total": 12}) == "wrote 1 of 12 shards"
     assert _progress({"what": "looking", "done": 0, "total": None}) == "looking through the source"
@@ -116,7 +116,7 @@ def test_a_program_reports_and_tells_of_its_progress() -> None:
         ("crash", GiornataError, "something broke"),
     ],
 )
-def test_what_a_program_ends_with_is_raised(order: str, kind: type[Exception], words: str) -> None:
+def test_program_error_or_crash_is_raised_in_caller(order: str, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         run_program(PROGRAM, [order], progress=lambda _told: None)
 
@@ -130,7 +130,7 @@ def test_a_program_ends_with_whoever_started_it_and_can_put_its_things_away(tmp_
     assert (tmp_path / "note").read_text() == "put away"
 
 
-def test_it_does_so_in_the_background_of_a_script_too(tmp_path: Path) -> None:
+def test_interrupted_program_runs_its_cleanup_even_when_started_in_background_of_script(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         test_a_program_ends_with_whoever_started_it_and_can_put_its_things_away(tmp_path)
@@ -140,7 +140,7 @@ def test_it_does_so_in_the_background_of_a_script_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGHUP)])
-def test_who_is_told_twice_leaves_nothing_behind_of_a_program_that_hears_nothing(
+def test_second_signal_kills_program_that_ignores_signals_and_its_children(
     tmp_path: Path, order: tuple[int, int]
 ) -> None:
     """Nor of what that has begun. The tests may have been started in the background, and be deaf to some of these."""

@@ -140,7 +140,7 @@ class Piped(Told):
                 yield Event(id=number, job_id="job_1", type=kind, at=NOW, attempt=None, data={"step": 10})
 
 
-def test_in_a_pipe_a_job_says_why_it_waits_and_each_reason_once() -> None:
+def test_watch_in_pipe_prints_each_waiting_reason_of_job_once() -> None:
     out, screen = Output(as_json=False), io.StringIO()
     out.console = Console(file=screen, width=200)
     none = "no node for jobs of kind train is connected"

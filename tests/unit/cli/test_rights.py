@@ -18,8 +18,8 @@ from giornata.cli.system import RandomNames, SystemClock
 from giornata.control.access.install import install, signing_key
 from giornata.control.context import Foundations
 from giornata.domain.errors import InvalidInput, Unavailable
-from giornata.store.database import open_store
-from giornata.store.migrate import migrate
+from giornata.store.database.database import open_store
+from giornata.store.database.migrate import migrate
 
 
 @pytest.fixture(params=[0o000, 0o022], ids=lambda mask: f"umask-{mask:03o}")
@@ -30,11 +30,11 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def opened(data: Path, **more: object) -> bytes:
-    """Open a house there as the server does; its signing key."""
-    with open_control_plane(Settings(data=data, **more), base_url=lambda: "http://localhost") as house:
-        list(house.context.blobs.list(""))
-        house.context.blobs.write("a/b/c", [b"secret bytes"])
-        return signing_key(house.context)
+    """Open a rig there as the server does; its signing key."""
+    with open_control_plane(Settings(data=data, **more), base_url=lambda: "http://localhost") as rig:
+        list(rig.context.blobs.list(""))
+        rig.context.blobs.write("a/b/c", [b"secret bytes"])
+        return signing_key(rig.context)
 
 
 def mode(path: Path) -> int:
@@ -139,7 +139,7 @@ def test_a_database_in_a_folder_that_others_write_to_is_refused(tmp_path: Path) 
 
 
 @needs_root
-def test_another_user_reads_nothing(umask: int) -> None:
+def test_data_and_blob_folders_are_unreadable_to_other_user(umask: int) -> None:
     with open_place() as place:
         (place / "plain.txt").write_text("everybody may read this")
         (place / "plain.txt").chmod(0o644)
@@ -153,7 +153,7 @@ def test_another_user_reads_nothing(umask: int) -> None:
     assert inside == []
 
 
-def test_what_a_server_process_makes_is_closed(tmp_path: Path) -> None:
+def test_files_made_by_server_process_are_private_under_keep_private_umask(tmp_path: Path) -> None:
     """By the umask that the command sets: nothing here says a mode by itself."""
     before = os.umask(0o000)
     try:
@@ -200,15 +200,15 @@ def test_a_key_that_lies_in_the_clear_is_sealed_at_the_next_start(
     assert opened(data) == key
 
 
-def test_without_the_sealing_key_nothing_starts_and_a_new_signing_key_is_the_way_out(tmp_path: Path) -> None:
+def test_missing_sealing_key_stops_startup_until_new_signing_key_is_requested(tmp_path: Path) -> None:
     data = tmp_path / "data"
     key = opened(data)
     (data / SECRETS_KEY_FILE).unlink()
     with pytest.raises(Unavailable, match="sealed with another key than the secrets_key") as refused:
         opened(data)
     assert "--new-signing-key" in str(refused.value)
-    with open_control_plane(Settings(data=data), base_url=lambda: "http://localhost", new_signing_key=True) as house:
-        renewed = signing_key(house.context)
+    with open_control_plane(Settings(data=data), base_url=lambda: "http://localhost", new_signing_key=True) as rig:
+        renewed = signing_key(rig.context)
     assert renewed != key
     assert opened(data) == renewed
     assert key not in database_bytes(data)

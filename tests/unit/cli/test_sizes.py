@@ -27,7 +27,7 @@ def test_a_size_is_read(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "GB", "20G", "20 XB", "-1GB", "1,5GB", "20GBs", "1iB", "٢GB", "1e9", "500", "20 "]
 )
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_invalid_size_is_refused_with_example(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         parse_size(text, option="--min-vram")
     (fault,) = refused.value.faults

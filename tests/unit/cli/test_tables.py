@@ -22,7 +22,7 @@ def shown(width: int, *, terminal: bool = True) -> str:
     return screen.getvalue()
 
 
-def test_where_there_is_room_everything_stands_in_one_line_each() -> None:
+def test_table_on_wide_terminal_shows_all_columns_on_one_line_per_row() -> None:
     lines = shown(140).splitlines()
     assert len(lines) == 3
     assert all(word in lines[1] for word in ROWS[0])
@@ -45,7 +45,7 @@ def test_names_are_text_and_no_markup() -> None:
     assert "[/red] :dog: [bold]" in shown(140)
 
 
-def test_and_so_is_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_say_prints_text_with_markup_characters_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     Output(as_json=False).say("[/red] a photo of a :dog:")
     assert capsys.readouterr().out == "[/red] a photo of a :dog:\n"
 

@@ -129,7 +129,7 @@ def test_a_slip_on_the_command_line_says_what_was_meant(run, pictures, arguments
     assert word in done.errors
 
 
-def test_what_a_person_should_know_of_a_folder_is_said_in_a_line_each(run, tmp_path):
+def test_train_command_prints_one_line_per_notice_about_dataset_folder(run, tmp_path):
     folder = tmp_path / "mixed"
     folder.mkdir()
     exif = Image.Exif()
@@ -216,7 +216,7 @@ def test_presets_are_listed_with_what_they_are_for(run):
     assert "subject" in run("presets").output
 
 
-def test_what_a_preset_sets_is_told_from_defaults(run):
+def test_preset_show_marks_values_that_are_defaults(run):
     lines = [line.split() for line in run("presets", "show", "face").output.splitlines()]
     assert ["rank", "32"] in lines
     assert ["train_batch_size", "1", "default"] in lines
@@ -281,7 +281,7 @@ def test_the_most_that_a_job_may_cost_is_sent_in_micro_dollars(run, pictures):
     assert (done.status, "--max-cost" in done.errors) == (2, True)
 
 
-def test_without_pictures_nothing_is_trained(run):
+def test_train_command_without_folder_or_model_is_refused(run):
     done = run("train", "--json")
     assert done.status == 2
     assert [fault["where"] for fault in done.json["error"]["faults"]] == ["--model", "DIR"]

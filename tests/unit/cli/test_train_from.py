@@ -135,7 +135,7 @@ def test_starting_points_do_not_go_with_a_file(run, files, options, where):
     assert [fault["where"] for fault in done.json["error"]["faults"]] == [where]
 
 
-def test_what_belongs_to_a_file_means_nothing_without_one(run, files):
+def test_show_and_ignore_options_without_from_file_are_refused(run, files):
     done = run("train", str(files / "dogs"), "--show", "--ignore", "color_aug", "--json")
     assert {"--show", "--ignore"} <= {fault["where"] for fault in done.json["error"]["faults"]}
 

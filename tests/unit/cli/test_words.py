@@ -15,18 +15,18 @@ from giornata.protocol.specs import TrainSpec
     ("seconds", "words"),
     [(0.84, "0.8 s"), (42, "42 s"), (187, "3:07 min"), (3723, "1:02:03 h"), (302_400, "3.5 d")],
 )
-def test_durations(seconds, words):
+def test_duration_is_formatted_in_seconds_minutes_hours_or_days(seconds, words):
     assert duration(seconds) == words
 
 
 @pytest.mark.parametrize(
     ("count", "words"), [(999, "999 B"), (1500, "1.5 kB"), (70_000_000, "70.0 MB"), (2e9, "2.0 GB")]
 )
-def test_sizes(count, words):
+def test_size_is_formatted_with_decimal_unit(count, words):
     assert size(int(count)) == words
 
 
-def test_what_is_ahead():
+def test_ahead_formats_future_time_as_in_seconds_and_past_as_now():
     now = datetime(2026, 11, 22, tzinfo=UTC)
     assert ahead(now + timedelta(seconds=42), now) == "in 42 s"
     assert ahead(now - timedelta(seconds=1), now) == "now"
@@ -37,7 +37,7 @@ def test_a_sum_and_no_sum():
     assert cost(0) == "–"
 
 
-def test_how_long_ago():
+def test_ago_formats_elapsed_time():
     now = datetime(2026, 11, 20, tzinfo=UTC)
     assert ago(now - timedelta(seconds=90), now) == "1:30 min ago"
 

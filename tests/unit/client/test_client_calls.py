@@ -109,7 +109,7 @@ def test_every_fault_of_invalid_input_arrives() -> None:
     assert [fault.where for fault in caught.value.faults] == ["spec.rank", "kind"]
 
 
-def test_it_gives_up_after_its_retries() -> None:
+def test_client_gives_up_after_its_retries() -> None:
     script = Script(*[httpx.ConnectError] * 4)
     with pytest.raises(Unavailable, match="does not answer"):
         script.client(retries=3).get_job("job_1")
@@ -130,14 +130,14 @@ def test_retry_after_is_honoured() -> None:
         lambda client: client.create_project("other"),
     ],
 )
-def test_what_may_not_happen_twice_is_not_repeated(call: Callable[[Client], object]) -> None:
+def test_post_that_is_not_idempotent_is_not_retried_after_read_timeout(call: Callable[[Client], object]) -> None:
     script = Script(httpx.ReadTimeout)
     with pytest.raises(Unavailable):
         call(script.client())
     assert len(script.requests) == 1
 
 
-def test_what_never_reached_the_server_is_repeated() -> None:
+def test_request_that_never_reached_server_is_retried() -> None:
     key = {"id": "key_1", "prefix": "gk_1", "name": "key", "scope": "node", "project_id": "default", "created_at": AT}
     script = Script(httpx.ConnectError, httpx.Response(201, json={**key, "secret": "gk_1_s"}))
     assert script.client().create_key(scope=Scope.NODE).secret == "gk_1_s"

@@ -131,7 +131,7 @@ def test_from_pictures_to_a_lora(served: Served, node_http: httpx.Client, tmp_pa
     assert {node.machine_id for node in served.client(served.keys.admin).nodes()} == {"m-1", "m-2"}
 
 
-def test_only_what_is_missing_is_sent(served: Served, tmp_path: Path) -> None:
+def test_upload_sends_only_files_that_server_lacks(served: Served, tmp_path: Path) -> None:
     sdk = served.client()
     paths = [tmp_path / name for name in ("a", "b", "c", "large")]
     for path in paths:
@@ -230,7 +230,7 @@ def bitmap(number: int, side: int = 64) -> bytes:
     return header + (40).to_bytes(4, "little") + size + size + one + bits + bytes(24) + pixels
 
 
-def test_keys_and_projects(served: Served) -> None:
+def test_project_key_reaches_only_its_project_and_stops_working_when_revoked(served: Served) -> None:
     root = served.client(served.keys.admin)
     root.create_project("third", name="The third")
     assert {project.id for project in root.projects()} == {"default", "other", "third"}

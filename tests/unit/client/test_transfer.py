@@ -109,7 +109,7 @@ def test_parts_arrive_in_order(storage: Storage, path: Path) -> None:
     assert storage.renewed == storage.time.waits_s == []
 
 
-def test_a_single_put(storage: Storage, path: Path) -> None:
+def test_single_put_upload_stores_body_and_returns_etag(storage: Storage, path: Path) -> None:
     ticket = UploadTicket(sha256=SHA256, exists=False, upload_id="u", put=storage.sign(1))
     assert upload(storage, path, ticket) == ["etag-1"]
     assert storage.stored == BODY

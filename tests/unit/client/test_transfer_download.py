@@ -83,7 +83,7 @@ def assert_only(path: Path, body: bytes = BODY) -> None:
     assert list(path.parent.iterdir()) == [path], "something was left beside it"
 
 
-def test_what_is_there_arrives(tmp_path: Path, time: Time) -> None:
+def test_download_writes_whole_file_and_reports_progress(tmp_path: Path, time: Time) -> None:
     origin, path, seen = Origin(), tmp_path / "new" / "model", list[int]()
     fetch(origin, path, time, progress=seen.append)
     assert_only(path)
@@ -94,7 +94,7 @@ def test_what_is_there_arrives(tmp_path: Path, time: Time) -> None:
     assert origin.requests[0].extensions["timeout"]["read"] > 0
 
 
-def test_an_empty_object(tmp_path: Path, time: Time) -> None:
+def test_download_of_empty_object_writes_empty_file(tmp_path: Path, time: Time) -> None:
     fetch(Origin(b""), tmp_path / "a", time, sha256=sha256(b"").hexdigest(), size_bytes=0)
     assert_only(tmp_path / "a", b"")
 

@@ -6,15 +6,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
 from tests.fixtures.databases import new_sqlite
-from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.access.install import install
 from giornata.control.context import Context
 from giornata.control.loops import DEFAULT_SCHEDULE, LONGEST_PAUSE_S, Loop, Loops, pause_s
 from giornata.domain.errors import Unavailable
-from giornata.store.database import open_store
+from giornata.store.database.database import open_store
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_failing_loop_goes_on_and_is_counted(ctx: Context, caplog: pytest.LogC
     assert woken == ["woken"], "only work that was done wakes anybody"
 
 
-def test_one_loop_does_not_stop_another(ctx: Context) -> None:
+def test_failing_loop_does_not_stop_other_loop(ctx: Context) -> None:
     turns = threading.Semaphore(0)
 
     def fail(_: Context) -> object:
@@ -107,7 +107,7 @@ def test_the_real_loops_run_on_an_empty_installation(ctx: Context) -> None:
     assert [status.name for status in loops.status()] == names
 
 
-def test_pauses_after_errors() -> None:
+def test_loop_pause_doubles_after_each_error_up_to_longest() -> None:
     quick, slow = Loop(name="a", every_s=0.5, run=print), Loop(name="b", every_s=600.0, run=print)
     assert [pause_s(quick, errors_in_a_row=count) for count in (0, 1, 2, 3, 99)] == [
         0.5,

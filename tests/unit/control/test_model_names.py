@@ -25,7 +25,7 @@ def faults(**fields: Any) -> dict[str, str]:
         "https://huggingface.co/owner/name/resolve/main/sub/model.safetensors?download=true",
     ],
 )
-def test_good_names(name: str) -> None:
+def test_valid_base_model_names_have_no_faults(name: str) -> None:
     assert not faults(model=name)
 
 
@@ -42,11 +42,11 @@ def test_good_names(name: str) -> None:
         "file:///etc/passwd",
     ],
 )
-def test_other_urls_are_refused(name: str) -> None:
+def test_base_model_url_other_than_hugging_face_safetensors_is_refused(name: str) -> None:
     assert "is a URL other than https://huggingface.co" in faults(model=name)["pretrained_model_name_or_path"]
 
 
-def test_everything_that_contradicts_is_said_at_once() -> None:
+def test_options_that_conflict_with_base_model_file_are_all_reported_at_once() -> None:
     told = faults(
         model="https://huggingface.co/owner/name/resolve/main/model.safetensors",
         revision="main",
@@ -59,7 +59,7 @@ def test_everything_that_contradicts_is_said_at_once() -> None:
     assert set(faults(model="m.safetensors", pretrained_model_sha256="XYZ")) == {"pretrained_model_sha256"}
 
 
-def test_what_is_a_file_on_the_hub() -> None:
+def test_hub_file_is_parsed_from_path_or_url_and_other_names_give_none() -> None:
     assert hub_file("a/b/c/d.safetensors") == HubFile(repository="a/b", file="c/d.safetensors")
     url = "https://hf.co/a/b/blob/refs%2Fpr%2F1/d%20e.safetensors"
     assert hub_file(url) == HubFile(repository="a/b", file="d e.safetensors", revision="refs/pr/1")

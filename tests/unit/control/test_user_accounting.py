@@ -105,7 +105,9 @@ TOLD = replace(
     ],
     ids=str,
 )
-def test_what_came_before_the_first_step_is_preparation(change: dict[str, object], preparation_s: int) -> None:
+def test_attempt_seconds_before_first_step_count_as_preparation(
+    change: dict[str, object], preparation_s: int
+) -> None:
     assert preparation_ms(replace(TOLD, **change)) == preparation_s * 1000
 
 

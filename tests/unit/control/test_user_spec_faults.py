@@ -165,7 +165,7 @@ def test_a_plain_spec_has_no_fault() -> None:
 
 
 @pytest.mark.parametrize("alias", ALIASES)
-def test_other_trainers_names_are_taken_and_told_back_as_ours(alias: str) -> None:
+def test_spec_aliases_of_other_trainers_are_stored_under_our_field_names(alias: str) -> None:
     name, value, beside = ALIASES[alias]
     given = {key: each for key, each in GOOD.items() if alias != "model" or key != "model"}
     parsed, faults = parse_spec("train", given | beside | {alias: value})
@@ -211,7 +211,7 @@ def test_every_alias_is_tried() -> None:
         ({"decompose_both": True}, "decompose_both"),
     ],
 )
-def test_what_would_change_nothing_is_said_to(spec: dict[str, Any], name: str) -> None:
+def test_spec_field_without_effect_is_refused_unless_at_its_default(spec: dict[str, Any], name: str) -> None:
     (fault,) = found(**spec)
     assert fault.startswith(f"spec.{name}: {name} has no effect with")
     default = TrainSpec.model_fields[name].default
@@ -228,7 +228,7 @@ def test_no_name_is_both_a_field_and_not_offered() -> None:
     assert not NOT_OFFERED.keys() & (TrainSpec.model_fields.keys() | ALIASES.keys())
 
 
-def test_what_is_required_is_said_with_what_it_is() -> None:
+def test_missing_required_spec_fields_are_reported_with_hints() -> None:
     _, faults = parse_spec("train", {})
     assert {fault.where for fault in faults} == {"spec.pretrained_model_name_or_path", "spec.dataset"}
     assert all(fault.message == "is required" and fault.hint for fault in faults)

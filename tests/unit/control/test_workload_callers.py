@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.fixtures.world import START_MS, ManualClock
+from tests.fixtures.contexts import START_MS, ManualClock
 
 from giornata.control.access.authenticate import authenticate, remembered
 from giornata.control.access.permissions import require_same_workload
@@ -43,7 +43,7 @@ def test_d100_a_token_is_looked_at_once_while_it_is_good():
         callers.append(authenticate(ctx, TOKEN))
         clock.advance_s(29)
     assert identities.asked == 1
-    assert {(each.scope, each.project_id, each.serves_all_projects) for each in callers} == {
+    assert {(*each.scopes, each.project_id, each.serves_all_projects) for each in callers} == {
         (Scope.NODE, "default", True)
     }
 
@@ -69,7 +69,7 @@ def test_a_token_that_was_refused_is_not_remembered():
 
 
 @pytest.mark.parametrize("secret", ["a.b", "a.b.c.d", "..", "a b.c.d", "é.b.c", "x" * 5000])
-def test_what_looks_like_no_token_goes_to_no_provider(secret):
+def test_malformed_token_is_refused_without_asking_provider(secret):
     ctx, identities, _ = world()
     with pytest.raises(Unauthenticated):
         authenticate(ctx, secret)

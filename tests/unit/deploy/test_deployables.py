@@ -143,7 +143,7 @@ def test_probes_ask_what_the_server_answers():
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz", "a database that is away kills no server"
 
 
-def test_nobody_runs_as_root_and_everybody_is_the_same_user():
+def test_images_and_pods_run_as_same_nonroot_user_without_capabilities():
     user = KubernetesOptions.model_fields["run_as"].default
     for file in DOCKERFILES:
         users = re.findall(r"^USER (\S+)$", file.read_text(), re.MULTILINE)
@@ -158,7 +158,7 @@ def test_nobody_runs_as_root_and_everybody_is_the_same_user():
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_whoever_stops_a_node_waits_longer_than_it_needs():
+def test_stop_grace_period_of_node_exceeds_its_own_grace():
     services = compose()["services"]
     for name in ("node-gpu", "node-cpu"):
         assert seconds(services[name]["stop_grace_period"]) > float(services[name]["environment"]["GIORNATA_GRACE_S"])
@@ -247,7 +247,7 @@ def test_the_servers_image_has_no_torch_and_the_nodes_has():
     assert {"torch", "diffusers"} <= brought_by("node.Dockerfile")
 
 
-def test_what_images_copy_is_there_and_not_ignored():
+def test_dockerfile_copy_sources_exist_and_are_not_dockerignored():
     allowed = {
         line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")
     }

@@ -79,7 +79,7 @@ def test_helm_finds_nothing_to_complain_of(values: dict[str, Any]) -> None:
 
 
 @every_value
-def test_what_is_rendered_is_what_kubernetes_published_schemas_say(values: dict[str, Any]) -> None:
+def test_helm_chart_output_passes_kubernetes_schemas_and_rules_for_all_values(values: dict[str, Any]) -> None:
     made = rendered(values)
     for document in made:
         kind, version = document["kind"], document["apiVersion"]

@@ -46,7 +46,7 @@ def work(named: dict[str, torch.nn.Parameter], optimizer: AdapterOptimizer, step
         optimizer.step(step)
 
 
-def test_it_is_that_of_its_package_bit_for_bit_and_so_is_its_state() -> None:
+def test_adamw_8bit_weights_and_state_equal_bitsandbytes_bit_for_bit() -> None:
     ours, theirs = parameters(), parameters()
     made = optimizer_over(ours)
     work(ours, made, range(8))
@@ -108,7 +108,7 @@ def test_taken_out_and_put_back_it_goes_on_as_if_nothing_happened(at: int) -> No
     assert not torch.equal(whole["large"], parameters()["large"])
 
 
-def test_it_stays_close_to_adamw() -> None:
+def test_adamw_8bit_stays_close_to_adamw() -> None:
     ours, theirs = parameters(), parameters()
     work(ours, optimizer_over(ours), range(8))
     work(theirs, optimizer_over(theirs, spec_with(optimizer="adamw")), range(8))
@@ -141,7 +141,7 @@ def test_all_its_names_mean_the_same_and_one_is_reported_back(fields: dict[str, 
     assert "use_8bit_adam" not in reported
 
 
-def test_it_is_not_another_optimizer() -> None:
+def test_use_8bit_adam_conflicts_with_prodigy() -> None:
     with pytest.raises(ValueError, match="use_8bit_adam conflicts with optimizer prodigy"):
         spec_with(optimizer="prodigy", learning_rate=1.0, use_8bit_adam=True)
     assert spec_with(optimizer="adamw", use_8bit_adam=False).optimizer is Optimizer.ADAMW

@@ -93,7 +93,7 @@ def kohyas_without_upscaling(width: int, height: int, resolution: int, steps: in
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(64, 5000), st.integers(64, 5000), st.sampled_from([512, 1024]), st.sampled_from([8, 32, 64]))
-def test_without_upscaling_buckets_are_kohyas_and_no_larger_than_the_picture(
+def test_buckets_without_upscaling_equal_kohyas_and_fit_inside_picture(
     height: int, width: int, resolution: int, steps: int
 ) -> None:
     assume(max(height, width) <= 8 * min(height, width))  # as the inspection allows
@@ -162,7 +162,9 @@ def test_repeats_are_seen_as_often_as_they_say() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, some_buckets, st.integers(1, 5), st.integers(0, 40))
-def test_whoever_begins_anywhere_gets_the_same(seed: int, counts: list[int], batch: int, number: int) -> None:
+def test_batch_at_number_is_same_wherever_iteration_begins(
+    seed: int, counts: list[int], batch: int, number: int
+) -> None:
     whole = order(seed, counts, batch)
     before = [whole.batch_at(earlier) for earlier in range(number + 1)]
     assert order(seed, counts, batch).batch_at(number) == before[-1]

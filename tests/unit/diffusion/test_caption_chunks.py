@@ -102,7 +102,7 @@ def test_captions_of_a_batch_do_not_mix(base: BaseModel) -> None:
 
 
 @torch.no_grad()
-def test_by_default_nothing_is_joined_and_cutting_changes_no_caption_that_fits(base: BaseModel) -> None:
+def test_caption_within_75_tokens_is_encoded_unchanged_by_length_and_truncation_options(base: BaseModel) -> None:
     captions = [caption_of(tokens) for tokens in (0, 3, 75)]
     plain = encode(base.tokenizers, base.text_encoders, captions, family=base.family)
     for options in ({"max_token_length": 75}, {"max_token_length": 75, "truncation": True}):
@@ -112,7 +112,7 @@ def test_by_default_nothing_is_joined_and_cutting_changes_no_caption_that_fits(b
 
 
 @torch.no_grad()
-def test_what_does_not_fit_is_cut_only_where_that_is_asked_for(base: BaseModel) -> None:
+def test_caption_beyond_max_token_length_is_refused_unless_truncation_is_on(base: BaseModel) -> None:
     with pytest.raises(ValueError, match="151 tokens, and 150 fit"):
         ours(base, [caption_of(151)], 150)
     cut, whole = ours(base, [caption_of(151)], 150, truncation=True), ours(base, [caption_of(150)], 150)

@@ -33,7 +33,9 @@ def pipeline(tiny_base: BaseModel) -> StableDiffusionXLPipeline:
 
 
 @pytest.mark.parametrize("caption", CAPTIONS)
-def test_it_equals_the_pipeline(tiny_base: BaseModel, pipeline: StableDiffusionXLPipeline, caption: str) -> None:
+def test_caption_encoding_equals_sdxl_pipeline(
+    tiny_base: BaseModel, pipeline: StableDiffusionXLPipeline, caption: str
+) -> None:
     with torch.no_grad():
         prompt_BLD, _, pooled_BP, _ = pipeline.encode_prompt(caption, do_classifier_free_guidance=False)
         ours = captions.encode(tiny_base.tokenizers, tiny_base.text_encoders, [caption])
@@ -111,7 +113,7 @@ def test_a_full_disk_is_the_nodes_fault_and_names_the_folder(tmp_path: Path) -> 
     assert reason_of(caught.value) is Reason.NODE_DISK
 
 
-def test_what_fits_exactly_is_allowed_and_one_token_more_is_named(tiny_base: BaseModel) -> None:
+def test_caption_of_75_tokens_is_allowed_and_longer_one_is_named_with_hint(tiny_base: BaseModel) -> None:
     tokenizer = tiny_base.tokenizers[0]
     fits = " ".join(["a"] * 75)  # and the start and end marks
     assert len(tokenizer(fits).input_ids) == 77

@@ -66,7 +66,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "c.safetensors"
 
 
-def test_what_is_written_is_read(path: Path) -> None:
+def test_checkpoint_header_and_tensors_are_read_back_as_written(path: Path) -> None:
     assert read_header(path) == header()
     found = read(path)
     assert found.keys() == tensors().keys()
@@ -95,7 +95,7 @@ def test_the_header_is_json_that_others_may_read(path: Path) -> None:
     assert TrainSpec.model_validate(fields["spec"]) == SPEC
 
 
-def test_everything_that_does_not_fit_is_listed_at_once(path: Path) -> None:
+def test_checkpoint_of_other_spec_data_or_step_is_refused_with_every_mismatch(path: Path) -> None:
     other = SPEC.model_copy(update={"learning_rate": 1.0, "max_train_steps": 9})
     failure = refusal(path, spec=other, data_hash="e" * 64, step=8)
     assert failure.reason is Reason.BAD_SPEC

@@ -183,6 +183,6 @@ def test_jobs_in_one_batch_leave_out_each_their_own(tiny_base: BaseModel, tiny_f
         ({"compile": "on"}, "{} conflicts with compile on"),
     ],
 )
-def test_where_nothing_could_be_left_out_that_is_said(name: str, fields: dict[str, Any], said: str) -> None:
+def test_dropout_conflicting_with_lokr_or_compile_is_refused(name: str, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said.format(name)):
         TrainSpec.model_validate({"model": "a/b", "dataset": "ds_1", name: 0.5, **fields})

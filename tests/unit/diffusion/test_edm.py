@@ -90,7 +90,7 @@ def test_the_loss_is_the_scripts(prediction_type: str, prior: bool) -> None:
     assert found == pytest.approx(wanted, rel=1e-3)
 
 
-def test_of_noise_it_is_the_plain_loss_and_of_velocities_one_that_fades_with_the_noise() -> None:
+def test_edm_loss_equals_plain_loss_for_epsilon_and_alpha_weighted_loss_for_v_prediction() -> None:
     """(x + s·e - s·p - x)² / s² = (e - p)²; and a velocity's error counts 1 / (1 + sigma²)."""
     batch = edm_batch()
     answer = normal(5, "answer", shape=tuple(batch.noise_BCHW.shape))
@@ -119,7 +119,7 @@ def test_of_noise_it_is_the_plain_loss_and_of_velocities_one_that_fades_with_the
         ("rescale_betas_zero_snr", True),
     ],
 )
-def test_what_contradicts_it_is_refused_by_name(field: str, value: object) -> None:
+def test_spec_field_conflicting_with_edm_training_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         TrainSpec.model_validate(
             {

@@ -14,7 +14,7 @@ def moved(parameter: torch.nn.Parameter, step: int) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])
-def test_it_equals_that_of_diffusers(decay: float) -> None:
+def test_ema_equals_diffusers_ema_model(decay: float) -> None:
     parameter = torch.nn.Parameter(normal(1, "start", shape=(3, 4)))
     ours = WeightAverage({"a": parameter}, decay=decay)
     theirs = EMAModel([parameter], decay=decay)
@@ -42,7 +42,7 @@ def test_taken_out_and_put_back_it_goes_on_as_if_nothing_happened() -> None:
     assert torch.equal(run(7), run(None))
 
 
-def test_without_anything_to_restore_it_begins_at_the_weights() -> None:
+def test_ema_restored_from_nothing_begins_at_current_weights() -> None:
     parameter = torch.nn.Parameter(normal(1, "start", shape=(3, 4)))
     average = WeightAverage({"a": parameter}, decay=0.9)
     moved(parameter, 1)

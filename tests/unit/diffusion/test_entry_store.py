@@ -45,7 +45,7 @@ def test_entries_beyond_the_bound_are_read_from_one_file(tmp_path: Path) -> None
         assert_equal(store[number], each)
 
 
-def test_what_was_read_outlives_the_file(tmp_path: Path) -> None:
+def test_latent_read_from_disk_stays_valid_after_store_is_closed(tmp_path: Path) -> None:
     store = LatentStore(memory_bytes=0, directory=tmp_path)
     store["a"] = entry(1)
     found = store["a"]

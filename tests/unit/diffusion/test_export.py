@@ -58,7 +58,7 @@ def test_the_file_is_the_one_that_the_job_would_have_written(
     assert len(metadata["giornata.spec_sha256"]) == 64
 
 
-def test_of_an_averaged_job_the_average_is_exported(
+def test_export_of_ema_checkpoint_writes_averaged_weights(
     tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor]
 ) -> None:
     averaged = {name: value * 3 for name, value in weights.items()}
@@ -85,7 +85,7 @@ def test_the_layers_are_numbered_alike_when_the_base_model_is_gone(
     assert [sorted(load_file(file)) for file in files[1:]] == [sorted(load_file(files[0]))]
 
 
-def test_of_chosen_blocks_the_names_do_not_tell_the_depth(
+def test_export_of_lora_on_chosen_blocks_of_hub_model_numbers_blocks_as_sdxl(
     tmp_path: Path, spec: TrainSpec, tiny_base: BaseModel
 ) -> None:
     """`down_blocks.1.attentions.0` is there at any depth; of a model on a hub it is taken for SDXL's."""
@@ -110,7 +110,7 @@ def test_the_command_line_takes_format_and_dtype(
     assert {value.dtype for value in down.values()} == {torch.float32}
 
 
-def test_what_is_no_checkpoint_is_told_apart(
+def test_export_of_unreadable_or_foreign_checkpoint_is_refused_with_reason(
     tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "garbage").write_bytes(b"not a file of tensors")

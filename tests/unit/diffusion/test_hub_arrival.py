@@ -6,7 +6,7 @@ from pathlib import Path
 from giornata.diffusion.base.hub import Arrival, arriving
 
 
-def test_what_comes_is_seen_and_what_lies_there_is_not(tmp_path: Path) -> None:
+def test_arrival_sees_growing_download_and_ignores_existing_files(tmp_path: Path) -> None:
     folder = tmp_path / "hub" / "models--a--b" / "blobs"
     folder.mkdir(parents=True)
     (folder / "old").write_bytes(b"x" * 100_000)
@@ -33,7 +33,7 @@ def test_a_file_that_was_made_full_size_at_once_still_arrives(tmp_path: Path) ->
         assert arrival.moved()
 
 
-def test_it_is_told_while_something_comes_and_only_then(tmp_path: Path) -> None:
+def test_download_callback_is_called_only_while_bytes_arrive(tmp_path: Path) -> None:
     cache = tmp_path / "hub"
     cache.mkdir()
     heard, calls = threading.Event(), []

@@ -44,7 +44,7 @@ def names(directory: Path) -> set[str]:
     return {path.name.rpartition("--")[2] for path in directory.glob("models--*")}
 
 
-def test_what_was_used_longest_ago_goes_first(hub: Path) -> None:
+def test_hub_cache_trim_removes_least_recently_used_first(hub: Path) -> None:
     assert HubCache(directory=hub, bound_bytes=2 * MIB + MIB // 2).trim() == ["a/first"]
     assert names(hub) == {"second", "third"}
     assert HubCache(directory=hub, bound_bytes=0).trim() == ["a/second", "a/third"]
@@ -59,7 +59,7 @@ def test_a_use_makes_it_the_last_to_go(hub: Path) -> None:
     assert HubCache(directory=hub, bound_bytes=2 * MIB).trim() == ["a/second"]
 
 
-def test_what_is_in_use_stays_here_and_elsewhere(hub: Path) -> None:
+def test_hub_cache_trim_keeps_models_in_use_by_any_process(hub: Path) -> None:
     elsewhere, here = HubCache(directory=hub), HubCache(directory=hub, bound_bytes=0)
     elsewhere.using("a/first")
     here.using("a/second")
@@ -71,7 +71,7 @@ def test_what_is_in_use_stays_here_and_elsewhere(hub: Path) -> None:
     assert HubCache(directory=hub, bound_bytes=0).trim() == ["a/second"]
 
 
-def test_what_was_there_before_is_neither_counted_nor_touched(hub: Path) -> None:
+def test_hub_cache_neither_counts_nor_trims_models_it_did_not_download(hub: Path) -> None:
     cached(hub, "mine/huge", 50 * MIB)
     reader = HubCache(directory=hub, bound_bytes=3 * MIB)
     reader.using("mine/huge")
@@ -81,7 +81,7 @@ def test_what_was_there_before_is_neither_counted_nor_touched(hub: Path) -> None
     assert names(hub) == {"huge"}
 
 
-def test_without_a_bound_or_a_cache_nothing_happens(hub: Path, tmp_path: Path) -> None:
+def test_hub_cache_without_bound_or_folder_trims_nothing(hub: Path, tmp_path: Path) -> None:
     assert HubCache(directory=hub).trim() == []
     assert HubCache(directory=tmp_path / "none", bound_bytes=0).trim() == []
     assert names(hub) == {"first", "second", "third"}

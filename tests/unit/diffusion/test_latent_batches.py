@@ -33,7 +33,7 @@ class Recording:
         return SimpleNamespace(latent_dist=SimpleNamespace(mean=self.changed(found.mean), std=found.std))
 
 
-def test_they_are_the_latents_of_one_picture_at_a_time_up_to_rounding(tiny_base: BaseModel) -> None:
+def test_latents_encoded_in_batch_equal_single_ones_up_to_rounding(tiny_base: BaseModel) -> None:
     pictures = [pixels_of(number) for number in range(4)]
     together = LatentBatches(tiny_base.vae, lambda _: 4).encode(pictures)
     for picture, entry in zip(pictures, together, strict=True):
@@ -54,7 +54,7 @@ def test_a_batch_that_is_not_full_has_the_same_bits(tiny_base: BaseModel) -> Non
     assert vae.batches == [4, 4, 4]  # the first one twice, with each picture in another place
 
 
-def test_where_bits_depend_on_the_place_pictures_go_one_at_a_time(tiny_base: BaseModel) -> None:
+def test_latents_are_encoded_one_at_a_time_where_bits_depend_on_batch_position(tiny_base: BaseModel) -> None:
     def by_place(mean_BCHW: torch.Tensor) -> torch.Tensor:
         return mean_BCHW + torch.arange(len(mean_BCHW)).view(-1, 1, 1, 1) * 1e-7
 

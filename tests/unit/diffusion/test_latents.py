@@ -62,7 +62,7 @@ def test_a_picture_of_a_lesser_resolution_has_buckets_of_its_own() -> None:
     assert square.views(SHA, 32) == square.views(SHA), "all are cut to one size without buckets"
 
 
-def test_one_picture_is_encoded_at_two_resolutions(tiny_base: BaseModel) -> None:
+def test_latent_cache_holds_one_picture_at_two_resolutions(tiny_base: BaseModel) -> None:
     frame = CropPolicy(
         seed=1,
         resolution=64,
@@ -104,7 +104,7 @@ def test_equal_views_share_one_entry(tiny_base: BaseModel) -> None:
     assert len(cache) == vae.encoded == 1 + CROP_VARIANTS
 
 
-def test_what_is_cached_is_what_the_vae_says(tiny_base: BaseModel) -> None:
+def test_cached_latents_equal_vae_posterior_sample(tiny_base: BaseModel) -> None:
     frame = crop_policy(center_crop=True, random_flip=True)
     cache = LatentCache(vae=tiny_base.vae, vae_key="v", crop_policy=frame)
     image = picture(64, 100)

@@ -55,7 +55,7 @@ def test_at_its_own_rank_or_above_nothing_is_lost():
 
 
 @pytest.mark.parametrize("layer", [linear(1), linear(5, scale=-0.3), convolution(2)])
-def test_another_alpha_is_the_same_update(layer):
+def test_lora_with_changed_alpha_has_same_delta(layer):
     made = layer.with_alpha(1.5)
     assert made.scale * made.rank == pytest.approx(1.5)
     assert near(made.delta(), layer.delta())

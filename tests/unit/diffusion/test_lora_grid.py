@@ -83,7 +83,7 @@ def test_the_sheet_shows_the_very_pictures(
             assert line in found
 
 
-def test_other_prompts_are_drawn_beside_with_and_without(
+def test_also_prompts_of_lora_grid_are_drawn_beside_each_row_with_and_without_lora(
     pipeline: StableDiffusionXLPipeline, tiny_folder: Path, lora: Path, tmp_path: Path
 ) -> None:
     """From the first seed, in every row; a row without a LoRA shows the base alone."""
@@ -98,7 +98,7 @@ def test_other_prompts_are_drawn_beside_with_and_without(
         assert [found.count(line) for line in lines] == [4, 2]  # each line of a small picture is shown twice
 
 
-def test_what_diffusers_would_load_by_half_is_refused(
+def test_lora_grid_refuses_dora_and_lokr_files_that_diffusers_loads_only_in_part(
     tiny_base: BaseModel, tiny_folder: Path, tmp_path: Path
 ) -> None:
     rows = []

@@ -139,7 +139,7 @@ def test_a_new_alpha_is_written_and_changes_nothing_else(make, tmp_path):
     assert metadata_of(out)["ss_network_alpha"] == "1.0"
 
 
-def test_both_namings_hold_the_same_layers(make):
+def test_lora_files_in_kohya_and_diffusers_naming_hold_same_layers(make):
     kohya, diffusers = (read_lora(make(kind, seed=4, rank=4, alpha=2.0)) for kind in ("kohya", "diffusers"))
     ours, theirs = updates_of(kohya), in_kohya_names(diffusers, updates_of(diffusers))
     assert ours.keys() == theirs.keys()
@@ -242,7 +242,7 @@ def test_damaged_factors_are_listed_all_at_once(tmp_path):
     assert all(word in said for word in ("a: has .lora_down", "b: has factors", "c: holds values"))
 
 
-def test_what_is_no_plain_lora_is_shown_and_not_computed_with(tmp_path, make):
+def test_dora_file_is_inspected_but_refused_by_resize_and_merge(tmp_path, make):
     path = make("kohya", seed=3, rank=4)
     tensors = load_file(path)
     name = next(iter(tensors)).rsplit(".", 2)[0]

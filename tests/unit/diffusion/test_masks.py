@@ -118,7 +118,7 @@ def test_the_loss_is_the_mean_over_the_masked_area(tiny_base: BaseModel) -> None
     torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_masked_out_teaches_nothing_and_a_whole_mask_changes_nothing(tiny_base: BaseModel) -> None:
+def test_masked_out_pixels_have_no_loss_or_gradient_and_full_mask_changes_nothing(tiny_base: BaseModel) -> None:
     objective = Objective(scheduler=tiny_base.noise_scheduler, prediction_type="epsilon")
     batch, answer_BCHW = noisy_batch(), normal(2, "answer", shape=(3, 4, 8, 6)).requires_grad_()
     whole = replace(batch, mask_B1HW=torch.ones(3, 1, 8, 6))

@@ -85,12 +85,12 @@ def test_the_page_has_everything_that_one_needs_to_use_it():
         {"hub_token_secret": "HUB"},
     ],
 )
-def test_what_no_weight_depends_on_is_not_in_the_specs_hash(beside):
+def test_recipe_hash_ignores_spec_fields_that_no_weight_depends_on(beside):
     assert recipe_sha256(spec_of(**beside)) == recipe_sha256(spec_of())
 
 
 @pytest.mark.parametrize("other", [{"seed": 6}, {"rank": 8}, {"model": "owner/other"}, {"instance_prompt": "a toy"}])
-def test_everything_else_is(other):
+def test_recipe_hash_changes_with_seed_rank_model_and_prompt(other):
     assert recipe_sha256(spec_of(**other)) != recipe_sha256(spec_of())
 
 

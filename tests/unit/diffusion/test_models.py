@@ -67,7 +67,7 @@ def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_everything_is_frozen_and_in_eval_mode(tiny_folder: Path) -> None:
+def test_loaded_base_is_frozen_and_in_eval_mode(tiny_folder: Path) -> None:
     base = load(tiny_folder)
     modules = (base.unet, base.vae, *base.text_encoders)
     assert not any(module.training for module in modules)
@@ -89,7 +89,9 @@ def test_the_vae_stays_fp32_unless_it_was_made_for_less(copy: Path) -> None:
     assert vae_dtype({}, torch.float16) == torch.float32
 
 
-def test_another_vae_is_taken_from_its_own_folder(tiny_folder: Path, tmp_path: Path) -> None:
+def test_separate_vae_is_loaded_from_its_own_folder_or_hub_and_refused_if_unfit(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
     vae = Path(shutil.copytree(tiny_folder / "vae", tmp_path / "fixed"))
     edit(vae / "config.json", scaling_factor=0.5)
     base = load(tiny_folder, pretrained_vae_model_name_or_path=str(vae))
@@ -151,7 +153,9 @@ def pickled(folder: Path) -> None:
         (pickled, "but diffusion_pytorch_model.bin"),
     ],
 )
-def test_what_is_no_sdxl_is_the_jobs_fault(copy: Path, spoil: Callable[[Path], None], told: str) -> None:
+def test_folder_that_is_no_sdxl_model_is_refused_as_bad_spec(
+    copy: Path, spoil: Callable[[Path], None], told: str
+) -> None:
     spoil(copy)
     failure = refused(copy)
     assert failure.reason is Reason.BAD_SPEC
@@ -238,7 +242,9 @@ def test_damaged_weights_name_the_file_and_blame_the_machine(
         (b"\x10\x00\x00\x00\x00\x00\x00\x00<html", "cut short"),
     ],
 )
-def test_what_downloads_leave_in_the_place_of_weights_is_named(tmp_path: Path, content: bytes, word: str) -> None:
+def test_web_page_lfs_pointer_or_truncated_file_in_place_of_weights_is_named(
+    tmp_path: Path, content: bytes, word: str
+) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     (fault,) = damaged(path)
@@ -295,7 +301,7 @@ def test_the_hubs_errors_are_blamed_on_whom_they_concern(error: Exception, reaso
     assert "owner/name" in failure.message
 
 
-def test_what_the_hub_sent_is_checked_too(copy: Path) -> None:
+def test_hub_model_that_is_no_sdxl_is_refused_as_bad_spec(copy: Path) -> None:
     not_sdxl(copy)
     assert refused("owner/name", StubHub(copy)).reason is Reason.BAD_SPEC
 

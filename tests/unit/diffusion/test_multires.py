@@ -23,7 +23,9 @@ def by_sd_scripts(noise: torch.Tensor, iterations: int, discount: float, key: tu
 
 @pytest.mark.parametrize("shape", [(4, 16, 24), (4, 5, 3), (1, 1, 8)])
 @pytest.mark.parametrize(("iterations", "discount"), [(1, 0.3), (6, 0.8), (10, 1.0)])
-def test_it_is_that_of_sd_scripts(shape: tuple[int, int, int], iterations: int, discount: float) -> None:
+def test_multires_noise_equals_sd_scripts_and_has_unit_std(
+    shape: tuple[int, int, int], iterations: int, discount: float
+) -> None:
     noise, key = normal(2, "noise", shape=shape), (3, 0, 1)
     found = Multires(iterations=iterations, discount=discount).added(noise, 1, "purpose", key)
     torch.testing.assert_close(found, by_sd_scripts(noise[None], iterations, discount, key)[0], rtol=1e-5, atol=1e-6)
@@ -31,7 +33,7 @@ def test_it_is_that_of_sd_scripts(shape: tuple[int, int, int], iterations: int, 
     assert float(found.std()) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_it_has_more_of_what_is_coarse_and_differs_by_the_draw() -> None:
+def test_multires_noise_has_more_low_frequencies_and_differs_by_draw() -> None:
     noise, made = normal(2, "noise", shape=(4, 32, 32)), Multires(iterations=6, discount=0.8)
     one, other = made.added(noise, 1, "purpose", (0, 0, 0)), made.added(noise, 1, "purpose", (0, 0, 1))
     assert not torch.equal(one, other)

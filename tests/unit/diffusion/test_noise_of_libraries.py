@@ -11,7 +11,7 @@ import transformers.utils.import_utils as lazy
 import giornata.diffusion  # noqa: F401  (sets the filter)
 
 
-def test_only_the_kernel_that_nobody_wants_goes_unsaid(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_filter_drops_only_missing_4bit_kernel_warning(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger(kernels.__name__)
     said = [text for text in _texts(kernels) if "gemm_4bit_forward from" in text]
     assert len(said) == 1  # the library's own words; should they change, the filter has to follow
@@ -20,7 +20,7 @@ def test_only_the_kernel_that_nobody_wants_goes_unsaid(caplog: pytest.LogCapture
     assert caplog.messages == ["Failed to load the library: libgomp is missing"]
 
 
-def test_only_the_library_that_nobody_misses_goes_unsaid(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_filter_drops_only_torchvision_warning_of_clip_image_processor(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger(lazy.__name__)
     (said,) = [text for text in _texts(lazy) if "requires torchvision" in text]
     logger.warning(f"`CLIPImageProcessor{said}CLIPImageProcessorPil` for backward compatibility.")

@@ -32,7 +32,9 @@ def by_sd_scripts(tensors: dict[str, torch.Tensor], scale: float) -> tuple[dict[
 
 
 @pytest.mark.parametrize("targets", [("to_q", "to_k", "to_v", "to_out.0"), ("to_q", "conv1", "conv_in")])
-def test_it_is_that_of_sd_scripts(tiny_base: BaseModel, tiny_folder: Path, targets: tuple[str, ...]) -> None:
+def test_scale_weight_norms_equals_sd_scripts(
+    tiny_base: BaseModel, tiny_folder: Path, targets: tuple[str, ...]
+) -> None:
     spec = spec_of(
         tiny_folder, target_modules=targets, rank=4, alpha=6.0, scale_weight_norms=MOST, train_text_encoder=True
     )
@@ -71,7 +73,7 @@ def test_each_step_of_a_row_ends_within_the_bound_and_before_the_average(
             torch.testing.assert_close(average, weights[name], rtol=1e-2, atol=1e-3)
 
 
-def test_without_it_nothing_is_called(tiny_folder: Path) -> None:
+def test_norm_limit_is_none_without_scale_weight_norms(tiny_folder: Path) -> None:
     assert norm_limit({}, spec_of(tiny_folder)) is None
 
 
@@ -83,6 +85,6 @@ def test_without_it_nothing_is_called(tiny_folder: Path) -> None:
         ({"adapter_type": "lokr", "output_formats": ("kohya",)}, "scale_weight_norms needs adapter_type lora"),
     ],
 )
-def test_what_has_another_length_is_refused(fields: dict[str, object], said: str) -> None:
+def test_scale_weight_norms_is_refused_with_dora_schedule_free_or_lokr(fields: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         TrainSpec.model_validate({"model": "a/b", "dataset": "ds_1", "scale_weight_norms": 1.0, **fields})

@@ -132,7 +132,7 @@ def test_each_picture_has_the_weight_of_its_own_timestep() -> None:
     assert float(objective.loss(Oracle(wrong), batch, EMBEDDING)) == pytest.approx(4.0 * weight / 4, rel=1e-5)
 
 
-def test_without_a_weighting_every_picture_counts_alike() -> None:
+def test_loss_weight_is_one_at_every_timestep_by_default() -> None:
     assert objective_of().weight(TIMESTEPS_B).tolist() == [1.0] * 5
 
 
@@ -151,7 +151,9 @@ def test_without_a_weighting_every_picture_counts_alike() -> None:
     ],
 )
 @pytest.mark.parametrize("difference", [0.01, 3.0])
-def test_distances(fields: dict[str, Any], of_a_difference: Callable[[float, int], float], difference: float) -> None:
+def test_loss_types_and_huber_schedules_give_their_formulas(
+    fields: dict[str, Any], of_a_difference: Callable[[float, int], float], difference: float
+) -> None:
     batch = batch_of(2)
     wanted = sum(of_a_difference(difference, int(t)) for t in batch.timesteps_B) / 2
     found = objective_of(**fields).loss(Oracle(batch.noise_BCHW + difference), batch, EMBEDDING)
@@ -181,7 +183,7 @@ def test_a_pseudo_huber_loss_forgives_what_is_far_off() -> None:
 # ---- zero terminal SNR
 
 
-def test_with_zero_terminal_snr_the_last_timestep_is_pure_noise() -> None:
+def test_zero_terminal_snr_makes_last_timestep_pure_noise() -> None:
     objective = objective_of(rescale_betas_zero_snr=True, prediction_type="v_prediction", snr_gamma=5.0)
     assert float(objective.scheduler.alphas_cumprod[-1]) == pytest.approx(0.0, abs=1e-6)
     assert float(objective_of().scheduler.alphas_cumprod[-1]) > 1e-4

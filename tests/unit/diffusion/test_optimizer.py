@@ -293,7 +293,7 @@ def like(reference: torch.optim.Optimizer, named: dict[str, torch.nn.Parameter],
         reference.step()
 
 
-def test_it_is_adamw_with_clipping_and_two_rates() -> None:
+def test_adapter_optimizer_equals_torch_adamw_with_clipping_and_two_learning_rates() -> None:
     ours, theirs = parameters(), parameters()
     work(ours, optimizer_over(ours, SPEC), range(4))
     adamw = torch.optim.AdamW(
@@ -343,7 +343,7 @@ def test_a_group_that_has_stopped_stays_as_it_is() -> None:
     assert all(not torch.equal(now["a"], then["a"]) for then, now in itertools.pairwise(seen))
 
 
-def test_what_has_stopped_does_not_count_in_the_norm() -> None:
+def test_gradient_of_stopped_group_does_not_count_in_clipping_norm() -> None:
     """Its gradient would shrink the steps of what still learns."""
 
     def moved(large: float) -> torch.Tensor:

@@ -161,7 +161,7 @@ def test_came_is_that_of_its_paper() -> None:
         ),
     ],
 )
-def test_what_an_optimizer_is_told_reaches_its_package(optimizer: str, args: dict[str, Any], make: Any) -> None:
+def test_optimizer_args_reach_optimizer_package(optimizer: str, args: dict[str, Any], make: Any) -> None:
     spec = spec_with(optimizer=optimizer, learning_rate=1.0, max_grad_norm=1e6, optimizer_args=args)
     same(ours(spec), theirs(make))
 
@@ -206,7 +206,7 @@ def test_every_default_is_what_the_optimizer_has_without_it() -> None:
         ("adamw", ["eps=small"], "has a value that is no number"),
     ],
 )
-def test_what_an_optimizer_cannot_be_told_is_refused_by_name(optimizer: str, args: Any, said: str) -> None:
+def test_invalid_optimizer_args_are_refused_by_name(optimizer: str, args: Any, said: str) -> None:
     with pytest.raises(ValueError, match="optimizer_args") as refused:
         spec_with(optimizer=optimizer, learning_rate=1.0, optimizer_args=args)
     assert said in str(refused.value)

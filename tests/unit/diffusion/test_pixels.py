@@ -36,7 +36,7 @@ def two_halves() -> Image.Image:
     ("orientation", "size", "first"),
     [(1, (8, 4), (255, 0, 0)), (2, (8, 4), (0, 0, 255)), (6, (4, 8), (255, 0, 0)), (8, (4, 8), (0, 0, 255))],
 )
-def test_orientation_is_followed(
+def test_exif_orientation_is_applied_when_picture_is_decoded(
     tmp_path: Path, orientation: int, size: tuple[int, int], first: tuple[int, ...]
 ) -> None:
     exif = Image.Exif()
@@ -72,7 +72,7 @@ def test_sixteen_bits_grey_are_scaled_and_not_clipped(tmp_path: Path, deep: int,
     assert corner(saved(image, tmp_path / "a.tiff")) == (shown,) * 3
 
 
-def test_sixteen_bits_colour(tmp_path: Path) -> None:
+def test_png_with_16_bit_color_is_decoded_to_8_bit_rgb(tmp_path: Path) -> None:
     row = b"\x00" + struct.pack(">3H", 65535, 32896, 0)
 
     def chunk(kind: bytes, content: bytes) -> bytes:
@@ -87,7 +87,7 @@ def test_sixteen_bits_colour(tmp_path: Path) -> None:
     assert corner(path) == (255, 128, 0)
 
 
-def test_cmyk(tmp_path: Path) -> None:
+def test_cmyk_jpeg_is_decoded_to_rgb(tmp_path: Path) -> None:
     path = saved(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), tmp_path / "a.jpg", quality=95)
     red, green, blue = corner(path)
     assert red > 240
@@ -130,7 +130,7 @@ def test_srgb_and_broken_profiles_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a picture", b"\x89PNG\r\n\x1a\n" + b"\x00" * 40])
-def test_what_is_no_picture_is_said_so(tmp_path: Path, content: bytes) -> None:
+def test_decode_of_bytes_that_are_no_picture_raises_undecodable(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(content)
     with pytest.raises(Undecodable):
@@ -160,7 +160,7 @@ def placed(at: tuple[float, float] | None, *, flip: bool = False) -> pixels.Crop
     return pixels.place(original=(400, 200), resized=(128, 64), target_size=(64, 64), at=at, flip=flip)
 
 
-def test_where_the_square_lies() -> None:
+def test_square_crop_is_centered_by_default_or_placed_at_given_position() -> None:
     assert placed(None).crop_top_left == (32, 0)
     assert placed((0.0, 0.9)).crop_top_left == (0, 0)
     assert placed((0.9999, 0.0)).crop_top_left == (64, 0)

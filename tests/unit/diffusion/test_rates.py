@@ -166,7 +166,9 @@ def test_rates_of_what_the_base_does_not_have_are_refused_with_what_there_is(
     assert "1 rates, and the base model has 2" in faults["spec.text_encoder_learning_rates"].message
 
 
-def test_without_such_fields_there_is_a_row_for_each_group_as_ever(tiny_base: BaseModel, tiny_folder: Path) -> None:
+def test_adapter_slot_without_rate_fields_has_one_segment_per_parameter_group(
+    tiny_base: BaseModel, tiny_folder: Path
+) -> None:
     spec = TrainSpec.model_validate(spec_of(tiny_folder, train_text_encoder=True).model_dump())
     with AdapterSlots(tiny_base, spec, count=1) as slots:
         slot = slots.assign(0, spec)

@@ -46,7 +46,9 @@ def test_gradients_are_the_same_to_the_bit(tiny_base: BaseModel, recompute: Reco
     assert all(torch.equal(plain[name], again[name]) for name in plain)
 
 
-def test_what_is_computed_again(tiny_base: BaseModel) -> None:
+def test_full_gradient_checkpointing_covers_all_blocks_and_selective_spares_lowest_resolution(
+    tiny_base: BaseModel,
+) -> None:
     unet = tiny_base.unet
     lowest = {id(module) for block in lowest_blocks(unet) for module in block.modules()}
     able = [module for module in unet.modules() if hasattr(module, "gradient_checkpointing")]
@@ -62,7 +64,7 @@ def test_what_is_computed_again(tiny_base: BaseModel) -> None:
     assert not switched(Recompute.OFF)
 
 
-def test_it_is_off_afterwards_whatever_happened(tiny_base: BaseModel) -> None:
+def test_gradient_checkpointing_is_off_after_block_that_raised(tiny_base: BaseModel) -> None:
     with pytest.raises(KeyError), recomputing(tiny_base.unet, Recompute.SELECTIVE):
         set_recompute(tiny_base.unet, Recompute.FULL)
         raise KeyError

@@ -213,7 +213,7 @@ def test_the_tiny_model_is_drawn_by_plain_diffusers_and_listens(tiny_sd15_folder
     assert (red - blue).abs().max() > 0.01
 
 
-def test_another_family_in_the_way_is_not_taken_for_it(tiny_sd15_folder: Path) -> None:
+def test_build_of_tiny_sdxl_refuses_folder_with_sd15_model(tiny_sd15_folder: Path) -> None:
     with pytest.raises(InvalidInput, match="not a complete Stable Diffusion XL model"):
         build_tiny_model(tiny_sd15_folder)
 

@@ -104,7 +104,7 @@ def test_the_vae_stays_fp32_and_may_be_another(
     assert (base.vae.dtype, base.vae.config.scaling_factor) == (torch.bfloat16, 0.5)
 
 
-def test_what_the_file_says_of_its_objective_is_believed(
+def test_prediction_type_and_zero_snr_are_read_from_marks_in_single_file(
     given: dict[str, tuple[Path, Path]], layouts: Path, tmp_path: Path
 ) -> None:
     assert load(given["sdxl"][1], layouts).prediction_type == "epsilon"
@@ -165,7 +165,9 @@ def changed(file: Path, target: Path, change: Callable[[dict[str, torch.Tensor]]
     return target
 
 
-def test_everything_that_is_wrong_is_said(given: dict[str, tuple[Path, Path]], layouts: Path, tmp_path: Path) -> None:
+def test_faults_of_single_file_model_are_all_reported_at_once(
+    given: dict[str, tuple[Path, Path]], layouts: Path, tmp_path: Path
+) -> None:
     def spoil(tensors: dict[str, torch.Tensor]) -> None:
         for name in list(tensors):
             if name.startswith(("first_stage_model", "conditioner.embedders.1")):

@@ -74,7 +74,7 @@ def test_together_they_give_the_formula_and_the_gradients_of_each(bias: bool) ->
     torch.testing.assert_close(gradients, [leaf.grad for leaf in leaves])
 
 
-def test_another_tensor_gets_its_own_answer() -> None:
+def test_fused_projections_answer_other_tensor_afresh_after_broken_or_repeated_pass() -> None:
     """Also after a pass that broke off between q and k, and when one is asked twice."""
     layers = layers_with(bias=False)
     FusedProjections(layers)

@@ -5,7 +5,7 @@ import torch
 from giornata.diffusion.files.checkpoint import TensorSnapshot
 
 
-def test_it_keeps_values_shapes_and_dtypes_of_the_moment() -> None:
+def test_snapshot_keeps_values_shapes_and_dtypes_when_tensors_change_later() -> None:
     tensors = {
         "matrix": torch.arange(6, dtype=torch.float32).view(2, 3),
         "bytes": torch.tensor([1, 255], dtype=torch.uint8),

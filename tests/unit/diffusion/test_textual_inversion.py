@@ -35,7 +35,7 @@ def test_forms_of_sd15_are_read(tiny_sd15_base: BaseModel, tmp_path: Path, name:
     assert (found.token, [each.tolist() for each in found.vectors_NE]) == ("TOK", [ROWS.tolist()])
 
 
-def test_one_vector_may_lie_flat(tiny_sd15_base: BaseModel, tmp_path: Path) -> None:
+def test_textual_inversion_of_one_flat_vector_is_read_as_one_row(tiny_sd15_base: BaseModel, tmp_path: Path) -> None:
     assert read(tmp_path, {"<any>": ROWS[0]}, tiny_sd15_base).vectors_NE[0].shape == (1, 32)
 
 
@@ -46,7 +46,9 @@ def test_our_own_export_is_read(tiny_base: BaseModel, tmp_path: Path) -> None:
     assert [each.tolist() for each in found.vectors_NE] == [ROWS.tolist(), (-ROWS).tolist()]
 
 
-def test_other_contents_have_another_hash(tiny_sd15_base: BaseModel, tmp_path: Path) -> None:
+def test_textual_inversions_with_different_vectors_have_different_hashes(
+    tiny_sd15_base: BaseModel, tmp_path: Path
+) -> None:
     one, other = (read(tmp_path, {"emb_params": rows}, tiny_sd15_base) for rows in (ROWS, -ROWS))
     assert one.sha256 != other.sha256
 

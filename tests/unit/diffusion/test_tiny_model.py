@@ -75,7 +75,7 @@ def test_plain_diffusers_draws_with_it(pipeline: StableDiffusionXLPipeline) -> N
     assert images[0].tobytes() != images[2].tobytes()
 
 
-def test_it_is_small_and_of_sdxls_architecture(pipeline: StableDiffusionXLPipeline) -> None:
+def test_tiny_sdxl_has_sdxl_architecture_and_under_2m_parameters(pipeline: StableDiffusionXLPipeline) -> None:
     assert pipeline.unet.config.addition_embed_type == "text_time"
     assert pipeline.vae_scale_factor == 8
     assert type(pipeline.text_encoder_2).__name__ == "CLIPTextModelWithProjection"
@@ -86,7 +86,9 @@ def test_it_is_small_and_of_sdxls_architecture(pipeline: StableDiffusionXLPipeli
 @pytest.mark.parametrize(
     "text", ["a photo of sks dog", "", "héllo  «wörld» 你好 🎨🏽", "\u0000\u202e\uffff", "x" * 500]
 )
-def test_any_text_tokenises(pipeline: StableDiffusionXLPipeline, text: str) -> None:
+def test_tiny_tokenizers_encode_any_text_without_unknown_tokens(
+    pipeline: StableDiffusionXLPipeline, text: str
+) -> None:
     for tokenizer in (pipeline.tokenizer, pipeline.tokenizer_2):
         padded = tokenizer(text, padding="max_length", max_length=77, truncation=True).input_ids
         assert len(padded) == 77

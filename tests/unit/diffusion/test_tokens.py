@@ -44,7 +44,7 @@ def heard(base: BaseModel, caption: str) -> torch.Tensor:
     return torch.cat([said.prompt_BLD.flatten(), said.pooled_BP.flatten()])
 
 
-def test_what_is_said_and_what_is_heard() -> None:
+def test_token_abstractions_become_new_tokens_in_captions_and_missing_ones_are_reported() -> None:
     spec = spec_with(token_abstraction="TOK,PAINT", num_new_tokens_per_abstraction=3)
     assert words_of(spec) == {"TOK": ("<s0>", "<s1>", "<s2>"), "PAINT": ("<s3>", "<s4>", "<s5>")}
     assert spoken(spec, "TOK and TOK as PAINT") == "<s0><s1><s2> and <s0><s1><s2> as <s3><s4><s5>"
@@ -58,7 +58,7 @@ def test_what_is_said_and_what_is_heard() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "steps"), [(0.5, 5), (0.01, 1), (0.99, 9), (1.0, 10)])
-def test_they_learn_in_a_fraction_of_the_steps(fraction: float, steps: int) -> None:
+def test_new_tokens_train_for_given_fraction_of_steps(fraction: float, steps: int) -> None:
     assert learning_steps(spec_with(train_text_encoder_ti_frac=fraction, max_train_steps=10)) == steps
 
 
@@ -78,7 +78,7 @@ def test_new_tokens_are_one_token_each_and_the_bases_tokenizers_do_not_learn_the
     assert refused.value.reason is Reason.BAD_SPEC
 
 
-def test_only_the_new_rows_learn_and_the_base_is_left_as_it_was(tiny_base: BaseModel) -> None:
+def test_pivotal_tuning_trains_only_new_token_rows_and_leaves_base_unchanged(tiny_base: BaseModel) -> None:
     spec = spec_with()
     before, plain = state_of(tiny_base), heard(tiny_base, PLAIN)
     base = taught(tiny_base, spec)
@@ -230,7 +230,7 @@ def test_diffusers_loads_the_embeddings_and_hears_what_was_trained(
     assert not torch.allclose(plain, prompt_BLD)
 
 
-def test_there_are_no_embeddings_without_new_tokens(tmp_path: Path) -> None:
+def test_write_of_embeddings_without_new_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no new tokens"):
         write_embeddings(tmp_path / "none", {"unet.x.lora_A.weight": torch.ones(1, 1)})
 
@@ -256,7 +256,7 @@ def test_there_are_no_embeddings_without_new_tokens(tmp_path: Path) -> None:
         ({"optimizer": "prodigy", "learning_rate": 1.0, "train_text_encoder_ti_frac": 1.0}, "text_encoder_lr"),
     ],
 )
-def test_what_contradicts_is_refused_by_name(fields: dict[str, Any], named: str) -> None:
+def test_conflicting_token_training_field_is_refused_by_name(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         spec_with(**fields)
 

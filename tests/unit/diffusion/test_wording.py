@@ -14,7 +14,7 @@ def said(augmentation: CaptionAugmentation, caption: str = CAPTION) -> list[str]
     return [augmentation.draw(caption, "instance", *key) for key in KEYS]
 
 
-def test_by_default_a_caption_is_said_to_the_letter() -> None:
+def test_caption_is_unchanged_by_default_augmentation() -> None:
     assert set(said(CaptionAugmentation(seed=1))) == {CAPTION}
 
 
@@ -29,7 +29,7 @@ def test_more_parts_to_keep_than_there_are() -> None:
     assert set(said(CaptionAugmentation(seed=1, shuffled=True, kept=9))) == {"sks, red, blue, green"}
 
 
-def test_another_separator() -> None:
+def test_caption_is_shuffled_at_custom_separator() -> None:
     found = said(CaptionAugmentation(seed=1, shuffled=True, separator="|"), "a, b|c")
     assert set(found) == {"a, b| c", "c| a, b"}
 
@@ -53,7 +53,7 @@ def test_captions_are_left_out_as_often_as_was_asked_for(rate: float) -> None:
     assert found.count("") / len(found) == pytest.approx(rate, abs=0.08)
 
 
-def test_what_is_said_depends_on_the_seed_and_the_place_alone() -> None:
+def test_caption_draw_depends_only_on_seed_and_position() -> None:
     augmentation = CaptionAugmentation(seed=1, shuffled=True, dropout_rate=0.2)
     assert said(augmentation) == said(augmentation)
     assert said(augmentation) != said(CaptionAugmentation(seed=2, shuffled=True, dropout_rate=0.2))
@@ -65,7 +65,7 @@ def test_class_pictures_keep_their_captions() -> None:
     assert {augmentation.draw(CAPTION, "class", *key) for key in KEYS} == {CAPTION}
 
 
-def test_what_may_be_said_is_listed_if_it_can_be() -> None:
+def test_possible_captions_are_listed_unless_shuffled() -> None:
     assert CaptionAugmentation().all_of(["b", "a", "b"]) == ["a", "b"]
     assert CaptionAugmentation(dropout_rate=0.1).all_of(["b", "a"]) == ["", "a", "b"]
     assert CaptionAugmentation(shuffled=True).all_of(["a"]) is None

@@ -26,7 +26,7 @@ def test_a_machine_of_which_nothing_is_known_is_trusted_unless_policy_says_other
 @pytest.mark.parametrize(
     ("state", "quota", "expected"), [("ok", 16, True), ("ok", 15, False), ("probation", 16, False)]
 )
-def test_only_the_trusted_are_unlimited(state: str, quota: int, expected: bool) -> None:
+def test_machine_is_unlimited_only_when_ok_with_full_quota(state: str, quota: int, expected: bool) -> None:
     assert unlimited(replace(NEW, state=MachineState(state), quota=quota), policy=POLICY) is expected
 
 
@@ -37,7 +37,7 @@ def test_the_quarantined_get_nothing_and_are_told_until_when() -> None:
     assert said.again_at_ms == NOW_MS + 900_000
 
 
-def test_on_probation_a_canary_comes_first_where_one_is_offered() -> None:
+def test_machine_on_probation_gets_offered_canary_first_and_one_job_at_a_time() -> None:
     health = replace(NEW, state=MachineState.PROBATION)
     assert ask(health, canary=True) is Answer.CANARY
     assert ask(health) is Answer.YES

@@ -45,7 +45,7 @@ def test_a_job_of_the_only_machine_goes_back_whatever_the_reason(reason: Reason)
     assert found == Outlook(obstacle=Obstacle.BANNED, at_ms=ago(-5), machine_id="a", hosts=1)
 
 
-def test_another_machine_that_may_take_it_has_it_wait_for_that_one():
+def test_banned_job_waits_for_other_machine_that_may_take_it():
     assert seen([ban("a")], [host("a"), host("b")]) is None
 
 
@@ -64,14 +64,14 @@ def test_a_machine_that_cannot_take_it_is_no_other(other: BackoffNode):
     assert (found.obstacle, found.machine_id) == (Obstacle.BANNED, "a")
 
 
-def test_it_goes_back_to_the_one_that_failed_it_longest_ago_of_those_that_are_there():
+def test_banned_job_returns_to_present_machine_whose_failure_is_oldest():
     bans = [ban("a", 300), ban("b", 200), ban("c", 100)]
     found = seen(bans, [host("b"), host("c")], fruitless=3)
     assert found is not None
     assert (found.machine_id, found.at_ms) == ("b", ago(100 - 90)), "the pause counts from the latest failure"
 
 
-def test_it_waits_as_long_as_a_fleet_may_bring_another_machine():
+def test_banned_job_waits_for_time_in_which_fleet_may_bring_other_machine():
     found = seen([ban("a", 5)], [host("a")], arrival_s=1800.0)
     assert found is not None
     assert (found.may_come, found.at_ms) == (True, ago(5 - 1800))
@@ -93,7 +93,7 @@ def test_a_job_that_is_too_large_for_all_fails_after_the_longest_pause():
     assert seen([], [host("a")], demand=large) is None, "nobody has tried it: it waits for its owner, or a node"
 
 
-def test_where_no_node_serves_it_nothing_is_foretold():
+def test_outlook_of_banned_job_is_none_when_no_node_serves_its_project():
     assert seen([ban("a")], []) is None
     assert seen([ban("a")], [host("a", project_id="bob")]) is None
 

@@ -30,6 +30,8 @@ def test_the_end_is_what_was_asked_or_the_middle_of_what_is_not_known(
 
 
 @given(there=INSTANT, gone=INSTANT, asked=st.none() | INSTANT, missed=st.none() | INSTANT)
-def test_it_was_there_before_and_not_after(there: int, gone: int, asked: int | None, missed: int | None) -> None:
+def test_estimated_end_of_instance_lies_between_last_seen_and_gone(
+    there: int, gone: int, asked: int | None, missed: int | None
+) -> None:
     ended_ms = ended_about_ms(there_ms=there, gone_ms=gone, asked_ms=asked, missed_ms=missed)
     assert min(there, gone) <= ended_ms <= gone

@@ -105,14 +105,14 @@ def test_all_that_do_not_fit_are_told_the_first_twenty_by_name():
     ("tokens", "limit", "wider"),
     [(76, 75, "150"), (150, 75, "150"), (151, 75, "225"), (225, 150, "225"), (226, 75, None), (226, 225, None)],
 )
-def test_what_to_do(tokens, limit, wider):
+def test_caption_length_fault_hints_at_sufficient_max_token_length_or_shortening(tokens, limit, wider):
     (fault,) = too_long([("a.png", "x" * tokens)], count=len, limit=limit)
     assert ("max_token_length" in fault.hint) == (wider is not None)
     assert wider is None or f"set max_token_length to {wider}" in fault.hint
     assert "shorten it" in fault.hint and "truncate_captions" in fault.hint
 
 
-def test_of_a_shuffled_caption_the_longest_order_counts():
+def test_longest_order_of_shuffled_caption_has_most_tokens_of_all_orders():
     parts = ["sks dog!!", "a cat", "wow...", "red, "]
     caption = ";".join(parts)
 

@@ -64,7 +64,9 @@ def in_seconds(found: Split) -> dict[str, float]:
         (bill(0, 40, ready_s=0), [stay(0, 40, useful=0, lost=1, preparation=1)], {"lost": 40}),
     ],
 )
-def test_what_the_seconds_were_good_for(billed: Bill, stays: list[BilledAttempt], expected: dict[str, float]) -> None:
+def test_billed_seconds_are_split_into_startup_idle_useful_lost_and_at_risk(
+    billed: Bill, stays: list[BilledAttempt], expected: dict[str, float]
+) -> None:
     found = split(billed, stays)
     assert in_seconds(found) == expected
     assert found.billed_micro_usd == round(found.billed_ms / 10)
@@ -154,7 +156,7 @@ def test_sums_add_up_too(splits: list[Split]) -> None:
 
 
 @given(whole=st.integers(0, 10**12), weights=st.lists(st.fractions(0, 10**6), min_size=1, max_size=6))
-def test_what_is_dealt_out_is_the_whole(whole: int, weights: list[Fraction]) -> None:
+def test_apportioned_parts_add_up_to_whole(whole: int, weights: list[Fraction]) -> None:
     parts = apportion(whole, weights)
     assert sum(parts) == whole
     assert min(parts) >= 0

@@ -75,7 +75,7 @@ def test_the_dearer_one_gets_what_is_too_much_for_the_cheap_one():
     assert shares([jobs(6)], bidder("dear", 900), bidder("cheap", 100)) == {"cheap": 4, "dear": 2}
 
 
-def test_what_is_too_much_for_all_counts_for_the_cheapest():
+def test_demand_beyond_all_fleets_goes_to_cheapest():
     assert shares([jobs(10)], bidder("dear", 900), bidder("cheap", 100)) == {"cheap": 6, "dear": 4}
 
 
@@ -91,7 +91,7 @@ def test_what_is_too_much_for_all_counts_for_the_cheapest():
         {"offer": replace(SMALL, kinds=("generate",))},
     ],
 )
-def test_what_the_cheap_one_cannot_deliver_goes_to_the_dearer_one(why):
+def test_demand_that_cheap_fleet_cannot_deliver_goes_to_dearer_fleet(why):
     found = shares([jobs(2)], bidder("cheap", 100, **why), bidder("dear", 900))
     assert found == {"dear": 2}
 
@@ -103,7 +103,7 @@ def test_what_the_cheap_one_cannot_deliver_goes_to_the_dearer_one(why):
         {"asked": 1, "changed_at_ms": NOW - 5_399_000},
     ],
 )
-def test_and_not_when_it_can(why_not):
+def test_demand_stays_with_cheap_fleet_at_its_price_limit_and_while_its_nodes_may_still_come(why_not):
     assert shares([jobs(2)], bidder("cheap", 100, **why_not), bidder("dear", 900)) == {"cheap": 2}
 
 
@@ -146,7 +146,7 @@ def test_large_jobs_are_for_large_nodes_however_dear():
     assert found == {"l": 1, "s": 1}
 
 
-def test_what_nobody_could_ever_take_is_nobodys():
+def test_demand_that_no_fleet_can_serve_is_in_no_share():
     assert shares([jobs(1, kind="x-own")], bidder("s", 100)) == {}
 
 

@@ -20,15 +20,15 @@ def played(free_in_s: list[int], ahead_s: list[int]) -> int:
 
 
 @given(free=st.lists(st.integers(0, 20), min_size=1, max_size=4), ahead=st.lists(st.integers(0, 12), max_size=12))
-def test_it_is_what_comes_of_playing_the_queue_through(free: list[int], ahead: list[int]) -> None:
+def test_forecast_equals_simulated_queue(free: list[int], ahead: list[int]) -> None:
     found = forecast(free_in_s=free, ahead_s=ahead, run_s=7)
     start_s = played(free, ahead)
     assert found == Forecast(start_s=start_s, end_s=start_s + 7)
 
 
-def test_without_a_place_nothing_is_known() -> None:
+def test_forecast_without_any_place_is_none() -> None:
     assert forecast(free_in_s=[], ahead_s=[1.0], run_s=1) is None
 
 
-def test_how_long_it_takes_is_left_open_when_nobody_knows() -> None:
+def test_forecast_end_is_unknown_when_run_time_is_unknown() -> None:
     assert forecast(free_in_s=[3.0], ahead_s=[], run_s=None) == Forecast(start_s=3.0, end_s=None)

@@ -66,7 +66,7 @@ def after(health: MachineHealth, *failures: Failure) -> MachineHealth:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_only_what_a_machine_may_be_to_blame_for_has_a_weight(reason: Reason) -> None:
+def test_strike_weight_is_zero_for_reasons_that_are_not_machine_faults(reason: Reason) -> None:
     whole = {Reason.NODE_DRIVER, Reason.NODE_VRAM, Reason.NODE_DISK, Reason.NODE_DOWNLOAD, Reason.TOO_SLOW}
     whole |= {Reason.NODE_START}
     expected = 1.0 if reason in whole else 0.5 if reason is Reason.CRASHED else 0.0
@@ -127,7 +127,7 @@ def test_a_new_machine_has_less_credit() -> None:
     assert after(once, failure(2, START_MS + MINUTE_MS)).state is QUARANTINED
 
 
-def test_one_failure_of_a_proven_machine_changes_no_state() -> None:
+def test_single_failure_of_proven_machine_keeps_it_ok() -> None:
     assert after(proven(), failure(1, START_MS)).state is OK
 
 
@@ -185,7 +185,7 @@ def test_a_canary_that_fails_leads_into_quarantine() -> None:
     assert (dead.state, dead.reason) == (QUARANTINED, "its canary failed")
 
 
-def test_what_was_a_jobs_fault_is_taken_back_whole() -> None:
+def test_strikes_and_quarantine_are_undone_when_job_was_to_blame() -> None:
     before = proven()
     bad = [failure(number, START_MS + number * MINUTE_MS, Reason.CRASHED) for number in range(3)]
     struck = after(before, *bad)
@@ -195,7 +195,7 @@ def test_what_was_a_jobs_fault_is_taken_back_whole() -> None:
     assert not healed.failures
 
 
-def test_what_is_taken_back_leaves_the_rest_standing() -> None:
+def test_strikes_of_remaining_failures_stand_when_one_is_taken_back() -> None:
     mixed = [failure(number, START_MS + number * MINUTE_MS) for number in range(3)]
     struck = after(proven(), *mixed, failure(9, START_MS + 4 * MINUTE_MS, Reason.CRASHED))
     healed = taken_back(struck, lambda each: each.attempt_id == "att_9", policy=POLICY, at_ms=START_MS + HOUR_MS)
@@ -247,7 +247,7 @@ def test_ten_successes_make_the_earlier_quarantines_forgotten() -> None:
     assert health.quarantines == 0
 
 
-def test_who_was_shut_out_by_hand_stays_out_until_let_go() -> None:
+def test_machine_quarantined_by_hand_stays_out_until_released_by_hand() -> None:
     out = shut_out(proven(), reason="smells of smoke", at_ms=START_MS)
     assert cool_down_ends_ms(out, policy=POLICY) is None
     assert cooled_down(out, policy=POLICY, at_ms=START_MS + 1000 * HOUR_MS) == out
@@ -279,7 +279,7 @@ def test_a_crash_is_void_when_the_job_failed_and_a_fault_when_it_had_it_everywhe
     ("failing", "fine", "expected"),
     [(40, 0, True), (3, 0, True), (2, 0, False), (1, 39, False), (3, 37, False), (21, 19, True), (20, 20, False)],
 )
-def test_when_most_machines_fail_alike_none_of_them_is_the_cause(failing: int, fine: int, expected: bool) -> None:
+def test_common_cause_is_found_when_most_machines_fail_several_jobs(failing: int, fine: int, expected: bool) -> None:
     sick = {f"sick-{number}" for number in range(failing)}
     well = {f"well-{number}" for number in range(fine)}
     assert common_cause(failing=sick, fine=well, jobs=2, policy=POLICY) is expected
@@ -294,7 +294,7 @@ DEEDS = st.lists(
 
 
 @given(DEEDS)
-def test_whatever_happens_the_bounds_hold_and_everything_can_be_taken_back(
+def test_machine_health_stays_in_bounds_and_all_failures_can_be_taken_back(
     deeds: list[tuple[str, Reason, int]],
 ) -> None:
     health, at_ms = newcomer("machine-1", "train", policy=POLICY, at_ms=START_MS), START_MS

@@ -19,7 +19,7 @@ def test_every_observation_is_counted_once_at_or_below_its_bound(values: list[fl
     assert histogram.total == sum(values)
 
 
-def test_two_are_added() -> None:
+def test_histograms_add_up_by_bucket() -> None:
     one, other = Histogram(BOUNDS), Histogram(BOUNDS)
     one.observe(0.1)
     other.observe(0.5)

@@ -127,7 +127,7 @@ def test_a_librarys_own_words_tell_the_reason(line: str, reason: Reason | None) 
 
 
 @pytest.mark.parametrize("line", NOT_TOLD)
-def test_other_words_blame_nobody(line: str) -> None:
+def test_harmless_log_line_blames_no_machine(line: str) -> None:
     assert find_blame(["loading", line], exit_code=1, texts=()) is None
 
 
@@ -173,14 +173,14 @@ def test_phrases_do_not_run_over_from_one_text_into_the_next() -> None:
 
 
 @pytest.mark.parametrize("exit_code", [-9, -15])
-def test_of_an_engine_that_was_killed_no_line_tells_why(exit_code: int) -> None:
+def test_log_line_before_sigkill_or_sigterm_of_engine_gives_no_blame(exit_code: int) -> None:
     line = "RuntimeError: CUDA error: unspecified launch failure"
     assert find_blame([line], exit_code=exit_code, texts=()) is None
     for other in (-6, 1, 0, None):
         assert find_blame([line], exit_code=other, texts=()) is not None
 
 
-def test_what_a_program_has_survived_is_not_what_it_died_of() -> None:
+def test_log_line_followed_by_many_steps_is_no_cause_of_crash() -> None:
     went_on = ["step"] * RECENT_LINES
     retried = next(line for line, reason in TOLD if reason is DOWNLOAD)
     assert find_blame([retried, *went_on[1:]], exit_code=1, texts=()) is not None

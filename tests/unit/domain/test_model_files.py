@@ -119,7 +119,7 @@ def test_file_that_cannot_be_used_is_refused_with_the_reason(name):
         ((MAX_HEADER_BYTES + 1).to_bytes(8, "little") + b"{", "is not a .safetensors file"),
     ],
 )
-def test_other_format_is_refused_by_its_first_bytes(content, words):
+def test_model_file_of_other_format_is_refused_by_its_first_bytes(content, words):
     with pytest.raises(InvalidInput, match=words):
         header_end(content, where="x")
 
@@ -155,5 +155,5 @@ def test_file_of_a_pickled_format_is_refused_by_name(name):
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "owner/name", "my.model", "https://x/y?file=a.ckpt.safetensors"])
-def test_other_names_are_not_refused(name):
+def test_valid_model_names_have_no_faults(name):
     assert name_faults(name, where="x") == []

@@ -35,7 +35,7 @@ class WaitingPictures:
         oldest_at_ms = NOW_MS - round(self.waited_s[base_key] * 1000)
         return BaseDemand(base_key=base_key, oldest_at_ms=oldest_at_ms, work_s=self.work_s.get(base_key, 10.0))
 
-    def oldest_first(self) -> Iterator[BaseDemand]:
+    def by_turn(self) -> Iterator[BaseDemand]:
         found = [waiting for key in self.waited_s if (waiting := self.of_base(key)) is not None]
         yield from sorted(found, key=lambda each: each.oldest_at_ms)
 
@@ -52,7 +52,7 @@ def test_base_in_gpu_memory_goes_before_an_older_one_on_disk() -> None:
     assert chosen(HeldBases(gpu=["hot"], disk=["old"]), demand) == BaseChoice(base_key="hot", tier=Tier.GPU)
 
 
-def test_of_two_bases_in_gpu_memory_the_one_that_waited_longer_is_drawn() -> None:
+def test_base_choice_of_two_in_gpu_memory_is_that_with_longest_wait() -> None:
     demand = WaitingPictures(waited_s={"a": 1, "b": 2})
     assert chosen(HeldBases(gpu=["a", "b"]), demand) == BaseChoice(base_key="b", tier=Tier.GPU)
 
@@ -93,7 +93,7 @@ def test_relief_changes_nothing_while_no_picture_has_waited_longer_than_the_dela
     )
 
 
-def test_one_claim_in_sixteen_is_relief_and_a_repeated_claim_gets_the_same_answer() -> None:
+def test_relief_claims_are_one_in_sixteen_and_stable_for_same_request_id() -> None:
     share = sum(is_relief(f"request-{number}", POLICY) for number in range(16_000)) / 16_000
     assert share == pytest.approx(1 / 16, rel=0.1)
     assert is_relief("request-7", POLICY) == is_relief("request-7", POLICY)
@@ -101,16 +101,29 @@ def test_one_claim_in_sixteen_is_relief_and_a_repeated_claim_gets_the_same_answe
 
 def test_base_that_nobody_holds_is_fetched_by_one_node_only() -> None:
     nobody = WaitingPictures(waited_s={"a": 0})
-    somebody = WaitingPictures(waited_s={"a": 500}, held={"a": Holders(fetching=1)})
-    assert prefetch(HeldBases(), nobody, policy=POLICY) == "a"
-    assert prefetch(HeldBases(), somebody, policy=POLICY) is None
+    somebody = WaitingPictures(waited_s={"a": 299}, held={"a": Holders(fetching=1)})
+    assert prefetch(HeldBases(), nobody, now_ms=NOW_MS, policy=POLICY) == "a"
+    assert prefetch(HeldBases(), somebody, now_ms=NOW_MS, policy=POLICY) is None
 
 
 @pytest.mark.parametrize(("work_s", "wanted"), [(120.0, None), (121.0, "a")])
 def test_base_is_fetched_again_when_its_holders_are_too_few_for_the_work(work_s: float, wanted: str | None) -> None:
     demand = WaitingPictures(waited_s={"a": 5}, work_s={"a": work_s}, held={"a": Holders(gpu=1, disk=1)})
-    assert prefetch(HeldBases(), demand, policy=POLICY) == wanted
+    assert prefetch(HeldBases(), demand, now_ms=NOW_MS, policy=POLICY) == wanted
+
+
+@pytest.mark.parametrize(("fetching", "wanted"), [(0, "a"), (1, None)])
+def test_base_whose_holders_let_a_picture_wait_too_long_is_fetched_by_one_more(
+    fetching: int, wanted: str | None
+) -> None:
+    demand = WaitingPictures(waited_s={"a": 300}, held={"a": Holders(gpu=3, fetching=fetching)})
+    assert prefetch(HeldBases(), demand, now_ms=NOW_MS, policy=POLICY) == wanted
+
+
+def test_base_whose_holders_have_too_much_work_is_loaded_without_a_delay() -> None:
+    demand = WaitingPictures(waited_s={"a": 0}, work_s={"a": 61.0}, held={"a": Holders(gpu=1)})
+    assert chosen(HeldBases(disk=["a"]), demand) == BaseChoice(base_key="a", tier=Tier.DISK)
 
 
 def test_node_that_fetches_a_base_fetches_no_other() -> None:
-    assert prefetch(HeldBases(fetching="b"), WaitingPictures(waited_s={"a": 0}), policy=POLICY) is None
+    assert prefetch(HeldBases(fetching="b"), WaitingPictures(waited_s={"a": 0}), now_ms=NOW_MS, policy=POLICY) is None

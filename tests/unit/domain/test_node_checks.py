@@ -47,7 +47,7 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("found", "said"), UNFIT)
-def test_what_is_below_its_threshold_is_said_with_figures(found: dict[str, object], said: str) -> None:
+def test_node_shortcoming_is_reported_with_measured_and_wanted_figures(found: dict[str, object], said: str) -> None:
     (only,) = shortcomings(replace(SOUND, **found), EVERYTHING)  # type: ignore[arg-type]
     assert said in only
 
@@ -57,7 +57,7 @@ def test_a_node_exactly_at_every_threshold_is_fit() -> None:
 
 
 @pytest.mark.parametrize("found", [found for found, _ in UNFIT])
-def test_what_nobody_asks_for_does_not_matter(found: dict[str, object]) -> None:
+def test_node_without_fleet_thresholds_has_no_shortcomings(found: dict[str, object]) -> None:
     assert shortcomings(replace(SOUND, **found), NodeThresholds()) == ()  # type: ignore[arg-type]
 
 

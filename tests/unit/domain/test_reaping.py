@@ -24,7 +24,7 @@ def test_a_tenth_of_the_fleet_an_hour_and_at_least_one(nodes: int, expected: int
     assert room(nodes) == expected
 
 
-def test_what_was_replaced_within_the_hour_counts() -> None:
+def test_replacements_within_the_last_hour_count_against_reap_limit() -> None:
     assert room(40, 10, 20, 30) == 1
     assert room(40, 10, 20, 30, 40) == 0
     assert room(40, 3601, 3602, 3603, 3604) == 4
@@ -43,6 +43,6 @@ def test_no_more_than_half_of_the_fleet_is_excluded_at_a_time() -> None:
     assert room(40, *day_ages, excluded_s=0) == 4, "where nobody is excluded, only the hour counts"
 
 
-def test_the_exclusion_ends() -> None:
+def test_excluded_machines_stop_counting_against_reap_limit_when_exclusion_ends() -> None:
     assert room(40, *[TWO_DAYS_S + 1] * 20) == 4
     assert MS_PER_HOUR == 3_600_000

@@ -10,7 +10,7 @@ def instance(name: str, *, outdated: bool = True, told: bool = False, busy: bool
     return RolledInstance(id=name, outdated=outdated, told=told, busy=busy)
 
 
-def test_who_is_idle_is_told_first():
+def test_roll_tells_idle_instance_before_busy_ones():
     step = roll_step([instance("a", busy=True), instance("b"), instance("c")], one_by_one=True)
     assert step == RollStep(tell=("b",))
 
@@ -22,12 +22,12 @@ def test_a_tenth_at_a_time_and_one_at_least():
     assert roll_step(under_way, one_by_one=True) == RollStep(), "the next one when this one is done"
 
 
-def test_one_at_work_is_waited_for_however_long():
+def test_roll_does_not_renew_busy_instance_until_it_is_idle():
     assert roll_step([instance("a", told=True, busy=True)], one_by_one=True).renew == ()
     assert roll_step([instance("a", told=True)], one_by_one=True).renew == ("a",)
 
 
-def test_where_all_restart_at_once_the_last_one_at_work_keeps_all_waiting():
+def test_roll_that_restarts_all_at_once_waits_until_no_instance_is_busy():
     idle, busy = instance("a", told=True), instance("b", told=True, busy=True)
     assert roll_step([instance("a"), instance("b", busy=True)], one_by_one=False).tell == ("a", "b")
     assert roll_step([idle, busy], one_by_one=False) == RollStep()
@@ -36,7 +36,7 @@ def test_where_all_restart_at_once_the_last_one_at_work_keeps_all_waiting():
     assert roll_step([idle, new_and_at_work], one_by_one=False).renew == (), "it would restart as well"
 
 
-def test_what_is_as_the_settings_say_is_left_alone_and_ends_it():
+def test_roll_is_over_when_no_instance_is_outdated():
     assert roll_step([instance("a", outdated=False)], one_by_one=True).over
     assert roll_step([], one_by_one=False).over
     assert not roll_step([instance("a", told=True, busy=True)], one_by_one=True).over
@@ -54,7 +54,7 @@ instances = st.lists(
 
 
 @given(instances, st.booleans())
-def test_nobody_at_work_is_ever_renewed(there, one_by_one):
+def test_roll_never_renews_busy_or_untold_instance(there, one_by_one):
     step = roll_step(there, one_by_one=one_by_one)
     by_id = {each.id: each for each in there}
     assert not [each for each in step.renew if by_id[each].busy or not by_id[each].told]

@@ -96,14 +96,14 @@ def test_every_reason_has_a_row_in_every_table(table: dict[Reason, object]) -> N
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_blame_follows_justice(reason: Reason) -> None:
+def test_strike_retry_and_ban_tables_agree_with_blame_of_reason(reason: Reason) -> None:
     blame = BLAME[reason]
     assert not (STRIKE[reason] and blame is not Blame.MACHINE), "only a machine's own fault is held against it"
     assert not (RETRY[reason] and blame in {Blame.JOB, Blame.USER, Blame.NOBODY})
     assert BAN[reason] <= RETRY[reason], "a ban means something only when the job goes on"
 
 
-def test_only_what_a_node_may_report_and_another_may_try_leaves_it_open_whose_it_was() -> None:
+def test_ambiguous_reasons_of_shared_batch_are_reportable_retried_and_not_blamed_on_job() -> None:
     open_ones = {reason for reason, is_open in AMBIGUOUS_WHEN_SHARED.items() if is_open}
     assert open_ones <= REPORTABLE_FAILURES
     assert all(RETRY[reason] for reason in open_ones)
@@ -112,7 +112,7 @@ def test_only_what_a_node_may_report_and_another_may_try_leaves_it_open_whose_it
     assert Reason.NODE_DISK not in open_ones
 
 
-def test_what_a_node_may_say_is_either_a_failure_or_a_release() -> None:
+def test_reportable_reasons_are_failures_or_releases_and_the_rest_are_server_decided() -> None:
     assert not REPORTABLE_FAILURES & REPORTABLE_RELEASES
     decided_by_server = {
         Reason.SUCCEEDED,
@@ -132,7 +132,9 @@ def test_what_a_node_may_say_is_either_a_failure_or_a_release() -> None:
     fruitless=st.integers(0, 30),
     max_fruitless=st.integers(1, 20),
 )
-def test_when_a_job_fails(reason: Reason, crashed: int, max_crashed: int, fruitless: int, max_fruitless: int) -> None:
+def test_job_failure_follows_blame_of_reason_and_crash_and_fruitless_limits(
+    reason: Reason, crashed: int, max_crashed: int, fruitless: int, max_fruitless: int
+) -> None:
     fails = job_fails(
         reason,
         crashes=crashed,
@@ -269,7 +271,7 @@ def test_two_lost_beats_in_a_row_cost_nothing(now_ms: int, lease_s: float) -> No
 # ---- cadence ----
 
 
-def test_without_a_history_the_prior_counts() -> None:
+def test_mean_time_between_interruptions_without_history_is_the_prior() -> None:
     assert mean_time_between_interruptions_s(observed_run_s=0, interruptions=0) == PRIOR_MTBI_S
 
 
@@ -297,7 +299,7 @@ def test_checkpoints_are_never_rarer_than_allowed_and_rarer_when_they_cost_more(
     assert dearer_s >= interval_s
 
 
-def test_young_by_hand() -> None:
+def test_checkpoint_interval_matches_youngs_formula() -> None:
     assert checkpoint_interval_s(cost_s=2, mtbi_s=100, max_at_risk_s=1000) == 20
 
 

@@ -27,7 +27,7 @@ def test_nodes_at_work_do_not_count_for_what_waits():
     assert plan(fleet(node("a", Use.BUSY), jobs=1)).desired == 2
 
 
-def test_those_on_their_way_count_listed_or_not():
+def test_starting_nodes_count_as_capacity_whether_listed_or_just_asked_for():
     assert plan(fleet(node("a", Use.NONE), jobs=2, asked=2)).desired == 2
     assert plan(fleet(node("a", Use.NONE), jobs=3, asked=2)).desired == 3
 
@@ -49,13 +49,13 @@ def test_the_providers_own_limit_counts():
     assert plan(fleet(jobs=1, most_nodes=2)).desired == 1
 
 
-def test_where_the_provider_gives_fewer_than_were_asked_for_nobody_who_is_there_leaves():
+def test_provider_limit_below_asked_nodes_lets_no_busy_node_leave():
     busy = [node(name, Use.BUSY) for name in ("a", "b")]
     decided = plan(fleet(*busy, jobs=3, asked=5, most_nodes=2))
     assert (decided.desired, decided.leaving) == (2, ())
 
 
-def test_what_the_providers_limit_comes_from_is_said_where_it_counts():
+def test_provider_limit_reason_is_in_plan_only_when_the_limit_binds():
     reason = "the quota is 10, and others use 8"
     assert reason in plan(fleet(jobs=9, most_nodes=2, most_nodes_reason=reason)).reasons
     assert reason not in plan(fleet(jobs=1, most_nodes=2, most_nodes_reason=reason)).reasons
@@ -174,7 +174,7 @@ def test_a_job_banned_on_the_only_node_gets_another_machine():
     assert "machine-a" in decided.reallocate[0].reason
 
 
-def test_nobody_is_replaced_while_another_node_may_take_the_job():
+def test_node_banned_from_job_is_not_replaced_while_another_node_may_take_the_job():
     policy = replace(POLICY, max_nodes=2)
     for use in (Use.IDLE, Use.BUSY, Use.NONE):
         assert replaced(plan(fleet(node("a"), node("b", use), demand=BANNED), policy)) == [], use

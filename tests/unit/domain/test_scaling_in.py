@@ -59,7 +59,7 @@ def test_spares_and_the_fewest_are_kept_and_none_besides():
     assert leaving(plan(view, replace(POLICY, min_nodes=3))) == ["a"]
 
 
-def test_what_has_not_started_and_no_job_waits_for_goes_although_others_work():
+def test_starting_nodes_that_no_job_waits_for_leave_while_other_nodes_are_busy():
     """Four were asked for, and of eight jobs seven were canceled while they started."""
     starting = [node(name, Use.NONE, since_s=900) for name in "abcd"]
     view = fleet(*starting, node("e", Use.BUSY), jobs=1, awaited_at_ms=ago(299))
@@ -80,7 +80,7 @@ def test_jobs_that_wait_for_all_that_start_say_so():
     assert plan(fleet(*starting, jobs=1), replace(POLICY, warm_spares=1)).awaited
 
 
-def test_what_is_stuck_and_not_needed_is_never_replaced():
+def test_stuck_starting_node_is_not_replaced_unless_jobs_or_policy_need_it():
     policy = replace(KEEPS, max_nodes=20)
     stuck = [node(name, Use.NONE, since_s=1801) for name in "abc"]
     view = fleet(*stuck, *(node(name, Use.BUSY) for name in "defg"), awaited_at_ms=ago(299))
@@ -92,19 +92,19 @@ def test_what_is_stuck_and_not_needed_is_never_replaced():
     assert replaced(plan(replace(view, asked=8, demand=(Demand(kind="train", jobs=1),)), policy)) == []
 
 
-def test_what_is_stuck_is_replaced_where_those_that_are_idle_may_not_take_the_job():
+def test_stuck_starting_node_is_replaced_when_idle_nodes_are_banned_from_the_job():
     banned = Demand(kind="train", jobs=1, banned_machines=frozenset({"machine-b"}))
     view = fleet(node("a", Use.NONE, since_s=1801), node("b"), demand=(banned,))
     assert replaced(plan(view)) == ["a"]
 
 
-def test_who_was_told_before_and_holds_nothing_goes():
+def test_leaving_node_without_job_is_ended():
     view = fleet(node("a", leaving_since_ms=ago(5)), node("b", Use.BUSY))
     decided = plan(view)
     assert (decided.ending, decided.desired) == (("a",), 1)
 
 
-def test_where_fewer_came_than_were_asked_for_the_provider_is_asked_for_fewer_than_it_has():
+def test_desired_count_falls_below_listed_nodes_when_fewer_came_than_asked_for():
     """Asked for one fewer than before, a provider that is short would keep the one that is to end."""
     view = fleet(node("a", leaving_since_ms=ago(5)), node("b", Use.BUSY), asked=4, awaited_at_ms=ago(9))
     decided = plan(view)
@@ -116,7 +116,7 @@ def test_where_fewer_came_than_were_asked_for_the_provider_is_asked_for_fewer_th
     assert plan(replace(view, asked=2), step).desired == 1, "until the provider hears of it"
 
 
-def test_nobody_comes_in_the_turn_in_which_somebody_ends():
+def test_scale_out_waits_for_next_plan_while_an_instance_ends():
     """A provider that is asked for as many as it has ends nobody."""
     view = fleet(node("a", leaving_since_ms=ago(5)), node("b", Use.BUSY), jobs=2)
     decided = plan(view)
@@ -124,7 +124,7 @@ def test_nobody_comes_in_the_turn_in_which_somebody_ends():
     assert plan(carried_out(view, decided)).desired == 3
 
 
-def test_who_leaves_and_still_works_holds_nobody_back():
+def test_busy_leaving_node_does_not_hold_back_scale_out():
     assert plan(fleet(node("a", Use.BUSY, leaving_since_ms=ago(5)), node("b", Use.BUSY), jobs=2)).desired == 4
 
 
@@ -151,11 +151,11 @@ def test_idle_on_a_machine_that_is_not_fit_it_leaves_though_jobs_wait():
     ],
     ids=["fit", "not-for-long", "at-work", "not-heard-of"],
 )
-def test_others_stay_while_jobs_wait(idle):
+def test_nodes_stay_while_jobs_wait_unless_idle_and_unfit_for_a_while(idle):
     assert leaving(plan(fleet(idle, *(node(name, Use.BUSY) for name in "bcde"), jobs=9))) == []
 
 
-def test_where_most_machines_are_not_fit_or_nothing_would_change_all_stay():
+def test_unfit_nodes_stay_when_most_are_unfit_or_replacement_would_change_nothing():
     sick = [node(name, since_s=900, sound=False) for name in "abc"]
     assert leaving(plan(fleet(*sick, node("d", Use.BUSY), node("e", Use.BUSY), jobs=9))) == []
     view = fleet(sick[0], *(node(name, Use.BUSY) for name in "bcde"), jobs=9)
@@ -163,17 +163,17 @@ def test_where_most_machines_are_not_fit_or_nothing_would_change_all_stay():
     assert leaving(plan(view, replace(POLICY, min_nodes=5))) == []
 
 
-def test_who_was_told_and_still_works_is_waited_for_within_its_time():
+def test_leaving_busy_node_is_ended_only_after_its_drain_time():
     view = fleet(node("a", Use.BUSY, leaving_since_ms=ago(900)))
     assert (plan(view).ending, plan(view).desired) == ((), 1)
     assert plan(fleet(node("a", Use.BUSY, leaving_since_ms=ago(901)))).ending == ("a",)
 
 
-def test_who_was_told_just_now_does_not_go_yet():
+def test_node_told_to_leave_just_now_is_not_ended_yet():
     assert plan(fleet(node("a", leaving_since_ms=NOW))).ending == ()
 
 
-def test_who_ends_already_is_not_counted_twice():
+def test_ended_instance_is_not_subtracted_twice_from_desired_count():
     view = fleet(node("a", leaving_since_ms=ago(5), ended=True), node("b", Use.BUSY), asked=1)
     assert (plan(view).ending, plan(view).desired) == ((), 1)
 
@@ -183,7 +183,7 @@ def test_a_working_node_is_never_taken_by_scale_in():
     assert leaving(plan(fleet(node("a", Use.BUSY, since_s=9999)))) == []
 
 
-def test_only_a_lowered_policy_takes_working_nodes_after_all_the_others():
+def test_lowered_max_nodes_takes_busy_nodes_last():
     view = fleet(node("a", Use.BUSY), node("b"), node("c", Use.BUSY), node("d", Use.NONE))
     assert sorted(leaving(plan(view, replace(POLICY, max_nodes=2)))) == ["b", "d"]
     decided = plan(view, replace(POLICY, max_nodes=1))
@@ -214,14 +214,14 @@ def test_starts_for_work_that_is_there_no_more_are_given_up_after_a_while():
     assert leaving(plan(replace(view, awaited_at_ms=ago(301)))) == ["a"]
 
 
-def test_what_never_came_is_not_asked_for_any_more():
+def test_nodes_that_never_came_are_no_longer_asked_for_after_a_while():
     view = fleet(asked=2, awaited_at_ms=ago(301), changed_at_ms=ago(400))
     assert plan(view).desired == 0
     assert plan(replace(view, awaited_at_ms=ago(299))).desired == 1, "nothing waits: one is enough for what may come"
     assert plan(replace(view, awaited_at_ms=ago(299)), replace(POLICY, surplus_idle_s=300)).desired == 2
 
 
-def test_one_that_jobs_wait_for_stays_asked_for_although_others_are_idle():
+def test_missing_nodes_stay_asked_for_when_idle_nodes_cannot_take_the_waiting_job():
     long_ago = {"awaited_at_ms": ago(9999), "changed_at_ms": ago(9999)}
     unfit = fleet(node("a", Use.NONE, sound=False), asked=2, jobs=1, **long_ago)
     assert plan(unfit).desired == 2
@@ -240,7 +240,7 @@ def test_a_spare_is_not_given_up_because_a_machine_that_is_not_fit_is_still_ther
     ) == ["a"]
 
 
-def test_what_never_came_stays_asked_for_beside_work_lest_the_provider_chooses():
+def test_missing_nodes_stay_asked_for_beside_busy_node_that_provider_might_end():
     view = fleet(node("a", Use.BUSY), asked=3, awaited_at_ms=ago(9999), changed_at_ms=ago(9999))
     assert plan(view).desired == 3
     assert plan(replace(view, instances=(node("a", Use.IDLE),))).desired == 1

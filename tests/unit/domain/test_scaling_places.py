@@ -43,7 +43,7 @@ def test_places_that_nobody_could_have_are_none(busy):
     assert "1 job waits" in decided.reasons
 
 
-def test_what_is_there_and_what_waits_is_said_in_words():
+def test_plan_reasons_count_busy_nodes_and_waiting_jobs():
     assert plan(fleet()).reasons == ("nothing waits",)
     assert plan(fleet(node("a", Use.BUSY))).reasons == ("1 at work", "nothing waits")
     assert plan(fleet(jobs=1)).reasons == ("1 job waits", "1 more")

@@ -50,7 +50,7 @@ def test_a_window_holds_by_the_clock_on_the_wall(window, instant, holds):
     assert parse_window(window).holds(ms(instant)) is holds
 
 
-def test_bounds_are_read():
+def test_scaling_window_parses_min_and_max():
     window = parse_window("mon 08:00-09:00 UTC min=2 max=7")
     assert (window.min_nodes, window.max_nodes) == (2, 7)
     assert parse_window("mon 08:00-09:00 UTC max=0").max_nodes == 0
@@ -74,6 +74,6 @@ def test_bounds_are_read():
         ("mon 08:00-20:00 UTC min=3 max=2", "min is more than max"),
     ],
 )
-def test_what_is_no_window_is_refused_with_the_reason(text, complaint):
+def test_invalid_scaling_window_is_refused_with_reason(text, complaint):
     with pytest.raises(ValueError, match=complaint):
         parse_window(text)

@@ -47,7 +47,7 @@ def test_company_makes_it_cheaper_and_never_free(
         assert after >= least // (len(beside) + 2)
 
 
-def test_by_hand() -> None:
+def test_shared_cost_of_overlapping_intervals_equals_hand_computed_split() -> None:
     hour = Interval(from_ms=0, to_ms=MS_PER_HOUR)
     half = Interval(from_ms=0, to_ms=MS_PER_HOUR // 2)
     last_quarter = Interval(from_ms=3 * MS_PER_HOUR // 4, to_ms=2 * MS_PER_HOUR)

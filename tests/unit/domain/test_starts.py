@@ -32,7 +32,7 @@ def test_a_node_that_fails_to_start_is_no_capacity_and_the_job_gets_another_one(
     assert "1 without a node that could ask for work count for nothing" in decided.reasons
 
 
-def test_one_that_fails_to_start_is_replaced_at_once_where_its_place_comes_on_another_machine():
+def test_node_that_fails_to_start_is_replaced_at_once_when_it_moves_to_another_machine():
     decided = plan(fleet(failing("a"), jobs=1))
     assert (decided.desired, replaced(decided)) == (1, ["a"])
     assert decided.reallocate[0].reason == "its node ends again and again before it asks for work"
@@ -60,7 +60,7 @@ def test_replacing_keeps_to_the_reapers_share():
 
 
 @pytest.mark.parametrize("lost", [late, failing])
-def test_where_most_nodes_never_come_nothing_is_replaced_and_no_more_are_asked_for(lost):
+def test_fleet_stops_replacement_and_scale_out_when_most_nodes_never_come(lost):
     instances = [lost(f"lost-{number}") for number in range(3)]
     view = fleet(*instances, jobs=9, changed_at_ms=ago(1000))
     decided = plan(view, WIDE_POLICY)
@@ -127,7 +127,7 @@ def test_a_node_that_asked_for_work_ends_the_row_and_its_own_end_is_no_failed_st
     assert counted((2, False), (2, True), (3, True), (4, False)) == [2, 0, 0, 1]
 
 
-def test_of_two_restarts_between_two_looks_the_second_failed():
+def test_two_restarts_of_node_that_asked_for_work_count_as_one_failed_start():
     assert counted((2, True)) == [1]
 
 

@@ -45,7 +45,7 @@ def test_heat_that_takes_a_fifth_is_not() -> None:
     assert not slow(1.25)
 
 
-def test_what_machines_of_one_model_differ_by_is_not() -> None:
+def test_spread_between_machines_of_one_gpu_model_makes_no_straggler() -> None:
     """Half as slow again as the median: the outliers of a published measurement (SC22, arXiv 2208.11035)."""
     assert not slow(1.5)
     assert not slow(1.5 * 1.1), "in an hour that is slower by a tenth"
@@ -112,7 +112,9 @@ def test_a_long_start_up_weighs_against_moving() -> None:
     ("idle", "busy", "coming", "expected"),
     [(1, 0, 0, 0.0), (0, 0, 0, None), (0, 3, 0, 900.0), (0, 0, 1, 600.0), (0, 1, 1, 600.0), (2, 9, 9, 0.0)],
 )
-def test_somebody_has_to_be_there(idle: int, busy: int, coming: int, expected: float | None) -> None:
+def test_wait_for_node_is_none_without_idle_busy_or_coming_nodes(
+    idle: int, busy: int, coming: int, expected: float | None
+) -> None:
     waits = wait_for_a_node_s(idle=idle, busy=busy, coming=coming, job_s=3600.0, coming_s=600.0)
     assert waits == expected
 
@@ -192,7 +194,7 @@ SECONDS = st.sampled_from((1.0, 1.2, 1.5, 1.6, 2.0, 2.5, 4.0, 12.0))
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 5), SECONDS), min_size=1, max_size=15), step_s=SECONDS)
-def test_nobody_is_as_usual_at_a_glance_and_slow_in_earnest(steps: list[tuple[int, float]], step_s: float) -> None:
+def test_step_time_judged_as_usual_is_never_a_straggler(steps: list[tuple[int, float]], step_s: float) -> None:
     own = Member(machine_id="machine-0", step_s=step_s, start_up_s=60.0)
     others = [Member(machine_id=f"machine-{number}", step_s=each, start_up_s=60.0) for number, each in steps]
     cohort = [own, *others]

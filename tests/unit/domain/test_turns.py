@@ -85,7 +85,9 @@ HAND_OUT = st.tuples(st.sampled_from([None, 0, 1, 2]), st.sampled_from([1, 3, 20
 @given(st.lists(SUBMIT | HAND_OUT, max_size=60))
 @example([("a", 0, 40), ("b", 1, 40), (0, 20), (0, 20)])
 @example([("a", 0, 40), ("b", 1, 40), (None, 32), ("b", 0, 40), (0, 14), *[(0, 3)] * 2, ("a", 0, 1)])
-def test_of_two_projects_that_wait_none_is_far_ahead(story: list[tuple[str | int | None, int, int] | tuple]) -> None:
+def test_turns_of_two_waiting_projects_differ_by_at_most_two_affinity_windows(
+    story: list[tuple[str | int | None, int, int] | tuple],
+) -> None:
     """By a window at the begin of the time in which both wait, and by one at its end."""
     queue, tally = Queue(), ServedCounts()
     for step in story:
@@ -101,7 +103,7 @@ def test_of_two_projects_that_wait_none_is_far_ahead(story: list[tuple[str | int
 
 
 @given(st.lists(SUBMIT | st.tuples(st.none(), st.sampled_from([1, 3, 20])), max_size=60))
-def test_without_held_models_two_that_wait_take_turns(story: list[tuple]) -> None:
+def test_turns_without_held_models_alternate_between_two_waiting_projects(story: list[tuple]) -> None:
     queue, tally = Queue(), ServedCounts()
     for step in story:
         if len(step) == 3:
@@ -126,7 +128,7 @@ def test_a_project_alone_sees_first_in_first_out(story: list[str]) -> None:
             assert before - set(queue.waiting) == {order.pop(0)}
 
 
-def test_one_that_comes_late_with_few_jobs_stands_near_the_head() -> None:
+def test_late_project_with_few_jobs_gets_turns_near_head_of_queue() -> None:
     queue = Queue()
     queue.submit("flood", count=1000)
     for _ in range(300):
@@ -146,7 +148,7 @@ def test_sending_one_job_after_the_other_is_no_way_past_those_who_wait() -> None
     assert abs(counts["drip"] - counts["flood"]) <= 2
 
 
-def test_who_waits_leaves_out_no_turn_while_others_models_are_preferred() -> None:
+def test_waiting_project_gets_consecutive_turns_while_other_held_models_are_preferred() -> None:
     queue = Queue()
     for project in ("a", "b", "c"):
         queue.submit(project, 0 if project == "a" else 1, count=1 if project == "a" else 40)
@@ -166,7 +168,7 @@ def test_a_head_that_nobody_may_take_does_not_let_newcomers_past_those_who_wait_
     assert abs(counts["flood"] - counts["late"]) <= 2 * AFFINITY_WINDOW
 
 
-def test_one_that_waited_for_long_is_handed_out_first_and_lets_no_newcomer_far_ahead() -> None:
+def test_long_waiting_job_is_handed_out_first_and_newcomer_gets_no_large_lead() -> None:
     """Its turn is of long ago, and it is among those that began latest."""
     queue = Queue()
     queue.submit("large")
@@ -206,5 +208,5 @@ def test_a_job_that_did_not_fit_is_tried_on_the_next_larger_size(number: int) ->
 
 
 @pytest.mark.parametrize(("least", "most"), [(24_564, 24_576), (23_028, 24_437), (45_900, 48_669)])
-def test_and_on_none_of_the_same_size(least: int, most: int) -> None:
+def test_memory_after_too_small_exceeds_every_gpu_of_the_same_size(least: int, most: int) -> None:
     assert memory_after_too_small(least * 2**20) > most * 2**20

@@ -35,7 +35,7 @@ def test_afterwards_it_can_be_imported_also_after_a_failure() -> None:
     assert importlib.import_module(NAME).WORTH == 7
 
 
-def test_what_is_loaded_already_stays() -> None:
+def test_absent_keeps_already_loaded_module_importable() -> None:
     loaded = importlib.import_module(NAME)
     with absent(NAME):
         assert importlib.import_module(NAME) is loaded

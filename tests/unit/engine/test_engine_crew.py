@@ -91,7 +91,7 @@ def test_attempts_join_and_leave_and_each_is_addressed_by_its_id(tmp_path: Path)
         assert driver.hear(Done).attempt == "att_1"
 
 
-def test_nobody_jumps_the_queue(tmp_path: Path) -> None:
+def test_queued_attempt_does_not_overtake_one_that_does_not_fit_the_batch(tmp_path: Path) -> None:
     """Behind one that does not fit, one that would has to wait; they come when the first group is done."""
     everybody_is_there = threading.Event()
 
@@ -113,7 +113,7 @@ def test_nobody_jumps_the_queue(tmp_path: Path) -> None:
     assert workload.alone == ["att_4"]
 
 
-def test_one_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_failed_batch_member_does_not_end_other_members(tmp_path: Path) -> None:
     def body(crew: BatchSession) -> None:
         one, _ = wait_for_next(crew)
         two, _ = wait_for_next(crew)
@@ -128,7 +128,7 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
         assert driver.hear(Done).attempt == "att_2"
 
 
-def test_what_breaks_the_batch_ends_all_that_are_in_it_and_names_them(tmp_path: Path) -> None:
+def test_batch_failure_ends_all_current_members_and_names_them(tmp_path: Path) -> None:
     def body(crew: BatchSession) -> None:
         over, _ = wait_for_next(crew)
         wait_for_next(crew)
@@ -157,7 +157,7 @@ def test_an_attempt_without_an_end_is_a_crash_and_not_lost(tmp_path: Path) -> No
         assert driver.join() == 0
 
 
-def test_with_one_place_everybody_runs_alone(tmp_path: Path) -> None:
+def test_engine_with_one_place_runs_attempt_alone(tmp_path: Path) -> None:
     def body(crew: BatchSession) -> None:
         raise AssertionError
 
@@ -192,7 +192,7 @@ def test_the_agent_is_told_how_many_more_could_come_and_who_is_there(tmp_path: P
         assert (last.key, last.free, last.attempts) == ("k", 0, ())
 
 
-def test_nobody_is_invited_to_a_batch_that_has_failed(tmp_path: Path) -> None:
+def test_failed_batch_reports_no_free_seats(tmp_path: Path) -> None:
     def body(crew: BatchSession) -> None:
         wait_for_next(crew)
         crew.offer(3)
@@ -235,7 +235,7 @@ def test_attempts_of_other_keys_do_not_meet(tmp_path: Path) -> None:
         assert [driver.hear(Done).attempt for _ in range(2)] == ["att_1", "att_2"]
 
 
-def test_who_stands_in_line_is_stopped_at_once(tmp_path: Path) -> None:
+def test_stop_of_queued_attempt_takes_effect_at_once(tmp_path: Path) -> None:
     go_on = threading.Event()
 
     def body(crew: BatchSession) -> None:
@@ -258,7 +258,7 @@ def test_who_stands_in_line_is_stopped_at_once(tmp_path: Path) -> None:
     assert workload.alone == []
 
 
-def test_what_went_wrong_in_one_is_not_for_the_others_to_read(
+def test_traceback_of_one_batch_member_is_not_printed_to_shared_stderr(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Standard error goes into the logs of all that are in the engine; a trace may quote what is one project's."""

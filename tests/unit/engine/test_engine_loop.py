@@ -294,7 +294,7 @@ def test_a_line_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
         assert driver.hear(Done).attempt == "att_1"
 
 
-def test_what_is_warm_is_said_before_the_end(tmp_path: Path) -> None:
+def test_engine_reports_changed_held_models_before_done(tmp_path: Path) -> None:
     workload = Scripted(lambda start, reporter: done())
 
     def body(start: Start, reporter: Reporter) -> Outcome:

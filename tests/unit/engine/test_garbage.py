@@ -27,13 +27,13 @@ def as_before() -> Iterator[None]:
     gc.collect()
 
 
-def test_nobody_searches_while_things_are_loaded() -> None:
+def test_garbage_collector_is_disabled_within_kept_for_good() -> None:
     with kept_for_good():
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
-def test_what_was_loaded_is_never_looked_at_again_and_what_came_later_is() -> None:
+def test_objects_made_within_kept_for_good_are_frozen_and_later_ones_collected() -> None:
     with kept_for_good():
         Ring()
     gc.collect()

@@ -58,7 +58,7 @@ def test_a_row_for_each_job_and_each_node(snapshot):
     assert lines[-1].split()[::2] == ["1:05", "training"]
 
 
-def test_everything_fits_a_terminal_of_100_columns(snapshot):
+def test_demo_table_fits_terminal_of_100_columns(snapshot):
     worst = job(
         "two-tone-house-again",
         ended(),
@@ -118,5 +118,5 @@ def test_idle_nodes_show_no_job():
 
 
 @pytest.mark.parametrize(("elapsed_s", "text"), [(0, "0:00"), (59.9, "0:59"), (605, "10:05")])
-def test_the_clock(elapsed_s, text):
+def test_demo_clock_formats_minutes_and_seconds(elapsed_s, text):
     assert clock(elapsed_s) == text

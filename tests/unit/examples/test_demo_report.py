@@ -41,7 +41,7 @@ def outcome(tmp_path):
     )
 
 
-def test_everything_held(outcome):
+def test_demo_checks_all_hold_for_good_outcome(outcome):
     assert [check.held for check in checks(outcome)] == [True] * 5
     found = summary(outcome)
     assert found["ok"] is True
@@ -99,7 +99,7 @@ def test_the_file_that_differs_is_named(outcome):
     assert checks(broken)[2].text == "heart and heart-again differ: lora-kohya.safetensors"
 
 
-def test_what_was_learned_is_told_in_figures(outcome):
+def test_demo_report_gives_lora_scores_in_percent_and_in_summary(outcome):
     taught, kept = (check.text for check in checks(outcome)[3:])
     figures = "0 % before, 75 to 90 % with LoRA, 82 % on average (at least 40 %)"
     assert taught == f"LoRAs draw their subjects: {figures}"

@@ -26,7 +26,7 @@ def test_every_spec_is_valid_and_takes_several_checkpoints(settings):
     assert settings.spec("teal-heart", "ds_1", "ds_2") == settings.spec("teal-heart", "ds_1", "ds_2")
 
 
-def test_what_an_earlier_demo_left_is_removed_and_nothing_else(settings):
+def test_prepare_removes_outputs_of_earlier_demo_and_no_other_files(settings):
     prepare(settings)
     for name in OWN_PATHS:
         if "." in name:

@@ -94,7 +94,7 @@ def test_an_interruption_is_an_attempt_that_ended_without_blame_on_the_job():
 
 
 @pytest.mark.parametrize("reason", ["succeeded", "canceled", "bad_spec", "never heard of", None])
-def test_other_ends_are_no_interruptions(reason):
+def test_attempt_ended_by_job_user_or_unknown_reason_is_no_interruption(reason):
     assert interruptions([event(EventType.ATTEMPT_ENDED, 1, reason=reason)]) == ()
 
 
@@ -102,7 +102,7 @@ def test_a_lapse_alone_is_no_interruption_for_the_attempt_may_come_back():
     assert interruptions([event(EventType.ATTEMPT_LAPSED, 1)]) == ()
 
 
-def test_what_happened_is_told_once():
+def test_demo_changes_report_each_event_once():
     silent = job("heart", attempt(lapsed=True, committed_step=150), state=JobState.QUEUED)
     moved = job("heart", ended(), attempt(2, "local-1", start_step=150))
     replaced = job("heart", ended(), attempt(2, "local-0", start_step=150))

@@ -20,7 +20,7 @@ def test_all_that_are_listed_unless_fewer_are_wanted():
     assert gpus_of_machine(2, {}, run=listing("0", "1", "2")) == ("0", "1")
 
 
-def test_those_that_this_process_may_use_are_not_asked_for():
+def test_gpus_of_machine_come_from_cuda_visible_devices_when_set():
     environment = {"CUDA_VISIBLE_DEVICES": "2, GPU-1a"}
     assert gpus_of_machine(None, environment, run=listing("0", "1", "2")) == ("2", "GPU-1a")
 
@@ -45,7 +45,7 @@ def test_words_are_no_gpus():
     assert gpus_of_machine(None, {}, run=listing("No devices were found")) == ()
 
 
-def test_nobody_is_asked_when_nobody_cares():
+def test_gpus_of_machine_are_not_listed_when_zero_are_wanted():
     def run(_command):
         pytest.fail("it was asked")
 

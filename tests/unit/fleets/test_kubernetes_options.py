@@ -50,6 +50,6 @@ TAKEN = [
 
 
 @pytest.mark.parametrize("options", TAKEN, ids=str)
-def test_what_the_cluster_takes_is_taken_as_it_was_given(options):
+def test_valid_kubernetes_options_round_trip_unchanged(options):
     given = KubernetesOptions.model_validate(options).model_dump(include=set(options), mode="json")
     assert given == options

@@ -42,7 +42,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_what_only_authors_of_go_understand_is_left_out(said):
+def test_kubernetes_error_message_leaves_out_go_internals(said):
     assert in_words(said) == SAID[said]
 
 

@@ -154,7 +154,7 @@ def test_a_node_that_was_killed_is_started_again_as_another_instance(fleet_of, n
         assert replace(listed, trouble="") == running(second, restarts=1)
 
 
-def test_what_a_killed_node_had_started_goes_with_it(fleet_of, nodes):
+def test_child_processes_of_killed_node_are_killed_too(fleet_of, nodes):
     with fleet_of(1, manner="stubborn", grace_s=0.2):
         first = nodes.next()
         os.kill(first.pid, 9)
@@ -172,7 +172,7 @@ def test_closing_asks_first_and_starts_nothing_again(fleet_of, nodes):
         assert list(fleet.list()) == []
 
 
-def test_who_does_not_go_when_asked_is_killed_with_everything_it_started(fleet_of, nodes):
+def test_node_that_ignores_shutdown_is_killed_with_its_child_processes(fleet_of, nodes):
     with fleet_of(1, manner="stubborn", grace_s=0.2) as fleet:
         caller = nodes.next()
         fleet.close()
@@ -198,7 +198,7 @@ def test_reallocating_does_not_ask(fleet_of, nodes):
         assert [each.restarts for each in fleet.list()] == [0], "it did not end by itself"
 
 
-def test_who_was_drained_is_asked_when_the_number_falls_and_not_before(fleet_of, nodes):
+def test_drained_node_is_asked_to_exit_only_when_desired_count_falls(fleet_of, nodes):
     with fleet_of(2) as fleet:
         first, second = sorted((nodes.next() for _ in range(2)), key=lambda caller: caller.slot)
         fleet.drain(first.instance)
@@ -207,7 +207,7 @@ def test_who_was_drained_is_asked_when_the_number_falls_and_not_before(fleet_of,
         assert {each.id for each in fleet.list() if each.state is InstanceState.RUNNING} == {second.instance}
 
 
-def test_what_the_servers_own_variables_say_of_nodes_is_not_for_a_fleet(tmp_path):
+def test_server_variables_for_kinds_and_workloads_are_not_passed_to_local_nodes(tmp_path):
     of_server = {"GIORNATA_WORKLOADS": '{"x-count": "count"}', "GIORNATA_KINDS": '["x-count"]', "HF_HOME": "/models"}
     dependencies = FleetDependencies(
         server_url=lambda: "http://here",
@@ -221,7 +221,7 @@ def test_what_the_servers_own_variables_say_of_nodes_is_not_for_a_fleet(tmp_path
     assert (environment["GIORNATA_KINDS"], environment["HF_HOME"]) == ('["train", "generate"]', "/models")
 
 
-def test_how_a_process_ended_is_told_with_the_last_line_that_it_wrote(tmp_path):
+def test_process_exit_reason_contains_status_and_last_log_line(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"first\nModuleNotFoundError: no torch\n\n")
     assert how_it_ended(3, log) == "the process before ended with status 3: ModuleNotFoundError: no torch"
@@ -234,7 +234,7 @@ def test_how_a_process_ended_is_told_with_the_last_line_that_it_wrote(tmp_path):
     assert 150 < len(how_it_ended(1, log)) < 300
 
 
-def test_those_named_go_first_and_then_those_that_came_last(fleet_of, nodes):
+def test_scale_in_ends_named_nodes_first_and_then_the_newest(fleet_of, nodes):
     with fleet_of(3) as fleet:
         first, second, third = sorted((nodes.next() for _ in range(3)), key=lambda caller: caller.slot)
         fleet.desired(2, leaving=[second.instance])

@@ -48,7 +48,7 @@ def test_the_documents_are_at_hand(name):
     assert not isinstance(published_spec(name), NoSpec)
 
 
-def test_without_the_document_nothing_is_checked_and_a_warning_says_so():
+def test_missing_openapi_document_skips_checks_with_warning():
     with pytest.warns(UserWarning, match="NOT checked"):
         nothing = published_spec("there-is-none.openapi.yaml")
     assert isinstance(nothing, NoSpec)
@@ -119,7 +119,7 @@ def test_a_request_that_is_not_published_is_noticed(spec, method, path, headers,
         ("text/*", False),
     ],
 )
-def test_what_a_request_accepts_is_read(said, taken):
+def test_accept_header_of_request_is_matched_against_media_type(said, taken):
     headers = {} if said is None else {"Accept": said}
     assert accepts(httpx.Request("PATCH", "http://x/y", headers=headers), "application/merge-patch+json") is taken
 

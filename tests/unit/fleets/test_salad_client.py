@@ -210,7 +210,7 @@ def test_reallocating_whose_reply_was_lost_is_done_once(rented):
 
 
 @pytest.mark.parametrize("status", [200, 202])
-def test_one_instance_is_read_in_either_mode(rented, status):
+def test_salad_instance_is_read_from_status_200_or_202(rented, status):
     fleet = one(rented)
     rented.cloud.instance_status = status
     (instance,) = fleet.list()
@@ -232,7 +232,7 @@ def test_the_fake_is_a_real_server_too(rented):
             fleet.reallocate("3b0dd4e2-0b0f-4e3e-9d6f-8f0d4e0e0e0e", reason="x")
 
 
-def test_everything_that_is_wrong_with_the_settings_is_said_at_once(rented):
+def test_salad_options_report_all_faults_at_once(rented):
     driver = open_driver("salad", where="fleets.loras")
     with pytest.raises(InvalidInput) as caught:
         read_options(driver, {"organization": "Acme!", "cpu": 0, "colour": "red", "image": "x"}, where="fleets.loras")

@@ -111,7 +111,7 @@ def test_a_cost_that_is_refused_keeps_the_number_only_where_work_is_at_stake(ren
     assert rented.group.replicas == 2
 
 
-def test_when_more_go_than_are_named_those_who_have_not_begun_go_before_those_at_work(rented):
+def test_scale_in_beyond_named_instances_ends_starting_ones_before_running_ones(rented):
     fleet = rented.fleet()
     ids = grown(rented, fleet, 2)
     fleet.desired(4)
@@ -138,7 +138,7 @@ def test_d85_deletion_costs_stay_within_what_the_provider_takes(rented):
     assert all(0 <= cost <= 100_000 for cost in costs)
 
 
-def test_one_that_went_meanwhile_needs_no_cost(rented):
+def test_scale_in_sets_no_deletion_cost_for_instance_that_is_gone(rented):
     fleet = rented.fleet()
     ids = grown(rented, fleet, 3)
     rented.cloud.befalls(404, only=ids[1])
@@ -147,7 +147,7 @@ def test_one_that_went_meanwhile_needs_no_cost(rented):
 
 
 @pytest.mark.parametrize("change", [{"image": "registry.example/giornata-node:2"}, {"env": {"NEW": "1"}}])
-def test_other_settings_disturb_nobody_who_runs_until_somebody_asks_for_it(rented, change):
+def test_changed_settings_restart_running_instances_only_on_renew(rented, change):
     ids = grown(rented, rented.fleet(), 2)
     changed = rented.fleet(**change)
     changed.desired(3)
@@ -161,7 +161,7 @@ def test_other_settings_disturb_nobody_who_runs_until_somebody_asks_for_it(rente
     assert changed.outdated() == Outdated()
 
 
-def test_other_settings_take_effect_when_the_group_starts_from_rest(rented):
+def test_changed_settings_take_effect_when_stopped_group_starts(rented):
     fleet = rented.fleet()
     grown(rented, fleet, 1)
     assert fleet.outdated() == Outdated()
@@ -280,7 +280,7 @@ def test_a_zombie_is_not_listed_and_its_replacement_is_another(rented):
     assert ids[1] in {each.id for each in listed}
 
 
-def test_what_a_dearer_workload_takes_comes_back_as_another(rented):
+def test_preempted_instance_comes_back_with_another_id(rented):
     fleet = rented.fleet()
     ids = grown(rented, fleet, 2)
     for each in list(rented.group.instances):
@@ -291,7 +291,7 @@ def test_what_a_dearer_workload_takes_comes_back_as_another(rented):
     assert not {each.id for each in fleet.list()} & set(ids)
 
 
-def test_only_running_is_billed(rented):
+def test_billing_counts_only_running_time(rented):
     fleet = rented.fleet()
     fleet.desired(1)
     starts_s = rented.group.instances[0].runs_s - rented.cloud.now_s

@@ -62,7 +62,7 @@ def test_growth_disturbs_no_group_and_fills_those_that_run_first(rented):
     assert {group.version for group in rented.cloud.groups.values()} == {1}
 
 
-def test_those_who_leave_go_from_whichever_group_has_them(rented):
+def test_leaving_instances_are_removed_from_whichever_group_holds_them(rented):
     fleet = rented.fleet()
     all_of_them = grown(rented, fleet, 5)
     leaving = [min(machines_of(rented, "loras")), *machines_of(rented, "loras-group-3")]
@@ -72,7 +72,7 @@ def test_those_who_leave_go_from_whichever_group_has_them(rented):
     assert sizes(rented) == {"loras": 1, "loras-group-2": 2, "loras-group-3": 0}
 
 
-def test_only_groups_that_become_smaller_get_deletion_costs(rented):
+def test_deletion_costs_are_set_only_in_groups_that_shrink(rented):
     fleet = rented.fleet()
     grown(rented, fleet, 4)
     fleet.desired(3, leaving=[min(machines_of(rented, "loras"))])
@@ -154,7 +154,7 @@ def test_nothing_is_stopped_half_when_all_go(rented):
     ],
 )
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "reply lost"])
-def test_what_a_server_left_half_done_is_finished_by_the_next_one(rented, before, nodes, method, only, done):
+def test_interrupted_scaling_is_finished_by_the_next_server(rented, before, nodes, method, only, done):
     grown(rented, rented.fleet(), before)
     rented.cloud.befalls(503, times=5, only=only, method=method, done=done)
     with pytest.raises(FleetUnavailable):
@@ -165,12 +165,12 @@ def test_what_a_server_left_half_done_is_finished_by_the_next_one(rented, before
     assert len(rented.fleet().list()) == nodes
 
 
-def test_another_servers_groups_are_listed_without_having_been_made_here(rented):
+def test_groups_made_by_another_server_are_listed(rented):
     grown(rented, rented.fleet(), 5)
     assert len(rented.fleet().list()) == 5
 
 
-def test_one_instance_is_reallocated_and_drained_in_its_own_group(rented):
+def test_reallocate_and_drain_reach_the_group_of_the_instance(rented):
     fleet = rented.fleet()
     grown(rented, fleet, 4)
     chosen = min(machines_of(rented, "loras-group-2"))
@@ -187,7 +187,7 @@ def test_one_instance_is_reallocated_and_drained_in_its_own_group(rented):
     assert machine in rented.cloud.groups["loras-group-2"].excluded
 
 
-def test_other_settings_are_told_of_all_groups_and_renewed_in_all(rented):
+def test_changed_settings_make_all_groups_outdated_and_renew_updates_all(rented):
     first = grown(rented, rented.fleet(), 3)
     changed = rented.fleet(image=CHANGED)
     assert changed.outdated() == Outdated(settings=("image",), instances=frozenset(first))
@@ -212,7 +212,7 @@ def test_a_group_that_starts_from_rest_has_the_settings_of_then(rented):
     assert {group.document["container"]["image"] for group in rented.cloud.groups.values()} == {CHANGED}
 
 
-def test_another_name_is_another_set_of_groups_and_leaves_the_old_alone(rented):
+def test_renamed_fleet_makes_new_groups_and_leaves_old_ones_alone(rented):
     old = grown(rented, rented.fleet(), 3)
     renamed = rented.fleet(group="night")
     new = grown(rented, renamed, 3)
@@ -220,7 +220,7 @@ def test_another_name_is_another_set_of_groups_and_leaves_the_old_alone(rented):
     assert sizes(rented) == {"loras": 2, "loras-group-2": 1, "night": 2, "night-group-2": 1}
 
 
-def test_somebody_elses_group_of_such_a_name_is_left_alone(rented):
+def test_foreign_group_with_name_of_a_fleet_group_is_left_alone(rented):
     Rented(rented.cloud).fleet("night").desired(1)
     theirs = rented.cloud.groups.pop("night")
     theirs.name = "loras-group-2"

@@ -10,10 +10,10 @@ import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tests.fixtures.contexts import START_MS, ManualClock
 from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_imds import ORGANIZATION_ID, SaladKeys, SaladWorkload, public_jwk, signing_key
 from tests.fixtures.salad_rented import Rented
-from tests.fixtures.world import START_MS, ManualClock
 
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import Unauthenticated, Unavailable
@@ -151,7 +151,7 @@ def test_a_key_set_with_a_secret_in_it_makes_no_secret_of_it():
 
 
 @pytest.mark.parametrize("token", ["", "a.b.c", "gk_00000000_x", "e30.e30.e30", "....", "é.é.é"])
-def test_what_is_no_token_is_refused_without_asking_anybody(token):
+def test_malformed_identity_token_is_refused_without_fetching_keys(token):
     world = IdentitySetup()
     assert world.refuses(token)
     assert world.keys.fetched == 0
@@ -205,7 +205,7 @@ def test_keys_are_fetched_again_every_hour_and_old_ones_do_while_they_cannot_be_
 
 
 @pytest.mark.parametrize("trouble", [{"away": True}, {"status": 500}, {"kids": []}])
-def test_without_any_keys_it_is_unavailable_and_not_refused(trouble):
+def test_identity_token_is_unavailable_and_not_refused_when_keys_cannot_be_fetched(trouble):
     world = IdentitySetup()
     token = world.workload.token()
     for name, value in trouble.items():

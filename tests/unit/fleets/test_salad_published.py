@@ -85,7 +85,7 @@ def test_the_document_refuses_no_request_of_a_verb(spec, verb, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_whatever_the_document_answers_a_verb_ends_well_or_with_an_error_of_ours(spec, verb, seed):
+def test_driver_verbs_on_any_published_response_succeed_or_raise_fleet_errors(spec, verb, seed):
     mock = PublishedMock(spec, Random(seed))
     with suppress(FleetRefused, FleetUnavailable, InstanceGone):
         verbs(fleet_on(mock))[verb]()

@@ -37,7 +37,7 @@ def test_the_most_nodes_are_what_others_leave(rented):
     assert fleet.limits.most_nodes == 8
 
 
-def test_what_is_left_is_asked_for_although_more_is_wanted(rented):
+def test_desired_count_above_quota_asks_for_what_the_quota_leaves(rented):
     fleet = rented.fleet()
     fleet.desired(7)
     assert rented.group.replicas == 4
@@ -46,7 +46,7 @@ def test_what_is_left_is_asked_for_although_more_is_wanted(rented):
     assert rented.group.replicas == 5, "the quota is read anew whenever more are wanted"
 
 
-def test_where_nothing_is_left_nothing_is_made_and_the_shortage_says_why(rented):
+def test_exhausted_quota_creates_no_group_and_is_named_in_shortage(rented):
     rented.cloud.quotas["container_replicas_used"] = 10
     fleet = rented.fleet()
     fleet.desired(3)
@@ -109,7 +109,7 @@ def test_several_groups_share_what_is_left(rented):
     ("replicas", "used", "own", "most"),
     [(100, 0, 0, 100), (100, 30, 10, 80), (100, 100, 10, 10), (100, 5, 10, 100), (5, 20, 10, 10), (None, 5, 1, None)],
 )
-def test_what_is_left_is_the_quota_without_what_others_use(replicas, used, own, most):
+def test_quota_most_is_replicas_minus_use_by_others(replicas, used, own, most):
     assert Quota(replicas=replicas, used=used, own=own).most == most
 
 

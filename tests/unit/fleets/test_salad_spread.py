@@ -45,5 +45,5 @@ def test_among_equals_the_highest_group_is_emptied():
     assert shrunk({1: 2, 2: 2}, 2, present) == {1: 2, 2: 0}
 
 
-def test_what_is_still_to_come_goes_before_anybody_who_is_there():
+def test_shrink_takes_nodes_still_to_come_before_running_ones():
     assert shrunk({1: 2, 2: 2}, 3, [(1000, 2), (1000, 2)]) == {1: 1, 2: 2}

@@ -19,7 +19,7 @@ def rented() -> Rented:
     return Rented(SaladCloud())
 
 
-def test_everything_that_can_be_told_reaches_the_provider(rented):
+def test_all_salad_options_reach_the_container_group_request(rented):
     rented.environment["SALAD_REGISTRY_PASSWORD"] = "hush"
     fleet = rented.fleet(
         command=["giornata", "node"],
@@ -98,7 +98,7 @@ def test_a_class_that_the_log_does_not_say_is_asked_for_once_a_minute(rented):
 
 
 @pytest.mark.parametrize("options", [{}, {"gpu_classes": BOTH, "price_usd_per_hour": 0.3}])
-def test_where_all_instances_have_one_price_no_log_is_read(rented, options):
+def test_uniform_price_of_instances_reads_no_system_logs(rented, options):
     fleet = rented.fleet(**options)
     fleet.desired(2)
     rented.settle()

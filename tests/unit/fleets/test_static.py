@@ -27,7 +27,7 @@ def fleet(seen, tmp_path):
     return module.open_fleet("desk", options, dependencies)
 
 
-def test_what_there_is_is_what_was_heard_of(fleet, seen):
+def test_static_fleet_lists_machines_that_were_seen(fleet, seen):
     assert [each.id for each in fleet.list()] == ["a"]
     seen["desk"].clear()
     assert list(fleet.list()) == []
@@ -42,7 +42,7 @@ def test_no_more_can_be_had_than_there_are_and_it_is_said(fleet):
     assert (fleet.limits.most_nodes, fleet.limits.gives_nodes) == (0, False)
 
 
-def test_nobody_can_replace_it(fleet):
+def test_static_fleet_refuses_reallocation_and_unknown_instances(fleet):
     with pytest.raises(FleetRefused):
         fleet.reallocate("a", reason="a test")
     with pytest.raises(InstanceGone):

@@ -84,7 +84,7 @@ def test_a_job_is_taken_with_its_tools_own_defaults(read):
         ("datasets", {"mystery": True}, "datasets.mystery"),
     ],
 )
-def test_what_has_no_equal_is_refused_by_its_name(read, section, values, key):
+def test_ai_toolkit_option_without_equivalent_is_refused_by_name(read, section, values, key):
     assert {row.key for row in read(job_yaml=_changed(section, **values)).refused} == {key}
 
 

@@ -126,7 +126,7 @@ def test_text_encoders_have_a_rate_each(read):
     assert "text_encoder_lr" not in reading.fields
 
 
-def test_what_would_change_the_result_is_refused_and_what_is_off_is_not(read):
+def test_kohya_option_that_changes_the_result_is_refused_unless_off(read):
     on = "color_aug = true\nfull_bf16 = true\nadaptive_noise_scale = 0.1\nmystery = 3\nnetwork_alpha = 9999\n"
     reading = read(run_toml=LEAST + on)
     assert _refused(reading) == {"color_aug", "full_bf16", "adaptive_noise_scale", "mystery", "network_alpha"}
@@ -159,7 +159,7 @@ def test_lycoris_adapts_by_its_preset_and_kind(read):
     assert _refused(read(run_toml=lycoris + 'network_args = ["algo=loha"]')) == {"network_args.algo"}
 
 
-def test_without_a_network_the_whole_model_would_be_trained(read):
+def test_kohya_config_without_network_module_is_refused(read):
     assert _refused(read(run_toml='pretrained_model_name_or_path = "a/b"')) == {"network_module"}
 
 

@@ -58,7 +58,7 @@ def test_the_options_may_name_the_file_with_the_datasets(read, tmp_path):
     assert len(reading.subsets) == 2
 
 
-def test_what_a_job_has_once_is_refused_where_folders_differ(read):
+def test_kohya_job_wide_options_that_differ_between_folders_are_refused(read):
     other = (
         DATASETS + '[[datasets]]\nresolution = 512\n  [[datasets.subsets]]\n  image_dir = "x"\n  flip_aug = true\n'
     )

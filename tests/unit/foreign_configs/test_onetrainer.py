@@ -107,7 +107,7 @@ def test_loss_noise_average_and_optimizer_are_taken_by_their_meaning(read):
         ({"something_new": 7}, "something_new"),
     ],
 )
-def test_what_has_no_equal_is_refused_by_its_name(read, asked, key):
+def test_onetrainer_option_without_equivalent_is_refused_by_name(read, asked, key):
     assert _refused(read(preset_json=PRESET | asked)) == {key}
 
 

@@ -19,9 +19,9 @@ from tests.fixtures.file_source import FileSource, Lie, file_source
 from giornata.client.retry import Backoff
 from giornata.domain.errors import InvalidInput, Unavailable
 from giornata.domain.model_kinds import ModelFamily
-from giornata.model_sources.public_addresses import AddressRule
 from giornata.model_sources.web_file import MOST_REDIRECTS, PATIENCE_S, WebReader
 from giornata.model_sources.web_sources import WebSources
+from giornata.outbound.public_addresses import AddressRule
 from giornata.protocol.model_references import WebFile, model_reference
 
 BODY = os.urandom(100_000)

@@ -27,7 +27,7 @@ def test_a_good_folder_has_no_faults(tmp_path: Path) -> None:
     assert checked.notes == ()
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_check_folder_reports_faults_of_folder_captions_and_pictures_together(tmp_path: Path) -> None:
     first, second, *_ = draw_subject("green-cactus", tmp_path, count=4)
     second.write_bytes(first.read_bytes()[:300])
     (tmp_path / "empty.jpg").write_bytes(b"")
@@ -50,7 +50,7 @@ def test_notes_name_their_picture(tmp_path: Path) -> None:
     assert any("notes.pdf" in note for note in checked.notes)
 
 
-def test_one_line_says_how_many_pictures_were_turned(tmp_path: Path) -> None:
+def test_check_folder_note_counts_pictures_rotated_by_exif(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     for number, path in enumerate(draw_subject("green-cactus", tmp_path, count=5)):

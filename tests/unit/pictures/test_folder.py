@@ -47,7 +47,7 @@ def test_pictures_are_sorted_hashed_and_named_as_they_are(folder: Path) -> None:
     assert last.caption is None
 
 
-def test_captions_beside_pictures(folder: Path) -> None:
+def test_caption_files_beside_pictures_are_read_despite_bom_case_and_unicode_form(folder: Path) -> None:
     (folder / "a.txt").write_bytes(b"\xef\xbb\xbf  a \xc3\xa9 caption, \n")
     (folder / "b.TXT").write_text("second")
     (folder / "c\u0327 e\u0301.txt").write_text("written by a Mac")
@@ -57,7 +57,7 @@ def test_captions_beside_pictures(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["text", "prompt", "caption"])
-def test_captions_in_metadata(key: str, folder: Path) -> None:
+def test_captions_in_metadata_jsonl_are_read_from_text_prompt_or_caption(key: str, folder: Path) -> None:
     rows = [{"file_name": name, key: f" of\u2028{name} "} for name in ("./a.png", "b.JPG", "c\u0327 é.webp")]
     text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n"
     (folder / "metadata.jsonl").write_text(text, encoding="utf-8-sig")
@@ -177,7 +177,7 @@ def test_empty_files_are_not_called_equal(folder: Path) -> None:
     assert len(read(folder).items) == 5
 
 
-def test_numbers_of_pictures(folder: Path) -> None:
+def test_folder_with_too_few_or_too_many_pictures_is_refused(folder: Path) -> None:
     assert read(folder, minimum=3, maximum=3).faults == ()
     assert faults(read(folder, minimum=4)) == [(str(folder), "holds 3 different pictures; at least 4 are needed")]
     many = read(folder, maximum=2)
@@ -227,7 +227,7 @@ def test_repeats_in_metadata_with_a_caption_or_without(folder: Path) -> None:
     assert [(item.caption, item.repeats) for item in found.items] == [("own", 3), ("beside it", 10), (None, 2)]
 
 
-def test_resolutions_in_metadata(folder: Path) -> None:
+def test_resolutions_in_metadata_are_read_for_each_picture(folder: Path) -> None:
     write_rows(
         folder,
         {"file_name": "a.png", "text": "own", "resolution": 512},
@@ -251,7 +251,7 @@ def test_repeats_that_mean_nothing(repeats: object, folder: Path) -> None:
     assert faults(read(folder)) == [("metadata.jsonl:1", 'has "repeats" that cannot be understood')]
 
 
-def test_repeats_said_twice(folder: Path) -> None:
+def test_conflicting_repeats_in_metadata_are_faults(folder: Path) -> None:
     both = {"file_name": "a.png", "repeats": 2, "num_repeats": 2}
     write_rows(folder, both, {"file_name": "b.JPG", "repeats": 2}, {"file_name": "b.JPG", "repeats": 3})
     assert faults(read(folder)) == [
@@ -290,7 +290,7 @@ def test_faults_in_kohyas_folders_name_the_folder(kohyas: Path) -> None:
     assert [where for where, _ in faults(read(kohyas))] == ["10_sks dog - 3.txt", "1_other_thing - 4.png"]
 
 
-def test_folders_count_together(kohyas: Path) -> None:
+def test_pictures_of_kohya_folders_count_together_against_minimum_and_maximum(kohyas: Path) -> None:
     assert faults(read(kohyas, minimum=4)) == [(str(kohyas), "holds 3 different pictures; at least 4 are needed")]
     assert faults(read(kohyas, maximum=2)) == [(str(kohyas), "holds 3 pictures; at most 2 are allowed")]
 
@@ -303,7 +303,7 @@ def test_the_same_picture_in_two_of_kohyas_folders(kohyas: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["2024_holiday", "sks dog", "10_", "0_nothing", "_10_x"])
-def test_other_folders_are_not_read(folder: Path, tmp_path: Path, name: str) -> None:
+def test_subfolders_without_kohya_repeats_are_noted_and_not_read(folder: Path, tmp_path: Path, name: str) -> None:
     empty = tmp_path / "empty"
     (empty / name).mkdir(parents=True)
     (empty / name / "a.png").write_bytes(b"a")
@@ -320,12 +320,12 @@ def test_a_folder_with_pictures_of_its_own_is_read_alone(folder: Path) -> None:
     assert found.notes == ("subfolders are not read: 10_sks dog",)
 
 
-def test_one_picture_is_enough(tmp_path: Path) -> None:
+def test_folder_with_one_picture_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"a")
     assert read(tmp_path).faults == ()
 
 
-def test_of_several_lines_the_first_is_taken_and_this_is_said_once(folder: Path) -> None:
+def test_first_line_of_multiline_caption_is_used_and_noted_once(folder: Path) -> None:
     (folder / "a.txt").write_bytes(b"  a dog \r\nasleep\r\n")
     (folder / "b.txt").write_text("a cat\n\n")
     write_rows(folder, {"file_name": "ç é.webp", "text": "a bird\non a wire\nsinging"})
@@ -335,7 +335,7 @@ def test_of_several_lines_the_first_is_taken_and_this_is_said_once(folder: Path)
     assert found.notes == ("2 captions have several lines; the first of each is used",)
 
 
-def test_only_the_first_line_is_held_to_the_bound(folder: Path) -> None:
+def test_caption_length_limit_applies_to_first_line_only(folder: Path) -> None:
     (folder / "a.txt").write_text("a dog\n" + "x" * 3000)
     found = read(folder)
     assert (found.faults, found.items[0].caption) == ((), "a dog")

@@ -79,18 +79,18 @@ def test_a_killer_gets_a_fault_and_the_others_their_word(name: str, said: str, s
     assert "leave it out" in fault.hint
 
 
-def test_one_process_serves_them_all_while_nothing_happens(stand_in: str, log: Path) -> None:
+def test_inspection_without_crash_uses_one_process_for_all_pictures(stand_in: str, log: Path) -> None:
     inspect([(name, Path(name)) for name in "abc"], python=stand_in)
     assert log.read_text().split() == ["start", "a", "b", "c"]
 
 
-def test_who_dies_behind_others_is_tried_again_before_it_is_blamed(stand_in: str, log: Path) -> None:
+def test_picture_that_crashes_process_behind_others_is_retried_before_blame(stand_in: str, log: Path) -> None:
     found = inspect([(name, Path(name)) for name in ("a", "second", "b")], python=stand_in)
     assert found == [fine("a"), fine("second"), fine("b")]
     assert log.read_text().split() == ["start", "a", "second", "start", "second", "b"]
 
 
-def test_only_killers(stand_in: str) -> None:
+def test_pictures_that_all_kill_the_process_get_one_fault_each(stand_in: str) -> None:
     found = inspect([(f"kill{number}", Path("x")) for number in range(3)], python=stand_in)
     assert [len(one.faults) for one in found] == [1, 1, 1]
 

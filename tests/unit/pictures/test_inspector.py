@@ -261,7 +261,7 @@ def test_broken_exif_is_a_note(kind: str, exif: bytes, tmp_path: Path) -> None:
         assert "its EXIF data is damaged and ignored" in look.notes
 
 
-def test_colour_profiles(tmp_path: Path) -> None:
+def test_damaged_color_profile_is_ignored_and_lab_profile_is_converted_to_srgb(tmp_path: Path) -> None:
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
     assert look_at(tmp_path, encoded(noise(), "JPEG", icc_profile=srgb)).notes == []
@@ -333,7 +333,7 @@ def test_bombs_take_neither_memory_nor_time(tmp_path: Path) -> None:
     assert used_s < 2.0
 
 
-def test_memory_is_limited(tmp_path: Path) -> None:
+def test_inspector_memory_limit_refuses_large_picture(tmp_path: Path) -> None:
     large = {"large.png": flat_png(7900, channels=3)}
     (look,), _ = process(tmp_path, large, *MODULE, f"--memory-bytes={150 * 2**20}")
     assert "more memory" in str(look["faults"])

@@ -65,7 +65,7 @@ def test_the_same_picture_and_mask_have_the_same_hash(folder: Path, tmp_path: Pa
     assert hashes[0][0] != check(folder, None).items[0].sha256
 
 
-def test_without_masked_loss_masks_are_neither_used_nor_trained_on(folder: Path) -> None:
+def test_masks_without_masked_loss_are_neither_used_nor_trained_on(folder: Path) -> None:
     found = check(folder, None)
     assert [item.path for item in found.items] == [folder / f"{number}.png" for number in range(3)]
     assert "masks are not used without masked_loss: 2 of them" in found.notes

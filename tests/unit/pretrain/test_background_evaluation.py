@@ -13,9 +13,17 @@ from tests.fixtures.pretrain_feeds import tiny_config
 
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluation.beside import Evaluations, due, spare_gpu
-from giornata.pretrain.evaluation.kept import FOLDER, evaluated, keep, samples_of
-from giornata.pretrain.reporting.progress_lines import TerminalProgress, progress_json
+from giornata.pretrain.evaluation.beside import (
+    FOLDER,
+    Evaluations,
+    due,
+    keep,
+    kept_evaluations,
+    samples_of,
+    spare_gpu,
+)
+from giornata.pretrain.reported import tell
+from giornata.pretrain.reporting.progress_lines import TerminalProgress
 from giornata.pretrain.run import not_measured
 from giornata.pretrain.run_state.committed import CommittedCheckpoint, commit, name_of
 from giornata.protocol.pretraining import CheckpointCadence, Evaluate, Mode, PretrainConfig
@@ -53,7 +61,7 @@ class Played:
         self.cancelled = True
 
 
-class House:
+class EvaluatedRun:
     """Evaluations of a run in a folder, with tasks that are played."""
 
     def __init__(self, folder: Path, **evaluate: Any) -> None:
@@ -98,80 +106,80 @@ def test_checkpoints_by_time_are_due_once_in_as_many_steps(
 
 
 def test_the_newest_comes_first_and_what_is_behind_is_left_out(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.saved(4)
+    run_rig = EvaluatedRun(tmp_path)
+    run_rig.saved(4)
     for step in (6, 8, 12):
-        house.saved(step)  # returns although a task is at work
-    assert house.names() == [name_of(4, 0)], "one at a time"
-    house.tasks[0].ends = {"evaluation/fid": 0.5}
-    house.evaluations.turn()
-    house.tasks[1].ends = {}
-    house.evaluations.turn()
-    assert house.names() == [name_of(4, 0), name_of(12, 0)]
-    assert [each["checkpoint"] for each in house.told] == [name_of(step, 0) for step in (4, 8, 12)]
-    assert (house.told[0]["numbers"], "skipped" in house.told[1]) == ({"evaluation/fid": 0.5}, True)
-    assert evaluated(house.run) == [(step, {"evaluation/fid": 0.5}, name_of(step, 0)) for step in (4, 12)]
+        run_rig.saved(step)  # returns although a task is at work
+    assert run_rig.names() == [name_of(4, 0)], "one at a time"
+    run_rig.tasks[0].ends = {"evaluation/fid": 0.5}
+    run_rig.evaluations.turn()
+    run_rig.tasks[1].ends = {}
+    run_rig.evaluations.turn()
+    assert run_rig.names() == [name_of(4, 0), name_of(12, 0)]
+    assert [each["checkpoint"] for each in run_rig.told] == [name_of(step, 0) for step in (4, 8, 12)]
+    assert (run_rig.told[0]["numbers"], "skipped" in run_rig.told[1]) == ({"evaluation/fid": 0.5}, True)
+    assert kept_evaluations(run_rig.run) == [(step, {"evaluation/fid": 0.5}, name_of(step, 0)) for step in (4, 12)]
 
 
 @pytest.mark.parametrize("failure", [GiornataError("no memory"), OSError("no disk"), RuntimeError("a defect")])
 def test_a_failure_is_told_and_the_next_is_evaluated(tmp_path: Path, failure: Exception) -> None:
-    house = House(tmp_path)
-    house.saved(4)
-    house.tasks[0].ends = failure
-    house.evaluations.turn()
-    house.saved(8)
-    house.tasks[0].ends = {}
-    house.evaluations.turn()
-    assert house.told[0]["failed"] == str(failure)
+    run_rig = EvaluatedRun(tmp_path)
+    run_rig.saved(4)
+    run_rig.tasks[0].ends = failure
+    run_rig.evaluations.turn()
+    run_rig.saved(8)
+    run_rig.tasks[0].ends = {}
+    run_rig.evaluations.turn()
+    assert run_rig.told[0]["failed"] == str(failure)
 
 
-def test_one_that_takes_too_long_is_ended_and_told(tmp_path: Path) -> None:
-    house = House(tmp_path, timeout_s=10.0)
-    house.saved(4)
-    house.now_s = 9.0
-    house.evaluations.turn()
-    assert (house.told, house.tasks[0].cancelled) == ([], False)
-    house.now_s = 11.0
-    house.evaluations.turn()
-    assert ("10 s" in house.told[0]["failed"], house.tasks[0].cancelled) == (True, True)
-    house.saved(8)
-    assert house.names() == [name_of(4, 0), name_of(8, 0)]
+def test_evaluation_past_timeout_is_canceled_and_reported(tmp_path: Path) -> None:
+    run_rig = EvaluatedRun(tmp_path, timeout_s=10.0)
+    run_rig.saved(4)
+    run_rig.now_s = 9.0
+    run_rig.evaluations.turn()
+    assert (run_rig.told, run_rig.tasks[0].cancelled) == ([], False)
+    run_rig.now_s = 11.0
+    run_rig.evaluations.turn()
+    assert ("10 s" in run_rig.told[0]["failed"], run_rig.tasks[0].cancelled) == (True, True)
+    run_rig.saved(8)
+    assert run_rig.names() == [name_of(4, 0), name_of(8, 0)]
 
 
 def test_the_end_of_the_run_waits_no_longer_than_it_may(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.saved(4)
-    house.evaluations.finish(threading.Event(), within_s=-1.0)
+    run_rig = EvaluatedRun(tmp_path)
+    run_rig.saved(4)
+    run_rig.evaluations.finish(threading.Event(), within_s=-1.0)
     stop = threading.Event()
     stop.set()
-    house.evaluations.finish(stop, within_s=60.0)
-    house.evaluations.close()
-    assert (house.tasks[0].cancelled, house.told) == (True, []), "what ends with the run is no failure"
+    run_rig.evaluations.finish(stop, within_s=60.0)
+    run_rig.evaluations.close()
+    assert (run_rig.tasks[0].cancelled, run_rig.told) == (True, []), "what ends with the run is no failure"
 
 
 def test_the_last_one_is_waited_for_and_what_another_command_left_is_caught_up(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    keep(house.run, checkpoint(house.run, 4), {"step": 4})
-    checkpoint(house.run, 7, 1)
+    run_rig = EvaluatedRun(tmp_path)
+    keep(run_rig.run, checkpoint(run_rig.run, 4), {"step": 4})
+    checkpoint(run_rig.run, 7, 1)
     stop = threading.Event()
 
     class Once(threading.Event):
         """Whoever waits finds the task done."""
 
         def wait(self, timeout: float | None = None) -> bool:
-            house.tasks[0].ends = {}
+            run_rig.tasks[0].ends = {}
             return False
 
-    house.evaluations.finish(Once(), within_s=60.0)
-    assert (house.names(), house.tasks[0].all_trained) == ([name_of(7, 1)], True)
-    house.evaluations.finish(stop, within_s=60.0)
-    assert len(house.tasks) == 1, "once"
+    run_rig.evaluations.finish(Once(), within_s=60.0)
+    assert (run_rig.names(), run_rig.tasks[0].all_trained) == ([name_of(7, 1)], True)
+    run_rig.evaluations.finish(stop, within_s=60.0)
+    assert len(run_rig.tasks) == 1, "once"
 
 
-def test_without_leave_nothing_is_evaluated(tmp_path: Path) -> None:
-    house = House(tmp_path, checkpoints=0)
-    house.saved(4, 8)
-    assert (house.tasks, house.told) == ([], [])
+def test_evaluate_checkpoints_of_zero_starts_no_evaluation(tmp_path: Path) -> None:
+    run_rig = EvaluatedRun(tmp_path, checkpoints=0)
+    run_rig.saved(4, 8)
+    assert (run_rig.tasks, run_rig.told) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -207,7 +215,7 @@ def test_samples_and_scores_lie_with_the_run(tmp_path: Path) -> None:
     assert told == {"step": 40, "fid": 12.5, "cmmd": 0.25, "samples": f"{made.name}.png"}
 
 
-def test_what_is_not_measured_is_said(tmp_path: Path) -> None:
+def test_not_measured_names_disabled_validation_evaluation_and_ignored_settings(tmp_path: Path) -> None:
     blind = not_measured(config_of(tmp_path, checkpoints=0))
     assert ["train.validation_steps = 0" in blind[0], "train.validation_rows = 0" in blind[0]] == [True, True]
     assert "evaluate.checkpoints = 0" in blind[1]
@@ -221,7 +229,7 @@ def test_what_is_not_measured_is_said(tmp_path: Path) -> None:
     ]
 
 
-def test_people_and_programs_are_told() -> None:
+def test_people_and_programs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     about = {"event": "evaluation", "checkpoint": "step-00000004-phase-0"}
     messages = [
         {"event": "note", "words": "no validation loss: train.validation_rows = 0"},
@@ -230,12 +238,12 @@ def test_people_and_programs_are_told() -> None:
         {**about, "step": 4, "skipped": "a newer one was due as well"},
         {**about, "failed": "no memory"},
     ]
-    words, lines = io.StringIO(), io.StringIO()
-    with TerminalProgress(words) as terminal, progress_json(lines) as program:
+    words = io.StringIO()
+    with TerminalProgress(words) as terminal:
         for message in messages:
             terminal(dict(message))
-            program(dict(message))
-    assert [json.loads(line) for line in lines.getvalue().splitlines()] == messages
+            tell(dict(message))
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == messages
     for part in ("train.validation_rows = 0", "clip score 21.5", "samples are drawn", "a newer one", "no memory"):
         assert part in words.getvalue()
 

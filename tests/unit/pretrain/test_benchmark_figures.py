@@ -108,7 +108,7 @@ def test_a_card_that_was_not_measured_is_planned_at_the_mean_mfu_of_the_one_that
     assert "the whole schedule on" in plan_table(plan)
 
 
-def test_only_cards_that_can_be_rented_32_at_a_time_are_planned_with() -> None:
+def test_gpu_of_maps_device_names_of_h100_and_h200_and_gives_none_for_cpu() -> None:
     assert gpu_of("NVIDIA H200") == "H200"
     assert gpu_of("NVIDIA H100 80GB HBM3") == "H100"
     assert gpu_of("cpu") is None

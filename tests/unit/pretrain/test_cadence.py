@@ -9,9 +9,9 @@ from tests.fixtures.pretrain_feeds import run_of, tiny_config
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.run_state.cadence import GUESSED_INTERRUPTION_S, LEAST_S, MOST_S, Cadence, interruption_s
-from giornata.pretrain.run_state.cadence import interval_s as young_daly_s
 from giornata.pretrain.run_state.committed import committed, newest
+from giornata.pretrain.run_state.costs import GUESSED_INTERRUPTION_S, LEAST_S, MOST_S, Cadence, interruption_s
+from giornata.pretrain.run_state.costs import interval_s as young_daly_s
 from giornata.pretrain.run_state.progress import TrainingOutcome, TrainingProgress, config_digest
 from giornata.pretrain.training.loop import train
 from giornata.protocol.pretraining import CheckpointCadence, PretrainConfig

@@ -116,7 +116,7 @@ def test_a_use_takes_the_same_caption_in_every_mode_on_any_rank_and_after_a_rest
     assert rest == {use: whole[use] for use in list(whole)[11:]}
 
 
-def test_another_epoch_or_phase_takes_another_of_the_same_picture(config: PretrainConfig) -> None:
+def test_caption_choice_differs_between_epochs_and_phases(config: PretrainConfig) -> None:
     source, taken = of_source(config), captions(of_pictures(config), PHASE.portions())
     shards = {portion.number: portion.shard for portion in PHASE.portions()}
     by_row: dict[tuple[int, int], set[str]] = {}

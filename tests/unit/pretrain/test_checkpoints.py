@@ -19,13 +19,13 @@ from giornata.pretrain.run_state.checkpoints import (
     staging,
 )
 from giornata.pretrain.run_state.committed import COMMIT, FOLDER, FileFacts, committed, name_of, newest, retire
-from giornata.pretrain.run_state.peers import Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
 
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Iterator[Checkpointer]:
-    made = Checkpointer(Storage.at(tmp_path / "run"), tmp_path / "scratch", Peers(), limit=2)
+    made = Checkpointer(Storage.at(tmp_path / "run"), tmp_path / "scratch", limit=2)
     yield made
     made.close()
 
@@ -41,11 +41,11 @@ def loaded(tmp_path: Path) -> float:
     found = newest(run)
     assert found is not None
     into = {"weight.a": torch.zeros(3, 2)}
-    load_tensors(run, found, into, tmp_path, Peers().channel())
+    load_tensors(run, found, into, tmp_path, Channel())
     return float(into["weight.a"].mean())
 
 
-def test_what_changes_while_it_is_written_is_not_in_it(tmp_path: Path, checkpoints: Checkpointer) -> None:
+def test_checkpoint_excludes_changes_made_while_it_is_written(tmp_path: Path, checkpoints: Checkpointer) -> None:
     first = snapshot(tmp_path, 1.0, step=1)
     checkpoints.begin(first)
     first.tensors["weight.a"].fill_(9.0)

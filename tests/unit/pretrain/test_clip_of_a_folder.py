@@ -39,6 +39,6 @@ def test_likeness_is_that_of_transformers(tmp_path: Path) -> None:
     assert torch.allclose(ours_NM, theirs.logits_per_image, atol=1e-5)
 
 
-def test_what_is_no_model_is_said(tmp_path: Path) -> None:
+def test_clip_folder_without_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="--clip"):
         Clip(str(tmp_path))

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.recipes import RECIPES, read_config, sd2_base, sdxl_tiny
+from giornata.pretrain.run_state.committed import rooted
 from giornata.pretrain.run_state.progress import config_digest
-from giornata.pretrain.run_state.run_storage import rooted
 from giornata.protocol.pretraining import Data, Encode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse, parse_ingest
 
@@ -50,7 +50,7 @@ def test_types_and_unknown_fields_are_named() -> None:
     assert {fault.where for fault in refused.value.faults} == {"train.checkpoint_steps", "data.shard"}
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_config_file_is_read_and_invalid_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(
         'name = "mine"\nstorage = "out"\n[data]\nshards = "in"\n[model]\narchitecture = "shapes"\n'
@@ -170,7 +170,7 @@ def test_neither_does_a_field_without_a_default() -> None:
     assert len(refused.value.faults) == 10
 
 
-def test_what_rests_on_a_field_of_the_wrong_type_is_not_judged() -> None:
+def test_config_check_skips_rules_that_rest_on_field_of_wrong_type() -> None:
     assert faults_of({"workers": {"trainers": "two", "min_trainers": 4}}) == {"workers.trainers"}
     assert faults_of({"encode": {"mode": "of-line", "store_text": False}}) == {"encode.mode"}
     assert faults_of({"workers": {"trainers": 2, "min_trainers": 4}}) == {"workers.min_trainers"}
@@ -220,7 +220,7 @@ def test_a_table_checks_its_fields_when_it_is_made_and_when_it_is_changed() -> N
         Data(shards="x", shard="y")  # type: ignore[call-arg]
 
 
-def test_what_cannot_go_together_is_told_beside_a_fault_of_a_field() -> None:
+def test_config_conflicts_are_reported_beside_faults_of_fields() -> None:
     changes = {"train": {"token_routing": 0.5, "torch_compile": True, "max_bad_steps": 0}, "evaluate": {"clip": "x"}}
     assert faults_of(changes) == {"train.token_routing", "train.max_bad_steps", "evaluate.clip"}
 

@@ -10,9 +10,9 @@ import pytest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import counted
 from giornata.pretrain.recipes import sdxl_tiny
+from giornata.pretrain.run_state.committed import run_storage
 from giornata.pretrain.run_state.costs import FOLDER, TELL_EVERY_S, CostRecord, TrainerStart, spent_usd
 from giornata.pretrain.run_state.progress import TrainingProgress
-from giornata.pretrain.run_state.run_storage import run_storage
 
 COMMAND_MS = 1_700_000_000_000
 
@@ -47,7 +47,7 @@ def test_the_first_attempt_costs_since_the_command_and_later_ones_since_their_pr
     assert begun(run, process_s=300, now_s=250) == 0.0, "clocks of two machines"
 
 
-def test_what_an_attempt_told_stays_when_it_is_lost(tmp_path: Path) -> None:
+def test_cost_record_of_lost_attempt_stays_in_total(tmp_path: Path) -> None:
     run = Storage.at(tmp_path)
     lost = account_of(run, "lost")
     lost.add(1000.0, 1.0)
@@ -73,7 +73,7 @@ def test_a_long_step_is_told_at_once_and_short_ones_every_half_minute(tmp_path: 
     assert told == [2.0, 2.0, 64.0, 64.0]
 
 
-def test_without_accounts_the_checkpoint_is_believed(tmp_path: Path) -> None:
+def test_cost_without_records_is_taken_from_checkpoint(tmp_path: Path) -> None:
     assert account_of(Storage.at(tmp_path), "first", spent_usd=7.0).total_usd == 7.0
 
 
@@ -112,7 +112,7 @@ def test_encoding_before_the_run_is_paid_by_the_run(tmp_path: Path, capsys: pyte
     assert json.loads(capsys.readouterr().out) == {"done": 1, "of": 2, "spent_usd": 2 * 4.0}
 
 
-def test_other_trainers_and_runs_without_prices_write_nothing(tmp_path: Path) -> None:
+def test_cost_records_are_not_written_by_other_trainers_or_without_prices(tmp_path: Path) -> None:
     run = Storage.at(tmp_path)
     second = CostRecord.of(
         TrainerStart(name="second", began_s=0.0), run, TrainingProgress(spent_usd=2.0), written=False

@@ -8,8 +8,15 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.ray_train.crashes import LONGEST_WORDS, MOST_EQUAL, Crashes, is_final, lost_others, words_of
 from giornata.pretrain.ray_train.fit import GIVEN_UP, fit
+from giornata.pretrain.ray_train.progress_actor import (
+    LONGEST_WORDS,
+    MOST_EQUAL,
+    Crashes,
+    is_final,
+    lost_others,
+    words_of,
+)
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.reporting.progress_lines import crash_words
 
@@ -31,7 +38,7 @@ def test_equal_crashes_after_the_same_step_end_the_run() -> None:
     assert crashes.hopeless == f"{MOST_EQUAL} starts in a row crashed after step 6: ValueError: x"
 
 
-def test_other_steps_and_other_words_are_other_crashes() -> None:
+def test_crashes_at_other_steps_or_with_other_messages_are_distinct() -> None:
     assert not any(starts(Crashes(), (6, "x"), (6, "x"), (7, "x"), (7, "x"), (7, "y"), (7, "x")))
 
 
@@ -42,7 +49,7 @@ def test_numbers_of_processes_make_no_other_crash() -> None:
     assert crashes.hopeless.endswith(words[-1])
 
 
-def test_of_an_error_in_a_task_of_ray_the_end_of_its_traceback_is_told() -> None:
+def test_ray_task_error_is_reported_by_last_line_of_its_traceback() -> None:
     traceback = "ray::read() (pid=12, ip=10.0.0.1)\n  File x\nFileNotFoundError: shard-00002.parquet"
     error = RayTaskError("read", traceback, FileNotFoundError("shard-00002.parquet"))
     assert words_of(error) == "FileNotFoundError: shard-00002.parquet"
@@ -79,7 +86,7 @@ def test_an_error_of_the_input_is_not_tried_again() -> None:
         (FileNotFoundError("shard-00001.parquet"), False),
     ],
 )
-def test_who_only_lost_the_others_is_no_cause(error: Exception, others: bool) -> None:
+def test_errors_from_lost_peers_are_told_apart_from_causes(error: Exception, others: bool) -> None:
     assert lost_others(error) is others
 
 

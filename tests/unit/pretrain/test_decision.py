@@ -63,13 +63,13 @@ GIVEN = [
 ]
 
 
-def test_of_equal_pictures_the_first_in_the_source_stays() -> None:
+def test_duplicate_pictures_keep_the_first_in_source_order() -> None:
     expected = {(1, 0): "duplicate", (2, 0): "duplicate", (0, 1): "damaged"}
     for seed in range(5):
         assert told(random.Random(seed).sample(GIVEN, len(GIVEN))) == expected
 
 
-def test_two_are_enough() -> None:
+def test_pair_of_equal_pictures_makes_one_duplicate() -> None:
     assert told([row(0, 0, 5), row(0, 1, 5), row(0, 2, 6)]) == {(0, 1): "duplicate"}
 
 
@@ -121,7 +121,7 @@ def test_a_stretch_has_its_own_rows_only() -> None:
     assert [second.dropped_of(piece) for piece in range(3)] == [set(), {0}, {0}]
 
 
-def test_of_nothing_nothing_is_kept() -> None:
+def test_decision_without_good_rows_keeps_nothing() -> None:
     with decided([]) as decision:
         keep = decision.keep(range(10), 10)
         assert (decision.rows, decision.counts(), keep.rows, list(keep.first_keys)) == (0, {}, 0, [])
@@ -165,7 +165,7 @@ def many_rows(keys: np.ndarray) -> pds.Dataset:
     return pds.dataset(table.select(EXAMINED.names).cast(EXAMINED))
 
 
-def test_what_does_not_fit_into_memory_waits_on_the_disk(tmp_path: Path) -> None:
+def test_decision_beyond_memory_limit_spills_to_disk(tmp_path: Path) -> None:
     count = 600_000
     keys = np.random.default_rng(0).integers(0, 256, (count, 32), dtype=np.uint8)
     keys[-1] = keys[0]

@@ -63,7 +63,7 @@ def test_a_good_run_is_ok() -> None:
         {"kills": (KILLS[0], KILLS[0])},
     ],
 )
-def test_everything_that_is_not_as_it_must_be_is_a_fault(changes: dict[str, Any]) -> None:
+def test_demo_verdict_finds_one_fault_for_each_failed_condition(changes: dict[str, Any]) -> None:
     report = judged(**changes)
     assert not report["ok"]
     assert len(report["faults_found"]) == 1
@@ -91,7 +91,7 @@ def test_kills_come_within_their_phases_and_after_a_checkpoint(tmp_path: Path) -
     assert first % every and second % every, "a kill right at a checkpoint undoes nothing"
 
 
-def test_one_trainer_is_killed_in_each_phase() -> None:
+def test_demo_kills_one_trainer_in_each_phase() -> None:
     early, late = Alive(pid=1, phase=0, step=4), Alive(pid=1, phase=0, step=5)
     second = Alive(pid=3, phase=1, step=15)
     steps = [5, 15]
@@ -128,7 +128,7 @@ def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in own.iterdir()] == [MARK]
 
 
-def test_running_mean() -> None:
+def test_running_mean_is_centered_and_shortened_at_the_ends() -> None:
     assert running_mean([1.0, 2.0, 6.0, 7.0], 3) == [1.5, 3.0, 5.0, 6.5]
     assert running_mean([], 3) == []
 

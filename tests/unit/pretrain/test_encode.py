@@ -199,7 +199,7 @@ class Lost(Exception):
     """The machine is gone."""
 
 
-def test_what_is_whole_is_kept_and_the_end_is_the_same(tmp_path: Path, encoder: Encoder) -> None:
+def test_interrupted_encode_keeps_whole_shards_and_ends_with_same_bytes(tmp_path: Path, encoder: Encoder) -> None:
     source = write_shards(tmp_path / "a" / "shards", shards=SHARDS, rows=ROWS, sizes=SIZES)
     whole, broken = config_at(tmp_path / "a"), config_at(tmp_path / "b")
     broken = replace(broken, data=whole.data)
@@ -293,7 +293,7 @@ class Looked(dict[str, int]):
         return super().items()
 
 
-def test_what_the_driver_does_for_a_shard_does_not_grow_with_their_number(tmp_path: Path, encoder: Encoder) -> None:
+def test_driver_work_per_encoded_shard_does_not_grow_with_shard_count(tmp_path: Path, encoder: Encoder) -> None:
     write_shards(tmp_path / "shards", shards=40, rows=1)
     config = config_at(tmp_path)
 
@@ -313,7 +313,7 @@ def test_no_source_is_said(tmp_path: Path, encoder: Encoder) -> None:
         encode(config_at(tmp_path), encoder)
 
 
-def test_threads_change_nothing(tmp_path: Path, encoder: Encoder) -> None:
+def test_encoded_shard_is_same_with_any_number_of_threads(tmp_path: Path, encoder: Encoder) -> None:
     source = write_shards(tmp_path / "shards", shards=1, rows=40, sizes=SIZES)
     written = []
     for threads in (1, 5):

@@ -75,7 +75,7 @@ def test_a_caption_that_is_too_long_is_cut() -> None:
     assert not np.array_equal(long.prompt_NLD, encoder.encode_text(["red red"]).prompt_NLD)
 
 
-def test_what_was_left_out_is_not_answered() -> None:
+def test_encoder_without_image_or_text_half_refuses_to_encode_it() -> None:
     with pytest.raises(RuntimeError, match="without its image half"):
         tiny(images=False).encode_images(noise(1))
     with pytest.raises(RuntimeError, match="without its text half"):

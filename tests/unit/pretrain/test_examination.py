@@ -21,12 +21,12 @@ from giornata.pretrain.data.examination import (
     Refusal,
     examine,
     examined_rows,
-    filters_of,
+    refusal_of,
 )
 from giornata.pretrain.data.source_rows import Raw, SourceDamaged, captions_of
 from giornata.protocol.pretraining import Ingest
 
-FILTERS = filters_of(Ingest())
+OPTIONS = Ingest()
 PICTURE = Image.effect_noise((96, 64), 80).convert("RGB")
 
 
@@ -35,7 +35,7 @@ def raw(image: bytes | None, caption: str = "a cat") -> Raw:
 
 
 def reason(record: Record, options: Ingest) -> Refusal | None:
-    found = next((refused for judge in filters_of(options) if (refused := judge(record))), None)
+    found = refusal_of(record, options)
     return found.reason if found else None
 
 
@@ -43,13 +43,13 @@ def reason(record: Record, options: Ingest) -> Refusal | None:
 def test_every_oddity_becomes_what_it_must(name: str) -> None:
     first = Row(image=b"", suffix="jpg", caption="")
     row = ODDITIES[name](PICTURE.copy(), "a dog", first)
-    found = examine(raw(row.image, "".join(captions_of([row.caption], Ingest()))), FILTERS)
+    found = examine(raw(row.image, "".join(captions_of([row.caption], Ingest()))), OPTIONS)
     assert (found.refused.reason if found.refused else None) == row.refusal
 
 
-def test_what_is_found_of_a_good_row() -> None:
+def test_examination_of_good_row_gives_size_and_sha256_key() -> None:
     content = encoded(PICTURE, "png")
-    found = examine(raw(content), FILTERS)
+    found = examine(raw(content), OPTIONS)
     assert found.refused is None
     assert (found.width, found.height) == (96, 64)
     assert found.key == hashlib.sha256(content).digest()
@@ -60,10 +60,10 @@ def test_a_png_with_a_wrong_checksum_is_damaged(chunk: bytes) -> None:
     about = PngInfo()
     about.add(b"teXt", b"comment\0after the pixels", after_idat=True)
     content = bytearray(encoded(PICTURE, "png", pnginfo=about))
-    assert examine(raw(bytes(content)), FILTERS).refused is None
+    assert examine(raw(bytes(content)), OPTIONS).refused is None
     place = content.index(chunk)
     content[place + 4 + int.from_bytes(content[place - 4 : place], "big")] ^= 1
-    found = examine(raw(bytes(content)), FILTERS).refused
+    found = examine(raw(bytes(content)), OPTIONS).refused
     assert found is not None
     assert found.reason is Refusal.DAMAGED
     assert "broken PNG file" in found.detail
@@ -72,9 +72,9 @@ def test_a_png_with_a_wrong_checksum_is_damaged(chunk: bytes) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_picture_of_values_that_are_not_finite_is_damaged(value: float) -> None:
     levels = np.full((80, 80), 0.5, np.float32)
-    assert examine(raw(encoded(Image.fromarray(levels), "tif")), FILTERS).refused is None
+    assert examine(raw(encoded(Image.fromarray(levels), "tif")), OPTIONS).refused is None
     levels[3, 5] = value
-    found = examine(raw(encoded(Image.fromarray(levels), "tif")), FILTERS).refused
+    found = examine(raw(encoded(Image.fromarray(levels), "tif")), OPTIONS).refused
     assert found is not None
     assert (found.reason, found.detail) == (
         Refusal.DAMAGED,
@@ -88,7 +88,7 @@ def test_a_picture_of_values_that_are_not_finite_is_damaged(value: float) -> Non
 def test_a_caption_without_a_visible_character_is_none(caption: str) -> None:
     assert captions_of([caption], Ingest()) == ()
     assert captions_of([caption, "a cat"], Ingest(max_captions=5)) == ("a cat",)
-    refused = examine(raw(encoded(PICTURE, "png"), "".join(captions_of([caption], Ingest()))), FILTERS)
+    refused = examine(raw(encoded(PICTURE, "png"), "".join(captions_of([caption], Ingest()))), OPTIONS)
     assert refused.refused is not None
     assert refused.refused.reason is Refusal.NO_CAPTION
 
@@ -99,25 +99,25 @@ def test_a_caption_keeps_its_invisible_characters() -> None:
 
 def test_a_turned_picture_has_the_size_that_a_viewer_shows() -> None:
     row = ODDITIES["turned by EXIF"](PICTURE, "", Row(image=b"", suffix="jpg", caption=""))
-    found = examine(raw(row.image), FILTERS)
+    found = examine(raw(row.image), OPTIONS)
     assert (found.width, found.height) == (64, 96)
 
 
 @pytest.mark.parametrize(("mode", "suffix"), [("CMYK", "jpg"), ("P", "png"), ("I;16", "png"), ("L", "jpg")])
-def test_other_modes_are_kept_unless_only_some_are_wanted(mode: str, suffix: str) -> None:
+def test_rows_of_other_image_modes_are_kept_unless_modes_are_limited(mode: str, suffix: str) -> None:
     content = encoded(PICTURE.convert("L" if mode == "I;16" else mode).convert(mode), suffix)
-    assert examine(raw(content), FILTERS).refused is None
-    wanted = filters_of(Ingest(modes=("RGB",)))
+    assert examine(raw(content), OPTIONS).refused is None
+    wanted = Ingest(modes=("RGB",))
     found = examine(raw(content), wanted).refused
     assert found is not None
     assert (found.reason, found.detail) == (Refusal.MODE, f"is {mode}")
-    assert examine(raw(content), filters_of(Ingest(modes=("RGB", mode)))).refused is None
+    assert examine(raw(content), Ingest(modes=("RGB", mode))).refused is None
     assert examine(raw(encoded(PICTURE, suffix)), wanted).refused is None
 
 
 def test_too_many_pixels_are_not_decoded() -> None:
     huge = b"P5 30000 30000 255\n" + bytes(100)
-    assert examine(raw(huge), FILTERS).refused.reason is Refusal.TOO_MANY_PIXELS  # type: ignore[union-attr]
+    assert examine(raw(huge), OPTIONS).refused.reason is Refusal.TOO_MANY_PIXELS  # type: ignore[union-attr]
 
 
 SOUND = Record(width=100, height=100, caption="a cat")
@@ -172,7 +172,7 @@ def test_a_source_that_breaks_off_says_so_after_its_good_rows() -> None:
         yield raw(None)
         raise SourceDamaged("unexpected end")
 
-    found = list(examined_rows(rows(), FILTERS, piece=3, name="b.tar"))
+    found = list(examined_rows(rows(), OPTIONS, piece=3, name="b.tar"))
     assert [row[columns.REASON] for row in found] == ["", "empty", "source_damaged"]
     assert [row[ORDINAL] for row in found] == [0, 1, 2]
     assert (found[2][SOURCE], found[2][PLACE], found[2][DETAIL]) == ("b.tar", "", "unexpected end")

@@ -7,11 +7,12 @@ import torch
 from tests.fixtures.pretrain_feeds import SCALING, TOKENS, batch
 
 from giornata.diffusion.draws import randomness
-from giornata.pretrain.feeding.examples import MOST_LOGVAR, EmptyPrompt, Example, ExampleDraws, pieces
+from giornata.diffusion.encode.captions import Embedding
+from giornata.pretrain.feeding.examples import MOST_LOGVAR, Example, ExampleDraws, pieces
 from giornata.pretrain.feeding.feed import Batch
 
 USES = [(0, 0, 1, row) for row in range(12)]
-EMPTY = EmptyPrompt(prompt_LD=torch.full((TOKENS, 64), 7.0).half(), pooled_P=torch.full((32,), 7.0).half())
+EMPTY = Embedding(prompt_BLD=torch.full((1, TOKENS, 64), 7.0).half(), pooled_BP=torch.full((1, 32), 7.0).half())
 
 
 def draws(*, dropped: float = 0.5, purpose: str = "pretrain") -> ExampleDraws:
@@ -96,7 +97,7 @@ def test_a_batch_is_the_rows_one_by_one_in_plain_arithmetic() -> None:
         assert torch.equal(one.noisy.latents_BCHW[number], latents_CHW)
         assert one.noisy.timesteps_B[number] == randomness.integer(3, "pretrain/timestep", *place, low=0, high=1000)
         dropped = randomness.uniform(3, "pretrain/caption-dropout", *place, shape=(1,)).item() < 0.5
-        prompt_LD = EMPTY.prompt_LD if dropped else rows.prompt_BLD[number]
+        prompt_LD = EMPTY.prompt_BLD[0] if dropped else rows.prompt_BLD[number]
         assert torch.equal(one.embedding.prompt_BLD[number], prompt_LD)
 
 
@@ -112,7 +113,8 @@ def test_text_stays_in_16_bits_and_rows_are_left_as_they_were_fed() -> None:
 
 
 def test_an_empty_prompt_of_32_bits_loses_none_of_them() -> None:
-    wide = EmptyPrompt(prompt_LD=torch.full((TOKENS, 64), 1.0 + 2**-20), pooled_P=torch.full((32,), 1.0 + 2**-20))
+    near = 1.0 + 2**-20
+    wide = Embedding(prompt_BLD=torch.full((1, TOKENS, 64), near), pooled_BP=torch.full((1, 32), near))
     rows = batch(USES, 16)
     text = replace(draws(dropped=1.0), empty=wide).example(rows, 0).embedding
     assert text.pooled_BP is not None
@@ -123,7 +125,7 @@ def test_an_empty_prompt_of_32_bits_loses_none_of_them() -> None:
     assert torch.equal(some[kept_B], rows.prompt_BLD[kept_B].float())
 
 
-def test_what_the_model_is_shown_does_not_depend_on_when_text_is_widened() -> None:
+def test_float16_text_embeddings_cast_equally_directly_and_through_float32() -> None:
     """Every number of float16, cast at once and by way of float32."""
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16)
     numbers = numbers[numbers.isfinite()]

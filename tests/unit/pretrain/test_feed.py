@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fixtures.pretrain_shards import picture
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.encoding.encode_rows import encode_cut, encoded_here
+from giornata.pretrain.encoding.encode_shards import encode_cut, encoded_here
 from giornata.pretrain.encoding.encoder import open_encoder
 from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
 from giornata.pretrain.encoding.transforms import Cutting, cut_rows
@@ -98,12 +98,12 @@ def test_rows_of_other_sizes_wait_their_turn() -> None:
     assert shape_of(feeds) == [[[0, 2]], [[1, 3]], [[4, 5]], [[6]]]
 
 
-def test_what_waits_at_the_end_is_given_in_small_batches() -> None:
+def test_feed_gives_remaining_rows_in_small_batches_at_the_end() -> None:
     feeds = all_of(fed([*SIZES, *SIZES]), 6, 4)
     assert shape_of(feeds) == [[[0, 3], [1, 4], [2, 5]]]
 
 
-def test_without_a_size_of_batches_these_are_the_very_next_rows() -> None:
+def test_feed_without_batch_size_gives_the_next_rows_of_each_step() -> None:
     one, other = SIZES[:2]
     feeds = all_of(fed([one, other, one, None, other, one, one]), 3, None)
     assert shape_of(feeds) == [[[0, 2], [1]], [[4], [5]], [[6]]]

@@ -63,15 +63,15 @@ def leaning(x: int, y: int, a: int, b: int) -> list[Image.Image]:
     return pictures((x - a, y - a), (x + a, y + a), (x - b, y + b), (x + b, y - b))
 
 
-def test_of_equal_sets_it_is_nought(inception: Inception) -> None:
+def test_fid_of_equal_sets_is_zero(inception: Inception) -> None:
     assert fid(inception, cross(100, 90, 7, 20), cross(100, 90, 7, 20)) == pytest.approx(0.0, abs=1e-2)
 
 
-def test_of_sets_that_lie_apart_it_is_the_distance_squared(inception: Inception) -> None:
+def test_fid_of_shifted_sets_is_squared_distance(inception: Inception) -> None:
     assert fid(inception, cross(100, 90, 7, 20), cross(103, 94, 7, 20)) == pytest.approx(25.0, rel=1e-4)
 
 
-def test_of_gaussians_it_is_as_the_formula_says(inception: Inception) -> None:
+def test_fid_of_gaussians_matches_frechet_formula(inception: Inception) -> None:
     expected = (math.sqrt(2 / 3) * (30 - 10)) ** 2 + (math.sqrt(2 / 3) * (5 - 20)) ** 2 + 3**2
     assert fid(inception, cross(100, 90, 30, 5), cross(103, 90, 10, 20)) == pytest.approx(expected, rel=1e-4)
     expected = (math.sqrt(4 / 3) * (30 - 10)) ** 2 + (math.sqrt(4 / 3) * (5 - 20)) ** 2

@@ -15,7 +15,7 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures, encode_cut
+from giornata.pretrain.encoding.encode_shards import EncodeRows, encode_cut
 from giornata.pretrain.encoding.encoded import latents_storage, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.transforms import Cutting
@@ -62,10 +62,8 @@ def rows_fed(config: PretrainConfig, encoder: Encoder, mode: Mode) -> pa.Table:
         cutting = Cutting.of(config.data, seed=config.seed, resolution=32)
         reader = ReadPictures(Storage.at(Path(config.data.shards)), names, PHASE, cutting)
     tables: Iterator[pa.Table] = (table for group in groups() for table in reader(group))
-    if mode is Mode.HYBRID:
-        tables = map(EncodeCaptions(config), tables)
-    if mode is Mode.ONLINE:
-        tables = map(EncodePictures(config), tables)
+    if mode in {Mode.HYBRID, Mode.ONLINE}:
+        tables = map(EncodeRows(replace(config, encode=replace(config.encode, mode=mode))), tables)
     if mode is Mode.COLOCATED:
         tables = (encode_cut(encoder, table, at_once=3) for table in tables)
     return pa.concat_tables(tables)
@@ -83,7 +81,7 @@ def test_every_mode_feeds_the_same_rows_to_the_bit(config: PretrainConfig, encod
     assert fed.equals(rows_fed(config, encoder, Mode.OFFLINE))
 
 
-def test_pictures_come_cut(config: PretrainConfig) -> None:
+def test_read_pictures_stage_gives_every_sample_as_cut_picture(config: PretrainConfig) -> None:
     names = tuple(shard.name for shard in source_manifest(config).shards)
     cutting = Cutting.of(config.data, seed=config.seed, resolution=32)
     reader = ReadPictures(Storage.at(Path(config.data.shards)), names, PHASE, cutting)

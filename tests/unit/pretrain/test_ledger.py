@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.pretrain.feeding.ledger import TrainedTwice, UseBits, UseLedger
-from giornata.pretrain.feeding.rows_of_phase import Intervals, RowsOfPhase, validation_rows
+from giornata.pretrain.feeding.rows_of_phase import NumberSet, RowsOfPhase, validation_rows
 
 NUMBERS = st.sets(st.integers(0, 40))
 
 
 @given(NUMBERS, NUMBERS)
-def test_intervals_are_sets(one: set[int], other: set[int]) -> None:
-    left, right = Intervals.of(one), Intervals.of(other)
+def test_number_sets_are_sets(one: set[int], other: set[int]) -> None:
+    left, right = NumberSet.of(one), NumberSet.of(other)
     assert set(left | right) == one | other
     assert set(left - right) == one - other
     assert len(left) == len(one)
-    assert left | right == Intervals.of(one | other)  # one way to write a set
+    assert left | right == NumberSet.of(one | other)  # one way to write a set
     assert all((number in left) == (number in one) for number in range(-1, 42))
 
 
@@ -41,7 +41,7 @@ def test_a_phase_takes_every_row_once_an_epoch(samples: int, held: int, seed: in
 
 
 @given(st.integers(1, 60), st.data())
-def test_whatever_was_trained_the_rest_is_what_remains(samples: int, data: st.DataObject) -> None:
+def test_ledger_remaining_is_exactly_the_untrained_rows(samples: int, data: st.DataObject) -> None:
     rows_of = phase(samples=samples)
     every = [(each.number, row) for each in rows_of.portions() for row in each.rows]
     ledger = UseLedger(rows_of)
@@ -69,10 +69,10 @@ def test_a_row_that_comes_twice_is_refused_and_nothing_is_added(again: list[tupl
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 200))))
 def test_uses_travel_as_bitmaps_that_keep_what_came_twice(uses: list[tuple[int, int]]) -> None:
     packed = UseBits.of(uses)
-    found = [(number, row) for number, bits in packed.bits().items() for row in bits.nonzero()[0].tolist()]
+    found = [(number, row) for number, bits in packed.portions.items() for row in bits]
     assert sorted(found) == sorted(set(uses))
     assert set(packed.repeated) == {use for use, times in Counter(uses).items() if times > 1}
-    assert sum(map(len, packed.packed.values())) <= sum(row // 8 + 1 for _, row in uses), "a bit for a row"
+    assert all(bits.bits.bit_length() <= 201 for bits in packed.portions.values()), "a bit for a row"
 
 
 def test_a_ledger_that_was_written_before_uses_were_bitmaps_is_read() -> None:
@@ -113,7 +113,7 @@ def test_rows_for_validation_are_those_of_their_numbers_over_all_shards() -> Non
 
 
 def test_rows_left_out_come_in_the_order_of_their_shards() -> None:
-    one, other = (0, Intervals.of([1])), (2, Intervals.of([3]))
+    one, other = (0, NumberSet.of([1])), (2, NumberSet.of([3]))
     RowsOfPhase(seed=0, phase=0, samples=4, shard_rows=(5, 5, 5), left_out=(one, other))
     for wrong in ((other, one), (one, one)):
         with pytest.raises(ValueError, match="order of their shards"):

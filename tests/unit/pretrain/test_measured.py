@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.planning.facts import load_facts
-from giornata.pretrain.planning.from_config import request_named
-from giornata.pretrain.planning.measured import assumed_rates, gpu_known
+from giornata.pretrain.planning.facts import gpu_known, load_facts
+from giornata.pretrain.planning.from_config import assumed_rates, request_named
 from giornata.pretrain.planning.ranking import rank
 from giornata.pretrain.recipes import sd2_base, sdxl_tiny
 from giornata.pretrain.run_state.metrics_log import METRICS
@@ -78,7 +77,7 @@ def test_an_encoder_is_measured_by_its_batches(tmp_path: Path, mode: Mode) -> No
     assert device == "CPU"
 
 
-def test_what_an_encoder_is_given_is_what_a_run_gives_it() -> None:
+def test_measured_encoder_input_has_schema_of_online_and_hybrid_runs() -> None:
     assert to_encode(Mode.ONLINE, 32, 2).schema.equals(columns.CUT)
     assert to_encode(Mode.HYBRID, 32, 2).schema.equals(columns.FED)
 

@@ -4,14 +4,14 @@ from giornata.pretrain.ray_train.progress_actor import RESIZE, STOP, ProgressAct
 from giornata.pretrain.ray_train.worker import Notices
 
 
-def test_what_ray_train_announces_to_a_trainer_stops_it_before_the_next_step() -> None:
+def test_ray_train_announcement_stops_trainer_before_next_step() -> None:
     told: list[object | None] = [None, None, object(), None]
     notices = Notices(None, first=False, announced=lambda: told.pop(0))
     assert [notices() for _ in range(3)] == [False, False, True]
     assert notices.leave == "", "nobody of this run asked for it"
 
 
-def test_what_the_board_asks_for_lasts_until_the_trainers_start_again_but_for_a_stop() -> None:
+def test_resize_request_ends_when_trainers_restart_and_stop_request_persists() -> None:
     actor = ProgressActor.__ray_metadata__.modified_class()
     actor.begun()
     assert (actor.leave(), actor.have_left()) == ("", False)

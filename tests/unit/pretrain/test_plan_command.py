@@ -12,7 +12,8 @@ from giornata.cli.pretrain_plan import say_ranking
 from giornata.cli.ui.output import Output
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.request import request_of
+from giornata.pretrain.planning.request import request_of, schedule_of
+from giornata.pretrain.recipes import sd2_base
 
 FACTS = load_facts()
 
@@ -49,7 +50,7 @@ def test_the_verdict_stands_before_the_table_and_old_prices_are_named():
     assert any(line.startswith("Prices older than 4 months: ") for line in lines)
 
 
-def test_in_a_pipe_every_choice_is_a_line():
+def test_pretrain_plan_prints_each_choice_as_one_line_in_a_pipe():
     lines = run("sd2_base").stdout.splitlines()
     heading = next(place for place, line in enumerate(lines) if line.startswith("trainers"))
     assert lines[heading].split() == [
@@ -74,7 +75,7 @@ def test_in_a_pipe_every_choice_is_a_line():
 @pytest.mark.parametrize("every", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"prices": "seed"}, {"trainers": ["2xp4d"], "modes": ["offline", "hybrid"]}])
 def test_a_ranking_fits_the_terminal_and_nothing_is_cut(columns, every, changes):
-    ranking = rank(request_of({"recipe": "sd2_base"} | changes), FACTS)
+    ranking = rank(request_of(schedule_of(sd2_base()) | changes), FACTS)
     shown = on_terminal(columns, lambda out: say_ranking(ranking, out, every=every))
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= columns
     assert "…" not in shown
@@ -82,7 +83,7 @@ def test_a_ranking_fits_the_terminal_and_nothing_is_cut(columns, every, changes)
 
 
 def test_the_terminal_shows_the_chief_choices_and_says_how_to_see_the_others():
-    ranking = rank(request_of({"recipe": "sd2_base"}), FACTS)
+    ranking = rank(request_of(schedule_of(sd2_base())), FACTS)
     chief = on_terminal(100, lambda out: say_ranking(ranking, out, every=False))
     everything = on_terminal(100, lambda out: say_ranking(ranking, out, every=True))
     assert "15 more with --all" in chief
@@ -92,7 +93,7 @@ def test_the_terminal_shows_the_chief_choices_and_says_how_to_see_the_others():
     assert len(everything.splitlines()) == len(chief.splitlines()) + 15
 
 
-def test_what_is_wrong_with_a_file_is_said_whole(tmp_path):
+def test_pretrain_plan_reports_all_faults_of_assumptions_file(tmp_path):
     file = tmp_path / "plan.toml"
     file.write_text('headroom = 0.1\ntrainers = ["9p4de"]\n')
     ran = run("sd2_base", "--assume", str(file))

@@ -33,7 +33,7 @@ def test_a_row_with_an_unknown_mark_or_without_a_source_is_refused():
     row = DOCUMENT["gpu"][0]
     with pytest.raises(ValueError, match="rumour"):
         facts_of(DOCUMENT | {"gpu": [row | {"mark": "rumour"}]})
-    with pytest.raises(TypeError, match="source"):
+    with pytest.raises(ValueError, match="source"):
         facts_of(DOCUMENT | {"gpu": [{name: value for name, value in row.items() if name != "source"}]})
 
 
@@ -48,7 +48,7 @@ def test_rows_name_only_what_there_is(facts):
         assert facts.row_bytes_of(flops.model, flops.resolution).latent_bytes == 2 * 4 * (flops.resolution // 8) ** 2
 
 
-def test_what_a_row_weighs(facts):
+def test_row_bytes_of_sd2_match_latent_text_and_moments_sizes(facts):
     small, large = facts.row_bytes_of("sd2", 256), facts.row_bytes_of("sd2", 512)
     assert (small.latent_bytes + small.text_bytes, large.latent_bytes + large.text_bytes) == (165_888, 190_464)
     assert small.moments_bytes == 16_384
@@ -61,7 +61,7 @@ def test_an_instance_is_found_by_its_short_name_too(facts):
 
 
 @pytest.mark.parametrize(("resolution", "rate", "mfu"), [(256, 5908, 0.319), (512, 1349, 0.325)])
-def test_the_seeds_mfu(facts, resolution, rate, mfu):
+def test_mfu_computed_from_published_rates_matches(facts, resolution, rate, mfu):
     gflop = facts.flops_of("sd2", resolution).train_gflop
     assert mfu_of(images_per_s=rate, gpus=32, peak_tflops=312, gflop=gflop) == pytest.approx(mfu, abs=0.001)
 

@@ -142,7 +142,7 @@ def test_forty_encoders_are_too_few_for_the_final_rates(pixels: int, needed: int
     assert 40 * encoder(pixels) / rate == pytest.approx(fed, abs=0.005)
 
 
-def test_what_the_published_price_leaves_out() -> None:
+def test_published_pretraining_price_omits_512_pixel_encoding_and_storage() -> None:
     assert encoding_usd(256) == pytest.approx(3723, abs=1)
     second = TABLE_2_ENCODING_USD * encoding_usd(512) / encoding_usd(256)
     assert second == pytest.approx(12_334, abs=1)

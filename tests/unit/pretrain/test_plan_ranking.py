@@ -15,15 +15,16 @@ from giornata.pretrain.planning.ranking import (
     rows_that_decide,
 )
 from giornata.pretrain.planning.report import ranking_told, reasons, verdict
-from giornata.pretrain.planning.request import request_of
+from giornata.pretrain.planning.request import request_of, schedule_of
+from giornata.pretrain.recipes import sd2_base
 from giornata.protocol.pretraining import Mode
 
 FACTS = load_facts()
-SEED = {"recipe": "sd2_base", "prices": "seed", "trainers": ["4xp4de"], "encoders": ["g5.2xlarge"]}
+SEED = {**schedule_of(sd2_base()), "prices": "seed", "trainers": ["4xp4de"], "encoders": ["g5.2xlarge"]}
 
 
 def ranked(**changes):
-    return rank(request_of({"recipe": "sd2_base"} | changes), FACTS)
+    return rank(request_of(schedule_of(sd2_base()) | changes), FACTS)
 
 
 def by_mode(**changes):
@@ -49,7 +50,7 @@ def test_the_trainers_part_is_table_4_in_every_mode_that_does_not_encode_on_them
     assert modes[Mode.COLOCATED].estimated
 
 
-def test_encoders_by_mode():
+def test_plan_encoder_count_depends_on_mode_and_headroom():
     modes = by_mode(headroom=1.0)
     assert [phase.encoders for phase in modes[Mode.ONLINE].phases] == [59, 49]
     assert [phase.encoders for phase in modes[Mode.HYBRID].phases] == [9, 2]
@@ -58,7 +59,7 @@ def test_encoders_by_mode():
     assert [phase.encoders for phase in with_headroom[Mode.ONLINE].phases] == [64, 54]
 
 
-def test_what_each_mode_stores():
+def test_plan_stored_bytes_count_latents_and_text_by_mode():
     modes = by_mode()
     rows = (1_126_400_000, 1_740_800_000)
     assert modes[Mode.OFFLINE].stored_bytes == rows[0] * (16_384 + 157_696) + rows[1] * (65_536 + 157_696)
@@ -119,7 +120,7 @@ def test_the_seeds_smaller_gpus_are_found_to_be_cheaper():
     assert cheaper.trainer_usd == pytest.approx(46_416, abs=1)
 
 
-def test_what_the_book_cannot_price_is_left_out_and_named():
+def test_plan_choice_without_price_is_left_out_and_named():
     ranking = ranked(prices="seed")
     assert {choice.machines.trainer.short for choice in ranking.choices} == {"p4de", "p4d"}
     assert any("4xp5en.48xlarge is left out" in text for text in ranking.left_out)
@@ -149,7 +150,7 @@ def test_a_given_encoder_rate_wins():
     assert [phase.encoders for phase in faster.phases] == [12, 3]
 
 
-def test_of_two_at_one_price_the_faster_comes_first():
+def test_plan_choices_of_equal_price_rank_the_faster_first():
     names = [choice.machines.instances for choice in ranked(trainers=["1xp5", "4xp5"], modes=["colocated"]).choices]
     assert names == [4, 1]
 
@@ -216,7 +217,7 @@ def test_plain_values_for_json_hold_every_choice():
     assert first["phases"][0]["training"]["estimated"] is True
 
 
-def test_one_choice_can_be_priced_alone():
+def test_plan_choice_of_given_machines_and_mode_is_priced_alone():
     request = request_of(SEED)
     machines = next(each for each in machines_of(request, FACTS) if not isinstance(each, str))
     assert choice_of(request, FACTS, machines, Mode.ONLINE).name == "4xp4de.24xlarge online g5.2xlarge"
@@ -268,7 +269,7 @@ def test_machines_with_an_interruptible_price_alone_are_priced_by_it():
 
 def test_prices_of_more_than_four_months_are_warned_of():
     def warned(today):
-        ranking = rank(request_of({"recipe": "sd2_base"}), FACTS, today=today)
+        ranking = rank(request_of(schedule_of(sd2_base())), FACTS, today=today)
         return " ".join(text for text in reasons(ranking) if text.startswith("Prices older than 4 months"))
 
     assert "p5.48xlarge" not in warned(date(2026, 11, 22)) and "saladcloud-rtx4090 (2025-07-07)" in warned(

@@ -7,7 +7,8 @@ import pytest
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.planning.from_config import ASSUMED, request_named
-from giornata.pretrain.planning.request import GivenEncoderRate, GivenRate, request_of
+from giornata.pretrain.planning.request import GivenEncoderRate, GivenRate, request_of, schedule_of
+from giornata.pretrain.recipes import sd2_base
 from giornata.protocol.pretraining import Mode
 
 PHASE = {"samples": 1_000_000, "resolution": 256, "global_batch_size": 2048}
@@ -20,7 +21,7 @@ def faults(values):
 
 
 def test_the_recipe_is_the_seeds_schedule_and_has_no_fault():
-    request = request_of({"recipe": "sd2_base"})
+    request = request_of(schedule_of(sd2_base()))
     assert [phase.samples for phase in request.phases] == [550_000 * 2048, 850_000 * 2048]
     assert [phase.resolution for phase in request.phases] == [256, 512]
     assert [phase.samples / phase.global_batch_size for phase in request.phases] == [275_000, 425_000]
@@ -86,10 +87,10 @@ def test_every_fault_of_the_fields_at_once():
 def test_no_phase_and_an_unknown_model():
     assert set(faults({"phases": []})) == {"phases"}
     assert set(faults({"phases": [PHASE], "model": "sd9"})) == {"model"}
-    assert set(faults({"recipe": "sd9"})) == {"recipe"}
+    assert set(faults({"phases": [PHASE], "recipe": "sd9"})) == {"recipe"}
 
 
-def test_what_is_assumed_stands_in_a_file_of_its_own(tmp_path):
+def test_plan_assumptions_are_read_from_a_separate_file(tmp_path):
     toml = tmp_path / "prices.toml"
     toml.write_text("storage_months = 2\ndataset_rows = 500\nusd_per_hour = {p4de = 20.0}\n")
     request = request_named("sd2_base", assume=toml)
@@ -101,7 +102,7 @@ def test_what_is_assumed_stands_in_a_file_of_its_own(tmp_path):
     assert request.rows(request.phases[0]) == 500
 
 
-def test_what_the_run_says_is_not_assumed_and_every_fault_of_both_files_is_told(tmp_path):
+def test_plan_assumptions_cannot_override_run_and_faults_of_both_files_are_reported(tmp_path):
     run, assumed = tmp_path / "run.toml", tmp_path / "prices.toml"
     run.write_text('recipe = "shapes"\n[train]\ncheckpoint_steps = 0\n')
     assumed.write_text('colour = "red"\nmodel = "sd2"\n')

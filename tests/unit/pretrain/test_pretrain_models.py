@@ -3,12 +3,13 @@
 import pytest
 import torch
 
+from giornata.pretrain.feeding.rows_of_phase import share
 from giornata.pretrain.recipes import sd2_base
-from giornata.pretrain.run_state.costs import Meter
-from giornata.pretrain.run_state.peers import Peers
-from giornata.pretrain.training.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
+from giornata.pretrain.run_state.costs import step_rates
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.training.models import flops_per_picture, new_unet, sheet_flops_per_s, unet_on_meta
 from giornata.pretrain.training.optimizer import learning_rate
+from giornata.pretrain.training.parallel import CPU_ROWS, fitting, micro_batch
 from giornata.protocol.pretraining import Architecture, Phase
 
 
@@ -17,7 +18,7 @@ def test_stable_diffusion_2_is_of_its_true_size() -> None:
 
 
 @pytest.mark.parametrize(("resolution", "gflop"), [(256, 539.3), (512, 2408.7)])
-def test_what_a_picture_costs(resolution: int, gflop: float) -> None:
+def test_flops_per_picture_of_sd2_match_independent_count(resolution: int, gflop: float) -> None:
     """Counted elsewhere, by the same rule of 2 per multiplication."""
     assert flops_per_picture(Architecture.SD2, resolution) / 1e9 == pytest.approx(gflop, rel=0.01)
 
@@ -74,24 +75,13 @@ def test_the_micro_batch_halves_until_it_fits_with_room() -> None:
 
     with pytest.raises(torch.OutOfMemoryError):
         fitting(128, never)
-    channel = Peers().channel()
+    channel = Channel()
     assert micro_batch(1000, torch.device("cpu"), never, channel) == CPU_ROWS
-    assert micro_batch(share_of(10, 4), torch.device("cpu"), never, channel) == 3
+    assert micro_batch(share(10, rank=0, world=4), torch.device("cpu"), never, channel) == 3
 
 
-def test_rates_and_dollars() -> None:
-    clock = iter([2.0])
-    meter = Meter(
-        clock_s=lambda: next(clock),
-        since_s=0.0,
-        trainers=2,
-        usd_per_s=0.1,
-        flops_per_picture=10,
-        peak_flops_per_s=100.0,
-    )
-    lap_s = meter.lap_s()
-    assert lap_s == 2.0
-    found = meter.numbers(rows=16, lap_s=lap_s, waited_s=0.5)
+def test_meter_computes_image_rate_mfu_and_usd_per_second() -> None:
+    found = step_rates(rows=16, lap_s=2.0, waited_s=0.5, flops_per_picture=10, peak_flops_per_s=200.0)
     assert found == {"images_per_s": 8.0, "data_wait_share": 0.25, "mfu": 0.4}
     config = sd2_base()
     assert config.usd_per_s(32, 8) == 0.0

@@ -82,7 +82,7 @@ def test_updates_are_those_of_the_package(made: Made) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw_8bit", "muon"])
-def test_another_process_goes_on_from_the_tensors_to_the_byte(name: str) -> None:
+def test_optimizer_resumed_from_tensors_is_bit_identical(name: str) -> None:
     first, second = parameters(), parameters()
     before = TrainingOptimizer(first, train_of(name), fused=False)
     for step in range(STEPS // 2):

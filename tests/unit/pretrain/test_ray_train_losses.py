@@ -25,13 +25,12 @@ from giornata.pretrain.ray_train.fit import (
 )
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run import check
-from giornata.pretrain.run_state.committed import STATE, CommittedCheckpoint, FileFacts, commit, name_of
+from giornata.pretrain.run_state.committed import STATE, CommittedCheckpoint, FileFacts, commit, name_of, run_storage
 from giornata.pretrain.run_state.progress import TrainingProgress, origin_of
-from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 
-def test_without_progress_it_is_given_up() -> None:
+def test_ray_train_losses_without_progress_are_given_up_after_limit() -> None:
     losses = RayTrainLosses()
     assert [losses.bearable(0) for _ in range(MOST_FRUITLESS)] == [True] * (MOST_FRUITLESS - 1) + [False]
 
@@ -94,7 +93,7 @@ def test_a_bound_of_the_configuration_stands(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
-def test_another_configuration_on_the_same_storage_is_refused_before_ray_starts(tmp_path: Path) -> None:
+def test_changed_configuration_on_same_storage_is_refused_before_ray_starts(tmp_path: Path) -> None:
     source = write_shards(tmp_path / "shards", shards=2, rows=40)
     config = sdxl_tiny(str(tmp_path))
     config = replace(config, encode=replace(config.encode, mode=Mode.COLOCATED))

@@ -12,7 +12,7 @@ from giornata.pretrain.data.shards import read_rows
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.graph import grouped
 from giornata.pretrain.feeding.read_portions import GROUP, OF_PICTURES, packed, portions_of
-from giornata.pretrain.feeding.rows_of_phase import Intervals, Portion, RowsOfPhase
+from giornata.pretrain.feeding.rows_of_phase import NumberSet, Portion, RowsOfPhase
 
 ROWS = 11
 
@@ -45,7 +45,7 @@ def test_rows_that_are_not_there_are_an_error(shard: tuple[Storage, str, list[st
 )
 def test_groups_keep_portions_and_their_order(sizes: list[list[int]], rows_of_a_task: int) -> None:
     portions = [
-        Portion(number=number, epoch=number // 3, shard=number % 3, rows=Intervals.of(rows))
+        Portion(number=number, epoch=number // 3, shard=number % 3, rows=NumberSet.of(rows))
         for number, rows in enumerate(sizes)
     ]
     groups = list(grouped(portions, rows_of_a_task))
@@ -55,9 +55,9 @@ def test_groups_keep_portions_and_their_order(sizes: list[list[int]], rows_of_a_
 
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=60), most=st.integers(1, 9))
-def test_there_are_never_more_tasks_than_ray_can_bear(sizes: list[int], most: int) -> None:
+def test_read_tasks_never_exceed_limit_and_keep_portions_in_order(sizes: list[int], most: int) -> None:
     portions = [
-        Portion(number=number, epoch=0, shard=number, rows=Intervals.span(0, size))
+        Portion(number=number, epoch=0, shard=number, rows=NumberSet.of_spans([(0, size)]))
         for number, size in enumerate(sizes)
     ]
     groups = list(grouped(portions, 1, most=most))

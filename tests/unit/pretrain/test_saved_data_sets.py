@@ -83,7 +83,7 @@ def test_every_row_of_several_shards(datasets: Any, tmp_path: Path) -> None:
     ]
 
 
-def test_what_the_library_caches_beside_a_data_set_is_passed_over(datasets: Any, tmp_path: Path) -> None:
+def test_cache_files_of_datasets_library_beside_data_set_are_not_read(datasets: Any, tmp_path: Path) -> None:
     made(datasets, tmp_path).save_to_disk(tmp_path / "saved", num_shards=SHARDS)
     before = read(tmp_path / "saved")
     kept = datasets.load_from_disk(str(tmp_path / "saved")).filter(lambda likes: likes > 7, input_columns="likes")

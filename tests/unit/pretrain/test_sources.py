@@ -27,7 +27,7 @@ def captions(folder: Path, options: Ingest) -> list[str]:
     return [raw.caption for raw in read(find(str(folder), options), options)]
 
 
-def test_one_file_is_a_source_too(tmp_path: Path) -> None:
+def test_source_of_one_parquet_file_is_read(tmp_path: Path) -> None:
     whole = write_example(tmp_path, rows=6, oddities=0, files=2)
     source = find(str(tmp_path / "part-00001.parquet"), Ingest())
     assert [raw.image for raw in read(source, Ingest())] == [row.image for row in whole.rows[3:]]
@@ -87,7 +87,7 @@ def test_a_column_of_numbers_is_no_caption(tmp_path: Path) -> None:
     assert captions(tmp_path, Ingest()) == ["", ""]
 
 
-def test_of_a_hugging_face_data_set_only_its_own_files_are_read(tmp_path: Path) -> None:
+def test_hugging_face_data_set_reads_only_its_own_arrow_files(tmp_path: Path) -> None:
     whole = write_example(tmp_path, rows=4, oddities=0, kind=Kind.HUGGINGFACE)
     (tmp_path / "cache-0123.arrow").write_bytes((tmp_path / "data-00000-of-00002.arrow").read_bytes())
     assert len(read(find(str(tmp_path), Ingest()), Ingest())) == len(whole.rows)
@@ -158,7 +158,7 @@ def test_a_source_may_lie_where_fsspec_reads(kind: Kind, tmp_path: Path) -> None
     memory.rm(f"/{tmp_path.name}", recursive=True)
 
 
-def test_one_file_where_fsspec_reads(tmp_path: Path) -> None:
+def test_source_of_one_file_is_read_through_fsspec(tmp_path: Path) -> None:
     whole = write_example(tmp_path, rows=6, oddities=0)
     memory = fsspec.filesystem("memory")
     memory.put(str(tmp_path), "/one", recursive=True)

@@ -10,7 +10,7 @@ from torch import nn
 
 from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.feeding.examples import Example, ExampleDraws, blank, pieces
-from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.training.models import noise_scheduler
 from giornata.pretrain.training.parallel import Sharding
 from giornata.pretrain.training.step import BINS, Passes
@@ -36,7 +36,7 @@ class OfTwo(Channel):
     """One of two trainers, who hears nothing of the other."""
 
     def __init__(self) -> None:
-        super().__init__(Peers())
+        super().__init__()
         self.world = 2
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ def by_definition() -> tuple[float, torch.Tensor, torch.Tensor]:
 def test_parts_of_a_step_give_the_gradient_of_the_whole(most: int) -> None:
     loss, expected, _ = by_definition()
     model = Line()
-    found = passes(model, Channel(Peers())).train(examples(ROWS, most), rows=12)
+    found = passes(model, Channel()).train(examples(ROWS, most), rows=12)
     assert (found.mean, found.rows) == (pytest.approx(loss, rel=1e-5), 12)
     torch.testing.assert_close(gradient(model), expected, rtol=1e-4, atol=1e-5)
 
@@ -98,11 +98,11 @@ def test_two_trainers_with_uneven_shares_have_it_on_average() -> None:
     torch.testing.assert_close(torch.stack(found).mean(dim=0), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_weighs_nothing_changes_nothing() -> None:
+def test_blank_rows_change_neither_loss_nor_gradient() -> None:
     loss, expected, _ = by_definition()
     model = Line()
     nothing = blank(rows=3, side=2, tokens=5, text=64, pooled=32)
-    found = passes(model, Channel(Peers())).train([nothing, *examples(ROWS, 8)], rows=12)
+    found = passes(model, Channel()).train([nothing, *examples(ROWS, 8)], rows=12)
     assert (found.mean, found.rows) == (pytest.approx(loss, rel=1e-5), 12)
     torch.testing.assert_close(gradient(model), expected, rtol=1e-4, atol=1e-5)
 
@@ -110,7 +110,7 @@ def test_what_weighs_nothing_changes_nothing() -> None:
 def test_losses_are_told_by_level_of_noise() -> None:
     _, _, losses = by_definition()
     levels = torch.cat([each.noisy.timesteps_B for each in examples(ROWS, 12)]) * BINS // 1000
-    found = passes(Line(), Channel(Peers())).judge(examples(ROWS, 5))
+    found = passes(Line(), Channel()).judge(examples(ROWS, 5))
     expected = [
         float(losses[levels == level].mean()) if bool((levels == level).any()) else None for level in range(BINS)
     ]

@@ -38,7 +38,7 @@ def test_parts_are_all_pieces_in_order_and_even(count: int) -> None:
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
-def test_of_no_pieces_there_are_no_parts() -> None:
+def test_parts_of_zero_pieces_are_empty() -> None:
     assert parts_of(0) == []
 
 

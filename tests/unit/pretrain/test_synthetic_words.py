@@ -48,7 +48,7 @@ def test_a_row_for_each_phase_has_both_rates_the_micro_batch_and_the_encoders() 
     assert "A note." in lines
 
 
-def test_estimates_are_marked() -> None:
+def test_estimated_rates_are_marked_with_tilde() -> None:
     text = shown(None, report(measured_on=1))
     assert "~1,000/s" in text
     assert "~ is estimated from fewer trainers" in text

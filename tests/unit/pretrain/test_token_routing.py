@@ -11,7 +11,7 @@ from giornata.domain.errors import InvalidInput
 from giornata.pretrain.recipes import shapes
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import new_unet, widths
-from giornata.pretrain.training.token_routing import TokenRouting, routed_blocks
+from giornata.pretrain.training.step import TokenRouting, routed_blocks
 from giornata.protocol.pretraining import Architecture
 from giornata.protocol.pretraining_checks import parse
 
@@ -72,7 +72,7 @@ def test_a_run_trains_with_it_also_recomputing(tmp_path: Path) -> None:
     assert losses["recomputed"] == pytest.approx(losses["routed"], rel=1e-5)
 
 
-def test_it_cannot_be_compiled() -> None:
+def test_token_routing_with_torch_compile_is_refused() -> None:
     values = shapes().to_json()
     values["train"] |= {"token_routing": 0.5, "torch_compile": True}
     with pytest.raises(InvalidInput, match="cannot be compiled"):

@@ -96,7 +96,7 @@ def test_buckets_are_of_the_pictures_proportions(size: tuple[int, int], target: 
 @pytest.mark.parametrize(
     "content", [b"", b"no picture", picture(1, (64, 64))[:300]], ids=["empty", "text", "truncated"]
 )
-def test_what_cannot_be_read_keeps_its_place_with_a_reason(content: bytes) -> None:
+def test_unreadable_picture_keeps_its_place_with_a_reason(content: bytes) -> None:
     use = {columns.PORTION: 5, columns.EPOCH: 1, columns.SHARD: 2, columns.ROW: 9, columns.KEY: "k"}
     row = {**use, columns.IMAGE: content, columns.CAPTION: "c", columns.WIDTH: 64, columns.HEIGHT: 64}
     found = cut_rows(cutting(), [row, {**row, columns.IMAGE: ramp(32, 32)}], epoch_in_draws=True)

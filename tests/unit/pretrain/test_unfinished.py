@@ -57,7 +57,7 @@ def test_shards_that_no_note_names_are_removed(out: Storage) -> None:
 
 
 @pytest.mark.parametrize("change", [{"source": "two"}, {"min_side_px": 32}])
-def test_of_another_source_or_other_looks_nothing_is_left(out: Storage, change: dict[str, Any]) -> None:
+def test_interrupted_ingest_of_other_source_or_filters_is_cleared(out: Storage, change: dict[str, Any]) -> None:
     begun(out)
     other = Unfinished.of(out, about(**change))
     other.clear()
@@ -68,7 +68,7 @@ def test_of_another_source_or_other_looks_nothing_is_left(out: Storage, change: 
 @pytest.mark.parametrize(
     "change", [{"rows_per_shard": 5}, {"max_quarantined_share": 0.5}, {"shuffle_bytes": 7}, {"max_captions": 2}]
 )
-def test_what_was_found_out_of_rows_is_used_with_other_options_for_shards(
+def test_examined_rows_of_interrupted_ingest_are_reused_with_other_shard_options(
     out: Storage, change: dict[str, Any]
 ) -> None:
     begun(out)
@@ -94,7 +94,7 @@ def test_at_the_end_nothing_of_it_is_left(out: Storage) -> None:
     assert out.exists("shard-00000.parquet")
 
 
-def test_what_an_older_examination_found_is_not_used(out: Storage) -> None:
+def test_results_of_older_examination_version_are_not_used(out: Storage) -> None:
     before, after = Unfinished.of(out, about(), examination=1), Unfinished.of(out, about())
     assert before.examined != after.examined
     assert before.written != after.written

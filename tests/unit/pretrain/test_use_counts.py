@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from giornata.pretrain.feeding.ledger import Use
-from giornata.pretrain.feeding.rows_of_phase import Intervals, RowsOfPhase
+from giornata.pretrain.feeding.rows_of_phase import NumberSet, RowsOfPhase
 from giornata.pretrain.run_state.proof import Counted, Trace, count_uses
 
 STEPS, TRAINERS = 9, 2
@@ -19,7 +19,7 @@ Line = tuple[int, int, list[Use]]
 
 def phases() -> list[RowsOfPhase]:
     """Of an epoch and a half, with a row of validation left out of a shard's middle, and of less than one."""
-    left_out = ((1, Intervals.span(2, 3)),)
+    left_out = ((1, NumberSet.of_spans([(2, 3)])),)
     return [
         RowsOfPhase(seed=3, phase=place, samples=samples, shard_rows=(7, 5, 6), left_out=left_out)
         for place, samples in enumerate((26, 11))
@@ -64,7 +64,7 @@ def test_as_a_counter_of_all_of_them_has_it(tmp_path: Path, seed: int) -> None:
     assert counted == Counted(once=once, more=more, undone=undone, attempts=len(attempts))
 
 
-def test_without_a_trace_nothing_was_trained(tmp_path: Path) -> None:
+def test_use_counts_without_trace_are_zero(tmp_path: Path) -> None:
     none = count_uses(tmp_path / "trace", phases(), until_step=9, folder=tmp_path)
     assert none == Counted(once=0, more=0, undone=0, attempts=0)
 
@@ -74,7 +74,7 @@ def test_without_a_trace_nothing_was_trained(tmp_path: Path) -> None:
     [(0, (0, 99)), (0, (50, 0)), (1, (3, 0)), (2, (0, 0))],
     ids=["beyond its shard", "beyond the last portion", "beyond the samples", "beyond the last phase"],
 )
-def test_what_was_not_planned_is_an_error(tmp_path: Path, phase: int, use: Use) -> None:
+def test_use_outside_the_plan_raises_error(tmp_path: Path, phase: int, use: Use) -> None:
     written(tmp_path / "trace", [(0, [(1, phase, [use])])])
     with pytest.raises(RuntimeError, match="not of this run"):
         count_uses(tmp_path / "trace", phases(), until_step=1, folder=tmp_path)
@@ -93,7 +93,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
     assert count_uses(folder, phases(), until_step=1, folder=tmp_path).once == 1
 
 
-def test_what_was_being_written_when_a_trainer_was_killed_is_nothing(tmp_path: Path) -> None:
+def test_trace_line_cut_off_by_killed_trainer_is_not_counted(tmp_path: Path) -> None:
     use = next([each.number, row] for each in phases()[0].portions() for row in each.rows)
     whole = (
         json.dumps({"from": 0, "ms": 5, "pid": 1}) + "\n" + json.dumps({"step": 1, "phase": 0, "uses": [use]}) + "\n"

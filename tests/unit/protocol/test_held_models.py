@@ -20,10 +20,10 @@ def test_first_report_is_whole_and_the_next_tells_changes_only():
 
 
 def test_report_that_does_not_follow_is_not_merged():
-    report = HeldModels(since=3, version=4, added={HeldTier.VRAM: (A,)})
+    report = HeldModels(since=3, version=4, added={HeldTier.HOST: (A,)})
     assert merged({}, 2, report) is None
     assert merged({}, None, report) is None
-    assert merged({}, 3, report) == {HeldTier.VRAM: frozenset({A})}
+    assert merged({}, 3, report) == {HeldTier.HOST: frozenset({A})}
 
 
 def test_server_that_missed_too_many_changes_is_told_everything():

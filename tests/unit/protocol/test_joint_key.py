@@ -39,7 +39,7 @@ OWN_CHANGES = [
 
 
 @pytest.mark.parametrize("changes", OWN_CHANGES)
-def test_what_is_ones_own_keeps_nobody_apart(changes: dict[str, object]) -> None:
+def test_joint_key_ignores_options_that_batch_members_have_of_their_own(changes: dict[str, object]) -> None:
     assert joint_key(spec_of(**changes)) == joint_key(spec_of()) is not None
 
 
@@ -63,7 +63,7 @@ SHARED_CHANGES = [
 ]
 
 
-def test_what_all_share_keeps_jobs_apart() -> None:
+def test_joint_key_differs_by_options_that_batch_members_share() -> None:
     keys = [joint_key(spec_of(**changes)) for changes in [{}, *SHARED_CHANGES]]
     assert None not in keys
     assert len(set(keys)) == len(keys)
@@ -95,7 +95,7 @@ def test_some_jobs_train_alone_and_are_told_why(changes: dict[str, object], said
     assert said in reason
 
 
-def test_what_nobody_has_thought_of_trains_alone() -> None:
+def test_job_with_option_unknown_to_shared_batch_trains_alone() -> None:
     class LaterSpec(TrainSpec):
         new_option: bool = False
 
@@ -110,7 +110,7 @@ def test_the_key_of_a_job_from_before_there_were_longer_captions_is_as_it_was() 
     assert joint_key(spec_of()) == "feaabb55a36370313510f63fd436c11c"
 
 
-def test_other_kinds_know_no_shared_batch() -> None:
+def test_joint_key_of_other_kinds_than_train_is_none() -> None:
     assert joint_key_of("x-mine", {"anything": 1}) is None
     assert joint_key_of("train", spec_of().model_dump()) == joint_key(spec_of())
 

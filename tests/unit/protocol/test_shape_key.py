@@ -29,7 +29,7 @@ def test_every_field_that_sizes_a_step_is_one_of_the_spec() -> None:
         {"validation_steps": 5, "sample_prompts": ["a toy"]},
     ],
 )
-def test_what_makes_a_step_larger_is_in_the_key(changes: dict[str, object]) -> None:
+def test_shape_key_differs_by_options_that_change_step_cost(changes: dict[str, object]) -> None:
     usual = stored(resolution=1024, mixed_precision="no", compile="auto")
     other = stored(**({"resolution": 1024, "mixed_precision": "no", "compile": "auto"} | changes))
     assert shape_key_of("train", usual) != shape_key_of("train", other)
@@ -38,7 +38,7 @@ def test_what_makes_a_step_larger_is_in_the_key(changes: dict[str, object]) -> N
 @pytest.mark.parametrize(
     "changes", [{"dataset": "ds_2"}, {"seed": 9}, {"max_train_steps": 7}, {"learning_rate": 1e-2}, {"rank": 32}]
 )
-def test_what_leaves_the_step_as_it_is_is_not(changes: dict[str, object]) -> None:
+def test_shape_key_ignores_options_that_do_not_change_step_cost(changes: dict[str, object]) -> None:
     assert shape_key_of("train", stored()) == shape_key_of("train", stored(**changes))
 
 

@@ -78,18 +78,18 @@ def test_the_engine_gets_every_picture_with_its_caption():
     ]
 
 
-def test_another_spec_is_refused_with_every_field_that_differs():
+def test_changed_spec_of_stored_run_is_refused_with_every_differing_field():
     said = faults(fields={**FIELDS, "rank": 4, "learning_rate": 0.5})
     assert set(said) == {"spec.rank", "spec.alpha", "spec.learning_rate"}
     assert "is 4; the run that is stored there has 8" in said["spec.rank"]
     assert "another --checkpoint-to" in said["spec.rank"]
 
 
-def test_another_seed_is_refused():
+def test_changed_seed_of_stored_run_is_refused():
     assert set(faults(fields={**FIELDS, "seed": 9})) == {"spec.seed"}
 
 
-def test_other_pictures_are_refused_by_name():
+def test_changed_pictures_of_stored_run_are_refused_by_name():
     said = faults(pictures=folder((ONE, "a.png", "now captioned"), (THREE, "c.png", None)))
     assert set(said) == {"a.png", "b.png", "c.png", "DIR"}
     assert "another caption" in said["a.png"] and "was there" in said["b.png"] and "is new" in said["c.png"]

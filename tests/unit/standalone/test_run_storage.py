@@ -21,7 +21,7 @@ def test_a_job_is_read_as_it_was_written(storage, record):
     assert storage.read_job() == record
 
 
-def test_another_job_may_run_where_one_was_forgotten(storage, record):
+def test_forget_job_removes_stored_job_and_may_be_repeated(storage, record):
     storage.write_job(record)
     storage.forget_job()
     assert storage.read_job() is None

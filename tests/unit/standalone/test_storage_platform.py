@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.unit.standalone.conftest import NOW
 
-from giornata.agent.commands import LEFT, ServerCommands, ShutdownSignal
-from giornata.agent.events import AttemptFailed, Finished, Released, Undelivered
-from giornata.agent.platform import AttemptState
+from giornata.agent.attempt.commands import LEFT, ServerCommands, ShutdownSignal
+from giornata.agent.attempt.events import AttemptFailed, Finished, Released, Undelivered
+from giornata.agent.attempt.platform import AttemptState
 from giornata.agent.work_dir import WorkDir
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.reasons import Reason

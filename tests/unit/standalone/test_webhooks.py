@@ -49,7 +49,7 @@ def test_a_delivery_is_signed_as_the_reference_library_checks_it():
     assert body["id"] == got.headers["webhook-id"]
 
 
-def test_what_fails_is_sent_again_under_the_same_id_and_the_order_is_kept():
+def test_failed_webhook_is_resent_with_same_id_and_order_is_kept():
     receiver, said = Receiver(500, 0, 200), []
     sender = sender_to(receiver, said, 0.0)
     notify(sender, 20)
@@ -88,7 +88,7 @@ def test_a_receiver_that_says_gone_is_not_asked_again():
     assert len(receiver.requests) == 1 and len(said) == 1
 
 
-def test_without_a_receiver_nothing_happens():
+def test_webhook_sender_without_receiver_sends_nothing():
     sender = WebhookSender(None, job_id="job_1", say=print, rng=random.Random(0))
     notify(sender)
     sender.close(AT_ONCE_S)

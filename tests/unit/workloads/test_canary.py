@@ -95,13 +95,13 @@ def failure(**hardware: Any) -> WorkloadFailed:
     return failed.value
 
 
-def test_one_flipped_bit_in_a_product_is_found() -> None:
+def test_canary_finds_one_flipped_bit_in_matmul() -> None:
     said = failure(matmul=lambda a, b: flipped(torch.matmul(a, b), bit=20))
     assert "1 of 65536 numbers of a product" in said.message
 
 
 @pytest.mark.parametrize("bit", [0, 31, 63])
-def test_one_flipped_bit_in_memory_is_found_wherever_it_is(bit: int) -> None:
+def test_canary_finds_one_flipped_bit_in_device_memory(bit: int) -> None:
     def touch(piece: torch.Tensor) -> None:
         piece[12345] ^= (1 << bit) if bit < 63 else -(2**63)
 
@@ -161,7 +161,7 @@ def test_weights_are_compared_to_the_bit() -> None:
         check_twins(one, other)
 
 
-def test_it_stops_when_told_to() -> None:
+def test_canary_stops_in_every_phase_when_told_to() -> None:
     for phase in ("checking memory", "training", "training again"):
         with pytest.raises(Stopped):
             run(listener=Listener(stop_in=phase))
@@ -171,7 +171,7 @@ def test_products_are_exact_for_any_order_of_sums() -> None:
     check_products(CPU, 64, lambda a, b: (a.double().flip(1) @ b.double().flip(0)).float())
 
 
-def test_it_holds_no_model_and_every_engine_of_ours_can_do_it() -> None:
+def test_canary_holds_no_model_and_runs_on_every_built_in_engine() -> None:
     (made,) = make_workloads([CANARY_KIND], "cpu").values()
     assert made.held() == ()
     settings: dict[str, Any] = {"url": "http://x", "key": "k", "machine_id": "m", "name": "n", "work_dir": Path("w")}

@@ -128,7 +128,7 @@ def play(ray: PlayedRay, reporter: Reported, folder: Path, *, resumed_at: int | 
         assert ray.listening.left.is_set() == (ray.listening is not UNHEARD)
 
 
-def test_it_submits_follows_and_reports(tmp_path: Path) -> None:
+def test_pretrain_job_submits_run_follows_it_and_reports(tmp_path: Path) -> None:
     lines = [
         told("phase", name="32"),
         "a word from a library",
@@ -209,7 +209,7 @@ def test_a_wish_that_ray_did_not_hear_is_told_again(tmp_path: Path, wish: AgentR
     assert len([line for line in reporter.logs if "not told to stop submission-1" in line]) == 2
 
 
-def test_what_the_run_said_last_is_waited_for(tmp_path: Path) -> None:
+def test_pretrain_job_waits_for_last_lines_of_ended_run(tmp_path: Path) -> None:
     """Ray says that it has ended before it hands over the last lines, and on a busy machine long before."""
     late = ["a word", *["more words"] * 20, told("result", trained_once=512)]
     outcome = play(PlayedRay([RunState.SUCCEEDED], late=late), Reported(), tmp_path)

@@ -34,7 +34,7 @@ def read(connections: Connections, line: Callable[[str], None]) -> Tail:
     return tail
 
 
-def test_pieces_become_lines() -> None:
+def test_tail_joins_pieces_from_connections_into_lines() -> None:
     heard: list[str] = []
     tail = read(Connections(["one\ntw", "o\n\nthree", "\nfour"]), heard.append)
     assert heard == list(ALL)
@@ -67,7 +67,7 @@ def test_a_cluster_that_does_not_say_whether_the_run_has_ended_is_asked_again() 
     assert connections.asked == 3
 
 
-def test_whoever_leaves_hears_no_more() -> None:
+def test_tail_gives_no_more_lines_after_listener_leaves() -> None:
     heard: list[str] = []
 
     def line(text: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.fixtures.train_studio import RecordingReporter
+from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.base.recompute import Recompute
@@ -130,7 +130,7 @@ MANY, FEW = 1_000_000, 10
         ({"max_train_steps": FEW}, {}),
     ],
 )
-def test_what_a_job_begins_with(
+def test_compile_option_and_step_count_decide_whether_job_begins_with_kernels(
     base: BaseModel, tmp_path: Path, changes: dict[str, Any], expected: dict[str, str]
 ) -> None:
     assert kernels_of(base, RecordingReporter(), tmp_path, **changes).entry == expected
@@ -215,7 +215,7 @@ def test_auto_that_comes_to_a_node_without_a_compiler_goes_on_and_says_so_ever_a
 
 
 @pytest.mark.parametrize("before", [None, header({KERNELS: "g++ 1.2 for cpu"})])
-def test_on_goes_to_another_node_when_there_is_no_compiler(
+def test_compile_on_without_compiler_fails_with_retry_on_another_node(
     base: BaseModel, tmp_path: Path, before: Header | None
 ) -> None:
     bare = Compiler(version_of=none_of)
@@ -303,7 +303,7 @@ def test_kernels_that_differ_are_given_up_by_a_job_that_begins_and_by_one_that_g
     assert "differs" in data["message"]
 
 
-def test_only_kernels_that_auto_chose_are_checked(base: BaseModel, tmp_path: Path) -> None:
+def test_kernel_check_runs_only_for_kernels_chosen_by_auto(base: BaseModel, tmp_path: Path) -> None:
     def checked(**changes: Any) -> bool:
         kernels = kernels_of(base, RecordingReporter(), tmp_path, **changes)
         return isinstance(kernels.checked(Pass.plainly, list), KernelTrial)
@@ -321,7 +321,7 @@ def test_only_kernels_that_auto_chose_are_checked(base: BaseModel, tmp_path: Pat
         ({"max_train_steps": MANY}, None, 1),  # steps were made with kernels
     ],
 )
-def test_otherwise_the_attempt_ends(
+def test_kernel_error_ends_attempt_unless_auto_is_at_first_step_of_job(
     base: BaseModel, tmp_path: Path, changes: dict[str, Any], before: Header | None, steps_before: int
 ) -> None:
     kernels = kernels_of(base, RecordingReporter(), tmp_path, header=before, **changes)
@@ -352,7 +352,7 @@ def cache_of(torch_: Torch, directory: Path | None, secret: bytes | None = SECRE
     return KernelCache(directory=directory, secret=secret, load=torch_.load, save=torch_.save)
 
 
-def test_what_one_node_seals_another_with_the_key_takes_over(tmp_path: Path) -> None:
+def test_kernel_cache_sealed_by_one_node_is_loaded_by_another_with_the_key(tmp_path: Path) -> None:
     reporter, one, other = RecordingReporter(), Torch(), Torch()
     cache_of(one, None).offer("kernels-1", reporter, tmp_path)
     assert reporter.puts == ["kernels-1"]
@@ -385,7 +385,7 @@ GOOD = sealed(b"native code", "kernels-1", SECRET)
         b"native code",
     ],
 )
-def test_what_is_not_sealed_for_this_is_never_read(tmp_path: Path, received: bytes) -> None:
+def test_kernel_cache_with_invalid_seal_is_never_loaded(tmp_path: Path, received: bytes) -> None:
     path, machine = tmp_path / "received", Torch()
     path.write_bytes(received)
     reporter, cache = RecordingReporter(cache={"kernels-1": path}), cache_of(machine, tmp_path / "here")
@@ -398,7 +398,7 @@ def test_what_is_not_sealed_for_this_is_never_read(tmp_path: Path, received: byt
     assert cache.fetch("kernels-1", reporter)  # and the good one would have been
 
 
-def test_without_a_key_nothing_is_asked_for_or_offered(tmp_path: Path) -> None:
+def test_kernel_cache_without_key_fetches_and_offers_nothing(tmp_path: Path) -> None:
     class Strict(RecordingReporter):
         def cache_get(self, key: str) -> Path | None:
             raise AssertionError(key)
@@ -446,7 +446,7 @@ def test_kernels_are_looked_up_by_all_that_decides_their_shapes(base: BaseModel)
     assert key() == key(learning_rate=1e-2, max_train_steps=7, dataset="ds_2", compile=Compile.ON)
 
 
-def test_what_is_noted_lies_among_the_kernels_and_goes_with_them(tmp_path: Path) -> None:
+def test_kernel_cache_note_is_written_among_the_kernels(tmp_path: Path) -> None:
     cache = cache_of(Torch(), tmp_path)
     cache.note("kernels-1")
     assert (tmp_path / READY / "kernels-1").exists()

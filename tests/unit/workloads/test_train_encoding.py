@@ -108,7 +108,7 @@ def test_looking_ahead_keeps_the_order_and_the_bound() -> None:
     assert list(found) == []
 
 
-def test_what_fails_ahead_is_raised_in_its_turn_and_ends_the_threads() -> None:
+def test_read_ahead_error_is_raised_in_order_and_ends_the_threads() -> None:
     def look(number: int) -> int:
         if number == 3:
             raise KeyError(number)

@@ -102,13 +102,13 @@ def test_instances_come_first_in_every_pass() -> None:
         assert [caption.partition(" ")[0] for caption in one.captions] == ["instance"] * half + ["class"] * half
 
 
-def test_what_fails_in_the_thread_is_raised_where_it_is_taken() -> None:
+def test_feed_thread_error_is_raised_by_take() -> None:
     with feed(cached_inputs(broken=frozenset({"instance-3"}), classes=0), rows=1) as passes, pytest.raises(KeyError):
         for _ in range(18):
             passes.take()
 
 
-def test_it_counts_how_long_it_was_waited_for() -> None:
+def test_feed_counts_seconds_that_take_waited() -> None:
     times = iter(range(100))
     with feed(cached_inputs(), rows=None, clock=lambda: float(next(times))) as passes:
         passes.take()

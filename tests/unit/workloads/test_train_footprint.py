@@ -44,13 +44,13 @@ def test_the_ladder_begins_with_what_was_asked_for_and_ends_with_single_pictures
     assert fallbacks(spec_with(gradient_checkpointing="selective", train_batch_size=6)) == expected
 
 
-def test_what_the_user_batches_is_kept_together_as_long_as_gradient_checkpointing_helps() -> None:
+def test_fallback_plans_keep_train_batch_size_while_gradient_checkpointing_helps() -> None:
     spec = spec_with(train_batch_size=2, gradient_accumulation_steps=4)
     expected = (rung(OFF, 8), rung(OFF, 4), rung(OFF, 2), rung(SELECTIVE, 2), rung(FULL, 2), rung(FULL, 1))
     assert fallbacks(spec) == expected
 
 
-def test_what_is_smaller() -> None:
+def test_smaller_memory_plans_are_those_further_down_the_fallbacks() -> None:
     plans = fallbacks(spec_with(train_batch_size=4))
     for number, each in enumerate(plans):
         assert below_on(plans, each) == list(plans[number + 1 :])
@@ -100,7 +100,7 @@ def test_an_unbounded_device_takes_everything() -> None:
     assert budget_of(torch.device("cpu")) is None
 
 
-def test_what_does_not_fit_is_refused_with_the_figures_and_no_strike() -> None:
+def test_job_too_large_for_gpu_memory_is_refused_with_figures_and_no_strike() -> None:
     with pytest.raises(WorkloadFailed) as caught:
         fitted(spec_with(train_batch_size=4), sizes(), device(7.4), rung(OFF, 4))
     assert caught.value.reason is Reason.NODE_TOO_SMALL
@@ -133,6 +133,6 @@ def test_memory_that_others_hold_is_the_machines_fault_and_does_not_change_the_l
     assert "27.0 GiB" in caught.value.message
 
 
-def test_class_pictures_count() -> None:
+def test_class_pictures_double_activation_memory() -> None:
     assert sizes(sample_sets=2).activation_bytes(rung(FULL, 1)) == 2 * 1.5 * GIB
     assert sizes(sample_sets=2).activation_bytes(rung(OFF, 4)) == 8 * 7 * GIB

@@ -90,7 +90,7 @@ def test_passes_by_graph_have_the_bytes_of_plain_ones() -> None:
     assert not learning.said
 
 
-def test_without_a_recorder_all_passes_are_plain() -> None:
+def test_passes_without_graph_recorder_are_plain() -> None:
     learning = Learning()
     assert follows(learning, [{}] * 5)
     assert learning.graphs.by_graph == 0
@@ -156,7 +156,7 @@ def moves(learning: Learning) -> Callable[..., Graph]:
         (Refused, "RuntimeError: CUDA error: operation not permitted"),
     ],
 )
-def test_what_a_mistaken_graph_does_is_undone_and_told_once(mistake: Any, said: str) -> None:
+def test_faulty_cuda_graph_is_undone_and_reported_once(mistake: Any, said: str) -> None:
     learning = Learning(recorder := RerunRecorder())
     recorder.make = mistake(learning) if mistake is moves else mistake
     assert follows(learning, [{"rows": 2}, {"rows": 3}] * 6)
@@ -293,7 +293,7 @@ REASONS: list[tuple[str, TrainSpec, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "spec", "changes", "why_not"), REASONS, ids=[each[0] for each in REASONS])
-def test_what_keeps_passes_from_graphs_is_told(
+def test_reason_against_cuda_graphs_is_logged_unless_quiet(
     name: str, spec: TrainSpec, changes: dict[str, Any], why_not: str
 ) -> None:
     told = Told()
@@ -319,7 +319,7 @@ def test_a_job_that_fits_has_graphs_and_nothing_is_said_of_it() -> None:
     assert told == Told()
 
 
-def test_who_insists_is_told_what_keeps_them_off_and_no_job_is_too_short() -> None:
+def test_cuda_graphs_on_gives_notice_on_unsupported_device_and_ignores_step_count() -> None:
     told = Told()
     graphs = graphs_of(spec_with(cuda_graphs="on"), told, device=CPU)
     message = "passes go on without CUDA graphs: the steps run on cpu, and only cuda has graphs"
@@ -329,7 +329,7 @@ def test_who_insists_is_told_what_keeps_them_off_and_no_job_is_too_short() -> No
 
 
 @pytest.mark.parametrize("learns", [{"train_text_encoder": True}, {"train_text_encoder_ti": True}])
-def test_what_can_never_have_graphs_is_refused_before_a_gpu_is_rented(learns: dict[str, Any]) -> None:
+def test_cuda_graphs_on_with_text_encoder_training_is_refused_in_spec(learns: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="cuda_graphs on conflicts with train_text_encoder"):
         spec_with(cuda_graphs="on", instance_prompt="TOK", **learns)
 
@@ -338,7 +338,7 @@ def test_a_cpu_has_no_recorder() -> None:
     assert recorder_of(CPU) is None
 
 
-def test_what_graphs_take_is_beside_what_plain_passes_take() -> None:
+def test_memory_of_cuda_graphs_adds_to_memory_of_plain_passes() -> None:
     sizes = MemorySizes(
         weights_bytes=1000,
         trained_bytes=10,

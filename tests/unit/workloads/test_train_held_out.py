@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.tiny_model import tiny_folder  # noqa: F401
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.joint import why_solo
@@ -65,20 +65,22 @@ def test_a_split_that_leaves_nothing_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], said: str) -> None:
+def test_invalid_validation_split_options_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         spec_with(**fields)
 
 
-def test_such_a_job_trains_alone_and_its_steps_are_compared_with_its_like() -> None:
+def test_job_with_validation_split_trains_alone_and_has_its_own_shape_key() -> None:
     plain, held = spec_with(), spec_with(**FIELDS)
     assert why_solo(plain) == ()
     assert "validation_split is not offered in a shared batch" in why_solo(held)
     assert shape_key_of("train", plain.model_dump()) != shape_key_of("train", held.model_dump())
 
 
-def studio_of(folder: Path, root: Path, count: int = 5, **changes: Any) -> Studio:
-    return Studio(root=root, spec=spec_for(folder, **{**FIELDS, **changes}), inputs=draw_pictures(root / "in", count))
+def studio_of(folder: Path, root: Path, count: int = 5, **changes: Any) -> TrainRig:
+    return TrainRig(
+        root=root, spec=spec_for(folder, **{**FIELDS, **changes}), inputs=draw_pictures(root / "in", count)
+    )
 
 
 def curve_of(reporter: RecordingReporter) -> dict[int, float]:
@@ -89,16 +91,16 @@ def test_the_curve_is_whole_after_a_stop_and_looking_changes_no_weight(
     tiny_folder: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    studio = studio_of(tiny_folder, tmp_path, 3, learning_rate=1e-2, network_dropout=0.2)
-    whole = studio.run()
+    train_rig = studio_of(tiny_folder, tmp_path, 3, learning_rate=1e-2, network_dropout=0.2)
+    whole = train_rig.run()
     curve = curve_of(whole)
     assert sorted(curve) == [2, 4, 5]
     assert len(set(curve.values())) == 3
-    seldom = studio.run(spec=studio.spec | {"validate_every_n_steps": 100})
+    seldom = train_rig.run(spec=train_rig.spec | {"validate_every_n_steps": 100})
     assert curve_of(seldom) == {5: curve[5]}
     assert seldom.artifacts == whole.artifacts
-    first = studio.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
-    last = studio.run(resume=studio.resume_point(first, 3))
+    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    last = train_rig.run(resume=train_rig.resume_point(first, 3))
     assert curve_of(first) | curve_of(last) == curve
     assert last.artifacts == whole.artifacts
     assert last.checkpoint_bytes[5] == whole.checkpoint_bytes[5]
@@ -106,16 +108,16 @@ def test_the_curve_is_whole_after_a_stop_and_looking_changes_no_weight(
 
 def test_pictures_that_are_held_out_teach_nothing(tiny_folder: Path, tmp_path: Path) -> None:  # noqa: F811
     """A job without them gives the same weights, and only what is held out moves the loss on it."""
-    studio = studio_of(tiny_folder, tmp_path, validation_split=3, validate_every_n_steps=100, max_train_steps=2)
-    spec = TrainSpec.model_validate(studio.spec)
-    sample_set, _ = from_files(studio.inputs, "instance", spec.instance_prompt)
+    train_rig = studio_of(tiny_folder, tmp_path, validation_split=3, validate_every_n_steps=100, max_train_steps=2)
+    spec = TrainSpec.model_validate(train_rig.spec)
+    sample_set, _ = from_files(train_rig.inputs, "instance", spec.instance_prompt)
     trained, _ = split(sample_set, spec, int(spec.seed or 0))
     kept = {sample.sha256 for sample in trained.samples}
-    whole = studio.run()
-    without = Studio(
+    whole = train_rig.run()
+    without = TrainRig(
         root=tmp_path / "without",
-        spec={name: value for name, value in studio.spec.items() if not name.startswith("validat")},
-        inputs=[file for file in studio.inputs if file.sha256 in kept],
+        spec={name: value for name, value in train_rig.spec.items() if not name.startswith("validat")},
+        inputs=[file for file in train_rig.inputs if file.sha256 in kept],
     ).run()
 
     def losses(reporter: RecordingReporter) -> list[float]:

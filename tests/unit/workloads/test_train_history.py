@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.train_studio import RecordingReporter, spec_for
+from tests.fixtures.train_rig import RecordingReporter, spec_for
 
 from giornata.diffusion.families import SDXL
 from giornata.protocol.specs import TrainSpec
@@ -32,7 +32,7 @@ def writer(tmp_path: Path) -> CheckpointWriter:
     )
 
 
-def test_it_begins_empty_and_grows_by_what_is_another(writer: CheckpointWriter) -> None:
+def test_checkpoint_history_grows_only_when_fingerprint_changes(writer: CheckpointWriter) -> None:
     assert writer.fingerprint == {}
     for step, fingerprint in ((0, ONE), (1, ONE), (3, TWO), (3, ONE), (5, TWO)):
         writer.changed(step, fingerprint)
@@ -40,7 +40,7 @@ def test_it_begins_empty_and_grows_by_what_is_another(writer: CheckpointWriter) 
     assert writer.history == (entry(0, ONE), entry(3, TWO), entry(3, ONE), entry(5, TWO))
 
 
-def test_what_was_thrown_away_leaves_no_trace(writer: CheckpointWriter) -> None:
+def test_checkpoint_history_drops_fingerprint_of_discarded_step(writer: CheckpointWriter) -> None:
     writer.changed(0, ONE)
     writer.changed(2, TWO)
     writer.changed(2, ONE, last_counts=True)

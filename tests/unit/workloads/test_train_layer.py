@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
-from tests.fixtures.train_studio import spec_for
+from tests.fixtures.train_rig import spec_for
 
 from giornata.diffusion.adapter.batched_lora import BatchedLoraLinear
 from giornata.diffusion.adapter.dropping import UNITS

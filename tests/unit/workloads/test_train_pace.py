@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.fixtures.train_studio import RecordingReporter
+from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
@@ -90,7 +90,7 @@ def meter(clock: Clock, device: str) -> tuple[StepMeter, RecordingReporter]:
     return made, reporter
 
 
-def test_on_a_cpu_every_step_is_reported_at_once() -> None:
+def test_metrics_of_every_step_are_reported_at_once_on_cpu() -> None:
     clock = Clock()
     made, reporter = meter(clock, "cpu")
     clock.now_s += 0.2
@@ -100,7 +100,7 @@ def test_on_a_cpu_every_step_is_reported_at_once() -> None:
     )
 
 
-def test_how_many_layers_were_too_long_is_fetched_with_the_losses() -> None:
+def test_norms_scaled_is_fetched_together_with_losses() -> None:
     clock = Clock()
     made, reporter = meter(clock, "cuda")
     for step in range(1, LOSSES_EVERY_STEPS + 1):
@@ -108,7 +108,7 @@ def test_how_many_layers_were_too_long_is_fetched_with_the_losses() -> None:
     assert [reporter.metrics[step]["norms_scaled"] for step in (1, 5)] == [1.0, 5.0]
 
 
-def test_on_cuda_losses_are_fetched_together_and_none_is_left_out() -> None:
+def test_losses_on_cuda_are_fetched_together_and_none_is_left_out() -> None:
     clock = Clock()
     made, reporter = meter(clock, "cuda")  # nothing is computed on it here
     for step in range(1, LOSSES_EVERY_STEPS):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.train_studio import spec_for
+from tests.fixtures.train_rig import spec_for
 
 from giornata.diffusion.adapter.slots import AdapterSlots
 from giornata.diffusion.base.memory import GIB
@@ -65,12 +65,12 @@ def test_a_newcomers_pictures_are_encoded_beside_what_the_others_keep() -> None:
     assert places_within(large, spec(), budget(13 * GIB), most=8) == 1
 
 
-def test_what_others_hold_is_not_given_away() -> None:
+def test_memory_held_by_other_processes_reduces_places() -> None:
     assert places_within(sizes(), spec(), budget(18 * GIB, others_bytes=4 * GIB), most=4) == 3
     assert places_within(sizes(), spec(), budget(18 * GIB, others_bytes=GIB // 2), most=4) == 4
 
 
-def test_where_memory_is_not_bounded_there_are_as_many_as_wanted() -> None:
+def test_unbounded_memory_gives_as_many_places_as_wanted() -> None:
     assert places_within(sizes(), spec(), None, most=7) == 7
 
 

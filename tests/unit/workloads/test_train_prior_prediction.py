@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.fixtures.train_studio import draw_pictures, spec_for
+from tests.fixtures.train_rig import draw_pictures, spec_for
 from torch.nn import functional
 
 from giornata.diffusion.adapter.batched_lora import adapters_off

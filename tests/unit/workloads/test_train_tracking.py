@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 from tensorboardX.proto.event_pb2 import Event
-from tests.fixtures.train_studio import RecordingReporter
+from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Stopped
@@ -49,7 +49,7 @@ def test_tensorboard_gets_the_loss_and_the_rate_of_every_step(tmp_path: Path) ->
     ]
 
 
-def test_who_reports_to_nobody_keeps_nothing(tmp_path: Path) -> None:
+def test_job_without_tracker_keeps_no_losses(tmp_path: Path) -> None:
     reporter = RecordingReporter()
     report(spec_with(), [1.0], TrackerContext(job="job_1", directory=tmp_path), reporter)
     assert not reporter.artifacts
@@ -110,7 +110,7 @@ def sleeper() -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
 
-def test_who_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_tracker_process_past_timeout_is_ended(tmp_path: Path) -> None:
     times = iter([0.0, 5.0, 10.0])
     errand = TrackerContext(job="job_1", directory=tmp_path, clock=lambda: next(times))
     process = sleeper()

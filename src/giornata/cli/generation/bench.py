@@ -12,6 +12,14 @@ import typer
 from giornata.cli.generation.bench_orders import BenchState, bench_jobs, order_parts, place_orders
 from giornata.cli.generation.bench_report import report_of
 from giornata.cli.jobs.base_models import sent_name
+from giornata.cli.jobs.option_types import (
+    GuidanceOption,
+    ModelOption,
+    PriorityOption,
+    PromptsFile,
+    SeedOption,
+    SetOption,
+)
 from giornata.cli.jobs.order_options import (
     CheckedOrder,
     OrderOptions,
@@ -46,11 +54,8 @@ def register(app: typer.Typer) -> None:
 
 def images(
     context: typer.Context,
-    prompts: Annotated[
-        Path,
-        typer.Option("--prompts", metavar="FILE", help="File with a prompt on each line.", show_default=False),
-    ],
-    model: Annotated[str, typer.Option(help="Base model: a name, a hub id, or a folder.", show_default=False)],
+    prompts: PromptsFile[Path],
+    model: ModelOption[str],
     number: Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, help="Number of pictures.")] = 60_600,
     refiner: Annotated[
         str | None,
@@ -58,22 +63,10 @@ def images(
     ] = None,
     size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size in pixels.")] = SIZE,
     steps: Annotated[int, typer.Option(help="Denoising steps of the base.")] = STEPS,
-    guidance: Annotated[float | None, typer.Option(help="Guidance scale. Default: 7.", show_default=False)] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the first picture. Default: a random one.", show_default=False)
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Any field of the spec, such as wildcards. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    priority: Annotated[
-        int, typer.Option(metavar="N", min=-100, max=100, help="Priority, from -100 to 100. Higher goes first.")
-    ] = 0,
+    guidance: GuidanceOption = None,
+    seed: SeedOption = None,
+    assignments: SetOption = None,
+    priority: PriorityOption[int] = 0,
     max_cost: Annotated[
         str | None,
         typer.Option(metavar="USD", help="Budget of all orders together, in US dollars.", show_default=False),

@@ -20,6 +20,24 @@ from giornata.cli.generation.grid_sheet import write_sheets
 from giornata.cli.jobs.download import folder_faults
 from giornata.cli.jobs.estimate import say_estimate
 from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.option_types import (
+    EstimateOption,
+    GuidanceOption,
+    LoraOption,
+    MaxCostOption,
+    MinVramOption,
+    ModelOption,
+    NameOption,
+    NegativeOption,
+    OutputOption,
+    PriorityOption,
+    SchedulerOption,
+    SeedOption,
+    SetOption,
+    SizeOption,
+    StepsOption,
+    WaitOption,
+)
 from giornata.cli.jobs.order_options import CheckedOrder, OrderOptions, OrderTerms, in_options
 from giornata.cli.jobs.order_progress import follow_order
 from giornata.cli.options import JsonFlag, settings_of
@@ -67,65 +85,26 @@ def grid(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Base model: a name, a hub id, or a folder.", show_default=False)
-    ] = None,
-    loras: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--lora",
-            metavar="NAME[:WEIGHT]",
-            help="LoRA: the job that trained it, or a name. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    model: ModelOption[str | None] = None,
+    loras: LoraOption = None,
     number: Annotated[
         int | None,
         typer.Option("--count", "-n", metavar="N", help="Pictures of each cell. Default: 1.", show_default=False),
     ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(metavar="WIDTHxHEIGHT", help="Size in pixels. Default: 1024x1024.", show_default=False),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps. Default: 30.", show_default=False)] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of each cell's first picture. Default: a random one.", show_default=False)
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Any field of the spec, as docs/reference/generation.md describes it. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the order. Default: its id.", show_default=False)] = None,
-    priority: Annotated[
-        int, typer.Option(metavar="N", min=-100, max=100, help="Priority, from -100 to 100. Higher goes first.")
-    ] = 0,
-    max_cost: Annotated[
-        str | None,
-        typer.Option(
-            metavar="USD", help="Budget in US dollars. The order pauses when it is spent.", show_default=False
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Folder for the pictures, the sheet and the tables.",
-            show_default=False,
-        ),
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait for the pictures, or return when the order is placed.")
-    ] = True,
-    estimated: Annotated[
-        bool, typer.Option("--estimate", help="Estimate the time and the cost of the grid, and place nothing.")
-    ] = False,
+    size: SizeOption = None,
+    steps: StepsOption = None,
+    guidance: GuidanceOption = None,
+    scheduler: SchedulerOption = None,
+    seed: SeedOption = None,
+    negative: NegativeOption = None,
+    assignments: SetOption = None,
+    name: NameOption = None,
+    priority: PriorityOption[int] = 0,
+    max_cost: MaxCostOption = None,
+    min_vram: MinVramOption = None,
+    output: OutputOption = None,
+    wait: WaitOption = True,
+    estimated: EstimateOption = False,
     show: Annotated[
         str | None,
         typer.Option(metavar="JOB", help="Write the sheet of a grid that was ordered before.", show_default=False),
@@ -149,11 +128,14 @@ def grid(
             count=number,
             size=size,
             steps=steps,
+            guidance=guidance,
+            scheduler=scheduler,
             seed=seed,
+            negative=negative,
             assignments=assignments or (),
         )
         asked = GridOptions(pictures=pictures, axes=axes or (), file=file)
-        terms = OrderTerms(name=name, priority=priority, max_cost=max_cost)
+        terms = OrderTerms(name=name, priority=priority, max_cost=max_cost, min_vram=min_vram)
         faults = folder_faults(output)
         if show is not None or retry is not None:
             faults += _misplaced(asked, show=show, retry=retry)
@@ -185,7 +167,10 @@ def _misplaced(asked: GridOptions, *, show: str | None, retry: str | None) -> li
         "--count": pictures.count is not None,
         "--size": pictures.size is not None,
         "--steps": pictures.steps is not None,
+        "--guidance": pictures.guidance is not None,
+        "--scheduler": pictures.scheduler is not None,
         "--seed": pictures.seed is not None,
+        "--negative": pictures.negative is not None,
         "--set": bool(pictures.assignments),
     }
     hint = "the grid that was ordered says what is drawn; leave it out"

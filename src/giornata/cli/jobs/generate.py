@@ -7,6 +7,25 @@ import typer
 
 from giornata.cli.jobs.download import folder_faults
 from giornata.cli.jobs.estimate import say_estimate
+from giornata.cli.jobs.option_types import (
+    EstimateOption,
+    GuidanceOption,
+    LoraOption,
+    MaxCostOption,
+    MinVramOption,
+    ModelOption,
+    NameOption,
+    NegativeOption,
+    OutputOption,
+    PriorityOption,
+    PromptsFile,
+    SchedulerOption,
+    SeedOption,
+    SetOption,
+    SizeOption,
+    StepsOption,
+    WaitOption,
+)
 from giornata.cli.jobs.order_options import OrderOptions, OrderTerms, check_order, in_options
 from giornata.cli.jobs.order_progress import finish_order, follow_order
 from giornata.cli.options import JsonFlag, settings_of
@@ -30,10 +49,7 @@ def generate(
     prompts: Annotated[
         list[str] | None, typer.Argument(metavar="PROMPT", help="Prompts; each in quotes.", show_default=False)
     ] = None,
-    prompts_file: Annotated[
-        Path | None,
-        typer.Option("--prompts", metavar="FILE", help="File with a prompt on each line.", show_default=False),
-    ] = None,
+    prompts_file: PromptsFile[Path | None] = None,
     from_image: Annotated[
         Path | None,
         typer.Option(
@@ -42,79 +58,38 @@ def generate(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Base model: a name, a hub id, or a folder.", show_default=False)
+    image: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Picture to start from; it is uploaded.", show_default=False),
     ] = None,
-    loras: Annotated[
-        list[str] | None,
+    mask: Annotated[
+        Path | None,
         typer.Option(
-            "--lora",
-            metavar="NAME[:WEIGHT]",
-            help="LoRA: the job that trained it, or a name. May be repeated.",
+            metavar="FILE",
+            help="With --image: mask of the picture's size, white where it is drawn anew; it is uploaded.",
             show_default=False,
         ),
     ] = None,
+    model: ModelOption[str | None] = None,
+    loras: LoraOption = None,
     number: Annotated[
         int | None,
         typer.Option("--count", "-n", metavar="N", help="Pictures of each prompt. Default: 1.", show_default=False),
     ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(metavar="WIDTHxHEIGHT", help="Size in pixels. Default: 1024x1024.", show_default=False),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps. Default: 30.", show_default=False)] = None,
-    guidance: Annotated[float | None, typer.Option(help="Guidance scale. Default: 7.", show_default=False)] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Scheduler, such as 'DPM++ 2M Karras'. Default: euler.", show_default=False)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the first picture. Default: a random one.", show_default=False)
-    ] = None,
-    negative: Annotated[str | None, typer.Option(help="Negative prompt.", show_default=False)] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Any field of the spec, as docs/reference/generation.md describes it. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the order. Default: its id.", show_default=False)] = None,
-    priority: Annotated[
-        int, typer.Option(metavar="N", min=-100, max=100, help="Priority, from -100 to 100. Higher goes first.")
-    ] = 0,
-    max_cost: Annotated[
-        str | None,
-        typer.Option(
-            metavar="USD", help="Budget in US dollars. The order pauses when it is spent.", show_default=False
-        ),
-    ] = None,
-    min_vram: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Run only on nodes with at least this much GPU memory, such as 12GB.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Download the pictures into this folder.",
-            show_default=False,
-        ),
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait for the pictures, or return when the order is placed.")
-    ] = True,
-    estimated: Annotated[
-        bool, typer.Option("--estimate", help="Estimate the time and the cost of the order, and place nothing.")
-    ] = False,
+    size: SizeOption = None,
+    steps: StepsOption = None,
+    guidance: GuidanceOption = None,
+    scheduler: SchedulerOption = None,
+    seed: SeedOption = None,
+    negative: NegativeOption = None,
+    assignments: SetOption = None,
+    name: NameOption = None,
+    priority: PriorityOption[int] = 0,
+    max_cost: MaxCostOption = None,
+    min_vram: MinVramOption = None,
+    output: OutputOption = None,
+    wait: WaitOption = True,
+    estimated: EstimateOption = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Draw pictures of each PROMPT.
@@ -128,6 +103,8 @@ def generate(
             prompts=prompts or (),
             prompts_file=prompts_file,
             from_image=from_image,
+            image=image,
+            mask=mask,
             model=model,
             loras=loras,
             count=number,
@@ -148,6 +125,7 @@ def generate(
                 found = client.estimate(order.spec, kind=GENERATE_KIND, priority=priority)
                 say_estimate(found, out)
                 return
+            client.upload_files(order.files)
             with in_options():
                 job = client.submit(order.spec, kind=GENERATE_KIND, **order.terms)
             status = _after(client, job, out, output=output, wait=wait)

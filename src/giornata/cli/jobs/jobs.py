@@ -93,7 +93,7 @@ def _describe(job: Job, out: Output) -> None:
         out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
     else:
         out.say(f"  pictures    {job.total_steps}: {_by_state(job.pictures)}")
-    out.say(f"  submitted   {ago(job.created_at)}")
+    out.say(f"  submitted   {ago(job.created_at)}" + (f" by {job.created_by}" if job.created_by else ""))
     out.say(f"  time        {duration(job.useful_s)} useful, {duration(job.lost_s)} lost")
     each = job.cost_per_useful_step_usd
     per_step = f", {format_rate_usd(each)} per useful step" if each else ""

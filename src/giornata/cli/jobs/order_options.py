@@ -9,6 +9,8 @@ from typing import Any
 
 from giornata.cli.jobs.base_models import sent_name
 from giornata.cli.jobs.budget import micro_usd
+from giornata.cli.jobs.picture_files import OPTIONS as FILE_OPTIONS
+from giornata.cli.jobs.picture_files import hashes_of
 from giornata.cli.jobs.spec_options import parse_assignments
 from giornata.cli.options import check_job_name
 from giornata.cli.ui.text import parse_size
@@ -30,6 +32,7 @@ OPTIONS = {
     "scheduler": "--scheduler",
     "seed": "--seed",
     "negative_prompt": "--negative",
+    **FILE_OPTIONS,
 }
 """Fields of the spec, and the option that sets each."""
 FROM_IMAGE = "--from-image"
@@ -44,6 +47,8 @@ class OrderOptions:
     prompts: Sequence[str]
     prompts_file: Path | None = None
     from_image: Path | None = None
+    image: Path | None = None
+    mask: Path | None = None
     model: str | None = None
     loras: Sequence[str] | None = None
     count: int | None = None
@@ -75,6 +80,8 @@ class CheckedOrder:
     """Keyword arguments of `Client.submit` beside the spec."""
     notes: tuple[str, ...] = ()
     """What cannot be repeated of the picture that the order repeats."""
+    files: tuple[Path, ...] = ()
+    """Files that have to be uploaded before the order is submitted."""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -91,13 +98,16 @@ def check_order(asked: OrderOptions, terms: OrderTerms, others: Iterable[Fault] 
     fields = given_fields(asked, faults)
     if repeated is not None:
         fields = replace(fields, spec=spec_fields(repeated.fields).spec | fields.spec)
+    files = {field: path for field, path in (("image", asked.image), ("mask", asked.mask)) if path is not None}
+    if files:
+        fields = replace(fields, spec=fields.spec | hashes_of(files, faults))
     unread = asked.from_image is not None and repeated is None  # its fault is enough
     faults += () if unread else as_options(_spec_faults(fields.spec))
     submitted = submit_terms(terms, faults)
     if faults:
         raise InvalidInput(faults)
     notes = () if repeated is None else (f"repeats {asked.from_image} by {repeated.source}", *repeated.notes)
-    return CheckedOrder(fields=fields, terms=submitted, notes=notes)
+    return CheckedOrder(fields=fields, terms=submitted, notes=notes, files=tuple(files.values()))
 
 
 def submit_terms(terms: OrderTerms, faults: list[Fault]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.jobs.download import folder_faults
+from giornata.cli.jobs.option_types import NameOption, OutputOption, WaitOption
 from giornata.cli.jobs.order_progress import finish_order, follow_order
 from giornata.cli.jobs.spec_options import parse_assignments
 from giornata.cli.options import JsonFlag, check_job_name, settings_of
@@ -42,21 +43,9 @@ def preprocess(
             show_default=False,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the order. Default: its id.", show_default=False)] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Download the annotations into this folder.",
-            show_default=False,
-        ),
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait for the annotations, or return when the order is placed.")
-    ] = True,
+    name: NameOption = None,
+    output: OutputOption = None,
+    wait: WaitOption = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Make control pictures of FILEs, such as edges or depth.

@@ -22,6 +22,7 @@ from giornata.cli.jobs.foreign import (
     with_options,
     without_file,
 )
+from giornata.cli.jobs.option_types import EstimateOption, MaxCostOption, MinVramOption, PriorityOption
 from giornata.cli.jobs.spec_options import parse_assignments
 from giornata.cli.jobs.submission import SubmissionOptions, check, send
 from giornata.cli.options import JsonFlag, misplaced, settings_of
@@ -128,37 +129,11 @@ def train(
     name: Annotated[
         str | None, typer.Option(help="Name of the job. Default: the name of the folder.", show_default=False)
     ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=-100,
-            max=100,
-            help="Priority of the job, from -100 to 100. Jobs with a higher priority start first.",
-            show_default=False,
-        ),
-    ] = None,
-    max_cost: Annotated[
-        str | None,
-        typer.Option(
-            metavar="USD",
-            help="Budget of the job in US dollars, such as 0.50. The job pauses when the budget is spent.",
-            show_default=False,
-        ),
-    ] = None,
-    min_vram: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Run only on nodes with at least this much GPU memory, such as 20GB.",
-            show_default=False,
-        ),
-    ] = None,
+    priority: PriorityOption[int | None] = None,
+    max_cost: MaxCostOption = None,
+    min_vram: MinVramOption = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the job has ended.")] = False,
-    estimated: Annotated[
-        bool,
-        typer.Option("--estimate", help="Estimate the time and the cost of the job, and submit nothing."),
-    ] = False,
+    estimated: EstimateOption = False,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Train on this machine now, without a server.")
     ] = False,

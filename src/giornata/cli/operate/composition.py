@@ -15,6 +15,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
 from giornata.blobs.opening import folder_of
+from giornata.cli.operate.passwords import Argon2Passwords
 from giornata.cli.settings import Settings, admin_key_of, s3_credentials_of
 from giornata.cli.settings.connection import SERVER_FILE
 from giornata.cli.settings.private_files import BLOBS, DATA, private_folder, write_private
@@ -29,12 +30,14 @@ from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy
 from giornata.domain.money import MICRO_USD
 from giornata.domain.replacement import ReapPolicy
-from giornata.model_sources.public_addresses import AddressRule
 from giornata.model_sources.web_file import WebReader
 from giornata.model_sources.web_sources import WebSources
+from giornata.outbound.background_notifier import WEBHOOK_HINT, BackgroundNotifier
+from giornata.outbound.mail import mail_sender
+from giornata.outbound.public_addresses import AddressRule
 from giornata.pictures.inspection import PictureLimits
-from giornata.store.database import Database, open_store
-from giornata.store.migrate import is_current, migrate
+from giornata.store.database.database import Database, open_store
+from giornata.store.database.migrate import is_current, migrate
 
 NODE_KEY_FILE = "node.key"
 POSTGRESQL_PORT = 5432
@@ -83,6 +86,7 @@ def api_settings_of(settings: Settings) -> ApiSettings:
     return ApiSettings(
         base_url=settings.public_url,
         allowed_origins=settings.cors_origins,
+        trusted_proxies=tuple(map(str, settings.trusted_proxies)),
         streams_per_key=settings.streams_per_key,
         waiting_claims_per_key=settings.max_pending_claims_per_key,
     )
@@ -106,6 +110,7 @@ def open_control_plane(
         private_folder(folder, named="blobs", holds=BLOBS)
     with _explaining(database):
         migrate(database)
+    notifier = _notifier(settings)
     store = open_store(database)
     http = httpx.Client(verify=trusted())
     try:
@@ -128,13 +133,16 @@ def open_control_plane(
             pictures=pictures,
             policy=policy_of(settings),
             sealer=sealer,
+            passwords=Argon2Passwords(),
             model_sources=WebSources(
                 WebReader(http=http, rule=AddressRule(own_hosts=frozenset(settings.model_hosts)))
             ),
+            notifier=notifier,
         )
         check_schema = partial(_check_schema, store)
         yield OpenControlPlane(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
     finally:
+        notifier.close()
         http.close()
         store.close()
 
@@ -180,6 +188,16 @@ def _sealer(settings: Settings, database: str) -> Sealer:
         key = new_key()
         write_private(file, key + "\n")
     return FernetSealer(key)
+
+
+def _notifier(settings: Settings) -> BackgroundNotifier:
+    """Return the sender of webhooks and mails. Raises InvalidInput for settings of mail that cannot be used."""
+    rule = AddressRule(own_networks=settings.webhook_networks, hint=WEBHOOK_HINT)
+    mail = None if settings.smtp_url is None else mail_sender(settings.smtp_url, settings.mail_from or "", trusted())
+    # A proxy of the environment would look up names itself, so that the address that is judged is not the one asked.
+    unbounded = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    http = httpx.AsyncClient(verify=trusted(), trust_env=False, limits=unbounded)
+    return BackgroundNotifier(rule, mail, http=http)
 
 
 def _check_schema(store: Database) -> None:

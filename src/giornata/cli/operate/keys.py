@@ -1,17 +1,20 @@
 """`giornata key …` and `giornata project …`."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from giornata.cli.jobs.budget import NEGATIVE, find_project, micro_usd, money, monthly_money, project_budget
-from giornata.cli.options import JsonFlag, check_message, settings_of
+from giornata.cli.operate.members import add_member_commands
+from giornata.cli.options import JsonFlag, check_message, seconds_of, settings_of
 from giornata.cli.settings.connection import Invitation, connect, target_of
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import reporting
-from giornata.cli.ui.text import ago
+from giornata.cli.ui.text import ago, ahead
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.admin import CreateKey, CreateProject, Scope, SetLimits
+from giornata.domain.picture import SafetyPolicy
+from giornata.protocol.admin import USER_VERBS, CreateKey, CreateProject, Key, RotateKey, Scope, SetLimits
 
 ProjectOption = Annotated[
     str | None, typer.Option("--project", help="Project of the key. Default: your own project.", show_default=False)
@@ -20,22 +23,28 @@ ProjectOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the command groups `key` and `project` to `app`."""
-    key = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
+    key = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
     key.command("create")(create_key)
     key.command("list")(list_keys)
+    key.command("rotate")(rotate_key)
     key.command("revoke")(revoke_key)
     app.add_typer(key, name="key")
-    project = typer.Typer(no_args_is_help=True, help="Create projects (tenants), and set their limits and budgets.")
+    project = typer.Typer(no_args_is_help=True, help="Create projects; set their limits, budgets, members.")
     project.command("create")(create_project)
     project.command("list")(list_projects)
     project.command("limits")(project_limits)
+    project.command("safety")(project_safety)
     project.command("budget", context_settings=NEGATIVE)(project_budget)
+    add_member_commands(project)
     app.add_typer(project, name="project")
 
 
 def create_key(
     context: typer.Context,
-    scope: Annotated[Scope, typer.Option(help="Scope of the key: what it may do.")] = Scope.MEMBER,
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(help="Scope of the key; may be repeated. [default: member]", show_default=False),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the key.")] = "key",
     project: ProjectOption = None,
     fleet: Annotated[
@@ -54,19 +63,40 @@ def create_key(
             show_default=False,
         ),
     ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time after which the server refuses the key, such as 90d or 12h. Default: the key does not expire.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create a key. The command shows its secret once."""
     with reporting(as_json, see=("project", "list")) as out:
         price = None if max_price is None else micro_usd(max_price, where="--max-price")
-        check_message(CreateKey, name=("--name", name), max_price_micro_usd_per_hour=("--max-price", price))
+        expires_in_s = None if expires is None else seconds_of(expires, where="--expires")
+        check_message(
+            CreateKey,
+            name=("--name", name),
+            max_price_micro_usd_per_hour=("--max-price", price),
+            expires_in_s=("--expires", expires_in_s),
+        )
+        scopes = scope or [Scope.MEMBER]
         with connect(settings := settings_of(context)) as client:
             made = client.create_key(
-                scope=scope, name=name, project_id=project, fleet=fleet, max_price_micro_usd_per_hour=price
+                scope=scopes[0],
+                scopes=scopes if len(scopes) > 1 else None,
+                name=name,
+                project_id=project,
+                fleet=fleet,
+                max_price_micro_usd_per_hour=price,
+                expires_in_s=expires_in_s,
             )
             out.say(made.secret)
             out.hint("Store the key now: it is not shown again.")
-            if scope is Scope.NODE:
+            if scopes == [Scope.NODE]:
                 invitation = Invitation(url=settings.public_url or target_of(settings).url, key=made.secret)
                 joined = "" if fleet is None else f" --fleet {fleet}"
                 out.hint(f"On each machine that is to join as a node:\n  giornata node --join '{invitation}'{joined}")
@@ -81,17 +111,46 @@ def list_keys(context: typer.Context, as_json: JsonFlag = False) -> None:
             (
                 key.prefix,
                 key.name,
-                key.scope,
+                " ".join(key.scopes) if len(key.scopes) < len(USER_VERBS) and key.scopes else key.scope,
                 key.project_id,
                 ago(key.created_at),
                 ago(key.last_used_at) if key.last_used_at else "never used",
-                "revoked" if key.revoked_at else "",
+                _ending(key),
+                key.created_by or "",
                 key.id,
             )
             for key in keys
         ]
-        out.table(("prefix", "name", "scope", "project", "made", "used", "", "id"), rows, spare=(3, 4, 5))
+        out.table(("prefix", "name", "scope", "project", "made", "used", "", "by", "id"), rows, spare=(3, 4, 5, 7))
         out.result({"items": [key.model_dump(mode="json") for key in keys]})
+
+
+def _ending(key: Key) -> str:
+    if key.revoked_at:
+        return "revoked"
+    if key.expires_at is None:
+        return ""
+    return "expired" if key.expires_at <= datetime.now(UTC) else f"expires {ahead(key.expires_at)}"
+
+
+def rotate_key(
+    context: typer.Context,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key.", show_default=False)],
+    overlap: Annotated[
+        str, typer.Option(metavar="TIME", help="Time for which the present secret stays valid, such as 1d or 0s.")
+    ] = "1d",
+    as_json: JsonFlag = False,
+) -> None:
+    """Give a key a new secret. The command shows the new secret once."""
+    with reporting(as_json, see=("key", "list")) as out:
+        overlap_s = seconds_of(overlap, where="--overlap")
+        check_message(RotateKey, overlap_s=("--overlap", overlap_s))
+        with connect(settings_of(context)) as client:
+            made = client.rotate_key(key_id, overlap_s=overlap_s)
+            out.say(made.secret)
+            until = "ends now" if not overlap_s else f"is valid for another {overlap}"
+            out.hint(f"Store the secret now: it is not shown again. The secret of before {until}.")
+            out.result(made)
 
 
 def revoke_key(
@@ -162,6 +221,34 @@ def project_limits(
                 project = client.set_project_limits(project_id, max_pictures=most)
         shown = "unknown: the server is older" if project.max_pictures is None else str(project.max_pictures)
         out.say(f"{project.id}: most pictures of a dataset: {shown}")
+        out.result(project)
+
+
+def project_safety(
+    context: typer.Context,
+    project_id: Annotated[str, typer.Argument(metavar="ID", help="The project's id.", show_default=False)],
+    policy: Annotated[
+        SafetyPolicy | None,
+        typer.Argument(
+            metavar="off|flag|block",
+            help="off: only orders that ask for it are checked; flag: unsafe pictures get a flag; block: unsafe "
+            "pictures are not uploaded.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show or set what becomes of a project's pictures that the safety checker takes for unsafe.
+
+    A change holds within a minute, for pictures that no node has begun. Without a policy the command shows it.
+    """
+    with reporting(as_json, see=("project", "list")) as out:
+        with connect(settings_of(context)) as client:
+            if policy is None:
+                project = find_project(client, project_id)
+            else:
+                project = client.set_project_safety(project_id, policy)
+        out.say(f"{project.id}: unsafe pictures: {project.safety or 'unknown: the server is older'}")
         out.result(project)
 
 

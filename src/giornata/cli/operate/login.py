@@ -2,19 +2,24 @@
 
 import os
 import re
+import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 from pydantic import SecretStr
 
-from giornata.cli.options import JsonFlag
+from giornata.cli.options import JsonFlag, check_message
 from giornata.cli.settings.contexts import LOCAL, Contexts, SavedContext, contexts_file, read_contexts, write_contexts
 from giornata.cli.ui.output import Output, reporting
 from giornata.client import Backoff, Client
+from giornata.client.people_calls import personal_key
 from giornata.domain.errors import Fault, Forbidden, InvalidInput, Unauthenticated
+from giornata.protocol.admin import CreateKey
+from giornata.protocol.people import SignIn
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 RETRIES = 1
@@ -44,21 +49,26 @@ def login(
     name: Annotated[
         str | None, typer.Option(help="Name of the saved server. Default: the server's host.", show_default=False)
     ] = None,
+    email: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Mail address of your account: the command asks for its password, and makes a key.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Use a server from now on. The command asks for the key.
+    """Use a server from now on. The command asks for the key, or with --email for the password.
 
-    In a script the key comes from standard input: giornata login URL < key.txt. If the server does not accept the
-    key, nothing is saved.
+    In a script the key or the password comes from standard input: giornata login URL < key.txt. If the server does
+    not accept it, nothing is saved.
     """
     with reporting(as_json) as out:
         address, called = _checked(context, url, name)
-        file = contexts_file()
-        saved = read_contexts(file)
-        key = _read_key(address)
+        key = _read_key(address) if email is None else _new_key(address, email)
         projects = _projects_of(address, key)
-        entry = SavedContext(url=address, api_key=SecretStr(key))
-        write_contexts(file, Contexts(current=called, contexts={**saved.contexts, called: entry}))
+        _, file = save_context(address, SecretStr(key), called)
         out.say(f"logged in to {address}, project {', '.join(projects[:3])}{' …' if len(projects) > 3 else ''}")
         out.hint(f"  saved as      {called}, in {file}")
         out.hint("  go back       giornata use local")
@@ -171,6 +181,35 @@ def _read_key(address: str) -> str:
         hint = f"type it, or write it to standard input: giornata login {address} < key.txt"
         raise InvalidInput([Fault(where="key", message="is empty", hint=hint)])
     return key
+
+
+def _new_key(address: str, email: str) -> str:
+    """Sign in with a password, and return a new key of the person's. Raises InvalidInput, Unauthenticated."""
+    check_message(SignIn, email=("--email", email), password=("", "p"))
+    person = SignIn.model_validate({"email": email, "password": read_password(email)})
+    wanted = CreateKey(name=f"giornata login on {socket.gethostname()}"[:128])
+    return personal_key(address, person, key=wanted)[1].secret
+
+
+def read_password(email: str) -> str:
+    """Read the password of an account from a prompt, or from standard input. Raises InvalidInput."""
+    prompt = f"Password of {email}"
+    is_typed = sys.stdin.isatty()
+    password = typer.prompt(prompt, hide_input=True, err=True) if is_typed else sys.stdin.read().rstrip("\r\n")
+    if not password:
+        hint = "type it, or write it to standard input"
+        raise InvalidInput([Fault(where="password", message="is empty", hint=hint)])
+    return str(password)
+
+
+def save_context(address: str, key: SecretStr, called: str | None = None) -> tuple[str, Path]:
+    """Keep a server with its key, and use it from now on. Returns the name of the context and its file."""
+    file = contexts_file()
+    saved = read_contexts(file)
+    name = called or urlsplit(address).netloc.replace(":", "-")
+    entry = SavedContext(url=address, api_key=key)
+    write_contexts(file, Contexts(current=name, contexts={**saved.contexts, name: entry}))
+    return name, file
 
 
 def _projects_of(address: str, key: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The commands of `giornata models`: add, list, pin and remove."""
+"""The commands of `giornata models`: add, list, coverage, pin and remove."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     models = typer.Typer(no_args_is_help=True, help="Register model files that pictures are drawn with.")
     models.command("add")(add_model)
     models.command("list")(list_models)
+    models.command("coverage")(show_coverage)
     models.command("pin")(pin_model)
     models.command("remove")(remove_model)
     app.add_typer(models, name="models")
@@ -116,6 +117,15 @@ def list_models(context: typer.Context, as_json: JsonFlag = False) -> None:
         else:
             out.hint(f"No models. Register one with: {giornata('models', 'add', 'NAME', 'FILE')}")
         out.result({"items": [each.model_dump(mode="json") for each in models]})
+
+
+def show_coverage(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Show how many of the connected nodes hold a model, and where: GPU memory, host memory or disk."""
+    with reporting(as_json, see=("models", "list")) as out, connect(settings_of(context)) as client:
+        found = client.model_coverage(name)
+        row = (found.name, found.nodes, found.gpu, found.host, found.disk, found.fetching)
+        out.table(("name", "nodes", "GPU memory", "host memory", "disk", "arriving"), [tuple(map(str, row))])
+        out.result(found)
 
 
 def pin_model(

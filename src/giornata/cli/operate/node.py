@@ -11,7 +11,13 @@ from typing import Annotated
 
 import typer
 
-from giornata.agent.instance_metadata import InstanceMetadata, InstancePlace, WorkloadToken, direct_client, place_in
+from giornata.agent.machine.instance_metadata import (
+    InstanceMetadata,
+    InstancePlace,
+    WorkloadToken,
+    direct_client,
+    place_in,
+)
 from giornata.agent.main import monotonic_s, run_node
 from giornata.agent.settings import AgentSettings
 from giornata.cli.operate.logs import log_to_stderr

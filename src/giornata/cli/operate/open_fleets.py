@@ -195,7 +195,7 @@ def _node_key(data: Path, context: Context) -> str:
     """The key of the fleets' nodes: made once, kept beside the database."""
     file = data / NODE_KEY_FILE
     if not file.exists():
-        operator = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="installation")
+        operator = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="installation")
         created = create_key(context, operator, CreateKey(scope=Scope.NODE, name="nodes of this installation"))
         write_private(file, created.secret + "\n")
     return file.read_text().strip()

@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from giornata.cli.operate.logs import log_to_file, log_to_stderr
+from giornata.cli.operate.server_libraries import server_libraries
 from giornata.cli.options import DataOption, KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.settings import Settings, default_data_directory
 from giornata.cli.settings.contexts import contexts_file, read_contexts
 from giornata.cli.settings.hints import giornata
 from giornata.cli.settings.private_files import DATA, keep_private, private_folder
 from giornata.cli.ui.output import Output, reporting
-from giornata.domain.errors import Fault, InvalidInput, install_hint
+from giornata.domain.errors import Fault, InvalidInput
 
 PortOption = Annotated[int | None, flag("port")]
 HostOption = Annotated[str | None, flag("host")]
@@ -104,12 +105,9 @@ def server(
 
 def _serve(settings: Settings, out: Output, *, embedded: bool, new_signing_key: bool) -> None:
     # Only these two commands load the server's libraries: the client is installed without them.
-    try:
+    with server_libraries():
         from giornata.cli.operate.open_fleets import own_nodes
         from giornata.cli.operate.serving import run_server
-    except ModuleNotFoundError as error:
-        message, hint = f"{error.name} is not installed", install_hint("server")
-        raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
     keep_private()
     own = own_nodes(settings) if embedded else None
     if own is None:

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from giornata.api.app import create_app
 from giornata.api.server import serve
+from giornata.blobs.opening import folder_of
 from giornata.cli.operate.composition import (
     OpenControlPlane,
     api_settings_of,
@@ -22,6 +23,7 @@ from giornata.cli.settings.private_files import write_private
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.loops import DEFAULT_SCHEDULE, Loops
+from giornata.control.webhook_loops import webhook_loops
 
 
 @dataclass(slots=True)
@@ -86,14 +88,21 @@ def _app_with_loops(settings: Settings, opened: OpenControlPlane, context: Conte
     def wake() -> None:
         app.state.wakeup.notify()
 
-    loops = Loops(context, (*DEFAULT_SCHEDULE, *fleet_loops(context.fleets)), after_work=wake)
+    loops = Loops(context, (*DEFAULT_SCHEDULE, *webhook_loops(), *fleet_loops(context.fleets)), after_work=wake)
     app = create_app(
         context,
         settings=api_settings_of(settings),
         loops_status=loops.status,
         checks={"migrations": opened.check_schema},
+        disks=_disks(settings),
     )
     return app, loops
+
+
+def _disks(settings: Settings) -> dict[str, Path]:
+    """Return the folders of this machine that the server writes to."""
+    blobs = settings.data / "blobs" if settings.blobs is None else folder_of(settings.blobs)
+    return {"data": settings.data} | ({} if blobs is None else {"blobs": blobs})
 
 
 @contextmanager

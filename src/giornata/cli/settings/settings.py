@@ -2,10 +2,11 @@
 
 import os
 import re
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -100,6 +101,11 @@ class Settings(BaseSettings):
     cors_origins: tuple[str, ...] = Field(
         (), description="Web origins whose pages may call the API from a browser. Default: none."
     )
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+        (),
+        description="Addresses and networks of proxies in front of the server. From these, and from no others, the "
+        "server believes X-Forwarded-For and X-Forwarded-Proto. Default: none.",
+    )
     lease_s: float = Field(
         90.0,
         ge=1,
@@ -116,6 +122,19 @@ class Settings(BaseSettings):
         (),
         description="Hosts of your own network, as HOST:PORT, from which the server may fetch model files that users "
         "name by URL, also by plain HTTP. Default: public hosts only, by HTTPS.",
+    )
+    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        (),
+        description="Networks of your own that webhooks may reach, as 10.1.0.0/16, also by plain HTTP. Default: "
+        "public addresses only, by HTTPS.",
+    )
+    smtp_url: str | None = Field(
+        None,
+        description="Mail server for webhooks of the format mail: smtps://USER:PASSWORD@HOST, or "
+        "smtp://USER:PASSWORD@HOST, which must offer STARTTLS. Default: the server sends no mail.",
+    )
+    mail_from: str | None = Field(
+        None, description="Sender of mails, such as giornata@example.org. smtp_url needs it."
     )
     min_pictures: int = Field(1, ge=1, description="Minimum number of pictures in a dataset.")
     max_pictures: int = Field(

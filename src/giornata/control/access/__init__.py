@@ -1,1 +1,1 @@
-"""Access control: keys, permissions, secrets and names of machines. Read authenticate first."""
+"""Access control: keys, people, sessions, permissions, secrets and names of machines. Read permissions first."""

@@ -1,4 +1,4 @@
-"""Find the caller of a request: keys of users and nodes, tokens of providers, and the token of an attempt.
+"""Find the caller of a request: keys, sessions of people, tokens of providers, and the token of an attempt.
 
 An attempt's token comes with its lease. The token is a function of the attempt's id and the signing key, so that a
 repeated claim gets the same token.
@@ -10,23 +10,29 @@ import re
 from contextlib import suppress
 
 from giornata.control.access.install import signing_key
-from giornata.control.access.keys import secret_hash
+from giornata.control.access.keys import is_live, secret_hash
+from giornata.control.access.permissions import read_scopes
+from giornata.control.access.reach import NOTHING, reach_of_person
+from giornata.control.access.sessions import live_user, session_caller
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.records import KeyRecord
+from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Unauthenticated, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
 USE_NOTED_EVERY_MS = 60_000
-# How long another server may go on taking a key that was revoked; the server that revoked it takes it no more.
-KEPT_MS = 5_000
-# How long an open stream, or a claim that waits, relies on a key that was found good. Both look every five seconds:
-# they end within ten seconds of the revocation.
+# How long another server may go on taking a key or a session that has ended; the server that ended it takes it no
+# more.
+KEPT_MS = 4_000
+# How long an open stream, or a claim that waits, relies on a key that was found good. A stream looks twice a second,
+# so that it ends within five seconds.
 STANDING_KEPT_MS = 4_000
+NEVER_MS = 2**62
 SECRET = re.compile(r"gk_[0-9a-f]{8}_[A-Za-z0-9_-]{1,200}", re.ASCII)
 # Three parts in base64url: a JSON Web Token. No key of ours has a dot in it.
 TOKEN = re.compile(r"[A-Za-z0-9_-]{2,1024}\.[A-Za-z0-9_-]{2,2048}\.[A-Za-z0-9_-]{2,1024}", re.ASCII)
-REFUSAL = "this key is unknown or revoked; pass one as `Authorization: Bearer gk_…`"
+REFUSAL = "this key is unknown, revoked or expired; pass one as `Authorization: Bearer gk_…`"
 
 
 def remembered(ctx: Context, secret: str) -> Caller | None:
@@ -52,48 +58,96 @@ def authenticate(ctx: Context, secret: str) -> Caller:
         return known
     with ctx.store.read() as tx:
         key = tx.keys.by_secret(wanted)
-    if key is None or not hmac.compare_digest(key.secret_sha256, wanted) or key.revoked_at_ms is not None:
+        scopes = _reach(tx, key)
+    good_until_ms = None if key is None else _good_until_ms(key, wanted, now_ms)
+    if key is None or good_until_ms is None or not scopes:
         raise Unauthenticated(REFUSAL)
     noted_ms = key.last_used_at_ms
     if noted_ms is None or noted_ms < now_ms - USE_NOTED_EVERY_MS:
         _note_use(ctx, key.id, now_ms)
         noted_ms = now_ms
-    caller = _caller(ctx, key)
-    until_ms = min(now_ms + KEPT_MS, noted_ms + USE_NOTED_EVERY_MS + 1)  # when its use is to be noted again
+    caller = _caller(ctx, key, scopes)
+    # Asked again when its use is to be noted again, or when it ends.
+    until_ms = min(now_ms + KEPT_MS, noted_ms + USE_NOTED_EVERY_MS + 1, good_until_ms)
     ctx.memory.remember_caller(wanted, caller, while_ms=range(now_ms, until_ms), generation=generation)
     return caller
 
 
-def _caller(ctx: Context, key: KeyRecord) -> Caller:
+def _reach(tx: Transaction, key: KeyRecord | None) -> frozenset[Scope]:
+    """Return what the key reaches now: its scopes, as far as the person behind it reaches."""
+    if key is None:
+        return NOTHING
+    scopes = read_scopes(key.scope)
+    return scopes if key.user_id is None else scopes & reach_of_person(tx, key.user_id, key.project_id)
+
+
+def _good_until_ms(key: KeyRecord, secret_sha256: str, at_ms: int) -> int | None:
+    """Return until when this secret of the key is good, as far as is known now; None: it is good no more."""
+    if not is_live(key, at_ms):
+        return None
+    ends = [NEVER_MS if key.expires_at_ms is None else key.expires_at_ms]
+    if hmac.compare_digest(key.secret_sha256, secret_sha256):
+        return ends[0]
+    previous = key.previous_sha256 or ""
+    if not hmac.compare_digest(previous, secret_sha256) or at_ms >= (key.previous_until_ms or 0):
+        return None
+    return min(*ends, key.previous_until_ms or 0)
+
+
+def _caller(ctx: Context, key: KeyRecord, scopes: frozenset[Scope]) -> Caller:
     most, usual = key.max_price_micro_usd_per_hour, ctx.policy.max_node_price_micro_usd_per_hour
     return Caller(
         project_id=key.project_id,
-        scope=Scope(key.scope),
+        scopes=scopes,
         key_id=key.id,
+        user_id=key.user_id,
+        expires_at_ms=key.expires_at_ms,
         fleet=key.fleet,
         max_price_micro_usd_per_hour=usual if most is None else most,
     )
 
 
-def require_standing(ctx: Context, caller: Caller) -> None:
-    """Check again a caller that was let in a while ago, and stays. Raises Unauthenticated for a key that was revoked
-    meanwhile, and for a token that ran out.
+def signed_in(ctx: Context, secret: str, project_id: str | None) -> Caller:
+    """Return the person behind a session's secret, as `session_caller` does, or as it did a moment ago."""
+    known_as = secret_hash(f"{secret}\n{project_id or ''}")
+    now_ms, generation = ctx.clock.now_ms(), ctx.memory.generation
+    known = ctx.memory.caller(known_as, at_ms=now_ms)
+    if known is not None:
+        return known
+    caller = session_caller(ctx, secret, project_id)
+    while_ms = range(now_ms, now_ms + KEPT_MS)
+    ctx.memory.remember_caller(known_as, caller, while_ms=while_ms, generation=generation)
+    return caller
 
-    Asks the database at most once in STANDING_KEPT_MS for each key.
+
+def require_standing(ctx: Context, caller: Caller) -> None:
+    """Check again a caller that was let in a while ago, and stays. Raises Unauthenticated for a key or a session that
+    has ended meanwhile or reaches less than it did, and for a token that ran out.
+
+    Asks the database at most once in STANDING_KEPT_MS for each key, and for each session in a project.
     """
     now_ms, generation = ctx.clock.now_ms(), ctx.memory.generation
     if caller.workload is not None:
         if caller.workload.expires_at_ms <= now_ms:
             raise Unauthenticated("the token of this node has run out; send a new one")
         return
-    if ctx.memory.stands(caller.key_id, at_ms=now_ms):
+    stands_as = f"{caller.key_id} {caller.project_id}"
+    if ctx.memory.stands(stands_as, at_ms=now_ms):
         return
     with ctx.store.read() as tx:
-        key = tx.keys.get(caller.key_id, project_id=caller.project_id)
-    if key is None or key.revoked_at_ms is not None:
+        scopes = _present_reach(tx, caller, now_ms)
+    if caller.scopes - scopes:
         raise Unauthenticated(REFUSAL)
     while_ms = range(now_ms, now_ms + STANDING_KEPT_MS)
-    ctx.memory.remember_standing(caller.key_id, while_ms=while_ms, generation=generation)
+    ctx.memory.remember_standing(stands_as, while_ms=while_ms, generation=generation)
+
+
+def _present_reach(tx: Transaction, caller: Caller, at_ms: int) -> frozenset[Scope]:
+    if caller.is_session:
+        user = live_user(tx, tx.sessions.get(caller.key_id), at_ms)
+        return NOTHING if user is None else reach_of_person(tx, user.id, caller.project_id)
+    key = tx.keys.get(caller.key_id, project_id=caller.project_id)
+    return _reach(tx, key) if key is not None and is_live(key, at_ms) else NOTHING
 
 
 def _workload(ctx: Context, token: str) -> Caller:
@@ -107,7 +161,7 @@ def _workload(ctx: Context, token: str) -> Caller:
     key_id = f"workload:{workload.fleet}:{workload.machine_id}"
     caller = Caller(
         project_id=ROOT_PROJECT,
-        scope=Scope.NODE,
+        scopes=Scope.NODE.reach,
         key_id=key_id,
         workload=workload,
         max_price_micro_usd_per_hour=ctx.policy.max_node_price_micro_usd_per_hour,

@@ -31,6 +31,7 @@ from giornata.control.attempts.renew_lease import renew_lease
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pictures.lease import begin_orders, pictures_wanted
+from giornata.control.pictures.node_models import is_noted, note_models, wanted_base, with_models, with_version
 from giornata.control.ports.picture_store import PicturesWanted
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import (
@@ -85,12 +86,26 @@ class Asked:
         """The id of the node that asks."""
         return self.claim.node.node_id
 
+    @property
+    def draws(self) -> bool:
+        """True for a claim of pictures."""
+        return bool(self.claim.max_pictures) and not ORDER_KINDS.isdisjoint(self.claim.kinds)
+
     def pictures(self, *, at_ms: int) -> PicturesWanted | None:
         """Return the conditions of the pictures that the node may have; None for a node that draws none."""
-        if not self.claim.max_pictures or ORDER_KINDS.isdisjoint(self.claim.kinds):
+        if not self.draws:
             return None
         wanted = self.wanted
         return pictures_wanted(self.claim, machine_id=wanted.machine_id, project_id=wanted.project_id, at_ms=at_ms)
+
+    def waits_for_something(self, tx: Transaction, ctx: Context, *, at_ms: int) -> bool:
+        """Return True when a job or a picture waits that the node could get."""
+        return something_waits(tx, ctx, self.claim, self.wanted, self.pictures(at_ms=at_ms), at_ms=at_ms)
+
+    def nothing(self, tx: Transaction, ctx: Context, *, at_ms: int, wanted: Wanted | None = None) -> ClaimReply:
+        """Return the reply that there is nothing for the node, of all that it asked for or of what is `wanted`."""
+        pictures = self.pictures(at_ms=at_ms)
+        return nothing_reply(tx, ctx, self.claim, wanted or self.wanted, pictures, at_ms=at_ms)
 
     @property
     def sighting(self) -> NodeSighting:
@@ -122,17 +137,26 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
             node is None
             or node.project_id != asked.caller.project_id
             or node.last_seen_at_ms + SEEN_EVERY_MS <= now_ms
+            or not is_noted(ctx, asked.claim)
         ):
             return None
         if tx.attempts.of_request(node.id, asked.claim.request_id) is not None:
             return None
         if node.draining:
             return draining_reply()
-        if not something_waits(tx, asked.wanted, asked.pictures(at_ms=now_ms)):
-            return nothing_reply(tx, asked.wanted)
-        known = health_of_each(tx, ctx, [asked.wanted], at_ms=now_ms, hold=False)
-        (admitted,) = admit_each(tx, ctx, [asked.wanted], known, at_ms=now_ms)
-        return None if admitted.wanted is not None or admitted.on_trial else admitted.refusal
+        if not asked.waits_for_something(tx, ctx, at_ms=now_ms):
+            has_hint = wanted_base(ctx, asked.claim, asked.wanted.project_id, at_ms=now_ms) is not None
+            nothing = None if has_hint else asked.nothing(tx, ctx, at_ms=now_ms)
+        else:
+            nothing = _refusal(tx, ctx, asked, at_ms=now_ms)
+    return None if nothing is None else with_version(ctx, asked.claim, nothing)
+
+
+def _refusal(tx: Transaction, ctx: Context, asked: Asked, *, at_ms: int) -> ClaimReply | None:
+    """Return why the machine may begin nothing now; None when it may."""
+    known = health_of_each(tx, ctx, [asked.wanted], at_ms=at_ms, hold=False)
+    (admitted,) = admit_each(tx, ctx, [asked.wanted], known, at_ms=at_ms)
+    return None if admitted.wanted is not None or admitted.on_trial else admitted.refusal
 
 
 def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Conflict | Forbidden]:
@@ -153,8 +177,18 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
             for each in asked
         ]
         new = [each for each, answer in zip(asked, known, strict=True) if answer is None]
+        for each in new:
+            if each.draws:
+                note_models(tx, ctx, each.claim, each.wanted.project_id, at_ms=now_ms)
         taken = iter(_take_each(tx, ctx, new, nodes, at_ms=now_ms) if new else ())
         answers = [answer or next(taken) for answer in known]
+    told = {each.node_id for each in new if each.draws}
+    answers = [
+        with_models(ctx, each.claim, answer, each.wanted.project_id, at_ms=now_ms)
+        if each.node_id in told and isinstance(answer, ClaimReply)
+        else answer
+        for each, answer in zip(asked, answers, strict=True)
+    ]
     # In transactions that do not hold a node's row: heartbeats lock the job before the node.
     begin_orders(ctx, orders_of(answers))
     return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, Earlier) else answer for answer in answers]
@@ -205,11 +239,12 @@ def _take_round(
     )
     for number, granted in enumerate(admitted):
         if granted.wanted is not None and number not in taken:
-            replies[number] = drawn.get(number) or nothing_reply(tx, asked[number].wanted)
+            replies[number] = drawn.get(number) or asked[number].nothing(tx, ctx, at_ms=at_ms)
     for number, (taking, job) in taken.items():
         each = asked[number]
         if job is None:
-            replies[number] = replies[number] or drawn.get(number) or nothing_reply(tx, taking.wanted)
+            nothing = replies[number] or drawn.get(number)
+            replies[number] = nothing or each.nothing(tx, ctx, at_ms=at_ms, wanted=taking.wanted)
             continue
         _end_silent(tx, job, each.node, at_ms=at_ms)
         price = price_of(ctx, each.node, nodes[each.node_id])
@@ -228,7 +263,9 @@ def _take_round(
     begun_kinds = {number: job.kind for number, job in handed_out.items()} | dict.fromkeys(drawn, LEASE_KIND)
     again = crowded_out(admitted, begun_kinds) - got_a_job - drawn.keys()
     return [
-        None if number in again or reply is None else _told(tx, asked[number], admitted[number], reply, at_ms=at_ms)
+        None
+        if number in again or reply is None
+        else _told(tx, ctx, asked[number], admitted[number], reply, at_ms=at_ms)
         for number, reply in enumerate(replies)
     ]
 
@@ -246,14 +283,16 @@ def _drawers(
     return found
 
 
-def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply, *, at_ms: int) -> ClaimReply:
+def _told(
+    tx: Transaction, ctx: Context, asked: Asked, admitted: Admitted, reply: ClaimReply, *, at_ms: int
+) -> ClaimReply:
     """Answer a refused claim as empty when no job waits for the node anyway.
 
     `nothing_yet` says the same, before it comes to the machine's health.
     """
-    if reply is not admitted.refusal or something_waits(tx, asked.wanted, asked.pictures(at_ms=at_ms)):
+    if reply is not admitted.refusal or asked.waits_for_something(tx, ctx, at_ms=at_ms):
         return reply
-    return nothing_reply(tx, asked.wanted)
+    return asked.nothing(tx, ctx, at_ms=at_ms)
 
 
 def _taken(

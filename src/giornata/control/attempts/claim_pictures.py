@@ -1,4 +1,4 @@
-"""Decide whether a claim gets a job or pictures, and lease the pictures.
+"""Decide whether a claim gets a job or pictures, and lease the pictures of the base that the routing policy chooses.
 
 A claim for both gets what has the higher priority. Of equal priority every other claim, by its request id, looks for
 pictures first: turns of jobs and of pictures count different things.
@@ -12,6 +12,7 @@ from giornata.control.attempts.admit import Admitted
 from giornata.control.attempts.claim_refusals import empty_reply
 from giornata.control.context import Context
 from giornata.control.pictures.lease import build_picture_lease, lease_pictures
+from giornata.control.pictures.route_pictures import routes, waiting_routes
 from giornata.control.ports.picture_store import PicturesWanted
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, Wanted
@@ -20,6 +21,9 @@ from giornata.protocol.pictures import PictureLease
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo
 
 NO_PICTURE = "no picture is waiting that this node may draw"
+FIRST_BASES = 2
+"""Bases of a claim's first statement. Nearly always the first one has pictures for the node."""
+ELSEWHERE = "pictures are waiting, for nodes that hold their models or fetch them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,8 @@ def may_draw(admitted: Admitted) -> bool:
 
 def draw_first(tx: Transaction, ctx: Context, drawers: Mapping[int, Drawer], *, at_ms: int) -> dict[int, ClaimReply]:
     """Lease pictures to those claims that get pictures before they look for a job; return the leases by number."""
-    return draw(tx, ctx, {number: each for number, each in drawers.items() if _pictures_first(tx, each)}, at_ms=at_ms)
+    first = {number: each for number, each in drawers.items() if _pictures_first(tx, ctx, each, at_ms=at_ms)}
+    return draw(tx, ctx, first, at_ms=at_ms)
 
 
 def draw(tx: Transaction, ctx: Context, drawers: Mapping[int, Drawer], *, at_ms: int) -> dict[int, ClaimReply]:
@@ -60,13 +65,14 @@ def draw(tx: Transaction, ctx: Context, drawers: Mapping[int, Drawer], *, at_ms:
     return found
 
 
-def _pictures_first(tx: Transaction, drawer: Drawer) -> bool:
+def _pictures_first(tx: Transaction, ctx: Context, drawer: Drawer, *, at_ms: int) -> bool:
     """A canary goes before everything."""
     wanted = drawer.admitted.wanted
     jobs = None if wanted is None else for_jobs(wanted)
     if jobs is None or drawer.admitted.on_trial:
         return not drawer.admitted.on_trial
-    of_pictures = tx.picture_leases.head_priority(drawer.wanted)
+    pages = routes(tx, ctx, drawer.claim, drawer.wanted, at_ms=at_ms)
+    of_pictures = tx.picture_leases.head_priority(replace(drawer.wanted, bases=pages[0])) if pages else None
     if of_pictures is None:
         return False
     of_jobs = tx.jobs.head_priority(jobs)
@@ -76,12 +82,19 @@ def _pictures_first(tx: Transaction, drawer: Drawer) -> bool:
 
 
 def _lease(tx: Transaction, ctx: Context, drawer: Drawer, *, at_ms: int) -> PictureLease | None:
-    """A second look follows the first: others may just have taken the whole batch that stood first."""
-    for _ in range(2):
-        request_id, price = drawer.claim.request_id, drawer.price
-        lease = lease_pictures(tx, ctx, drawer.wanted, drawer.node, request_id, price=price, at_ms=at_ms)
-        if lease is not None:
-            return lease
+    """Lease pictures of the first base that has some for the node.
+
+    A second look follows the first: others may just have taken the whole batch that stood first, and what is
+    remembered of the queue may be out of date.
+    """
+    request_id, price = drawer.claim.request_id, drawer.price
+    for anew in (False, True):
+        pages = routes(tx, ctx, drawer.claim, drawer.wanted, at_ms=at_ms, anew=anew)
+        for page in pages if anew else [each[:FIRST_BASES] for each in pages[:1]]:
+            wanted = replace(drawer.wanted, bases=page)
+            lease = lease_pictures(tx, ctx, wanted, drawer.node, request_id, price=price, at_ms=at_ms)
+            if lease is not None:
+                return lease
     return None
 
 
@@ -92,16 +105,28 @@ def same_pictures(tx: Transaction, ctx: Context, attempt: AttemptRow) -> ClaimRe
     return ClaimReply(picture_lease=build_picture_lease(tx, ctx, attempt, in_order))
 
 
-def something_waits(tx: Transaction, wanted: Wanted, pictures: PicturesWanted | None) -> bool:
+def something_waits(
+    tx: Transaction, ctx: Context, claim: Claim, wanted: Wanted, pictures: PicturesWanted | None, *, at_ms: int
+) -> bool:
     """Return True when a job or a picture waits that this claim could get."""
     jobs = for_jobs(wanted)
     if jobs is not None and tx.jobs.claimable(jobs):
         return True
-    return pictures is not None and tx.picture_leases.claimable(pictures)
+    if pictures is None:
+        return False
+    pages = waiting_routes(tx, ctx, claim, pictures, at_ms=at_ms)
+    return any(tx.picture_leases.claimable(replace(pictures, bases=page)) for page in pages)
 
 
-def nothing_reply(tx: Transaction, wanted: Wanted) -> ClaimReply:
+def nothing_reply(
+    tx: Transaction, ctx: Context, claim: Claim, wanted: Wanted, pictures: PicturesWanted | None, *, at_ms: int
+) -> ClaimReply:
     """Return the reply to a claim that gets neither a job nor pictures."""
+    if pictures is not None and pictures.batch_key is None:
+        kept_ms = max(1, round(ctx.policy.routing_age_s * 1000))
+        waiting = ctx.memory.base_queues(pictures.project_id, at_ms=at_ms, kept_ms=kept_ms)
+        if waiting and not routes(tx, ctx, claim, pictures, at_ms=at_ms):
+            return ClaimReply(reason="models-elsewhere", detail=ELSEWHERE)
     jobs = for_jobs(wanted)
     return ClaimReply(reason="empty-queue", detail=NO_PICTURE) if jobs is None else empty_reply(tx, jobs)
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from giornata.control.attempts.judge_machines import put_judged
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, InstanceRow
@@ -162,8 +163,7 @@ def judge_starts(
             judged = taken_back(judged, _is_of_a_start, policy=policy, at_ms=at_ms)
         if key[0] in guilty:
             judged = failed(judged, _failure(guilty[key[0]], at_ms=at_ms), policy=policy)
-        if judged != health:
-            tx.machines.put(judged)
+        put_judged(tx, ctx, health, judged, at_ms=at_ms)
 
 
 def _is_of_a_start(failure: Failure) -> bool:

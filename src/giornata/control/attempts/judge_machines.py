@@ -8,12 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from giornata.control.context import Context
+from giornata.control.notifications.announce import announce
 from giornata.control.ports.machine_store import MachineKey
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.health import (
     Failure,
     MachineHealth,
+    MachineState,
     common_cause,
     confirmed,
     failed,
@@ -23,9 +25,11 @@ from giornata.domain.health import (
     void_failures,
     weight_of,
 )
-from giornata.domain.machine_ids import owner_of, proves_against
+from giornata.domain.machine_ids import own_name, owner_of, proves_against
 from giornata.domain.picture import LEASE_KIND
 from giornata.domain.reasons import Reason
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.events import OperatorEvent
 from giornata.protocol.specs import CANARY_KIND
 
 
@@ -98,8 +102,19 @@ def judge_failure(
         judged = taken_back(health, is_void, policy=policy, at_ms=at_ms)
         if guilty and key in case.keys:
             judged = failed(judged, case.failure, policy=policy)
-        if judged != health:
-            tx.machines.put(judged)
+        put_judged(tx, ctx, health, judged, at_ms=at_ms)
+
+
+def put_judged(tx: Transaction, ctx: Context, before: MachineHealth, health: MachineHealth, *, at_ms: int) -> None:
+    """Write the record if it is another one, and tell the webhooks of the machine's owner of a quarantine."""
+    if health != before:
+        tx.machines.put(health)
+    if before.state is MachineState.QUARANTINED or health.state is not MachineState.QUARANTINED:
+        return
+    owner = owner_of(health.machine_id) or ROOT_PROJECT
+    shown = own_name(health.machine_id, owner)
+    data = {"machine_id": shown, "kind": health.kind, "reason": health.reason}
+    announce(tx, ctx, owner, OperatorEvent.MACHINE_QUARANTINED, data, at_ms=at_ms)
 
 
 def judge_successes(tx: Transaction, ctx: Context, ended: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:

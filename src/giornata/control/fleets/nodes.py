@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from giornata.control.access.machine_names import MachineNames, machine_names
-from giornata.control.access.permissions import require_root_admin, require_user
+from giornata.control.access.permissions import require_root_admin, require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleet_views import NodesOn
@@ -19,7 +19,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Conflict, NotFound
-from giornata.protocol.admin import Node, NodePage, NodeState
+from giornata.protocol.admin import Node, NodePage, NodeState, Scope
 from giornata.protocol.node_checks import NodeVerdict
 
 SHOWN_WHEN_GONE_MS = 3_600_000
@@ -32,7 +32,7 @@ def list_nodes(ctx: Context, caller: Caller, *, gone: bool, cursor: str | None, 
 
     Nodes not heard of for an hour are left out unless `gone`. Raises Forbidden, InvalidInput.
     """
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     check_limit(limit)
     now_ms = ctx.clock.now_ms()
     with ctx.store.read() as tx:

@@ -5,6 +5,7 @@ The scaling loop acts on them at its next turn.
 """
 
 from giornata.control.access.permissions import require_root_admin
+from giornata.control.attempts.judge_machines import put_judged
 from giornata.control.attempts.lift_bans import lift
 from giornata.control.caller import Caller
 from giornata.control.context import Context, GovernedFleet
@@ -64,7 +65,7 @@ def quarantine_machine(ctx: Context, caller: Caller, machine_id: str, *, reason:
         for kind in sorted(kinds):
             tx.machines.make_sure(newcomer(machine_id, kind, policy=policy, at_ms=now_ms))
         for held in tx.machines.lock_each([(machine_id, kind) for kind in sorted(kinds)]).values():
-            tx.machines.put(shut_out(held, reason=reason, at_ms=now_ms))
+            put_judged(tx, ctx, held, shut_out(held, reason=reason, at_ms=now_ms), at_ms=now_ms)
         return _of_machine(ctx, tx, machine_id, now_ms)
 
 

@@ -5,8 +5,12 @@ usual.
 """
 
 from giornata.control.context import Context, GovernedFleet
+from giornata.control.notifications.announce import announce
 from giornata.control.ports.fleet_store import FleetRow
+from giornata.control.ports.store import Transaction
 from giornata.domain.errors import FleetRefused, FleetUnavailable
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.events import OperatorEvent
 
 ProviderError = FleetUnavailable | FleetRefused
 
@@ -47,3 +51,11 @@ def note_unlisted(ctx: Context, governed: GovernedFleet, error: ProviderError) -
         with ctx.store.begin() as tx:
             tx.fleets.put(governed.name, driver=governed.driver, at_ms=0, desired=0)
             tx.fleets.update(governed.name, unlisted=why)
+            announce_refusal(tx, ctx, governed.name, error)
+
+
+def announce_refusal(tx: Transaction, ctx: Context, fleet: str, error: ProviderError) -> None:
+    """Tell the operator's webhooks that the provider refused; one that is away will be back by itself."""
+    if isinstance(error, FleetRefused):
+        data = {"fleet": fleet, "error": str(error)}
+        announce(tx, ctx, ROOT_PROJECT, OperatorEvent.FLEET_REFUSED, data, at_ms=ctx.clock.now_ms())

@@ -12,7 +12,7 @@ from typing import Any
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_views import NodesOn, called, reallocations_per_minute, scaling_of, view_of
 from giornata.control.fleets.examine import SETTLES_WITHIN_MS
-from giornata.control.fleets.provider_backoff import is_quiet, keep_quiet
+from giornata.control.fleets.provider_backoff import ProviderError, announce_refusal, is_quiet, keep_quiet
 from giornata.control.fleets.roll import roll_on
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.fleet_store import FleetRow
@@ -43,9 +43,9 @@ def scale_fleet(ctx: Context, name: str) -> str:
         rolled = roll_on(ctx, governed)
     except (FleetUnavailable, FleetRefused) as error:
         keep_quiet(ctx, governed, error)
-        _note_trouble(ctx, name, f"{error.code}: {error}")
+        _note_trouble(ctx, name, error)
         raise
-    _note_trouble(ctx, name, "")
+    _note_trouble(ctx, name, None)
     return "; ".join(filter(None, [asked, *moved, rolled]))
 
 
@@ -188,9 +188,12 @@ def _reallocate(ctx: Context, governed: GovernedFleet, step: Step) -> str:
     return f"{step.instance_id} is replaced: {step.reason}"
 
 
-def _note_trouble(ctx: Context, name: str, trouble: str) -> None:
+def _note_trouble(ctx: Context, name: str, error: ProviderError | None) -> None:
+    trouble = "" if error is None else f"{error.code}: {error}"
     with ctx.store.read() as tx:
         row = tx.fleets.get(name)
     if row is not None and row.trouble != trouble:
         with ctx.store.begin() as tx:
             tx.fleets.update(name, trouble=trouble)
+            if error is not None:
+                announce_refusal(tx, ctx, name, error)

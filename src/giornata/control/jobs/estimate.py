@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_write
 from giornata.control.budgets.history import PaceHistory, experience
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.forecast_start import Expectation, expect
 from giornata.control.jobs.prepare_job import prepare_job
+from giornata.control.jobs.spec_faults import ParsedSpec
 from giornata.control.jobs.submit import turn_of
+from giornata.control.pictures.model_coverage import missing_models
 from giornata.control.ports.money_store import NodePlaces
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
@@ -40,20 +42,23 @@ class FirstEstimate:
     basis: str
 
 
-def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
+def estimate(ctx: Context, caller: Caller, request: SubmitJob, *, parsed_spec: ParsedSpec | None = None) -> Estimate:
     """Check the request as `submit` does, and say what is known of such jobs: medians of the project's own.
 
     A project without such jobs gets ranges from published figures. When the job would start rests on the pace of the
-    whole fleet. Nothing is made up: what nobody knows is None, and the words say so. Raises Forbidden, InvalidInput.
+    whole fleet. Nothing is made up: what nobody knows is None, and the words say so. `parsed_spec` is the spec where
+    `parse_spec` was asked already. Raises Forbidden, InvalidInput.
     """
-    require_user(caller)
+    require_write(caller, request.kind)
     with ctx.store.read() as tx:
-        job = prepare_job(ctx, tx, caller, request, notes_use=False)
+        job = prepare_job(ctx, tx, caller, request, parsed_spec=parsed_spec, notes_use=False)
         turn = turn_of(tx, job)
         ahead = tx.job_reads.ahead(kind=job.kind, interrupted=False, priority=job.priority, turn=turn, job_id=job.id)
         known = experience(tx, job)
         run_s = None if known is None or job.total_steps is None else known.run_s(job.total_steps)
         expected = expect(tx, ctx, ctx.policy, job, turn=turn, run_s=run_s)
+        if job.kind in ORDER_KINDS and (missing := missing_models(tx, ctx, job.project_id, job.spec)):
+            expected = replace(expected, words=f"{expected.words}; {missing}")
         figures = _from_published(first_estimate(tx, ctx, job)) if known is None else _from_experience(job, known)
     return Estimate(
         spec=job.spec,

@@ -1,13 +1,14 @@
 """Read a job's checkpoints, artifacts, events, log lines and metrics for a user."""
 
 from giornata.control.access.machine_names import machine_names
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import require_job
 from giornata.control.pages import check_after, check_limit
 from giornata.control.storage.signed_urls import signed_get
 from giornata.control.timestamps import instant
+from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import (
     Artifact,
     ArtifactPage,
@@ -28,7 +29,7 @@ def read_checkpoints(ctx: Context, caller: Caller, job_id: str) -> CheckpointPag
 
     Raises Forbidden, NotFound.
     """
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     with ctx.store.read() as tx:
         require_job(tx, caller, job_id)
         rows = tx.job_reads.checkpoints(job_id, project_id=caller.project_id)
@@ -49,7 +50,7 @@ def read_checkpoints(ctx: Context, caller: Caller, job_id: str) -> CheckpointPag
 
 def read_artifacts(ctx: Context, caller: Caller, job_id: str) -> ArtifactPage:
     """Return committed results with their URLs, by name. Raises Forbidden, NotFound."""
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     with ctx.store.read() as tx:
         require_job(tx, caller, job_id)
         rows = tx.job_reads.artifacts(job_id, project_id=caller.project_id)
@@ -75,7 +76,7 @@ def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: in
 
     Raises Forbidden, NotFound, InvalidInput.
     """
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     check_limit(limit)
     check_after(after, where="after")
     with ctx.store.read() as tx:
@@ -109,7 +110,7 @@ def read_logs(ctx: Context, caller: Caller, job_id: str, after: int, limit: int)
 
     Raises Forbidden, NotFound, InvalidInput.
     """
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     check_limit(limit)
     check_after(after, where="after")
     with ctx.store.read() as tx:
@@ -135,7 +136,7 @@ def read_metrics(ctx: Context, caller: Caller, job_id: str, after_step: int, lim
 
     Raises Forbidden, NotFound, InvalidInput.
     """
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     check_limit(limit)
     check_after(after_step, where="after_step")
     with ctx.store.read() as tx:

@@ -21,13 +21,16 @@ def job_reply(
     attempts: Sequence[AttemptRecord],
     *,
     names: MachineNames | None,
+    spent_on_pictures_micro_usd: int = 0,
     waiting_because: str | None = None,
     next_try_at: datetime | None = None,
 ) -> Job:
     """Return the job with its money and time, summed over all attempts; they are listed with these names of
     machines.
+
+    An order has no attempts here: `spent_on_pictures_micro_usd` is its part of the leases with pictures of it.
     """
-    spent = sum(attempt.amount_micro_usd for attempt in attempts)
+    spent = spent_on_pictures_micro_usd + sum(attempt.amount_micro_usd for attempt in attempts)
     seconds = _seconds(attempts)
     per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_steps_made(attempts))
     per_useful_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, attempts))
@@ -41,6 +44,7 @@ def job_reply(
         priority=job.priority,
         labels=job.labels,
         created_at=instant(job.created_at_ms),
+        created_by=job.created_by,
         started_at=instant(job.started_at_ms),
         ended_at=instant(job.ended_at_ms),
         deadline_at=instant(job.deadline_at_ms),

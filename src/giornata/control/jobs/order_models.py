@@ -1,12 +1,13 @@
-"""The models that an order of pictures names, brought before the transaction that submits it."""
+"""Prepare an order of pictures before the transaction that submits it: bring its models, and look at its masks."""
 
 from collections.abc import Iterator
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_write
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.jobs.mask_faults import mask_faults
 from giornata.control.jobs.prepare_job import prepare_job
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.jobs.spec_faults import ParsedSpec, parse_spec
 from giornata.control.models.resolve import bring_models, is_brought
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.picture import ORDER_KINDS
@@ -14,22 +15,26 @@ from giornata.protocol.generation.named_models import named_models
 from giornata.protocol.jobs import SubmitJob
 
 
-def bring_order_models(ctx: Context, caller: Caller, request: SubmitJob) -> None:
+def bring_order_models(ctx: Context, caller: Caller, request: SubmitJob) -> ParsedSpec | None:
     """Bring the files that an order names by reference, or by sha256, into the registry. It may download them.
+    Compare the sizes of masks with those of their pictures.
 
-    Call it before the order's submission. It does nothing for any other job, and for a spec that the submission
-    refuses anyway. Raises Forbidden; InvalidInput with every fault of the request when a reference names nothing
-    usable; Unavailable when a source fails.
+    Call it before the order's submission. It does nothing for any other job, and brings no model for a spec that the
+    submission refuses anyway. Returns the order's spec as parsed, so that the submission need not parse it again.
+    Raises Forbidden; InvalidInput with every fault of the request when a reference names nothing usable, or a mask is
+    of another size; Unavailable when a source fails.
     """
     if request.kind not in ORDER_KINDS:
-        return
-    require_user(caller)
+        return None
+    require_write(caller, request.kind)
     parsed, faults = parse_spec(request.kind, request.spec, as_written=True)
-    if faults or parsed is None:
-        return
-    places = [each for each in named_models(parsed.model_dump(mode="json")) if is_brought(each)]
-    if places and (found := bring_models(ctx, caller.project_id, places)):
+    found = mask_faults(ctx, caller.project_id, request.spec)
+    if not faults and parsed is not None:
+        places = [each for each in named_models(parsed.model_dump(mode="json")) if is_brought(each)]
+        found += bring_models(ctx, caller.project_id, places) if places else []
+    if found:
         raise InvalidInput([*found, *_others(ctx, caller, request, found)])
+    return parsed, faults
 
 
 def _others(ctx: Context, caller: Caller, request: SubmitJob, found: list[Fault]) -> Iterator[Fault]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_any
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import read_job
@@ -15,6 +15,7 @@ from giornata.control.text_limits import is_id
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.job import JobState
 from giornata.domain.picture import PictureState, picture_key
+from giornata.protocol.admin import Scope
 from giornata.protocol.generation.picture import ImageFormat
 from giornata.protocol.order_pictures import Generation, OrderPicture, OrderPicturePage
 from giornata.protocol.pictures import PictureFlag
@@ -30,14 +31,14 @@ MOST_NUMBER = 2**31 - 2
 
 def read_state(ctx: Context, caller: Caller, job_id: str) -> JobState:
     """Return the state of an order, by one short statement. Raises Forbidden, NotFound."""
-    require_user(caller)
+    require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     with ctx.store.read() as tx:
         return JobState(_in_short(tx, caller, job_id).state)
 
 
 def read_pictures(ctx: Context, caller: Caller, job_id: str, after: int, limit: int) -> OrderPicturePage:
     """Return pictures with numbers above `after` (-1: all), by number. Raises Forbidden, NotFound, InvalidInput."""
-    require_user(caller)
+    require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     _check(after, limit)
     with ctx.store.read() as tx:
         return _page(ctx, tx, caller, job_id, after=after, limit=limit)
@@ -49,7 +50,7 @@ def read_ended(ctx: Context, caller: Caller, job_id: str, after: int, limit: int
     Each picture comes once, however often the reading is taken up again behind the last place. Raises Forbidden,
     NotFound, InvalidInput.
     """
-    require_user(caller)
+    require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     _check(after, limit)
     with ctx.store.read() as tx:
         order = _in_short(tx, caller, job_id)
@@ -63,7 +64,7 @@ def read_ended(ctx: Context, caller: Caller, job_id: str, after: int, limit: int
 
 def read_picture(ctx: Context, caller: Caller, job_id: str, number: int) -> OrderPicture:
     """Return one picture of an order. Raises Forbidden, NotFound."""
-    require_user(caller)
+    require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     with ctx.store.read() as tx:
         order = _in_short(tx, caller, job_id)
         rows = tx.picture_orders.page(job_id, project_id=caller.project_id, after=number - 1, limit=1)
@@ -74,7 +75,7 @@ def read_picture(ctx: Context, caller: Caller, job_id: str, number: int) -> Orde
 
 def read_generation(ctx: Context, caller: Caller, job_id: str) -> Generation:
     """Return an order with its first pictures. Raises Forbidden, NotFound."""
-    require_user(caller)
+    require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     with ctx.store.read() as tx:
         page = _page(ctx, tx, caller, job_id, after=-1, limit=GENERATION_PAGE)
         return Generation(job=read_job(ctx, tx, caller, job_id), pictures=page.items, next=page.next)
@@ -83,7 +84,7 @@ def read_generation(ctx: Context, caller: Caller, job_id: str) -> Generation:
 def picture_bytes(ctx: Context, caller: Caller, job_id: str) -> list[tuple[OrderPicture, bytes]]:
     """Return the pictures of a small order that have files, with their bytes. Raises Forbidden, NotFound, and
     what storage raises."""
-    require_user(caller)
+    require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     with ctx.store.read() as tx:
         order = _in_short(tx, caller, job_id)
         rows = tx.picture_orders.page(job_id, project_id=caller.project_id, after=-1, limit=GENERATION_PAGE)

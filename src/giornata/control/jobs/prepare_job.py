@@ -10,7 +10,7 @@ from giornata.control.access.permissions import require_root_admin
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.length_faults import length_check, prompts_of, within
-from giornata.control.jobs.spec_faults import in_steps, parse_spec
+from giornata.control.jobs.spec_faults import ParsedSpec, in_steps, parse_spec
 from giornata.control.models.resolve import is_brought, resolve_models
 from giornata.control.ports.records import ItemRecord, JobRecord
 from giornata.control.ports.store import Transaction
@@ -46,19 +46,26 @@ SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def prepare_job(
-    ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, *, notes_use: bool = True
+    ctx: Context,
+    tx: Transaction,
+    caller: Caller,
+    request: SubmitJob,
+    *,
+    parsed_spec: ParsedSpec | None = None,
+    notes_use: bool = True,
 ) -> JobRecord:
     """Return the row of the new job. Raises InvalidInput with everything that is wrong with the request, and
     Forbidden for a kind that is the operator's alone.
 
     The stored spec is whole: the seed is drawn, and the adapter's alpha and the files' name are written down when
-    they were not given, and epochs are turned into steps. An order's models have their sha256. `notes_use` is False
-    when nothing is submitted: the registry does not count it as a use of these models.
+    they were not given, and epochs are turned into steps. An order's models have their sha256. `parsed_spec` is what
+    `parse_spec` returned for this request, if it was asked already. `notes_use` is False when nothing is submitted:
+    the registry does not count it as a use of these models.
     """
     if request.kind == PRETRAIN_KIND:
         require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
-    parsed, faults = parse_spec(request.kind, request.spec, as_written=True)
-    is_sound = not faults
+    parsed, found = parsed_spec or parse_spec(request.kind, request.spec, as_written=True)
+    is_sound, faults = not found, list(found)
     faults += _size_faults(ctx, request)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request, parsed)
@@ -111,6 +118,7 @@ def prepare_job(
         budget_micro_usd=request.budget_micro_usd,
         reserved_micro_usd=0,
         min_vram_bytes=request.min_vram_bytes or 0,
+        created_by=caller.maker,
     )
 
 

@@ -4,13 +4,14 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from giornata.control.access.machine_names import machine_names
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_scope
 from giornata.control.attempts.outlooks import Outlooks
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleet_views import bidders
 from giornata.control.jobs.job_reply import job_reply, next_try_at, waiting_because
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
+from giornata.control.pictures.model_coverage import missing_models
 from giornata.control.ports.machine_store import BannedJob
 from giornata.control.ports.records import AttemptRecord, JobRecord
 from giornata.control.ports.store import Transaction
@@ -22,12 +23,13 @@ from giornata.domain.fleet_share import Bidder
 from giornata.domain.job import JobState
 from giornata.domain.picture import ORDER_KINDS, offered_kind
 from giornata.domain.starts import is_late
+from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts
 
 
 def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
     """Return the whole job with its attempts. Raises Forbidden, NotFound."""
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     with ctx.store.read() as tx:
         return read_job(ctx, tx, caller, job_id)
 
@@ -50,7 +52,7 @@ def list_jobs(
     Attempts, and why a job waits, are said by `get_job` only; the spec and the result also here if `include` names
     them. A page may end before `limit`, for its bytes. Raises Forbidden, InvalidInput.
     """
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     check_limit(limit)
     faults = [*label_faults(labels), *text_faults("match", match)]
     if kind is not None and not is_id(kind):
@@ -72,11 +74,16 @@ def list_jobs(
         )
         ids = [job.id for job in rows.items]
         found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False)
+        spent = _spent_on_pictures(tx, rows.items)
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
     following = next_cursor(rows, lambda job: (job.created_at_ms, job.id))
-    return JobPage(items=tuple(job_reply(job, attempts[job.id], names=None) for job in rows.items), next=following)
+    items = (
+        job_reply(job, attempts[job.id], names=None, spent_on_pictures_micro_usd=spent.get(job.id, 0))
+        for job in rows.items
+    )
+    return JobPage(items=tuple(items), next=following)
 
 
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
@@ -89,9 +96,24 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
         missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, offered_kind(job.kind))
         because = waiting_because(job, view, found, names=names, missing=missing)
+        if job.kind in ORDER_KINDS and view.eligible_nodes:
+            because = missing_models(tx, ctx, job.project_id, job.spec) or because
     attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
-    reply = job_reply(job, attempts, names=names, waiting_because=because, next_try_at=next_try_at(found))
+    reply = job_reply(
+        job,
+        attempts,
+        names=names,
+        spent_on_pictures_micro_usd=_spent_on_pictures(tx, [job]).get(job_id, 0),
+        waiting_because=because,
+        next_try_at=next_try_at(found),
+    )
     return _with_pictures(tx, reply) if job.kind in ORDER_KINDS else reply
+
+
+def _spent_on_pictures(tx: Transaction, jobs: Sequence[JobRecord]) -> Mapping[str, int]:
+    """Return the cost of each order among the jobs, in micro-dollars: its part of every lease."""
+    orders = [job.id for job in jobs if job.kind in ORDER_KINDS]
+    return tx.spending.of_jobs(orders) if orders else {}
 
 
 def _with_pictures(tx: Transaction, order: Job) -> Job:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_any, require_scope, require_write
 from giornata.control.attempts.lift_bans import lift
 from giornata.control.budgets.budgets import reserve
 from giornata.control.caller import Caller
@@ -15,6 +15,7 @@ from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import TERMINAL, JobState
+from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
 from giornata.protocol.specs import TrainSpec, canonical_names, shape_key_of
 from giornata.protocol.training.adapter import what_would_be_lost
@@ -35,7 +36,7 @@ def continue_training(
     fresh one and steps count from 0. Where the old job's result is an average, the new one starts from that. Raises
     Forbidden, NotFound, IllegalTransition for a job that has not ended, and InvalidInput with every fault.
     """
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_WRITE)
     with ctx.store.read() as tx:
         old = own_job(tx, caller, job_id)
         checkpoints = tx.job_reads.checkpoints(job_id, project_id=caller.project_id)
@@ -101,9 +102,9 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
     one to be tried: its bans are lifted, so that every machine may have it now. Raises Forbidden, NotFound, and
     IllegalTransition for a job that succeeded, runs, is paused, or has not begun.
     """
-    require_user(caller)
+    require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
-        own_job(tx, caller, job_id)
+        require_write(caller, own_job(tx, caller, job_id).kind)
         old = tx.submission.lock(job_id, project_id=caller.project_id)
         if old is None:
             raise NotFound(f"there is no job {job_id}")
@@ -115,7 +116,7 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
         new_id = tx.submission.live_retry(job_id, project_id=caller.project_id)
         if new_id is None:
             new_id = ctx.names.new("job")
-            enqueue(tx, reserve(tx, ctx, _afresh(old, new_id, ctx.clock.now_ms())))
+            enqueue(tx, reserve(tx, ctx, _afresh(old, new_id, caller.maker, ctx.clock.now_ms())))
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
         return read_job(ctx, tx, caller, new_id)
 
@@ -128,7 +129,7 @@ def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord)
     return read_job(ctx, tx, caller, job.id)
 
 
-def _afresh(old: JobRecord, job_id: str, now_ms: int) -> JobRecord:
+def _afresh(old: JobRecord, job_id: str, created_by: str, now_ms: int) -> JobRecord:
     """Return the same request, with as much time and money as it was given the first time."""
     given_ms = None if old.deadline_at_ms is None else old.deadline_at_ms - old.created_at_ms
     return replace(
@@ -138,6 +139,7 @@ def _afresh(old: JobRecord, job_id: str, now_ms: int) -> JobRecord:
         state=JobState.QUEUED,
         interrupted=False,
         retry_of=old.id,
+        created_by=created_by,
         shape_key=shape_key_of(old.kind, old.spec),  # one of long ago has none
         attempt_id=None,
         step=0,

@@ -27,8 +27,11 @@ ALIKE = 0.75
 NO_DATASET = "ds_0"
 """Stands in a spec for a dataset that is not there yet, so that the rest can be checked."""
 
+ParsedSpec = tuple[Message | None, list[Fault]]
+"""A spec of its kind, and its faults; None for a spec that cannot be one."""
 
-def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) -> tuple[Message | None, list[Fault]]:
+
+def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) -> ParsedSpec:
     """Return the spec of this kind, or every fault that keeps it from being one.
 
     Contradictions between fields are looked for when each field is fine by itself. `as_written`: text is no number,

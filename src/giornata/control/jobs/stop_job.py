@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_any, require_write
 from giornata.control.attempts.end_attempt import end_attempt
 from giornata.control.attempts.validations import cancel_validations
 from giornata.control.caller import Caller
@@ -15,6 +15,7 @@ from giornata.domain.errors import NotFound
 from giornata.domain.job import TERMINAL, JobEvent, JobState
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import Reason
+from giornata.protocol.admin import Scope
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job
 
@@ -60,9 +61,9 @@ def cancel(ctx: Context, caller: Caller, job_id: str) -> Job:
 
     Raises Forbidden, NotFound, and IllegalTransition for a job that succeeded, failed or expired.
     """
-    require_user(caller)
+    require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
-        own_job(tx, caller, job_id)
+        require_write(caller, own_job(tx, caller, job_id).kind)
         job = tx.jobs.lock(job_id)
         if job is None:
             raise NotFound(f"there is no job {job_id}")
@@ -74,7 +75,7 @@ def cancel(ctx: Context, caller: Caller, job_id: str) -> Job:
                 JobEvent.CANCEL,
                 at_ms=ctx.clock.now_ms(),
                 message="canceled by its owner",
-                data={"by": caller.key_id},
+                data={"by": caller.maker},
             )
         return read_job(ctx, tx, caller, job_id)
 

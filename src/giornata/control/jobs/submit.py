@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_write
 from giornata.control.budgets.budgets import reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.job_reply import job_reply, waiting_because
 from giornata.control.jobs.prepare_job import missing_file, prepare_job
 from giornata.control.jobs.read_jobs import read_job
+from giornata.control.jobs.spec_faults import ParsedSpec
 from giornata.control.pictures.order_files import hold_files
 from giornata.control.pictures.place_order import place_orders
 from giornata.control.ports.records import JobRecord
@@ -32,11 +33,15 @@ IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """A request for a job, with its caller and key."""
+    """A request for a job, with its caller and key.
+
+    `parsed_spec` is the spec where `parse_spec` was asked already.
+    """
 
     caller: Caller
     request: SubmitJob
     idempotency_key: str | None = None
+    parsed_spec: ParsedSpec | None = None
 
 
 # The job, and whether this request made it.
@@ -99,7 +104,7 @@ def _submit_to(
 def _prepared(ctx: Context, tx: Transaction, asked: JobRequest) -> JobRecord | Submitted:
     """Return the job that is to be queued, its key stored; or the one that the key stands for already."""
     caller, request, key = asked.caller, asked.request, asked.idempotency_key
-    require_user(caller)
+    require_write(caller, request.kind)
     if key is not None and IDEMPOTENCY_KEY.fullmatch(key) is None:
         hint = "a UUID is a good one"
         raise InvalidInput(
@@ -108,7 +113,7 @@ def _prepared(ctx: Context, tx: Transaction, asked: JobRequest) -> JobRecord | S
     job_id = None if key is None else _earlier(ctx, tx, caller, request, key)
     if job_id is not None:
         return read_job(ctx, tx, caller, job_id), False
-    job = prepare_job(ctx, tx, caller, request)
+    job = prepare_job(ctx, tx, caller, request, parsed_spec=asked.parsed_spec)
     if key is not None and not _remember(ctx, tx, job, request, key):
         # An equal request was committed a moment ago; nothing was written for this one.
         job_id = _earlier(ctx, tx, caller, request, key)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from giornata.control.access.permissions import require_root_admin, require_user
+from giornata.control.access.permissions import require_root_admin, require_scope, require_user
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.models.fetch_model import fetch_model
@@ -14,6 +14,7 @@ from giornata.control.timestamps import instant
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.model_header import name_faults
 from giornata.domain.model_kinds import ModelFamily, ModelKind
+from giornata.protocol.admin import Scope
 from giornata.protocol.model_references import (
     HubRepository,
     JobStep,
@@ -38,7 +39,7 @@ def add_model(ctx: Context, caller: Caller, request: AddModel) -> RegisteredMode
 
     Raises Forbidden, InvalidInput with every fault, and Unavailable when the bytes cannot be fetched just now.
     """
-    require_user(caller)
+    require_scope(caller, Scope.DATASETS)
     if request.shared:
         require_root_admin(caller)
     with ctx.store.read() as tx:
@@ -46,6 +47,7 @@ def add_model(ctx: Context, caller: Caller, request: AddModel) -> RegisteredMode
     if stands is not None and stands.project_id == caller.project_id:
         return _same(stands, request)
     record = _uploaded(ctx, caller, request) if request.reference is None else _referred(ctx, caller, request)
+    record = replace(record, created_by=caller.maker)
     with ctx.store.begin() as tx:
         tx.models.add(record)
         stands = tx.models.named(caller.project_id, [request.name]).get(request.name) or record
@@ -64,8 +66,8 @@ def list_models(ctx: Context, caller: Caller, cursor: str | None, limit: int) ->
 
 def change_model(ctx: Context, caller: Caller, name: str, request: ChangeModel) -> RegisteredModel:
     """Pin or unpin one of the project's own models. Raises Forbidden, NotFound."""
-    require_user(caller)
-    _check_name(name)
+    require_scope(caller, Scope.DATASETS)
+    check_name(name)
     with ctx.store.begin() as tx:
         changed = tx.models.set_pinned(caller.project_id, name, pinned=request.pinned)
     return model_reply(_found(changed, name))
@@ -76,8 +78,8 @@ def remove_model(ctx: Context, caller: Caller, name: str) -> RegisteredModel:
 
     Raises Forbidden, NotFound.
     """
-    require_user(caller)
-    _check_name(name)
+    require_scope(caller, Scope.DATASETS)
+    check_name(name)
     with ctx.store.begin() as tx:
         dropped = _found(tx.models.drop(caller.project_id, name), name)
         if dropped.sha256 is not None:
@@ -152,6 +154,7 @@ def model_reply(model: ModelRecord) -> RegisteredModel:
         shared=model.shared,
         created_at=instant(model.created_at_ms),
         used_at=instant(model.used_at_ms),
+        created_by=None if model.shared else model.created_by,
     )
 
 
@@ -231,7 +234,7 @@ def _record(ctx: Context, project_id: str, found: StoredModel, *, name: str, sou
     )
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Raises NotFound for text that no model has as its name: it is no business of the database."""
     if not name.isprintable():
         raise NotFound("this project has no such model of its own")

@@ -2,18 +2,21 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from giornata.control.access.authenticate import attempt_token
 from giornata.control.access.install import signing_key_in
 from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
+from giornata.control.pictures.kept_annotations import kept_annotations
 from giornata.control.ports.picture_store import LeaseBill, OrderSpec, PictureRow, PicturesWanted
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow
 from giornata.domain.attempt import lease_expires_at_ms, renew_every_s
 from giornata.domain.costs import apportion
 from giornata.domain.job import JobEvent, JobState
+from giornata.domain.picture import SafetyPolicy, strictest
 from giornata.protocol.generation.expand import leased_params
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.generation.preprocess import AnnotationParams, LeasedParams
@@ -27,13 +30,13 @@ FAILED_AGAIN_MS = 600_000
 
 
 def pictures_wanted(claim: Claim, *, machine_id: str, project_id: str | None, at_ms: int) -> PicturesWanted:
-    """Return the conditions of the pictures that a claim may get. `held_models` has the keys of bases that it holds.
+    """Return the conditions of the pictures that a claim may get. The routing policy names their bases.
 
     A claim with a joint key asks for pictures that may join the batch of that key.
     """
     return PicturesWanted(
         most=claim.max_pictures,
-        held_bases=claim.held_models,
+        bases=(),
         machine_id=machine_id,
         project_id=project_id,
         vram_bytes=claim.node.vram_bytes,
@@ -55,6 +58,7 @@ def lease_pictures(
         return None
     attempt = _attempt(ctx, pictures, node, attempt_id, price=price, at_ms=at_ms)
     tx.picture_leases.begin(attempt, request_id, bills_of(pictures, price_micro_usd_per_hour=price))
+    ctx.memory.fleet_models.note_leased(node.node_id, pictures[0].base_key, at_ms=at_ms)
     return build_picture_lease(tx, ctx, attempt, pictures)
 
 
@@ -69,6 +73,8 @@ def build_picture_lease(
         leased_params(specs[each.order_id].kind, specs[each.order_id].spec, seed=each.seed, differs=each.differs)
         for each in pictures
     ]
+    drawn = list(zip(pictures, params, strict=True))
+    annotations = kept_annotations(tx, ctx, attempt.job_id, drawn)
     return PictureLease(
         attempt_id=attempt.id,
         token=attempt_token(signing_key_in(tx, ctx), attempt.id),
@@ -77,10 +83,10 @@ def build_picture_lease(
         lease_s=ctx.policy.lease_s,
         renew_every_s=renew_every_s(ctx.policy.lease_s),
         pictures=tuple(
-            LeasedPicture(order_id=each.order_id, number=each.number, params=whole.model_dump(mode="json"))
-            for each, whole in zip(pictures, params, strict=True)
+            _leased(each, whole, specs[each.order_id].safety) for each, whole in zip(pictures, params, strict=True)
         ),
-        files=tuple(_files(tx, ctx, zip(pictures, params, strict=True))),
+        files=(*_files(tx, ctx, drawn), *annotations.files),
+        wanted_annotations=annotations.wanted,
     )
 
 
@@ -137,15 +143,29 @@ def _attempt(
     )
 
 
+def _leased(row: PictureRow, params: LeasedParams, demanded: SafetyPolicy) -> LeasedPicture:
+    """Return the picture for a node. An annotation of a user's own picture is not checked."""
+    safety = SafetyPolicy.OFF
+    if isinstance(params, PictureParams):
+        safety = strictest(demanded, SafetyPolicy.BLOCK if params.safety_checker else SafetyPolicy.OFF)
+        if safety is SafetyPolicy.BLOCK:  # a node of before knows this field alone
+            params = params.model_copy(update={"safety_checker": True})
+    return LeasedPicture(
+        order_id=row.order_id, number=row.number, params=params.model_dump(mode="json"), safety=safety
+    )
+
+
 def _specs(tx: Transaction, ctx: Context, order_ids: set[str]) -> Mapping[str, OrderSpec]:
-    """Return the specs of the orders. They never change, so this process remembers them without their lists of
-    prompts, which are long and stand in the pictures' rows."""
-    known = {order_id: spec for order_id in order_ids if (spec := ctx.memory.order_spec(order_id)) is not None}
+    """Return the specs of the orders, which this process remembers for a while without their lists of prompts: those
+    are long, and stand in the pictures' rows."""
+    at_ms, generation = ctx.clock.now_ms(), ctx.memory.order_generation
+    remembered = {order_id: ctx.memory.order_spec(order_id, at_ms=at_ms) for order_id in order_ids}
+    known = {order_id: spec for order_id, spec in remembered.items() if spec is not None}
     if missing := sorted(order_ids - known.keys()):
         for order_id, found in tx.picture_orders.specs(missing).items():
             shared = {name: value for name, value in found.spec.items() if name in SHARED}
-            known[order_id] = OrderSpec(id=found.id, kind=found.kind, spec=shared)
-            ctx.memory.remember_order_spec(known[order_id])
+            known[order_id] = replace(found, spec=shared)
+            ctx.memory.remember_order_spec(known[order_id], at_ms=at_ms, generation=generation)
     return known
 
 

@@ -7,11 +7,12 @@ from giornata.control.ports.picture_store import PictureKey
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Fault, InvalidInput, LeaseLost
 from giornata.domain.picture import lease_folder, picture_key
-from giornata.protocol.pictures import DrawnPicture, PictureUpload, PictureUploads, PictureUploadUrls
+from giornata.protocol.pictures import DrawnPicture, PictureFlag, PictureUpload, PictureUploads, PictureUploadUrls
 
 
 def picture_uploads(ctx: Context, attempt_id: str, request: PictureUploads) -> PictureUploadUrls:
-    """Return a signed PUT for each of these pictures of the lease. Writes no row.
+    """Return a signed PUT for each of these pictures of the lease. A blocked picture gets
+    none. Writes no row.
 
     The URL signs key, size and checksum. What the lease got is mostly known here: the fence is at the report of the
     result, and a file without a result is collected. Raises LeaseLost, and InvalidInput with every fault.
@@ -23,7 +24,7 @@ def picture_uploads(ctx: Context, attempt_id: str, request: PictureUploads) -> P
     signed = []
     for each in request.pictures:
         project_id = projects.get(PictureKey(each.order_id, each.number))
-        if project_id is None or each.sha256 is None or each.size_bytes is None:
+        if project_id is None or each.sha256 is None or each.size_bytes is None or each.flags & PictureFlag.BLOCKED:
             continue
         put = ctx.blobs.sign_put(
             picture_key(project_id, attempt_id, each.sha256),

@@ -7,7 +7,7 @@ from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.picture import ORDER_KINDS, PictureState
 from giornata.domain.routing import first_picture_turn
-from giornata.protocol.generation.expand import picture_count, planned_pictures
+from giornata.protocol.generation.expand import planned_pictures
 from giornata.protocol.pictures import MOST_PICTURES
 
 
@@ -29,7 +29,7 @@ def _place(tx: Transaction, job: JobRecord) -> None:
         order_id=job.id,
         project_id=job.project_id,
         priority=job.priority,
-        pictures=picture_count(job.kind, job.spec),
+        pictures=len(rows),
         ended=0,
         told=0,
         told_at_ms=job.created_at_ms,

@@ -51,14 +51,21 @@ def settle_order(ctx: Context, order_id: str) -> None:
         if job is None or order is None or order.told == order.ended:
             return
         tx.picture_orders.note_told(order_id, told=order.ended, at_ms=now_ms)
-        if job.state in TERMINAL:
-            return
         counts = tx.picture_orders.counts(order_id)
-        _tell(tx, job, order, counts, at_ms=now_ms)
-        if any(counts.get(state) for state in OPEN):
-            _go_on(tx, ctx, job, at_ms=now_ms)
-        else:
-            _end(tx, ctx, job, counts, at_ms=now_ms)
+        if job.state not in TERMINAL:
+            _tell(tx, job, order, counts, at_ms=now_ms)
+            if any(counts.get(state) for state in OPEN):
+                _go_on(tx, ctx, job, at_ms=now_ms)
+            else:
+                _end(tx, ctx, job, counts, at_ms=now_ms)
+    ctx.ended_pictures.add(_new(job, order, counts))
+
+
+def _new(job: JobRow, order: PictureOrderRow, counts: Counts) -> Counts:
+    """Return the pictures that have ended since the order was told of, by state. `job.step` is how many had
+    succeeded then."""
+    succeeded = counts.get(PictureState.SUCCEEDED, 0) - job.step
+    return {PictureState.SUCCEEDED: succeeded, PictureState.FAILED: order.ended - order.told - succeeded}
 
 
 def _tell(tx: Transaction, job: JobRow, order: PictureOrderRow, counts: Counts, *, at_ms: int) -> None:

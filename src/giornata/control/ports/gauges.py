@@ -1,5 +1,6 @@
 """The store's interface for the operator's gauges."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -8,19 +9,57 @@ from giornata.protocol.admin import NodeState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PictureGauges:
+    """The pictures that have not ended, and the live leases of pictures. `paused` are those of paused orders.
+
+    `oldest_queued_at_ms` is when the oldest order with a queued picture was submitted; None when no picture waits.
+    """
+
+    queued: int = 0
+    paused: int = 0
+    leased: int = 0
+    oldest_queued_at_ms: int | None = None
+    leases: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTotals:
+    """Sums over attempts that have ended.
+
+    `steps_lost` are those of `steps_done` that no checkpoint has, so that another attempt did them again.
+    """
+
+    by_reason: Mapping[str, int] = field(default_factory=dict)
+    steps_done: int = 0
+    steps_lost: int = 0
+
+    def plus(self, more: "EndedTotals") -> "EndedTotals":
+        """Return the sums over the attempts of both."""
+        return EndedTotals(
+            by_reason=Counter(self.by_reason) + Counter(more.by_reason),
+            steps_done=self.steps_done + more.steps_done,
+            steps_lost=self.steps_lost + more.steps_lost,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """The whole installation at one moment. `oldest_queued_at_ms` is None when the queue is empty."""
+    """The whole installation at one moment. `oldest_queued_at_ms` is None when the queue is empty.
+
+    What was ended and spent since the installation began is added by `control.monitoring.read_gauges`.
+    """
 
     jobs: Mapping[tuple[str, str], int]  # by (kind, state)
     oldest_queued_at_ms: int | None
     nodes: Mapping[NodeState, int]
-    attempts_ended: Mapping[str, int]  # by reason, since the installation began
+    ended: EndedTotals = field(default_factory=EndedTotals)
     spend_micro_usd: int = 0  # by all attempts, since the installation began
     machines: Mapping[str, int] = field(default_factory=dict)  # by state, each by its worst
     quarantines: int = 0  # since the installation began
     reallocations: Mapping[str, int] = field(default_factory=dict)  # by fleet, since the installation began
     fleet_desired: Mapping[str, int] = field(default_factory=dict)  # by fleet
     fleet_instances: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by (fleet, state), those listed
+    pictures: PictureGauges = field(default_factory=PictureGauges)
 
 
 class GaugeQueries(Protocol):
@@ -28,3 +67,6 @@ class GaugeQueries(Protocol):
 
     def now(self, *, seen_since_ms: int) -> Gauges:
         """Return the counts now. Nodes not heard of since `seen_since_ms` count as gone."""
+
+    def attempts_ended(self, *, from_ms: int, before_ms: int | None) -> EndedTotals:
+        """Return the sums over attempts that ended from one instant to another; None: up to now."""

@@ -33,6 +33,7 @@ class ModelRecord:
     shared: bool
     created_at_ms: int
     used_at_ms: int
+    created_by: str | None = None
 
 
 class Models(Protocol):

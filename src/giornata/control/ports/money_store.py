@@ -44,10 +44,15 @@ class StayRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecord:
-    """An attempt and what its job pays for it, its share of the node's price."""
+    """An attempt and what one of its jobs pays for it, of the node's price.
+
+    A lease of pictures has a record for each of its orders, and no steps. `job_succeeded` is False for an attempt
+    that did not end the job well itself.
+    """
 
     job_id: str
     reason: str | None
+    job_succeeded: bool
     start_step: int
     last_step: int
     committed_step: int
@@ -111,7 +116,7 @@ class CostQueries(Protocol):
         """Return the attempts that lived at any moment of the time, on any of these hosts."""
 
     def work(self, project_id: str | None, *, from_ms: int, before_ms: int) -> Sequence[WorkRecord]:
-        """Return the attempts of a project, or of all, that began in the time."""
+        """Return the attempts for a project, or for all, that began in the time: a record for each job of each."""
 
 
 class Spending(Protocol):

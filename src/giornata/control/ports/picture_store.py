@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from giornata.control.ports.work_rows import AttemptRow, QueuedDemand
-from giornata.domain.picture import PictureState
+from giornata.domain.picture import PictureState, SafetyPolicy
 from giornata.domain.routing import PictureTurns
 
 
@@ -76,12 +76,13 @@ class PictureOrderRow:
 class PicturesWanted:
     """The conditions of pictures that may be handed out in one lease.
 
-    `project_id` None means every project's. With a `batch_key` only pictures of that key. `failed_since_ms`: pictures
-    that failed on this machine since then are left out.
+    `project_id` None means every project's. With a `batch_key` only pictures of that key, otherwise only of `bases`,
+    of which the first are wanted most. `failed_since_ms`: pictures that failed on this machine since then are left
+    out.
     """
 
     most: int
-    held_bases: tuple[str, ...]
+    bases: tuple[str, ...]
     machine_id: str
     project_id: str | None
     vram_bytes: int | None
@@ -131,11 +132,12 @@ class LeaseSettled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSpec:
-    """The part of an order's row in jobs that its pictures are built from."""
+    """The part of an order's row in jobs that its pictures are built from, and the policy of its project."""
 
     id: str
     kind: str
     spec: Mapping[str, Any]
+    safety: SafetyPolicy = SafetyPolicy.OFF
 
 
 class PictureOrders(Protocol):
@@ -201,7 +203,8 @@ class PictureLeases(Protocol):
         """Return the highest priority of a picture that `take` would find; None when there is none."""
 
     def take(self, wanted: PicturesWanted, *, lease: str) -> list[PictureRow]:
-        """Lease pictures of one batch key to the attempt `lease`, in the order of the queue; see `domain.routing`."""
+        """Lease pictures of one batch key to the attempt `lease`: by priority, then of the base that is wanted most,
+        then by turn."""
 
     def begin(self, attempt: AttemptRow, request_id: str, bills: Sequence[LeaseBill]) -> None:
         """Insert the attempt of a lease, and begin its bill: a row of the ledger for each order."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from giornata.domain.picture import SafetyPolicy
+
 _R = TypeVar("_R")
 
 
@@ -30,11 +32,16 @@ class ProjectRecord:
     monthly_budget_micro_usd: int | None = None
     monthly_budget_warned_at_ms: int | None = None
     max_pictures: int | None = None
+    safety: str = SafetyPolicy.OFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """A key as stored: the sha256 of its secret, never the secret."""
+    """A key as stored: the sha256 of its secret, never the secret.
+
+    `scope` is the text that `stored_scopes` makes. `user_id` is the person behind the key, whose reach is its bound.
+    The secret before the latest rotation is good until `previous_until_ms`.
+    """
 
     id: str
     project_id: str
@@ -47,6 +54,11 @@ class KeyRecord:
     last_used_at_ms: int | None
     fleet: str | None = None
     max_price_micro_usd_per_hour: int | None = None
+    created_by: str | None = None
+    user_id: str | None = None
+    expires_at_ms: int | None = None
+    previous_sha256: str | None = None
+    previous_until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +107,7 @@ class DatasetRecord:
     picture_count: int
     size_bytes: int
     created_at_ms: int
+    created_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +169,7 @@ class JobRecord:
     min_vram_bytes: int = 0
     only_machine_id: str | None = None
     turn: int = 0  # given when it is queued
+    created_by: str | None = None  # the person or the key; None: the platform, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,11 +304,12 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRecord:
-    """A file that an earlier job of the project made under a key."""
+    """A file that an earlier job of the project made under a key. `key` here is its place in storage."""
 
     sha256: str
     size_bytes: int
     key: str
+    used_at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,9 @@ from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Bans, Machines, Paces
 from giornata.control.ports.model_registry import Models
 from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, Spending
+from giornata.control.ports.people_store import Invitations, Memberships, Sessions, SignIns, Users
 from giornata.control.ports.picture_store import PictureLeases, PictureOrders
+from giornata.control.ports.routing_store import RoutingQueries
 from giornata.control.ports.user_store import (
     Datasets,
     Garbage,
@@ -23,6 +25,7 @@ from giornata.control.ports.user_store import (
     Submission,
     Uploads,
 )
+from giornata.control.ports.webhook_store import WebhookDeliveries, Webhooks
 from giornata.control.ports.work_store import (
     Artifacts,
     Attempts,
@@ -61,6 +64,11 @@ class Transaction(Protocol):
     costs: CostQueries
     pausing: Pausing
     secrets: Secrets
+    users: Users
+    memberships: Memberships
+    invitations: Invitations
+    sessions: Sessions
+    sign_ins: SignIns
     machines: Machines
     bans: Bans
     paces: Paces
@@ -68,6 +76,9 @@ class Transaction(Protocol):
     fleets: Fleets
     picture_orders: PictureOrders
     picture_leases: PictureLeases
+    routing: RoutingQueries
+    webhooks: Webhooks
+    webhook_deliveries: WebhookDeliveries
 
 
 class Store(Protocol):

@@ -31,6 +31,7 @@ from giornata.control.ports.records import (
     StandingRecord,
     UploadRecord,
 )
+from giornata.domain.picture import SafetyPolicy
 from giornata.domain.routing import Turns
 from giornata.protocol.jobs import JobPart
 
@@ -66,24 +67,39 @@ class Projects(Protocol):
     def set_max_pictures(self, project_id: str, max_pictures: int | None) -> bool:
         """Set the project's limit of pictures; False when there is no such project."""
 
+    def set_safety(self, project_id: str, safety: SafetyPolicy) -> bool:
+        """Set what becomes of the project's unsafe pictures; False when there is no such project."""
+
 
 class Keys(Protocol):
     """Queries for keys, by the hash of their secret."""
 
     def add(self, key: KeyRecord) -> None: ...
 
-    def by_secret(self, secret_sha256: str) -> KeyRecord | None: ...
+    def by_secret(self, secret_sha256: str) -> KeyRecord | None:
+        """Return the key whose secret, or whose secret before its latest rotation, has this hash."""
 
     def get(self, key_id: str, *, project_id: str | None) -> KeyRecord | None:
         """Return the key; `project_id` None: of any project (the root admin's view)."""
 
-    def page(self, *, project_id: str | None, before: Before, limit: int) -> list[KeyRecord]: ...
+    def page(
+        self, *, project_id: str | None, user_id: str | None = None, before: Before, limit: int
+    ) -> list[KeyRecord]:
+        """Return the keys of one project or of all, and with `user_id` only those of this person."""
 
     def lock_admins(self, project_id: str) -> list[str]:
-        """Return ids of the project's admin keys that are not revoked; nobody else revokes one meanwhile."""
+        """Return ids of the project's admin keys that end only when they are revoked: no person stands behind them,
+        and they do not expire. Nobody else revokes one meanwhile.
+        """
 
     def revoke(self, key_id: str, *, at_ms: int) -> None:
         """Revoke the key. Does nothing to a key that is revoked already."""
+
+    def revoke_of(self, user_id: str, *, project_id: str | None, at_ms: int) -> int:
+        """Revoke the keys behind which this person stands, in one project or in all; return their number."""
+
+    def rotate(self, key: KeyRecord) -> bool:
+        """Write the key's prefix, secret, and secret of before; False for a key that was revoked meanwhile."""
 
     def used(self, key_id: str, *, at_ms: int, unless_since_ms: int) -> None:
         """Note the use, unless one was noted at or after `unless_since_ms`."""
@@ -126,6 +142,9 @@ class Uploads(Protocol):
 
     def cache(self, project_id: str, key: str) -> CacheRecord | None:
         """Return the cache under this key; None as well when its bytes are lost."""
+
+    def caches(self, project_id: str, keys: Collection[str]) -> Mapping[str, CacheRecord]:
+        """Return the caches under these keys; those that nobody has made, or whose bytes are lost, are left out."""
 
     def add_cache(self, project_id: str, key: str, sha256: str, size_bytes: int, *, at_ms: int) -> bool:
         """Insert the cache; False when somebody has committed this key before, and its bytes are not lost."""

@@ -12,7 +12,8 @@ from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
 from giornata.domain.budget import month_of
 from giornata.domain.errors import Conflict, NotFound
-from giornata.protocol.admin import CreateProject, Project, ProjectPage, SetLimits
+from giornata.domain.picture import SafetyPolicy
+from giornata.protocol.admin import CreateProject, Project, ProjectPage, SetLimits, SetSafety
 
 
 def project_reply(tx: Transaction, ctx: Context, project: ProjectRecord) -> Project:
@@ -22,6 +23,7 @@ def project_reply(tx: Transaction, ctx: Context, project: ProjectRecord) -> Proj
         name=project.name,
         created_at=instant(project.created_at_ms),
         max_pictures=max_pictures_of(ctx, project),
+        safety=SafetyPolicy(project.safety),
     )
     if project.budget_micro_usd is None and project.monthly_budget_micro_usd is None:
         return made
@@ -81,3 +83,18 @@ def set_project_limits(ctx: Context, caller: Caller, project_id: str, request: S
         if not is_id(project_id) or not tx.projects.set_max_pictures(project_id, request.max_pictures):
             raise NotFound(f"there is no project {project_id}")
         return read_project(tx, ctx, project_id)
+
+
+def set_project_safety(ctx: Context, caller: Caller, project_id: str, request: SetSafety) -> Project:
+    """Set what becomes of a project's unsafe pictures. It holds for pictures that are leased from then on; another
+    server process may lease for up to `ORDER_SPEC_MS` by what held before.
+
+    Raises Forbidden unless the caller governs the installation, NotFound.
+    """
+    require_root_admin(caller)
+    with ctx.store.begin() as tx:
+        if not is_id(project_id) or not tx.projects.set_safety(project_id, request.safety):
+            raise NotFound(f"there is no project {project_id}")
+        project = read_project(tx, ctx, project_id)
+    ctx.memory.forget_order_specs()
+    return project

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.money_store import BilledHost, StayRecord, WorkRecord
@@ -16,7 +16,7 @@ from giornata.domain.costs import PARTS, Bill, BilledAttempt, Interval, Split, a
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
 from giornata.domain.reasons import Reason
-from giornata.protocol.admin import Costs, FleetCosts, WorkCosts
+from giornata.protocol.admin import Costs, FleetCosts, Scope, WorkCosts
 
 USUAL = timedelta(days=30)
 LONGEST = timedelta(days=366)
@@ -29,7 +29,7 @@ def read_costs(ctx: Context, caller: Caller, since: datetime | None, until: date
     `until` is now unless given, `since` thirty days before. Raises Forbidden, and InvalidInput for a time that is
     none, or longer than a year.
     """
-    require_user(caller)
+    require_scope(caller, Scope.JOBS_READ)
     now = datetime.fromtimestamp(ctx.clock.now_ms() / 1000, tz=UTC)
     end = now if until is None else _aware(until)
     begin = end - USUAL if since is None else _aware(since)
@@ -62,7 +62,7 @@ def _work(records: Sequence[WorkRecord]) -> WorkCosts:
     spent = sum(record.amount_micro_usd for record in records)
     steps = sum(max(0, record.last_step - record.start_step) for record in records)
     useful = sum(max(0, _reached(record) - record.start_step) for record in records)
-    done = {record.job_id for record in records if record.reason == Reason.SUCCEEDED}
+    done = {record.job_id for record in records if record.job_succeeded}
     return WorkCosts(
         jobs=len({record.job_id for record in records}),
         jobs_succeeded=len(done),

@@ -6,7 +6,7 @@ and for a monthly budget when the next month begins.
 
 from collections.abc import Callable, Sequence
 
-from giornata.control.access.permissions import require_root_admin, require_user
+from giornata.control.access.permissions import require_any, require_root_admin, require_write
 from giornata.control.budgets.budgets import pause_job, project_spent, require_room, resume_job, told, used_up
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -21,7 +21,7 @@ from giornata.domain.budget import Budget, Payer, ProjectLimits, first_used_up, 
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.picture import ORDER_KINDS
-from giornata.protocol.admin import Project, SetBudget
+from giornata.protocol.admin import Project, Scope, SetBudget
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, Job
 
@@ -56,9 +56,10 @@ def change_job(ctx: Context, caller: Caller, job_id: str, request: ChangeJob) ->
     A job that waited for this money is in the queue when this returns; a running one that has spent more than it may
     is told so at its next heartbeat.
     """
-    require_user(caller)
+    require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
         old = own_job(tx, caller, job_id)
+        require_write(caller, old.kind)
         job = tx.jobs.lock(job_id)
         if job is None:
             raise NotFound(f"there is no job {job_id}")

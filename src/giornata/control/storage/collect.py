@@ -29,6 +29,7 @@ class CollectReport:
     models: int = 0
     checkpoints: int = 0
     order_models: int = 0
+    node_models: int = 0
 
     def __bool__(self) -> bool:
         return any(astuple(self))
@@ -37,7 +38,7 @@ class CollectReport:
 def collect(ctx: Context) -> CollectReport:
     """Drop what is older than the policy says: uploads that nobody completed, models that nobody uses, bytes that
     nothing refers to, objects without a row, parts without an upload, remembered requests; half-written files of
-    servers that were killed; and what validations and orders held that have ended.
+    servers that were killed; what validations and orders held that have ended; and what silent nodes said they hold.
     Raises Unavailable; repeat it later.
     """
     now_ms = ctx.clock.now_ms()
@@ -51,6 +52,7 @@ def collect(ctx: Context) -> CollectReport:
         stray_objects=_stray_objects(ctx, instant(before_ms)),
         multiparts=_multiparts(ctx, instant(before_ms)),
         leftovers=ctx.blobs.sweep_leftovers(),
+        node_models=_node_models(ctx, before_ms),
         requests=_requests(ctx, now_ms - round(ctx.policy.idempotency_kept_s * 1000)),
     )
 
@@ -124,6 +126,14 @@ def _order_models(ctx: Context) -> int:
     def some() -> int:
         with ctx.store.begin() as tx:
             return tx.garbage.forget_order_models(limit=BATCH)
+
+    return _until_none(some)
+
+
+def _node_models(ctx: Context, before_ms: int) -> int:
+    def some() -> int:
+        with ctx.store.begin() as tx:
+            return tx.routing.forget_silent(seen_before_ms=before_ms, limit=BATCH)
 
     return _until_none(some)
 

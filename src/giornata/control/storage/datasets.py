@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_any, require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
@@ -16,6 +16,7 @@ from giornata.control.text_limits import is_id, label_faults
 from giornata.control.timestamps import instant
 from giornata.domain.datasets import usage_words
 from giornata.domain.errors import InvalidInput, NotFound
+from giornata.protocol.admin import Scope
 from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem, DatasetPage
 
 
@@ -25,7 +26,7 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
     Raises Forbidden, and InvalidInput with every fault of every item: captions, names, counts, bytes that the
     project does not have, pictures that cannot be trained on.
     """
-    require_user(caller)
+    require_scope(caller, Scope.DATASETS)
     with ctx.store.read() as tx:
         most = max_pictures_of(ctx, tx.projects.get(caller.project_id))
     faults = [*item_faults(ctx.policy, request.items, max_pictures=most), *label_faults(request.labels)]
@@ -43,6 +44,7 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
         picture_count=len(items),
         size_bytes=sum(blobs[sha256].size_bytes for sha256 in {item.sha256 for item in items}),
         created_at_ms=ctx.clock.now_ms(),
+        created_by=caller.maker,
     )
     rows = [ItemRecord(**item.model_dump()) for item in items]
     with ctx.store.begin() as tx:
@@ -65,6 +67,7 @@ def dataset_reply(dataset: DatasetRecord, items: Sequence[ItemRecord] = ()) -> D
     return Dataset(
         id=dataset.id,
         created_at=instant(dataset.created_at_ms),
+        created_by=dataset.created_by,
         picture_count=dataset.picture_count,
         size_bytes=dataset.size_bytes,
         notes=tuple(dataset.notes),
@@ -91,7 +94,7 @@ def _twins(items: Sequence[DatasetItem]) -> list[str]:
 
 def get_dataset(ctx: Context, caller: Caller, dataset_id: str) -> Dataset:
     """Return a dataset with its items. Raises Forbidden, NotFound."""
-    require_user(caller)
+    require_any(caller, Scope.JOBS_READ, Scope.DATASETS)
     with ctx.store.read() as tx:
         dataset = tx.datasets.get(dataset_id, project_id=caller.project_id) if is_id(dataset_id) else None
         if dataset is None:
@@ -101,7 +104,7 @@ def get_dataset(ctx: Context, caller: Caller, dataset_id: str) -> Dataset:
 
 def list_datasets(ctx: Context, caller: Caller, cursor: str | None, limit: int) -> DatasetPage:
     """Return datasets of the project without their items, newest first. Raises Forbidden, InvalidInput."""
-    require_user(caller)
+    require_any(caller, Scope.JOBS_READ, Scope.DATASETS)
     check_limit(limit)
     with ctx.store.read() as tx:
         rows = tx.datasets.page(

@@ -1,4 +1,4 @@
-"""Inspect the pictures of a dataset, each once in its life."""
+"""Inspect the pictures of a dataset, and masks with their pictures, each once in its life."""
 
 import hashlib
 import tempfile
@@ -15,6 +15,10 @@ from giornata.domain.errors import BlobMissing, Fault
 from giornata.protocol.uploads import DatasetItem
 
 BATCH = 16  # pictures that lie on the server's disk at one time
+UPLOAD_AGAIN = "upload it again, and complete the upload"
+
+Sides = tuple[int, int]
+"""Width and height of a picture as a viewer shows it, in pixels."""
 
 
 def inspect_blobs(
@@ -34,30 +38,56 @@ def inspect_blobs(
     notes = {blob.sha256: list(blob.inspection["notes"]) for blob in there.values() if blob.inspection is not None}
     for blob, inspection in _look(ctx, project_id, new, names):
         if inspection is None:
-            hint = "upload it again, and complete the upload"
-            faults[blob.sha256] = (Fault(where=blob.sha256, message="storage has lost its bytes", hint=hint),)
+            faults[blob.sha256] = (_lost(blob),)
             continue
         faults[blob.sha256] = tuple(inspection.faults)
         notes[blob.sha256] = list(inspection.notes)
-        if not inspection.faults:
-            with ctx.store.begin() as tx:
-                tx.uploads.note_inspection(project_id, blob.sha256, _remembered(inspection))
     return (
         [replace(fault, where=item.name) for item in items for fault in faults.get(item.sha256, ())],
         picture_notes((item.name, notes.get(item.sha256, ())) for item in items),
     )
 
 
+def picture_sides(ctx: Context, project_id: str, blobs: Mapping[str, BlobRecord]) -> Mapping[str, Sides | Fault]:
+    """Return the sides of each picture by its sha256, or the fault that keeps it from being shown.
+
+    A picture that no dataset would take may well be shown. One that is larger than a picture may be is left out.
+    """
+    there = [blob for blob in blobs.values() if blob.size_bytes <= ctx.policy.max_picture_bytes]
+    new = [blob for blob in there if blob.inspection is None]
+    found: dict[str, Sides | Fault] = {
+        blob.sha256: (blob.inspection["width"], blob.inspection["height"])
+        for blob in there
+        if blob.inspection is not None
+    }
+    for blob, inspection in _look(ctx, project_id, new, {blob.sha256: blob.sha256 for blob in new}):
+        if inspection is None:
+            found[blob.sha256] = _lost(blob)
+        elif inspection.width is not None and inspection.height is not None:
+            found[blob.sha256] = (inspection.width, inspection.height)
+        elif inspection.faults:
+            found[blob.sha256] = inspection.faults[0]
+    return found
+
+
+def _lost(blob: BlobRecord) -> Fault:
+    return Fault(where=blob.sha256, message="storage has lost its bytes", hint=UPLOAD_AGAIN)
+
+
 def _look(
     ctx: Context, project_id: str, blobs: Sequence[BlobRecord], names: Mapping[str, str]
 ) -> Iterator[tuple[BlobRecord, Inspection | None]]:
-    """Inspect the pictures; None stands for bytes that are lost."""
+    """Inspect the pictures, and remember those without faults; None stands for bytes that are lost."""
     for start in range(0, len(blobs), BATCH):
         with tempfile.TemporaryDirectory(prefix="giornata-pictures-") as directory:
             fetched = [(blob, _fetch(ctx, blob, Path(directory))) for blob in blobs[start : start + BATCH]]
             whole = [(blob, path) for blob, path in fetched if path is not None]
             inspections = ctx.pictures.inspect([(names[blob.sha256], path) for blob, path in whole])
-            yield from zip((blob for blob, _ in whole), inspections, strict=True)
+            for (blob, _), inspection in zip(whole, inspections, strict=True):
+                if not inspection.faults:
+                    with ctx.store.begin() as tx:
+                        tx.uploads.note_inspection(project_id, blob.sha256, _remembered(inspection))
+                yield blob, inspection
         for blob in (blob for blob, path in fetched if path is None):
             _note_lost(ctx, project_id, blob)
             yield blob, None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from giornata.control.access.permissions import require_user
+from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.records import BlobRecord, UploadRecord
@@ -19,6 +19,7 @@ from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
 from giornata.domain.errors import BlobMissing, Fault, InvalidInput, LeaseLost, NotFound
 from giornata.domain.transfers import plan_parts
+from giornata.protocol.admin import Scope
 from giornata.protocol.uploads import (
     Blob,
     CompleteUpload,
@@ -135,7 +136,7 @@ def request_uploads(ctx: Context, caller: Caller, request: UploadRequest) -> Upl
 
     Raises Forbidden, InvalidInput.
     """
-    require_user(caller)
+    require_scope(caller, Scope.DATASETS)
     return open_uploads(ctx, user_uploader(caller), request)
 
 
@@ -146,7 +147,7 @@ def user_uploader(caller: Caller) -> Uploader:
 
 def renew_upload(ctx: Context, caller: Caller, upload_id: str, request: RenewParts) -> UploadTicket:
     """Return fresh URLs for parts of an open upload. Raises Forbidden, NotFound, InvalidInput."""
-    require_user(caller)
+    require_scope(caller, Scope.DATASETS)
     return renew(ctx, user_uploader(caller), upload_id, request)
 
 
@@ -155,7 +156,7 @@ def complete_upload(ctx: Context, caller: Caller, upload_id: str, request: Compl
 
     Raises Forbidden, NotFound, BlobMissing when storage has no bytes, and BlobMismatch when it has others.
     """
-    require_user(caller)
+    require_scope(caller, Scope.DATASETS)
     with ctx.store.read() as tx:
         upload = tx.uploads.get(upload_id, project_id=caller.project_id) if is_id(upload_id) else None
     if upload is None or upload.attempt_id is not None:

@@ -50,6 +50,7 @@ class RowAdapters:
         self._loaded: OrderedDict[str, Mapping[str, LowRank]] = OrderedDict()
         self._places: dict[str, LayerPlaces] = {}
         self._held: list[Chosen | None] = []
+        self._attached: tuple[Sequence[Chosen], list[str]] | None = None  # the latest rows, and their layers
         self._latest: frozenset[str] = frozenset()
 
     def __contains__(self, key: str) -> bool:
@@ -82,6 +83,7 @@ class RowAdapters:
     def unload(self, key: str) -> None:
         """Forget a LoRA, if it is there."""
         if self._loaded.pop(key, None) is not None:
+            self._attached = None
             self._held = [None if held and key in dict(held) else held for held in self._held]
 
     @contextmanager
@@ -113,6 +115,7 @@ class RowAdapters:
         self._originals.clear()
         self._loaded.clear()
         self._places.clear()
+        self._attached = None
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +133,9 @@ class RowAdapters:
     def _written(self, wanted: Sequence[Chosen]) -> list[str]:
         """Write the places of all rows whose LoRAs are others than before. Return the layers that have to answer with
         their places."""
+        if self._attached is not None and self._attached[0] == wanted:
+            return self._attached[1]
+        self._attached = None
         needed = self._ranks(wanted)
         self._make_room(needed, len(wanted))
         for place, row in enumerate(wanted):
@@ -137,7 +143,9 @@ class RowAdapters:
                 self._held[place] = None  # what a failure leaves half written is written again
                 self._write(place, row)
                 self._held[place] = row
-        return list(self._places) if self._steady else list(needed)
+        attached = list(self._places) if self._steady else list(needed)
+        self._attached = wanted, attached
+        return attached
 
     def _ranks(self, wanted: Sequence[Chosen]) -> dict[str, int]:
         """Return the rank that each layer needs: the largest sum of the ranks of one row."""
@@ -176,7 +184,7 @@ class RowAdapters:
                 start, end = filled[name], filled[name] + factors.rank
                 places, filled[name] = self._places[name], end
                 targets += [places.a_PRI[place, start:end], places.b_POR[place, :, start:end]]
-                values += [factors.down, factors.up_OR * (factors.scale * weight)]
+                values += [places.down(factors), factors.up_OR * (factors.scale * weight)]
         if targets:
             torch._foreach_copy_(targets, values)
 

@@ -8,22 +8,33 @@ import torch
 from torch import nn
 
 from giornata.diffusion.adapter.batched_lora import StackedLora
+from giornata.diffusion.base.low_rank import LowRank
+
+CONVOLUTION_DIMENSIONS = 4
+"""Of A: rank, inputs, and the two sides of the kernel."""
 
 
 class LayerPlaces:
     """The factors of one layer, for `count` rows. They are zero until they are written: a row without a LoRA has the
-    numbers of the bare base. Those of a linear layer lie in memory as its products read them, transposed."""
+    numbers of the bare base. They lie in memory as the products read them: those of a linear layer transposed, and
+    the kernels of a convolution flipped, with the channels last."""
 
     def __init__(self, layer: nn.Module, *, count: int, rank: int, device: torch.device, dtype: torch.dtype) -> None:
         outputs, *inputs = layer_shape(layer)
         self.rank = rank
         if isinstance(layer, nn.Conv2d):
-            self.a_PRI = torch.zeros((count, rank, *inputs), device=device, dtype=dtype)
+            channels, height, width = inputs
+            block = torch.zeros((count, rank, height, width, channels), device=device, dtype=dtype)
+            self.a_PRI = block.permute(0, 1, 4, 2, 3)
             self.b_POR = torch.zeros((count, outputs, rank), device=device, dtype=dtype)
         else:
             self.a_PRI = torch.zeros((count, *inputs, rank), device=device, dtype=dtype).transpose(1, 2)
             self.b_POR = torch.zeros((count, rank, outputs), device=device, dtype=dtype).transpose(1, 2)
         self._stacks: dict[int, StackedLora] = {}
+
+    def down(self, factors: LowRank) -> torch.Tensor:
+        """Return A as it lies here: the kernels of a convolution are flipped."""
+        return factors.down.flip(2, 3) if factors.down.dim() == CONVOLUTION_DIMENSIONS else factors.down
 
     def stack(self, rows: int) -> StackedLora:
         """Return the adapters of the first `rows` places."""

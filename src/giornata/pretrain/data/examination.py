@@ -1,11 +1,11 @@
 """The examination of one source row: its picture is decoded to the end, then the filters judge the row.
 
-No content of a row makes the examination raise. A filter of your own is one more function in `filters_of`.
+No content of a row makes the examination raise. A filter of your own is one more line in `refusal_of`.
 """
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
@@ -69,30 +69,17 @@ class Record:
     mode: str = "RGB"
 
 
-Filter = Callable[[Record], RefusedRow | None]
-
-
-def filters_of(options: Ingest) -> tuple[Filter, ...]:
-    """The filters in the order of their calls. The first refusal counts."""
-
-    def other_mode(record: Record) -> RefusedRow | None:
-        kept = options.modes is None or record.mode in options.modes
-        return None if kept else RefusedRow(Refusal.MODE, f"is {record.mode}")
-
-    def too_small(record: Record) -> RefusedRow | None:
-        kept = min(record.width, record.height) >= options.min_side_px
-        return None if kept else RefusedRow(Refusal.TOO_SMALL, f"{record.width} × {record.height}")
-
-    def extreme_aspect_ratio(record: Record) -> RefusedRow | None:
-        sides = record.width, record.height
-        kept = max(sides) <= options.max_aspect_ratio * min(sides)
-        return None if kept else RefusedRow(Refusal.EXTREME_ASPECT_RATIO, f"{record.width} × {record.height}")
-
-    def no_caption(record: Record) -> RefusedRow | None:
-        said = f"{len(record.caption)} characters" if record.caption else "none"
-        return None if len(record.caption) >= options.min_caption_chars else RefusedRow(Refusal.NO_CAPTION, said)
-
-    return other_mode, too_small, extreme_aspect_ratio, no_caption
+def refusal_of(record: Record, options: Ingest) -> RefusedRow | None:
+    """The first reason against a row; None for a row that may be kept."""
+    sides, said = (record.width, record.height), len(record.caption)
+    size = f"{record.width} × {record.height}"
+    judged = (
+        (options.modes is None or record.mode in options.modes, Refusal.MODE, f"is {record.mode}"),
+        (min(sides) >= options.min_side_px, Refusal.TOO_SMALL, size),
+        (max(sides) <= options.max_aspect_ratio * min(sides), Refusal.EXTREME_ASPECT_RATIO, size),
+        (said >= options.min_caption_chars, Refusal.NO_CAPTION, f"{said} characters" if said else "none"),
+    )
+    return next((RefusedRow(reason, detail) for kept, reason, detail in judged if not kept), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +92,8 @@ class Examined:
     refused: RefusedRow | None = None
 
 
-def examine(raw: Raw, filters: Sequence[Filter]) -> Examined:
-    """Decode the picture to its end and call the filters."""
+def examine(raw: Raw, options: Ingest) -> Examined:
+    """Decode the picture to its end and judge the row."""
     if not raw.image:
         detail = "has no picture" if raw.image is None else "has no bytes"
         return Examined(refused=RefusedRow(Refusal.EMPTY, detail))
@@ -117,8 +104,7 @@ def examine(raw: Raw, filters: Sequence[Filter]) -> Examined:
     except Undecodable as error:
         return Examined(key=key, refused=RefusedRow(_reason(error), str(error)[:300]))
     record = Record(width=picture.width, height=picture.height, caption=raw.caption, mode=mode)
-    refused = next((found for judge in filters if (found := judge(record))), None)
-    return Examined(key=key, width=picture.width, height=picture.height, refused=refused)
+    return Examined(key=key, width=picture.width, height=picture.height, refused=refusal_of(record, options))
 
 
 def _reason(error: Undecodable) -> Refusal:
@@ -127,9 +113,7 @@ def _reason(error: Undecodable) -> Refusal:
     return Refusal.TOO_MANY_PIXELS if isinstance(error, TooManyPixels) else Refusal.DAMAGED
 
 
-def examined_rows(
-    rows: Iterable[Raw], filters: Sequence[Filter], *, piece: int, name: str
-) -> Iterator[dict[str, object]]:
+def examined_rows(rows: Iterable[Raw], options: Ingest, *, piece: int, name: str) -> Iterator[dict[str, object]]:
     """Rows of EXAMINED for one piece. Where the source is damaged, a last row under `name` tells so."""
     rest = iter(rows)
     for number in count():
@@ -141,7 +125,7 @@ def examined_rows(
             lost = Raw(source=name, place="", image=None, captions=())
             yield _row(piece, number, lost, Examined(refused=RefusedRow(Refusal.SOURCE_DAMAGED, str(error))))
             return
-        yield _row(piece, number, raw, examine(raw, filters))
+        yield _row(piece, number, raw, examine(raw, options))
 
 
 def _row(piece: int, number: int, raw: Raw, found: Examined) -> dict[str, object]:

@@ -7,7 +7,7 @@ quarantine, and a damaged file must cost no more than its own rest. Ray runs a l
 import hashlib
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from ray.data.context import DataContext, ShuffleStrategy
 from giornata.diffusion.encode.decoding import upright_size
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.decision import Keep
-from giornata.pretrain.data.examination import EXAMINED, examined_rows, filters_of
+from giornata.pretrain.data.examination import EXAMINED, examined_rows
 from giornata.pretrain.data.manifest import Shard
 from giornata.pretrain.data.shards import shard_bytes, write_shard
 from giornata.pretrain.data.source_rows import Raw, SourceDamaged, rows_of
@@ -63,26 +63,13 @@ class Stretch:
 
 def write_stretch(source: Source, options: Ingest, stretch: Stretch, out: Storage) -> Iterator[Shard]:
     """Write the shards of a stretch. Yields each when it is whole, in any order."""
-    arguments = (source.storage, ray.put(stretch), options)
-    with _sorted_shuffle():
-        rows = _parts(source, stretch.pieces).map_batches(
-            _pick, batch_size=None, batch_format="pyarrow", fn_args=arguments
-        )
-        shards = rows.groupby(columns.SHARD).map_groups(_write, batch_format="pyarrow", fn_args=(out,))
-        for batch in shards.iter_batches(batch_size=None, batch_format="pyarrow"):
-            yield from (Shard(**row) for row in batch.to_pylist())
-
-
-@contextmanager
-def _sorted_shuffle() -> Iterator[None]:
+    given = (source.storage, ray.put(stretch), options)
     # The other shuffles hold rows in actors of their own, one for each partition, or were slower in trials
-    context = DataContext.get_current()
-    before = context.shuffle_strategy
-    context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
-    try:
-        yield
-    finally:
-        context.shuffle_strategy = before
+    DataContext.get_current().shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
+    rows = _parts(source, stretch.pieces).map_batches(_pick, batch_size=None, batch_format="pyarrow", fn_args=given)
+    shards = rows.groupby(columns.SHARD).map_groups(_write, batch_format="pyarrow", fn_args=(out,))
+    for row in shards.iter_rows():
+        yield Shard(**row)
 
 
 def _parts(source: Source, pieces: range) -> ray.data.Dataset:
@@ -125,11 +112,10 @@ def _examine(part: pa.Table, storage: Storage, options: Ingest, examined: Storag
 
 
 def _examined(part: pa.Table, storage: Storage, options: Ingest) -> Iterator[pa.Table]:
-    filters = filters_of(options)
     waiting: list[dict[str, object]] = []
     for number, piece in unpacked_pieces(part):
         rows = rows_of(storage, piece, options)
-        for row in examined_rows(rows, filters, piece=number, name=piece.names[0]):
+        for row in examined_rows(rows, options, piece=number, name=piece.names[0]):
             waiting.append(row)
             if len(waiting) == EXAMINED_AT_ONCE:
                 yield pa.Table.from_pylist(waiting, EXAMINED)

@@ -8,6 +8,7 @@ A name is a path below the address, with `/` between its parts. A file appears w
 """
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -129,14 +130,12 @@ class Storage:
     def put(self, path: Path, name: str) -> None:
         """Copy a local file into the storage. On S3 a failed copy removes an older file of that name."""
         with path.open("rb") as source, self._whole(name) as target:
-            while chunk := source.read(_CHUNK_BYTES):
-                target.write(chunk)
+            shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
     def get(self, name: str, path: Path) -> None:
         """Copy a file to a local one, which appears whole as well."""
         with self.open(name) as source, _whole_file(path) as target:
-            while chunk := source.read(_CHUNK_BYTES):
-                target.write(chunk)
+            shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
     def remove(self, name: str) -> None:
         """Remove a file, if there is one."""

@@ -1,1 +1,1 @@
-"""Frozen encoders and their shards. Read encoder, transforms and encode_rows, then encode_shards and encoded."""
+"""Frozen encoders and their shards. Read encoder, transforms, encode_shards, then encoded."""

@@ -1,5 +1,9 @@
-"""One source shard to its encoded shards: the same rows in the same order, one file for each *part*.
+"""Rows through an encoder, and one source shard to its encoded shards: the same rows in the same order.
 
+Cut pictures become posteriors, and captions embeddings, in actors of Ray and in trainers (mode colocated, rows for
+validation). Shapes: B pictures of one size, H, W in pixels, C = 3.
+
+An encoded shard is one file for each *part*.
 A part is a resolution, with latents, or `text`. One pass makes all missing parts: a picture is decoded once for all
 resolutions, and its caption is encoded once. A file is whole when its note lies beside it: the note is written last
 and has the file's line of the manifest. A file without a valid note is encoded again, to the same bytes.
@@ -9,31 +13,139 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from giornata.diffusion.draws.buckets import Size
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard, json_bytes
 from giornata.pretrain.data.shards import read_rows, shard_name, write_shard
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encode_rows import BATCHES_AT_ONCE, encode_cut, encode_text
 from giornata.pretrain.encoding.encoded import TEXT, latents_storage
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, open_encoder
 from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting, cut_for_each, several_captions
-from giornata.protocol.pretraining import LATENT_SIDE_PX, PretrainConfig
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Mode, PretrainConfig
 
+BATCHES_AT_ONCE = 4
+"""Several batches are taken together, so that pictures of the sizes of aspect buckets fill theirs."""
+NOT_FINITE = "the encoder made numbers of it that are not finite"
 ROWS_OF_A_GROUP = 100
 """The rows of a row group: a reader of few rows has to read so many."""
 ROWS_OF_A_PIECE = 8
 """The pictures that one thread decodes at a time."""
 SOURCE_COLUMNS = (*columns.SOURCE.names, columns.CAPTIONS)
+Item = TypeVar("Item")
+
+
+def encode_cut(encoder: Encoder, cut: pa.Table, *, at_once: int, text: bool = True) -> pa.Table:
+    """The FED rows of CUT rows, in the same order. Without `text` PROMPT and POOLED are empty.
+
+    At most `at_once` pictures of one size go through the encoder together.
+    """
+    rows = cut.drop_columns([columns.PIXELS]).to_pylist()
+    _add_posteriors(encoder, rows, cut.column(columns.PIXELS), at_once)
+    if text:
+        _add_text(encoder, rows, at_once)
+    return _fed(rows)
+
+
+def encoded_for(config: PretrainConfig, encoder: Encoder, rows: pa.Table) -> pa.Table:
+    """The FED rows of the rows that the configuration's mode encodes: those with latents, or CUT rows."""
+    at_once = config.encode.encode_batch_size
+    if config.encode.mode is not Mode.HYBRID:
+        return encode_cut(encoder, rows.select(columns.CUT.names), at_once=at_once)
+    with_latents = rows.to_pylist()
+    _add_text(encoder, with_latents, at_once)
+    return _fed(with_latents)
+
+
+def encoded_here(config: PretrainConfig, tables: Iterable[pa.Table], encoder: Encoder | None) -> Iterator[pa.Table]:
+    """The FED rows of tables as the configuration's mode reads them, encoded in this process.
+
+    A few batches of the encoder are taken at a time. Every mode but offline needs `encoder`.
+    """
+    few = BATCHES_AT_ONCE * config.encode.encode_batch_size
+    for table in tables:
+        if config.encode.mode is Mode.OFFLINE:
+            yield table
+            continue
+        if encoder is None:
+            raise RuntimeError(f"in mode {config.encode.mode} these rows are encoded here, and no encoder was given")
+        for first in range(0, len(table), few):
+            yield encoded_for(config, encoder, table.slice(first, few))
+
+
+def encode_text(encoder: Encoder, rows: pa.Table, *, at_once: int) -> pa.Table:
+    captions = rows.column(columns.CAPTION).to_pylist()
+    embedded = list(_embedded(encoder, captions, at_once))
+    prompts, pooled = [prompt for prompt, _ in embedded], [each for _, each in embedded if each is not None]
+    for name, arrays in ((columns.PROMPT, prompts), (columns.POOLED, pooled)):
+        shape = ",".join(map(str, arrays[0].shape)) if arrays else "0"
+        content = [each.tobytes() for each in arrays] or [b""] * len(captions)
+        rows = rows.append_column(columns.array_field(name, shape), pa.array(content, pa.binary()))
+    return rows
+
+
+def _add_posteriors(encoder: Encoder, rows: list[dict[str, Any]], pixels: pa.ChunkedArray, at_once: int) -> None:
+    sizes: dict[Size, list[int]] = {}
+    for place, row in enumerate(rows):
+        if not row[columns.REASON]:
+            sizes.setdefault((row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]), []).append(place)
+    for size, places in sizes.items():
+        for few in _few(places, at_once):
+            pixels_BHWC = [np.frombuffer(pixels[place].as_buffer(), np.uint8).reshape(*size, 3) for place in few]
+            posterior = encoder.encode_images(np.stack(pixels_BHWC))
+            for place, mean_Chw, logvar_Chw in zip(few, posterior.mean_BChw, posterior.logvar_BChw, strict=True):
+                if np.isfinite(mean_Chw).all() and np.isfinite(logvar_Chw).all():
+                    rows[place] |= {columns.MEAN: mean_Chw.tobytes(), columns.LOGVAR: logvar_Chw.tobytes()}
+                else:
+                    rows[place][columns.REASON] = NOT_FINITE
+
+
+def _add_text(encoder: Encoder, rows: list[dict[str, Any]], at_once: int) -> None:
+    readable = [row for row in rows if not row[columns.REASON]]
+    embedded = _embedded(encoder, [row[columns.CAPTION] for row in readable], at_once)
+    for row, (prompt_LD, pooled_P) in zip(readable, embedded, strict=True):
+        row |= {columns.PROMPT: prompt_LD.tobytes(), columns.POOLED: b"" if pooled_P is None else pooled_P.tobytes()}
+
+
+def _embedded(
+    encoder: Encoder, captions: Sequence[str], at_once: int
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    for few in _few(captions, at_once):
+        text = encoder.encode_text(few)
+        yield from zip(text.prompt_NLD, [None] * len(few) if text.pooled_NP is None else text.pooled_NP, strict=True)
+
+
+def _few(values: Sequence[Item], at_once: int) -> Iterator[Sequence[Item]]:
+    for first in range(0, len(values), at_once):
+        yield values[first : first + at_once]
+
+
+def _fed(rows: list[dict[str, Any]]) -> pa.Table:
+    empty = dict.fromkeys((columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED), b"")
+    return pa.Table.from_pylist([{**empty, **row} for row in rows], schema=columns.FED)
+
+
+class EncodeRows:
+    """An actor: cut pictures to posteriors, captions to embeddings; in mode hybrid captions only. It loads its model
+    once."""
+
+    def __init__(self, config: PretrainConfig) -> None:
+        device, images = device_of_an_encoder(config), config.encode.mode is not Mode.HYBRID
+        self._encoder = open_encoder(config.model, seed=config.seed, device=device, images=images)
+        self._config = config
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        return encoded_for(self._config, self._encoder, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Samples and scores of weights, by hand and beside a run. Read `sampling` first."""
+"""Scores of weights, and their evaluation beside a run. Read `beside` first."""

@@ -5,10 +5,9 @@ The draws do not depend on the trainer, on the step, or on the number of passes 
 Shapes: B rows; C = 4, H, W = pixels / 8; L tokens; D, P widths of the text.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from queue import Queue
+from multiprocessing.pool import AsyncResult, ThreadPool
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -23,14 +22,6 @@ MOST_LOGVAR = 20.0
 """diffusers has the same bound: exp of a broken value would be infinite."""
 Fed = TypeVar("Fed")
 Made = TypeVar("Made")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmptyPrompt:
-    """The embedding of "", float16 or float32, for rows whose caption is dropped."""
-
-    prompt_LD: torch.Tensor
-    pooled_P: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +57,8 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleDraws:
-    """Makes examples of batches. `scaling` is the encoder's (shift, factor).
+    """Makes examples of batches. `scaling` is the encoder's (shift, factor). `empty` is the embedding of "", one row
+    in float16 or float32, for rows whose caption is dropped.
 
     `purpose` keeps draws apart: rows for validation have draws that training has not, the same ones every time.
     """
@@ -75,7 +67,7 @@ class ExampleDraws:
     timesteps: int
     scaling: tuple[float, float]
     proportion_empty_prompts: float = 0.0
-    empty: EmptyPrompt | None = None
+    empty: Embedding | None = None
     purpose: str = "pretrain"
 
     def __post_init__(self) -> None:
@@ -111,9 +103,9 @@ class ExampleDraws:
         prompt_BLD, pooled_BP = batch.prompt_BLD, batch.pooled_BP
         if self.empty is not None and self.proportion_empty_prompts:
             dropped = [number for number, place in enumerate(places) if self._drops(place)]
-            prompt_BLD = _replaced(prompt_BLD, dropped, self.empty.prompt_LD)
-            if pooled_BP is not None and self.empty.pooled_P is not None:
-                pooled_BP = _replaced(pooled_BP, dropped, self.empty.pooled_P)
+            prompt_BLD = _replaced(prompt_BLD, dropped, self.empty.prompt_BLD)
+            if pooled_BP is not None and self.empty.pooled_BP is not None:
+                pooled_BP = _replaced(pooled_BP, dropped, self.empty.pooled_BP)
         return Embedding(prompt_BLD=prompt_BLD, pooled_BP=pooled_BP)
 
     def _drops(self, place: tuple[int, int, str]) -> bool:
@@ -199,9 +191,9 @@ def examples_of(batches: Iterable[Batch], draws: ExampleDraws, micro_batch: int,
     return [draws.example(part, phase) for batch in batches for part in pieces(batch, micro_batch)]
 
 
-def filled(examples: Sequence[Example], blank: Callable[[], Example], count: int) -> list[Example]:
+def filled(examples: Sequence[Example], blank: Example, count: int) -> list[Example]:
     """`count` examples, so that all trainers make as many passes. Blank ones come first."""
-    return [blank() for _ in range(count - len(examples))] + list(examples)
+    return [blank] * (count - len(examples)) + list(examples)
 
 
 class Prefetcher(Generic[Fed, Made]):
@@ -212,38 +204,26 @@ class Prefetcher(Generic[Fed, Made]):
 
     def __init__(self, stream: Iterator[Fed], make: Callable[[Fed], Made], clock_s: Callable[[], float]) -> None:
         self._stream, self._make, self._clock_s = stream, make, clock_s
-        self._asked, self._made = Queue[bool](), Queue[Made | BaseException | None]()
-        self._ended = False
-        self._thread = threading.Thread(target=self._work, name="pretrain-prefetch", daemon=True)
-        self._thread.start()
-        self._asked.put(True)
+        self._thread = ThreadPool(1)
+        self._coming: AsyncResult[Made | None] | None = self._thread.apply_async(self._next)
 
     def take(self) -> tuple[Made | None, float]:
         """The next item, None after the last, and the seconds of waiting for it. Raises the stream's exceptions."""
-        if self._ended:
+        coming, self._coming = self._coming, None
+        if coming is None:
             return None, 0.0
         began_s = self._clock_s()
-        found = self._made.get()
+        found = coming.get()
         waited_s = self._clock_s() - began_s
-        self._ended = found is None or isinstance(found, BaseException)
-        if isinstance(found, BaseException):
-            raise found
         if found is not None:
-            self._asked.put(True)
+            self._coming = self._thread.apply_async(self._next)
         return found, waited_s
 
     def close(self) -> None:
         """End the thread after its item."""
-        self._ended = True
-        self._asked.put(False)
+        self._coming = None
+        self._thread.close()
 
-    def _work(self) -> None:
-        while self._asked.get():
-            try:
-                fed = next(self._stream, None)
-                self._made.put(None if fed is None else self._make(fed))
-            except BaseException as error:  # noqa: BLE001  (the supervisor of this thread: `take` raises it)
-                self._made.put(error)
-                return
-            if fed is None:
-                return
+    def _next(self) -> Made | None:
+        fed = next(self._stream, None)
+        return None if fed is None else self._make(fed)

@@ -6,7 +6,6 @@ and text are float16; the loop makes float32 of latents before, and of text afte
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -102,16 +101,11 @@ class Feeder:
 
     def _next_rows(self, wanted: int) -> list[list[PendingRow]]:
         # An unreadable row has its place in the step: no other row replaces it.
-        while sum(map(len, self._waiting.values())) + len(self._unreadable) < wanted and self._arrive():
-            pass
-        # After feeds with `batch_rows`, more rows than wanted may wait.
-        readable = max(0, wanted - len(self._unreadable))
-        first = sorted(chain.from_iterable(self._waiting.values()), key=lambda row: row.number)[:readable]
-        taken: dict[Size, list[PendingRow]] = {}
-        for row in first:
-            self._waiting[row.size].remove(row)
-            taken.setdefault(row.size, []).append(row)
-        return list(taken.values())
+        for _ in range(wanted):
+            self._arrive()
+        taken = [rows for rows in self._waiting.values() if rows]
+        self._waiting = {}
+        return taken
 
     def _full_batches(self, wanted: int, batch_rows: int) -> list[list[PendingRow]]:
         taken: list[list[PendingRow]] = []
@@ -139,8 +133,8 @@ class Feeder:
 
     # ---- arrivals ----
 
-    def _arrive(self) -> bool:
-        """Receive one row. Returns False at the end of the stream."""
+    def _arrive(self) -> None:
+        """Receive one row, or note the end of the stream."""
         row = next(self._rows, None)
         if row is None:
             self._ended = True
@@ -148,7 +142,6 @@ class Feeder:
             self._unreadable.append(row.use)
         else:
             self._waiting.setdefault(row.size, []).append(row)
-        return row is not None
 
     def _arrivals(self, stream: Iterable[pa.Table]) -> Iterator[PendingRow]:
         arrived = 0

@@ -10,7 +10,7 @@ asks for other portions, has the same graph.
     colocated   read and cut pictures   → the trainer itself (giornata.pretrain.feeding.feed)
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,12 @@ import ray
 import ray.data
 
 from giornata.pretrain.data.manifest import Manifest
-from giornata.pretrain.encoding.encode_rows import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoding.encode_shards import EncodeRows
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.encoder import gpus_of_an_encoder
 from giornata.pretrain.feeding.read_portions import GROUP, packed, reader_of
 from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
-from giornata.protocol.pretraining import LATENT_SIDE_PX, Mode, PretrainConfig
+from giornata.protocol.pretraining import BESIDE, LATENT_SIDE_PX, Mode, PretrainConfig
 
 ROWS_OF_A_TASK = 16_384
 """A reading task reads portions of at most this many rows, so that few tasks read a small data set: to start a
@@ -61,12 +61,10 @@ def fed(
     resolution = config.phases[phase].resolution
     reader, manifest = reader_of(config, phase, rows_of, source)
     rows = _source(portions, rows_of_a_task).map_batches(reader, **reading(manifest, _nodes_bytes()))
-    if mode is Mode.HYBRID:
-        latent_bytes = 2 * 4 * (resolution // LATENT_SIDE_PX) ** 2 * 2
-        return _through_actors(rows, EncodeCaptions, config, latent_bytes + NAMES_BYTES)
-    if mode is Mode.ONLINE:
-        return _through_actors(rows, EncodePictures, config, 3 * resolution**2 + NAMES_BYTES)
-    return rows
+    if mode not in BESIDE:
+        return rows
+    array_bytes = 3 * resolution**2 if mode is Mode.ONLINE else 2 * 4 * (resolution // LATENT_SIDE_PX) ** 2 * 2
+    return _through_actors(rows, config, array_bytes + NAMES_BYTES)
 
 
 def reading(manifest: Manifest, nodes_bytes: Iterable[float]) -> dict[str, Any]:
@@ -119,12 +117,10 @@ def actor_options(config: PretrainConfig) -> dict[str, Any]:
     return options
 
 
-def _through_actors(
-    dataset: ray.data.Dataset, kind: Callable[..., Any], config: PretrainConfig, row_bytes: int
-) -> ray.data.Dataset:
+def _through_actors(dataset: ray.data.Dataset, config: PretrainConfig, row_bytes: int) -> ray.data.Dataset:
     """`row_bytes` is the size of an encoder's input row."""
     encoded = dataset.map_batches(
-        kind,
+        EncodeRows,
         fn_constructor_args=(config,),
         batch_size=config.encode.encode_batch_size,
         batch_format="pyarrow",

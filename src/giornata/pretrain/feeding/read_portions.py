@@ -1,4 +1,7 @@
-"""Read the rows of portions: the code of Ray's reading tasks. It imports no diffusers, which takes seconds."""
+"""Read the rows of portions, in Ray's reading tasks, and the rows for validation, in trainers.
+
+It imports no diffusers, which takes seconds.
+"""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -10,9 +13,12 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.shards import read_rows
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.encode_shards import encoded_here
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage
+from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting, cut_rows
-from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
+from giornata.pretrain.feeding.feed import Batch, Feeder
+from giornata.pretrain.feeding.rows_of_phase import NumberSet, Portion, RowsOfPhase
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 ROWS_AT_ONCE = 64
@@ -125,3 +131,32 @@ def _use_rows(
         for (name, kind), each in zip(columns.USE.items(), values, strict=True):
             table = table.append_column(pa.field(name, kind), pa.array(each, kind))  # noqa: PLW2901
         yield table
+
+
+def validation_batches(
+    config: PretrainConfig,
+    phase: int,
+    rows_of: RowsOfPhase,
+    source: Manifest,
+    encoder: Encoder | None,
+    *,
+    rank: int,
+    world: int,
+) -> list[Batch]:
+    """Return this trainer's part of the rows, in batches of one size. Every mode but offline needs `encoder`."""
+    group = pa.table({GROUP: [packed(validation_portions(rows_of, rank=rank, world=world))]})
+    reader, _ = reader_of(config, phase, rows_of, source)
+    rows = sum(len(rows) for _, rows in rows_of.left_out)
+    return list(Feeder(encoded_here(config, reader(group), encoder)).take(rows).batches) if rows else []
+
+
+def validation_portions(rows_of: RowsOfPhase, *, rank: int, world: int) -> list[Portion]:
+    """Every `world`-th row, from row number `rank` on."""
+    every = [(shard, row) for shard, rows in rows_of.left_out for row in rows]
+    mine: dict[int, list[int]] = {}
+    for shard, row in every[rank::world]:
+        mine.setdefault(shard, []).append(row)
+    return [
+        Portion(number=number, epoch=0, shard=shard, rows=NumberSet.of(rows))
+        for number, (shard, rows) in enumerate(mine.items())
+    ]

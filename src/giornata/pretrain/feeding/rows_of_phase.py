@@ -13,6 +13,8 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Self
 
+import numpy as np
+
 from giornata.diffusion.draws import randomness
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.manifest import Manifest
@@ -20,49 +22,50 @@ from giornata.protocol.pretraining import PretrainConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Intervals:
-    """A set of whole numbers. `spans` are its half-open intervals (start, stop), sorted, with gaps between them."""
+class NumberSet:
+    """A set of whole numbers from 0 on: bit n of `bits` says whether n is in it."""
 
-    spans: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def span(cls, start: int, stop: int) -> Self:
-        """The numbers start … stop - 1."""
-        return cls(((start, stop),)) if start < stop else cls()
+    bits: int = 0
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
-        return cls._joined((number, number + 1) for number in sorted(set(numbers)))
+        found = np.fromiter(numbers, np.int64)
+        flags = np.zeros(found.max(initial=-1) + 1, bool)
+        flags[found] = True
+        return cls(int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little"))
 
     @classmethod
-    def _joined(cls, spans: Iterable[tuple[int, int]]) -> Self:
-        joined: list[tuple[int, int]] = []
-        for start, stop in spans:
-            if joined and start <= joined[-1][1]:
-                joined[-1] = joined[-1][0], max(stop, joined[-1][1])
-            else:
-                joined.append((start, stop))
-        return cls(tuple(joined))
+    def of_spans(cls, spans: Iterable[Iterable[int]]) -> Self:
+        """The numbers start … stop - 1 of each (start, stop). Spans do not overlap."""
+        return cls(sum((1 << stop) - (1 << start) for start, stop in spans))
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Half-open intervals (start, stop), sorted, with gaps between them."""
+        edges = np.flatnonzero(np.diff(self._flags(), prepend=0, append=0)).tolist()
+        return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+    def _flags(self) -> np.ndarray:
+        content = self.bits.to_bytes(-(-self.bits.bit_length() // 8), "little")
+        return np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little").view(np.int8)
 
     def __len__(self) -> int:
-        return sum(stop - start for start, stop in self.spans)
-
-    def __bool__(self) -> bool:
-        return bool(self.spans)
+        return self.bits.bit_count()
 
     def __iter__(self) -> Iterator[int]:
-        for start, stop in self.spans:
-            yield from range(start, stop)
+        yield from np.flatnonzero(self._flags()).tolist()
 
     def __contains__(self, number: int) -> bool:
-        place = bisect_right(self.spans, (number, float("inf"))) - 1
-        return place >= 0 and number < self.spans[place][1]
+        return number >= 0 and bool(self.bits >> number & 1)
 
     def __or__(self, other: Self) -> Self:
-        return self._joined(sorted((*self.spans, *other.spans)))
+        return type(self)(self.bits | other.bits)
+
+    def __and__(self, other: Self) -> Self:
+        return type(self)(self.bits & other.bits)
 
     def __sub__(self, other: Self) -> Self:
-        return self.of(number for number in self if number not in other) if other else self
+        return type(self)(self.bits & ~other.bits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ class Portion:
     number: int
     epoch: int
     shard: int
-    rows: Intervals
+    rows: NumberSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ class RowsOfPhase:
     phase: int
     samples: int
     shard_rows: tuple[int, ...]
-    left_out: tuple[tuple[int, Intervals], ...] = ()
+    left_out: tuple[tuple[int, NumberSet], ...] = ()
     caption_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +108,7 @@ class RowsOfPhase:
             shard = _shard_order(self.seed, self.phase, epoch, len(self.shard_rows))[place]
             rows = self._wanted(shard)
             if len(rows) > left:
-                rows = Intervals.of(self._shuffled(epoch, shard, rows)[:left])
+                rows = NumberSet.of(self._shuffled(epoch, shard, rows)[:left])
             if rows:
                 yield Portion(number=number, epoch=epoch, shard=shard, rows=rows)
             left -= len(rows)
@@ -115,16 +118,16 @@ class RowsOfPhase:
         """The portion's rows in the order of training. Missing rows do not change the order of the others."""
         return self._shuffled(portion.epoch, portion.shard, portion.rows)
 
-    def _wanted(self, shard: int) -> Intervals:
-        whole = Intervals.span(0, self.shard_rows[shard])
+    def _wanted(self, shard: int) -> NumberSet:
+        whole = NumberSet.of_spans([(0, self.shard_rows[shard])])
         place = bisect_left(self.left_out, shard, key=itemgetter(0))
         found = place < len(self.left_out) and self.left_out[place][0] == shard
         return whole - self.left_out[place][1] if found else whole
 
-    def _shuffled(self, epoch: int, shard: int, rows: Intervals) -> list[int]:
-        count = self.shard_rows[shard]
+    def _shuffled(self, epoch: int, shard: int, rows: NumberSet) -> list[int]:
+        count, wanted = self.shard_rows[shard], set(rows)
         order = randomness.permutation(self.seed, "pretrain/rows", self.phase, epoch, shard, n=count)
-        return [row for row in order if row in rows]
+        return [row for row in order if row in wanted]
 
 
 @lru_cache(maxsize=4)
@@ -132,7 +135,7 @@ def _shard_order(seed: int, phase: int, epoch: int, count: int) -> tuple[int, ..
     return tuple(randomness.permutation(seed, "pretrain/shards", phase, epoch, n=count))
 
 
-def validation_rows(seed: int, shard_rows: Sequence[int], count: int) -> tuple[tuple[int, Intervals], ...]:
+def validation_rows(seed: int, shard_rows: Sequence[int], count: int) -> tuple[tuple[int, NumberSet], ...]:
     """The `left_out` rows: `count` different rows, drawn once for all phases."""
     ends = list(accumulate(shard_rows))
     total = ends[-1] if ends else 0
@@ -147,7 +150,7 @@ def validation_rows(seed: int, shard_rows: Sequence[int], count: int) -> tuple[t
     for number in chosen:
         shard = bisect_right(ends, number)
         found.setdefault(shard, []).append(number - (ends[shard] - shard_rows[shard]))
-    return tuple((shard, Intervals.of(rows)) for shard, rows in sorted(found.items()))
+    return tuple((shard, NumberSet.of(rows)) for shard, rows in sorted(found.items()))
 
 
 def rows_of_phases(config: PretrainConfig, manifest: Manifest) -> tuple[RowsOfPhase, ...]:
@@ -189,4 +192,4 @@ def part_of(
                 mine.append(row)
             place += 1
         if mine:
-            yield replace(portion, rows=Intervals.of(mine))
+            yield replace(portion, rows=NumberSet.of(mine))

@@ -1,17 +1,23 @@
 """Prices, instances, FLOPs and rates of `facts.toml` and `prices.toml`, each with its source and `Evidence`."""
 
 import math
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AliasPath, Field, TypeAdapter
 
 T = TypeVar("T")
 INTERRUPTIBLE = "interruptible"
+CHECKED = {"extra": "forbid"}
+OTHER_BOARDS = frozenset({"PCIE", "NVL", "MIG"})
+"""Cards of the same name that are slower than those that the facts know."""
 
 
 class Evidence(StrEnum):
@@ -26,6 +32,10 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sourced:
+    """A fact, with its source. A field that the fact does not have is refused."""
+
+    __pydantic_config__ = CHECKED
+
     source: str
     mark: Evidence
 
@@ -104,17 +114,6 @@ class RowBytes(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRate(Sourced):
-    """Images per second of `gpus` GPUs together, with latents and embeddings at hand."""
-
-    model: str
-    gpu: str
-    gpus: int
-    resolution: int
-    images_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderRate(Sourced):
     """Images per second of one GPU through the VAE and the text tower."""
 
@@ -122,6 +121,13 @@ class EncoderRate(Sourced):
     gpu: str
     resolution: int
     images_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRate(EncoderRate):
+    """Images per second of `gpus` GPUs together, with latents and embeddings at hand."""
+
+    gpus: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +141,16 @@ class Figure(Sourced):
 class Facts:
     """The facts of plans. Earlier rows win over later ones."""
 
-    gpus: tuple[Gpu, ...]
-    instances: tuple[InstanceType, ...]
-    offers: tuple[InstancePrice, ...]
+    gpus: Annotated[tuple[Gpu, ...], Field(validation_alias="gpu")]
+    instances: Annotated[tuple[InstanceType, ...], Field(validation_alias="instance")]
+    offers: Annotated[tuple[InstancePrice, ...], Field(validation_alias="offer")]
     flops: tuple[Flops, ...]
     row_bytes: tuple[RowBytes, ...]
-    training_rates: tuple[TrainingRate, ...]
-    encoder_rates: tuple[EncoderRate, ...]
-    figures: tuple[Figure, ...]
-    default_trainers: tuple[str, ...]
-    default_encoders: tuple[str, ...]
+    training_rates: Annotated[tuple[TrainingRate, ...], Field(validation_alias="training_rate")]
+    encoder_rates: Annotated[tuple[EncoderRate, ...], Field(validation_alias="encoder_rate")]
+    figures: Annotated[tuple[Figure, ...], Field(validation_alias="figure")]
+    default_trainers: Annotated[tuple[str, ...], Field(validation_alias=AliasPath("defaults", "trainers"))]
+    default_encoders: Annotated[tuple[str, ...], Field(validation_alias=AliasPath("defaults", "encoders"))]
 
     def figure(self, name: str) -> Figure:
         return _first(self.figures, name=name)
@@ -215,32 +221,26 @@ class Facts:
         return tuple(dict.fromkeys(row.model for row in self.flops))
 
 
+def gpu_known(device: str, facts: Facts) -> str | None:
+    """The facts' name of a device that calls itself so ("NVIDIA A100-SXM4-80GB" is A100-80G); None: unknown."""
+    words = re.split(r"[\s-]+", device.upper())
+    if OTHER_BOARDS & set(words):
+        return None
+    for gpu in facts.gpus:
+        name, _, memory = gpu.name.upper().partition("-")
+        if name in words and (not memory or any(word.startswith(memory) for word in words)):
+            return gpu.name
+    return None
+
+
 @cache
 def load_facts() -> Facts:
     return facts_of(_shipped("facts.toml") | _shipped("prices.toml"))
 
 
 def facts_of(document: Mapping[str, Any]) -> Facts:
-    """Build the facts from a parsed document.
-
-    Raises TypeError for a row with a field too few or too many, ValueError for a mark.
-    """
-
-    def rows(make: Callable[..., T], table: str) -> tuple[T, ...]:
-        return tuple(make(**{**row, "mark": Evidence(row["mark"])}) for row in document[table])
-
-    return Facts(
-        gpus=rows(Gpu, "gpu"),
-        instances=rows(InstanceType, "instance"),
-        offers=rows(InstancePrice, "offer"),
-        flops=rows(Flops, "flops"),
-        row_bytes=rows(RowBytes, "row_bytes"),
-        training_rates=rows(TrainingRate, "training_rate"),
-        encoder_rates=rows(EncoderRate, "encoder_rate"),
-        figures=rows(Figure, "figure"),
-        default_trainers=tuple(document["defaults"]["trainers"]),
-        default_encoders=tuple(document["defaults"]["encoders"]),
-    )
+    """Build the facts from a parsed document. Raises ValueError for a row with a field too few or too many."""
+    return TypeAdapter(Facts).validate_python(document)
 
 
 def _shipped(name: str) -> dict[str, Any]:

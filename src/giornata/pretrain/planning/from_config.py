@@ -2,19 +2,21 @@
 
 Machines of the configuration come first among the choices, those that ship after them. `workers.trainers` counts
 devices, but whole instances are rented: without a price of your own, as many as it takes. What only a plan asks
-(clusters, prices and rates to compare, months of storage) stands in a file of its own, for `--assume`.
+(clusters, prices and rates to compare, months of storage) stands in a file of its own, for `--assume`; such a file of
+measured rates is made here as well.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
-from giornata.pretrain.planning.facts import Facts, InstanceType, load_facts
+from giornata.pretrain.planning.facts import Facts, InstanceType, gpu_known, load_facts
 from giornata.pretrain.planning.request import OF_THE_RUN, PlanRequest, request_of, schedule_of
 from giornata.pretrain.recipes import read_config
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import read_toml
 
 TRAINER, ENCODER = "own-trainer", "own-encoder"
@@ -166,3 +168,28 @@ def _own(name: str, gpu: str, usd_per_hour: float) -> dict[str, Any]:
 def _gpus(facts: Facts) -> list[str]:
     """GPUs that some known instance has."""
     return list(dict.fromkeys(each.gpu for each in facts.instances))
+
+
+def assumed_rates(report: Mapping[str, Any], facts: Facts) -> str:
+    """The rates of a report of giornata.pretrain.synthetic as TOML.
+
+    A device without a price is named in the first line only. Plans know rates of encoders through both towers: those
+    of the text tower alone (hybrid) are left out.
+    """
+    trainer, encoder = (gpu_known(report[name], facts) for name in ("trainer_device", "encoder_device"))
+    encoder = encoder if report["mode"] == Mode.ONLINE else None
+    return "\n".join(
+        [
+            f"# {report['name']}, {report['model']}: {report['trainers_measured']} trainers on"
+            f" {report['trainer_device']}, encoders on {report['encoder_device']}",
+            *_tables("rates", report, trainer, "trainers_images_per_s", gpus=report["trainers_measured"]),
+            *_tables("encoder_rates", report, encoder, "encoder_images_per_s"),
+            "",
+        ]
+    )
+
+
+def _tables(name: str, report: Mapping[str, Any], gpu: str | None, rate: str, **more: int) -> Iterator[str]:
+    for size in report["sizes"] if gpu is not None else ():
+        numbers = {**more, "resolution": size["resolution"], "images_per_s": float(size[rate])}
+        yield f'[[{name}]]\ngpu = "{gpu}"\n' + "\n".join(f"{key} = {number}" for key, number in numbers.items())

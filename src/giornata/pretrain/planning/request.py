@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import InvalidInput
 from giornata.pretrain.planning.facts import (
     EncoderRate,
     Evidence,
@@ -20,7 +20,6 @@ from giornata.pretrain.planning.facts import (
     TrainingRate,
     load_facts,
 )
-from giornata.pretrain.recipes import RECIPES
 from giornata.protocol.pretraining import Mode, PretrainConfig, not_empty
 from giornata.protocol.pretraining_checks import CONTRADICTION, fault_of
 
@@ -79,18 +78,6 @@ class PlanPhase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenRate:
-    """Images per second that you measured on `gpus` GPUs together, with latents and embeddings at hand."""
-
-    __pydantic_config__ = CHECKED
-
-    gpu: KnownGpu
-    gpus: Count
-    resolution: int
-    images_per_s: Positive
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GivenEncoderRate:
     """Images per second that you measured on one GPU through the VAE and the text tower."""
 
@@ -99,6 +86,13 @@ class GivenEncoderRate:
     gpu: KnownGpu
     resolution: int
     images_per_s: Positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenRate(GivenEncoderRate):
+    """Images per second that you measured on `gpus` GPUs together, with latents and embeddings at hand."""
+
+    gpus: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,18 +187,12 @@ def schedule_of(config: PretrainConfig) -> dict[str, Any]:
 def request_of(values: Mapping[str, Any], facts: Facts | None = None) -> PlanRequest:
     """A request from plain values, such as `{"phases": [{"samples": 10**8, "resolution": 256, ...}]}`.
 
-    `recipe = "sd2_base"` begins with that schedule and changes what is given beside it.
     Raises InvalidInput with all faults, each with its field.
     """
-    given, known = dict(values), facts or load_facts()
-    if (recipe := given.pop("recipe", None)) is not None:
-        if recipe not in RECIPES:
-            hint = f"one of {', '.join(RECIPES)}"
-            raise InvalidInput([Fault(where="recipe", message=f"there is no recipe {recipe!r}", hint=hint)])
-        given = schedule_of(RECIPES[recipe]()) | given
+    known = facts or load_facts()
     try:
         # Through JSON, in whose strict mode lists are tuples and names are members of an enumeration
-        return TypeAdapter(PlanRequest).validate_json(json.dumps(given, default=str), context=_names(given, known))
+        return TypeAdapter(PlanRequest).validate_json(json.dumps(values, default=str), context=_names(values, known))
     except ValidationError as error:
         faults = error.errors(include_url=False)
     for one in faults:

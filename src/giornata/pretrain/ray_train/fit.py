@@ -4,6 +4,10 @@ What a run has reached lies in its own storage, in checkpoints that are committe
 (giornata.pretrain.run_state.committed), and not in Ray Train's: the trainers and the data sets of a new start read
 the same newest one, whoever starts them. So a run that was killed goes on when the same command is given again, on
 this Ray or on another.
+
+Ray Train calls `Remaining` for the data set of a phase when it starts a group of trainers, and `Streams` for each
+trainer's part. Ray's own split would cut rows off until all parts are equal; here every row reaches a trainer, and
+the loop waits for no stream that has ended.
 """
 
 import logging
@@ -16,19 +20,21 @@ from typing import Any
 
 import ray
 import ray.train
+from ray.data import DataIterator, Dataset
 from ray.exceptions import RayActorError
-from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+from ray.train import ControllerError, DataConfig, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.state import ResizingState, TrainControllerState
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.ray_train.crashes import is_final, lost_others, words_of
-from giornata.pretrain.ray_train.progress_actor import RESIZE
-from giornata.pretrain.ray_train.streams import Remaining, Streams
+from giornata.pretrain.encoding.encoded import source_manifest
+from giornata.pretrain.feeding.graph import fed
+from giornata.pretrain.feeding.rows_of_phase import part_of, rows_of_phases
+from giornata.pretrain.ray_train.progress_actor import RESIZE, is_final, lost_others, words_of
+from giornata.pretrain.run_state.committed import ledger_of, progress_of, run_storage
 from giornata.pretrain.run_state.progress import TrainingOutcome
-from giornata.pretrain.run_state.run_storage import progress_of, run_storage
-from giornata.protocol.pretraining import PretrainConfig, Workers
+from giornata.protocol.pretraining import PretrainConfig
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +89,77 @@ class SaveBeforeResize(ControllerCallback):
             self._sleep(LOOK_EVERY_S)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remaining:
+    """The data set of one phase: the rows that the ledger of the newest checkpoint lacks.
+
+    With `part`, (rank, world), it has the rows of one trainer in the pinned order.
+    """
+
+    config: PretrainConfig
+    phase: int
+    part: tuple[int, int] | None = None
+
+    def __call__(self) -> Dataset:
+        config, source = self.config, source_manifest(self.config)
+        rows_of = rows_of_phases(config, source)[self.phase]
+        portions = ledger_of(progress_of(run_storage(config)), self.phase, rows_of).remaining()
+        if self.part is not None:
+            (rank, world), batch = self.part, config.train.global_batch_size
+            portions = part_of(portions, rows_of, batch=batch, rank=rank, world=world)
+        return fed(config, self.phase, rows_of, portions, source=source)
+
+
+class Streams(DataConfig):
+    """A stream for each trainer. With a pinned order each stream is a data set of the trainer's rows.
+
+    Otherwise a trainer receives the next block that is ready."""
+
+    def __init__(self, config: PretrainConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def configure(
+        self,
+        datasets: dict[str, Dataset],
+        world_size: int,
+        worker_handles: list[Any] | None,  # noqa: ARG002  (Ray Train's signature)
+        worker_node_ids: list[str] | None,
+        **_: Any,
+    ) -> list[dict[str, DataIterator]]:
+        """Return a stream for each name and trainer, as Ray Train expects."""
+        parts: list[dict[str, DataIterator]] = [{} for _ in range(world_size)]
+        for name, dataset in datasets.items():
+            streams = (
+                self._pinned(name, world_size)
+                if self._config.train.pinned_order
+                else self._free(dataset, name, world_size, worker_node_ids)
+            )
+            for part, stream in zip(parts, streams, strict=True):
+                part[name] = stream
+        return parts
+
+    def _free(
+        self, dataset: Dataset, name: str, world_size: int, worker_node_ids: list[str] | None
+    ) -> list[DataIterator]:
+        # A block goes to the trainer with the fewest rows: blocks of a step's share keep them equal within one.
+        rows = max(1, self._config.train.global_batch_size // world_size)
+        dataset = dataset.repartition(target_num_rows_per_block=rows)
+        dataset.context.execution_options = self._resolve_execution_options(name)
+        return list(dataset.streaming_split(world_size, equal=False, locality_hints=worker_node_ids))
+
+    def _pinned(self, name: str, world_size: int) -> list[DataIterator]:
+        phase = [each.name for each in self._config.phases].index(name)
+        streams = []
+        for rank in range(world_size):
+            dataset = Remaining(config=self._config, phase=phase, part=(rank, world_size))()
+            options = self._resolve_execution_options(name)
+            options.preserve_order = True
+            dataset.context.execution_options = options
+            streams.append(dataset.iterator())
+        return streams
+
+
 def fit(
     config: PretrainConfig,
     *,
@@ -129,15 +206,22 @@ class RayTrainLosses:
 
 
 def _fit_once(config: PretrainConfig, actor: Any, *, command_ms: int, owner: str) -> str:
-    workers, values = config.workers, config.to_json()
+    workers = config.workers
+    least = workers.trainers if workers.min_trainers is None else workers.min_trainers
+    scaling = ScalingConfig(
+        num_workers=workers.trainers if least == workers.trainers else (least, workers.trainers),
+        use_gpu=workers.use_gpu,
+        accelerator_type=workers.accelerator_type,
+        elastic_resize_monitor_interval_s=workers.resize_interval_s,
+    )
     failures = FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures)
     outcome = on_trainers(
         _work,
         config,
         {"actor": actor, "command_ms": command_ms, "owner": owner},
-        scaling=_scaling(workers),
+        scaling=scaling,
         run_options={"callbacks": [SaveBeforeResize(actor)], "failure_config": failures},
-        datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
+        datasets={phase.name: Remaining(config=config, phase=place) for place, phase in enumerate(config.phases)},
         dataset_config=Streams(config),
     )
     return str(outcome)
@@ -197,13 +281,3 @@ def _work(values: Mapping[str, Any]) -> str:
         raise
     finally:
         ray.get(actor.left.remote())
-
-
-def _scaling(workers: Workers) -> ScalingConfig:
-    least = workers.trainers if workers.min_trainers is None else workers.min_trainers
-    return ScalingConfig(
-        num_workers=workers.trainers if least == workers.trainers else (least, workers.trainers),
-        use_gpu=workers.use_gpu,
-        accelerator_type=workers.accelerator_type,
-        elastic_resize_monitor_interval_s=workers.resize_interval_s,
-    )

@@ -19,24 +19,24 @@ import torch
 from ray.train.v2._internal.execution.context import get_train_context
 
 from giornata.diffusion.draws.determinism import let_libraries_repeat
+from giornata.diffusion.encode.captions import Embedding
 from giornata.pretrain.data.fence import check as check_owner
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encode_rows import encoded_here
+from giornata.pretrain.encoding.encode_shards import encoded_here
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.encoder_outputs import Text
-from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
 from giornata.pretrain.feeding.ledger import UseLedger
+from giornata.pretrain.feeding.read_portions import validation_batches
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
-from giornata.pretrain.feeding.validation_rows import validation_batches
 from giornata.pretrain.run_state.checkpoints import choose
+from giornata.pretrain.run_state.committed import run_storage
 from giornata.pretrain.run_state.costs import TrainerStart
-from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingOutcome
 from giornata.pretrain.run_state.proof import FOLDER, Trace
-from giornata.pretrain.run_state.run_storage import run_storage
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
 from giornata.pretrain.training.parallel import full_nodes
@@ -92,11 +92,10 @@ def work(values: Mapping[str, Any]) -> str:
     let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
     config, actor = parse(values["config"]), values["actor"]
-    peers = Peers()
-    channel = peers.channel()
-    notices = Notices(actor, first=peers.rank == 0)
-    run = _run(config, actor, peers, channel, notices)
-    attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
+    channel = Channel()
+    notices = Notices(actor, first=channel.rank == 0)
+    run = _run(config, actor, channel, notices)
+    attempt = _attempt(run.storage, values["command_ms"]) if channel.rank == 0 else None
     owner = values["owner"]
     fence = partial(check_owner, run.storage, owner) if owner else run.fence
     outcome = train(replace(run, attempt=attempt, fence=fence))
@@ -104,7 +103,7 @@ def work(values: Mapping[str, Any]) -> str:
     return asked or str(outcome)
 
 
-def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, notices: Notices) -> TrainingRun:
+def _run(config: PretrainConfig, actor: Any, channel: Channel, notices: Notices) -> TrainingRun:
     device, source = ray.train.torch.get_device(), source_manifest(config)
     phases, storage = rows_of_phases(config, source), run_storage(config)
     start, frozen = choose(storage, channel), frozen_parts(config, source, device)
@@ -114,14 +113,16 @@ def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, not
     total = sum(-(-phase.samples // config.train.global_batch_size) for phase in config.phases)
 
     def report(row: Mapping[str, float]) -> None:
-        if peers.rank == 0:
+        if channel.rank == 0:
             actor.add.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
 
     def held(phase: int) -> list[Batch]:
         encoder = frozen.encoder
         if encoder is None and config.encode.mode is not Mode.OFFLINE:
             encoder = open_encoder(config.model, seed=config.seed, device=device)
-        return validation_batches(config, phase, phases[phase], source, encoder, rank=peers.rank, world=peers.world)
+        return validation_batches(
+            config, phase, phases[phase], source, encoder, rank=channel.rank, world=channel.world
+        )
 
     return TrainingRun(
         config=config,
@@ -131,7 +132,7 @@ def _run(config: PretrainConfig, actor: Any, peers: Peers, channel: Channel, not
         digests={"manifest": source.digest, "encoder": frozen.digest},
         scaling=frozen.scaling,
         empty=frozen.empty,
-        feeds=feeds(config, frozen.encoder, rank=peers.rank, world=peers.world),
+        feeds=feeds(config, frozen.encoder, rank=channel.rank, world=channel.world),
         held=held,
         clock_s=time.monotonic,
         device=device,
@@ -195,7 +196,7 @@ class FrozenParts:
 
     digest: str
     scaling: tuple[float, float]
-    empty: EmptyPrompt
+    empty: Embedding
     encoder: Encoder | None
 
 
@@ -213,12 +214,9 @@ def frozen_parts(config: PretrainConfig, source: Manifest, device: torch.device)
     )
 
 
-def _empty(text: Text) -> EmptyPrompt:
-    pooled_NP = text.pooled_NP
-    return EmptyPrompt(
-        prompt_LD=torch.from_numpy(text.prompt_NLD[0]),
-        pooled_P=None if pooled_NP is None else torch.from_numpy(pooled_NP[0]),
-    )
+def _empty(text: Text) -> Embedding:
+    pooled_BP = None if text.pooled_NP is None else torch.from_numpy(text.pooled_NP)
+    return Embedding(prompt_BLD=torch.from_numpy(text.prompt_NLD), pooled_BP=pooled_BP)
 
 
 def _trace(config: PretrainConfig, folder: str, from_step: int, channel: Channel) -> Callable[[int, int, Any], None]:

@@ -1,9 +1,7 @@
-"""The progress of a run: JSON lines for programs, or a bar for people."""
+"""The progress of a run, as a bar for people or as lines every few seconds."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Self, TextIO
 
@@ -36,17 +34,6 @@ class PacedLines:
         if of is not None and per_s:
             told.append(f"{timedelta(seconds=round((of - done) / per_s))} left")
         return " · ".join(told)
-
-
-@contextmanager
-def progress_json(stream: TextIO) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that writes each message as a JSON object on a line."""
-
-    def write(message: dict[str, Any]) -> None:
-        stream.write(json.dumps(message) + "\n")
-        stream.flush()
-
-    yield write
 
 
 class TerminalProgress:

@@ -16,15 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluation.kept import evaluated, samples_of
+from giornata.pretrain.evaluation.beside import kept_evaluations, samples_of
+from giornata.pretrain.run_state.committed import progress_of, run_storage
 from giornata.pretrain.run_state.metrics_log import metrics_of
-from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.tracking.event_file import NAME, EventFile
 from giornata.tracking.wandb_process import EVALUATED
@@ -55,7 +56,7 @@ class TrackedRow:
 
 def history(run: Storage, up_to: float = float("inf")) -> Iterator[TrackedRow]:
     """All steps that are known, and all evaluations, each after the row of its step."""
-    left, time_s = evaluated(run), 0.0
+    left, time_s = kept_evaluations(run), 0.0
     for row in metrics_of(run):
         if row["step"] > up_to:
             return
@@ -215,12 +216,9 @@ def trackers(config: PretrainConfig, api_key: str | None) -> Iterator[Listener]:
         yield lambda _: None
         return
     with tempfile.TemporaryDirectory(prefix="giornata-trackers-") as folder:
-        listener = Trackers(config, run_storage(config), Path(folder), api_key=key, tell=_warn)
+        warn = partial(print, "trackers:", file=sys.stderr)
+        listener = Trackers(config, run_storage(config), Path(folder), api_key=key, tell=warn)
         try:
             yield listener
         finally:
             listener.close()
-
-
-def _warn(words: str) -> None:
-    sys.stderr.write(f"trackers: {words}\n")

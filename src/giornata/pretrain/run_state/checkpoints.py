@@ -38,7 +38,7 @@ from giornata.pretrain.run_state.committed import (
     newest,
     retire,
 )
-from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
 
 log = logging.getLogger(__name__)
@@ -102,16 +102,14 @@ class Checkpointer:
         self,
         run: Storage,
         scratch: Path,
-        peers: Peers,
         *,
         limit: int,
         device: torch.device = CPU,
         fence: Callable[[], None] = lambda: None,
     ) -> None:
-        self._fence = fence
-        self._run, self._limit, self._rank, self._world = run, limit, peers.rank, peers.world
-        self._scratch = scratch / f"trainer-{peers.rank}"
-        self._channel = peers.channel()
+        self._channel, self._fence = Channel(), fence  # used by the thread alone
+        self._run, self._limit, self._rank, self._world = run, limit, self._channel.rank, self._channel.world
+        self._scratch = scratch / f"trainer-{self._rank}"
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-checkpoint")
         # The host's copies are kept from one checkpoint to the next.
         self._stager = DefaultStager(staging(device))

@@ -1,4 +1,6 @@
-"""The checkpoints of a run. One exists when its `commit.json`, the list of its files, does: that is written last.
+"""The folder of a run below its storage, and the run's checkpoints.
+
+A checkpoint exists when its `commit.json`, the list of its files, does: that is written last.
 
     checkpoints/step-00000040-phase-0/
         shard-00001-….safetensors   tensors, of each trainer's; see giornata.pretrain.run_state.checkpoints
@@ -6,19 +8,23 @@
         commit.json                 {"version", "step", "phase", "files": {name: {"bytes", "sha256"}}}
         damaged                     exists when a start found other bytes than the list says
 
-Needs neither torch nor Ray: the data of a start is prepared without them, from the same checkpoint.
+Needs no Ray: the data of a start is prepared from the same checkpoint.
 """
 
 import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.data.manifest import json_bytes
+from giornata.pretrain.data.storage import Storage, absolute
+from giornata.pretrain.feeding.ledger import UseLedger
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.run_state.progress import TrainingProgress
+from giornata.protocol.pretraining import PretrainConfig
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +72,8 @@ def name_of(step: int, phase: int) -> str:
 
 def commit(run: Storage, checkpoint: CommittedCheckpoint) -> None:
     """Make it exist. All its files have to be there."""
-    files = {name: {"bytes": each.bytes, "sha256": each.sha256} for name, each in checkpoint.files.items()}
-    content = {"version": VERSION, "step": checkpoint.step, "phase": checkpoint.phase, "files": files}
-    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-    run.write(f"{FOLDER}/{checkpoint.name}/{COMMIT}", text.encode())
+    content = {"version": VERSION, **asdict(checkpoint)}
+    run.write(f"{FOLDER}/{content.pop('name')}/{COMMIT}", json_bytes(content))
 
 
 def committed(run: Storage, *, warn: bool = True) -> Iterator[CommittedCheckpoint]:
@@ -133,3 +137,41 @@ def _usable(run: Storage, name: str, sizes: Mapping[str, int]) -> CommittedCheck
         if sizes[file] != facts.bytes:
             return f"{file} has {sizes[file]} bytes instead of {facts.bytes}"
     return found
+
+
+def rooted(config: PretrainConfig) -> PretrainConfig:
+    """The configuration with whole paths of its folders. Trainers, encoders and tasks have the working directory of
+    their Ray, where relative paths name other folders."""
+    model, latents, evaluate = config.model, config.encode.latents, config.evaluate
+    model = replace(model, pretrained_model_name_or_path=_rooted(model.pretrained_model_name_or_path))
+    inception = None if evaluate.inception is None else absolute(evaluate.inception)
+    return replace(
+        config,
+        storage=absolute(config.storage),
+        data=replace(config.data, shards=absolute(config.data.shards)),
+        encode=replace(config.encode, latents=None if latents is None else absolute(latents)),
+        model=model,
+        evaluate=replace(evaluate, clip=_rooted(evaluate.clip), inception=inception),
+    )
+
+
+def _rooted(folder_or_id: str | None) -> str | None:
+    """The whole path of a folder; the id of a hub stays as it is."""
+    here = folder_or_id is not None and Path(folder_or_id).expanduser().is_dir()
+    return absolute(folder_or_id) if here and folder_or_id is not None else folder_or_id
+
+
+def run_storage(config: PretrainConfig) -> Storage:
+    return Storage.at(config.storage) / config.name
+
+
+def progress_of(run: Storage) -> TrainingProgress:
+    """The progress of the newest checkpoint; a new one without a checkpoint."""
+    checkpoint = newest(run)
+    return TrainingProgress() if checkpoint is None else checkpoint.progress(run)
+
+
+def ledger_of(progress: TrainingProgress, phase: int, rows_of: RowsOfPhase) -> UseLedger:
+    """The ledger of a phase; a new one where no checkpoint has it."""
+    ledgers = progress.ledgers
+    return UseLedger.from_json(ledgers[phase], rows_of) if phase < len(ledgers) else UseLedger(rows_of)

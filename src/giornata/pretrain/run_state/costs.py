@@ -1,4 +1,4 @@
-"""The costs of a run over all attempts, lost ones too, and the meter of each step.
+"""The costs of a run over all attempts, lost ones too, the rates of a step, and when a checkpoint pays.
 
 A checkpoint does not know the costs that a lost attempt had after it. So every start of the trainers, and every
 encoding before the run, keeps its own account beside the checkpoints:
@@ -11,6 +11,7 @@ A killed attempt has written its costs up to its last account. Prices come from 
 
 import json
 import logging
+import math
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,12 +19,17 @@ from dataclasses import dataclass, field
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.run_state.progress import TrainingProgress
+from giornata.protocol.pretraining import CheckpointCadence, PretrainConfig
 
 log = logging.getLogger(__name__)
 
 FOLDER = "spent"
 TELL_EVERY_S = 30.0
 """Between two writings of an account, while steps are shorter."""
+LEAST_S, MOST_S = 60.0, 3600.0
+"""Bounds of the seconds between two checkpoints with young_daly."""
+GUESSED_INTERRUPTION_S = 4 * 3600.0
+"""Counts as one interval without interruption before anything was observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,28 +137,65 @@ def _read(run: Storage, name: str) -> dict[str, float]:
         return {"usd": 0.0, "until_ms": 0}
 
 
+def step_rates(
+    *, rows: int, lap_s: float, waited_s: float, flops_per_picture: int = 0, peak_flops_per_s: float | None = None
+) -> dict[str, float]:
+    """`images_per_s` of all trainers; `data_wait_share`, the part of the time that the slowest to be fed waited;
+    `mfu`, 0 to 1, where the trainers' peak is known."""
+    per_s = rows / lap_s if lap_s > 0 else 0.0
+    found = {"images_per_s": per_s, "data_wait_share": min(1.0, waited_s / lap_s) if lap_s > 0 else 0.0}
+    return found | ({"mfu": per_s * flops_per_picture / peak_flops_per_s} if peak_flops_per_s else {})
+
+
+def interval_s(save_s: float, interruption_s: float) -> float:
+    """Seconds between two checkpoints at which saving and repeated work cost least together: sqrt(2 · C · M), for a
+    save that stops the training for C seconds and a mean of M seconds between interruptions. Within LEAST_S and
+    MOST_S.
+
+    Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; the first-order term of
+    Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006. C is only
+    what the loop waits for: the rest is written while training goes on.
+    """
+    return min(MOST_S, max(LEAST_S, math.sqrt(2.0 * save_s * interruption_s)))
+
+
+def interruption_s(configured_s: float | None, progress: TrainingProgress) -> float:
+    """Mean seconds between interruptions: as configured, or as observed in all attempts so far."""
+    if configured_s is not None:
+        return configured_s
+    return (GUESSED_INTERRUPTION_S + progress.trained_s) / (1 + progress.interruptions)
+
+
 @dataclass(slots=True, kw_only=True)
-class Meter:
-    """Reads the clock at the end of every step; the first lap begins at `since_s`. `peak_flops_per_s` is of one
-    trainer; None: MFU is not told."""
+class Cadence:
+    """Decides when checkpoints are due, on the first trainer, for all trainers."""
 
+    config: PretrainConfig
     clock_s: Callable[[], float]
-    trainers: int
-    usd_per_s: float
-    flops_per_picture: int
-    peak_flops_per_s: float | None
-    since_s: float
+    _saved_at_s: float = 0.0
+    _saved_at_step: int = 0
+    _save_s: float = 0.0
 
-    def lap_s(self) -> float:
-        now_s = self.clock_s()
-        lap_s, self.since_s = now_s - self.since_s, now_s
-        return lap_s
+    @property
+    def _timed(self) -> bool:
+        return self.config.train.checkpoint_cadence is CheckpointCadence.YOUNG_DALY
 
-    def numbers(self, *, rows: int, lap_s: float, waited_s: float) -> dict[str, float]:
-        """`images_per_s` of all trainers; `data_wait_share`, the part of the time that the slowest to be fed waited;
-        `mfu`, 0 to 1."""
-        per_s = rows / lap_s if lap_s > 0 else 0.0
-        found = {"images_per_s": per_s, "data_wait_share": min(1.0, waited_s / lap_s) if lap_s > 0 else 0.0}
-        if self.peak_flops_per_s:
-            found["mfu"] = per_s * self.flops_per_picture / (self.trainers * self.peak_flops_per_s)
-        return found
+    def begin(self, progress: TrainingProgress) -> None:
+        """Count steps and seconds from this progress on."""
+        self._saved_at_step = progress.step
+        if self._timed:
+            self._saved_at_s = self.clock_s()
+
+    def due(self, progress: TrainingProgress) -> bool:
+        steps = self.config.train.checkpoint_steps
+        if not self._timed:
+            return (progress.step + 1) % steps == 0
+        wanted_s = interval_s(self._save_s, interruption_s(self.config.workers.interruption_s, progress))
+        return progress.step + 1 - self._saved_at_step >= steps or self.clock_s() - self._saved_at_s >= wanted_s
+
+    def saving(self, save: Callable[[], None], progress: TrainingProgress) -> None:
+        """Save, and measure how long the training stands still for it."""
+        began_s = self.clock_s() if self._timed else 0.0
+        save()
+        self.begin(progress)
+        self._save_s = self._saved_at_s - began_s

@@ -34,7 +34,9 @@ class MetricsLog:
 
     def add(self, row: Row) -> None:
         """Add the row of one step. The row has `step`."""
-        line = json.dumps(_finite(row), sort_keys=True) + "\n"
+        # JSON has neither NaN nor infinity
+        finite = {name: each if math.isfinite(each) else None for name, each in row.items()}
+        line = json.dumps(finite, sort_keys=True) + "\n"
         with self._lock:
             if self._open is None or len(self._open) >= ROWS_A_FILE:
                 self._open = []
@@ -91,8 +93,3 @@ def metrics_of(run: Storage) -> Iterator[dict[str, float]]:
     for name in run.names(METRICS):
         for line in run.read(name).decode().splitlines():
             yield json.loads(line)
-
-
-def _finite(row: Row) -> dict[str, float | None]:
-    """The row without NaN and infinity, which JSON does not have."""
-    return {name: each if math.isfinite(each) else None for name, each in row.items()}

@@ -16,25 +16,17 @@ PATIENCE = timedelta(minutes=30)
 """One trainer may wait so long for another's rows."""
 
 
-class Peers:
-    """Made by all trainers at the same place of their programs; each `channel()` too."""
+class Channel:
+    """A line between all trainers that one thread of each may use. `together`: they are in a group.
+
+    All trainers make it at the same place of their programs, and each call in the same order.
+    """
 
     def __init__(self) -> None:
         self.together = distributed.is_available() and distributed.is_initialized()
         self.rank = distributed.get_rank() if self.together else 0
         self.world = distributed.get_world_size() if self.together else 1
-
-    def channel(self) -> "Channel":
-        """A line between all trainers that one thread of each may use."""
-        return Channel(self)
-
-
-class Channel:
-    """Every call is made by all trainers, in the same order."""
-
-    def __init__(self, peers: Peers) -> None:
-        self.rank, self.world = peers.rank, peers.world
-        self.group = distributed.new_group(backend="gloo", timeout=PATIENCE) if peers.together else None
+        self.group = distributed.new_group(backend="gloo", timeout=PATIENCE) if self.together else None
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of all trainers, by rank. All trainers give equally many."""

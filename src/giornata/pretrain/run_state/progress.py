@@ -51,7 +51,7 @@ class TrainingProgress:
     with rows that were not trained. `ledgers` are those of the phases so far (giornata.pretrain.feeding.ledger).
 
     `trained_s` are seconds of all attempts up to this checkpoint, `interruptions` the starts that followed a loss.
-    `left` says that the trainers ended with this checkpoint by themselves (giornata.pretrain.run_state.cadence)."""
+    `left` says that the trainers ended with this checkpoint by themselves (giornata.pretrain.run_state.costs)."""
 
     phase: int = 0
     step_in_phase: int = 0
@@ -71,10 +71,6 @@ class TrainingProgress:
     trained_s: float = 0.0
     interruptions: int = 0
     left: bool = False
-
-    def next_phase(self) -> None:
-        self.phase += 1
-        self.step_in_phase = self.used = self.unreadable = 0
 
     def to_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}

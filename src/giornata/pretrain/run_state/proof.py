@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,9 +18,9 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
+from giornata.pretrain.run_state.committed import progress_of, run_storage
 from giornata.pretrain.run_state.costs import spent_usd
 from giornata.pretrain.run_state.progress import TrainingProgress
-from giornata.pretrain.run_state.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import PretrainConfig
 
 MEMORY = "1GB"
@@ -150,9 +150,6 @@ class Proof:
     attempts: int | None
     steps: int
     spent_usd: float
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def proof_of(config: PretrainConfig) -> Proof:

@@ -7,10 +7,10 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.run_state.checkpoints import load_tensors
 from giornata.pretrain.run_state.committed import CommittedCheckpoint, newest
-from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
-from giornata.pretrain.training.averages import EMA
 from giornata.pretrain.training.models import new_unet
+from giornata.pretrain.training.optimizer import EMA
 from giornata.pretrain.training.trainer import WEIGHT
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -33,7 +33,7 @@ def export(
     prefix = EMA if progress.ema_steps else WEIGHT
     tensors = {prefix + name: each.detach() for name, each in unet.named_parameters()}
     with tempfile.TemporaryDirectory() as scratch:
-        load_tensors(run, chosen, tensors, Path(scratch), Channel(Peers()))
+        load_tensors(run, chosen, tensors, Path(scratch), Channel())
     unet.save_pretrained(out / "unet", safe_serialization=True)
     (out / CARD).write_text(card(config, progress), encoding="utf-8")
     return progress

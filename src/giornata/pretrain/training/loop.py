@@ -13,17 +13,14 @@ from typing import Any
 
 from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioner
 from giornata.pretrain.feeding.ledger import Use, UseLedger
-from giornata.pretrain.run_state.cadence import Cadence
 from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot, Uses, record_uses
-from giornata.pretrain.run_state.costs import CostRecord, Meter, TrainerStart
+from giornata.pretrain.run_state.costs import Cadence, CostRecord, TrainerStart, step_rates
 from giornata.pretrain.run_state.metrics_log import MetricsLog, drop_after
-from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingOutcome, begun_phases, origin_of
 from giornata.pretrain.training.models import flops_per_picture
 from giornata.pretrain.training.trainer import Trainer, TrainingRun
 from giornata.protocol.pretraining import BESIDE
-
-__all__ = ["RowsMissing", "TooManyUnreadable", "TrainingRun", "train"]
 
 ALLOWED_UNREADABLE = 16
 """So few rows that cannot be read never stop a run."""
@@ -88,20 +85,17 @@ def train(run: TrainingRun) -> TrainingOutcome:
 
 class TrainingLoop:
     def __init__(self, run: TrainingRun, stack: ExitStack) -> None:
-        self._run, self._peers = run, Peers()
+        self._run, self._channel = run, Channel()
         self._began_s = run.clock_s()
-        self._channel = self._peers.channel()
         limit = run.config.train.checkpoints_total_limit
-        self._checkpoints = Checkpointer(
-            run.storage, run.scratch, self._peers, limit=limit, device=run.device, fence=run.fence
-        )
+        self._checkpoints = Checkpointer(run.storage, run.scratch, limit=limit, device=run.device, fence=run.fence)
         stack.callback(self._checkpoints.close)
-        self._trainer = Trainer(run, self._peers, self._channel, stack)
+        self._trainer = Trainer(run, self._channel, stack)
         self._log = MetricsLog(run.storage, fence=run.fence)
         stack.callback(self._log.close)
         self._trained: list[Use] = []
         self._quarantined: list[Use] = []
-        self._meter: Meter | None = None
+        self._usd_per_s = 0.0
         self._cadence = Cadence(config=run.config, clock_s=run.clock_s)
         self._restore()
         stack.callback(self._settle)
@@ -120,7 +114,7 @@ class TrainingLoop:
 
     def _restore(self) -> None:
         self._progress = self._trainer.restore()
-        progress, first = self._progress, self._peers.rank == 0
+        progress, first = self._progress, self._channel.rank == 0
         self._ledger: UseLedger | None = None
         if self._run.start is not None:
             self._checkpoints.last = self._run.start.step, self._run.start.phase
@@ -147,8 +141,9 @@ class TrainingLoop:
         run, progress = self._run, self._progress
         samples = run.phases[progress.phase].samples
         self._micro_batch = self._trainer.prepare(progress)
-        self._meter = self._new_meter()
-        self._spend(self._meter)  # the start of all this, or what lay between the phases
+        encoders = run.config.encoders_of(progress.phase) if run.config.encode.mode in BESIDE else 0
+        self._usd_per_s = run.config.usd_per_s(self._channel.world, encoders)
+        self._spend()  # the start of all this, or what lay between the phases
         used = -1
         while progress.used < samples:
             if progress.used == used:
@@ -171,7 +166,7 @@ class TrainingLoop:
             while progress.used < run.phases[progress.phase].samples:
                 taken, waited_s = ahead.take()
                 mine = taken or NOTHING
-                save = self._peers.rank == 0 and self._cadence.due(progress)
+                save = self._channel.rank == 0 and self._cadence.due(progress)
                 agreed = agree(self._channel, mine, waited_s=waited_s, preempted=run.preempted(), save=save)
                 if agreed.preempted:
                     return TrainingOutcome.PREEMPTED
@@ -200,8 +195,7 @@ class TrainingLoop:
         self._check_unreadable()
 
     def _tell(self, numbers: Mapping[str, float], agreed: Agreed) -> None:
-        progress, meter = self._progress, self._at_work()
-        lap_s = self._spend(meter)
+        progress, lap_s = self._progress, self._spend()
         row = {
             "step": float(progress.step),
             "time_s": self._run.now_s(),
@@ -212,13 +206,13 @@ class TrainingLoop:
             "unreadable": float(progress.unreadable),
             "micro_batch": float(self._micro_batch),
             **numbers,
-            **meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s),
+            **self._rates(agreed, lap_s),
             **self._trainer.validated(progress),
         }
-        self._spend(meter)  # what validation took
+        self._spend()  # what validation took
         if self._checkpoints.last is not None:
             row["checkpoint_step"] = float(self._checkpoints.last[0])
-        if self._peers.rank == 0:
+        if self._channel.rank == 0:
             self._log.add(row)
         self._run.report(row)
 
@@ -265,42 +259,37 @@ class TrainingLoop:
             raise RowsMissing(f"phase {progress.phase} was fed as many rows as it has, and not those")
         if ledger is not None:
             progress.ledgers.append(ledger.to_json())
-        progress.next_phase()
+        progress.phase += 1
+        progress.step_in_phase = progress.used = progress.unreadable = 0
         last = progress.phase == len(self._run.phases)
         self._known, self._ledger = None, None
-        if self._peers.rank == 0 and not last:
+        if self._channel.rank == 0 and not last:
             self._ledger = self._as_known()
         self._cadence.saving(self._save, progress)
 
-    def _at_work(self) -> Meter:
-        if self._meter is None:
-            raise RuntimeError("no phase has begun")
-        return self._meter
+    def _rates(self, agreed: Agreed, lap_s: float) -> dict[str, float]:
+        run, config = self._run, self._run.config
+        flops, peak_flops_per_s = 0, None
+        if run.peak_flops_per_s and not config.train.token_routing:  # a picture is counted for all of its tokens
+            flops = flops_per_picture(config.model.architecture, config.phases[self._progress.phase].resolution)
+            peak_flops_per_s = self._channel.world * run.peak_flops_per_s
+        return step_rates(
+            rows=agreed.rows,
+            lap_s=lap_s,
+            waited_s=agreed.waited_s,
+            flops_per_picture=flops,
+            peak_flops_per_s=peak_flops_per_s,
+        )
 
-    def _spend(self, meter: Meter) -> float:
+    def _spend(self) -> float:
         """Count what the time since the last count cost; those seconds."""
-        lap_s = meter.lap_s()
-        self._account.add(lap_s, meter.usd_per_s)
+        lap_s = self._run.clock_s() - self._account.until_s
+        self._account.add(lap_s, self._usd_per_s)
         self._progress.spent_usd = self._account.total_usd
         self._progress.trained_s += lap_s
         return lap_s
 
     def _settle(self) -> None:
         """Count the last lap, and write the account."""
-        if self._meter is not None:
-            self._spend(self._meter)
+        self._spend()
         self._account.close()
-
-    def _new_meter(self) -> Meter:
-        run = self._run
-        phase = run.config.phases[self._progress.phase]
-        encoders = run.config.encoders_of(self._progress.phase) if run.config.encode.mode in BESIDE else 0
-        return Meter(
-            clock_s=run.clock_s,
-            since_s=self._account.until_s,
-            trainers=self._peers.world,
-            usd_per_s=run.config.usd_per_s(self._peers.world, encoders),
-            flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
-            # What a picture costs is counted for all of its tokens.
-            peak_flops_per_s=None if run.config.train.token_routing else run.peak_flops_per_s,
-        )

@@ -4,7 +4,7 @@ Shapes: B pictures; C = 4, H, W = pixels / 8; L = 77 tokens; D the width of the 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -17,11 +17,10 @@ from giornata.diffusion.base.unet_layers import matmul_flops_per_s
 from giornata.diffusion.draws import randomness
 from giornata.diffusion.shapes.model import new_unet as shapes_unet
 from giornata.diffusion.tiny.tiny_model import HIDDEN, SCHEDULE, UNET_SHAPE
-from giornata.pretrain.planning.facts import load_facts
-from giornata.pretrain.planning.measured import gpu_known
+from giornata.pretrain.feeding.feed import TOKENS
+from giornata.pretrain.planning.facts import gpu_known, load_facts
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture
 
-TOKENS = 77
 PURPOSE = "pretrain/weights"
 SILENT = ("conv2.weight", "proj_out.weight", "conv_out.weight")
 """These begin at 0, so that resnets and attention return their input and the answer is 0, as in Dhariwal & Nichol
@@ -57,32 +56,17 @@ TINY_UNET: Mapping[str, Any] = MappingProxyType(
 """Of giornata.diffusion.tiny.tiny_model."""
 
 
-def _sd2() -> UNet2DConditionModel:
-    return UNet2DConditionModel(**SD2_UNET)
-
-
-def _sdxl_tiny() -> UNet2DConditionModel:
-    return UNet2DConditionModel(**TINY_UNET)
-
-
-def _shapes() -> UNet2DConditionModel:
-    return UNet2DConditionModel.from_config(_shapes_config())
-
-
-@lru_cache(maxsize=1)
-def _shapes_config() -> dict[str, Any]:
-    return dict(shapes_unet().config)
-
-
-UNETS: Mapping[Architecture, Callable[[], UNet2DConditionModel]] = MappingProxyType(
-    {Architecture.SD2: _sd2, Architecture.SDXL_TINY: _sdxl_tiny, Architecture.SHAPES: _shapes}
-)
+@lru_cache(maxsize=3)
+def _config(architecture: Architecture) -> Mapping[str, Any]:
+    if architecture is Architecture.SHAPES:
+        return dict(shapes_unet().config)
+    return SD2_UNET if architecture is Architecture.SD2 else TINY_UNET
 
 
 def unet_on_meta(architecture: Architecture) -> UNet2DConditionModel:
     """A UNet with shapes and without memory for weights."""
     with torch.device("meta"):
-        return UNETS[architecture]()
+        return UNet2DConditionModel.from_config(dict(_config(architecture)))
 
 
 def new_unet(architecture: Architecture, seed: int) -> UNet2DConditionModel:

@@ -1,23 +1,34 @@
-"""The model on the trainers: replicated (DDP), or with gradients and moments sharded (FSDP2, HSDP).
+"""The model on the trainers: replicated (DDP), or with gradients and moments sharded (FSDP2, HSDP). Passes of as many
+pictures as fit are found by trial.
 
 Weights, gradients as they are summed, and moments are float32. With bf16, a replicated model computes under autocast;
 a sharded one gathers its weights as bfloat16, so that every operation is in it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 from diffusers import UNet2DConditionModel
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from giornata.pretrain.run_state.peers import Peers
-from giornata.protocol.pretraining import Parallel, Precision, Train
+from giornata.pretrain.run_state.peers import Channel
+from giornata.pretrain.training.models import answer_to_zeros
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, Precision, Train
+
+CPU_ROWS = 64
+"""On a CPU, where nothing runs out early and larger passes are not faster."""
+HEADROOM, MOMENTS = 8, 2
+"""A size is taken when an eighth more fits too: batches of other shapes and the allocator's gaps need room."""
+
+Try = Callable[[int], None]
+"""Runs a forward and backward pass of so many rows, with everything else that a step holds in memory. Raises
+torch.OutOfMemoryError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ class Sharding:
 
 
 def shard_model(
-    unet: UNet2DConditionModel, train: Train, peers: Peers, device: torch.device, *, node_size: int | None = None
+    unet: UNet2DConditionModel, train: Train, channel: Channel, device: torch.device, *, node_size: int | None = None
 ) -> Sharding:
     """The UNet on the device, as the configuration wants it. `node_size` is how many trainers share a node (HSDP).
 
@@ -67,13 +78,13 @@ def shard_model(
     if train.gradient_checkpointing:
         unet.enable_gradient_checkpointing()
     bf16 = train.mixed_precision is Precision.BF16
-    sharded = peers.together and train.parallel is not Parallel.DDP
+    sharded = channel.together and train.parallel is not Parallel.DDP
     if train.channels_last and not sharded:
         unet.to(memory_format=torch.channels_last)  # FSDP2 takes contiguous weights only
     model: nn.Module = unet
     if sharded:
-        _shard(unet, _mesh(train.parallel, peers, device, node_size), bf16=bf16)
-    elif peers.together and peers.world > 1:
+        _shard(unet, _mesh(train.parallel, channel, device, node_size), bf16=bf16)
+    elif channel.together and channel.world > 1:
         ids = [device.index or 0] if device.type == "cuda" else None
         model = DistributedDataParallel(unet, device_ids=ids, gradient_as_bucket_view=True)
     return Sharding(
@@ -106,21 +117,73 @@ def full_nodes(nodes: Sequence[str]) -> int | None:
     return sizes[0] if len(sizes) == len(set(nodes)) and len(set(sizes)) == 1 else None
 
 
-def _mesh(parallel: Parallel, peers: Peers, device: torch.device, node_size: int | None) -> DeviceMesh:
-    shards = peers.world if parallel is Parallel.FSDP2 else node_size or peers.world
-    if peers.world % shards:
-        raise ValueError(f"{peers.world} trainers cannot be nodes of {shards} each: HSDP needs full nodes")
+def _mesh(parallel: Parallel, channel: Channel, device: torch.device, node_size: int | None) -> DeviceMesh:
+    shards = channel.world if parallel is Parallel.FSDP2 else node_size or channel.world
+    if channel.world % shards:
+        raise ValueError(f"{channel.world} trainers cannot be nodes of {shards} each: HSDP needs full nodes")
     if parallel is Parallel.FSDP2:
-        return init_device_mesh(device.type, (peers.world,), mesh_dim_names=("shard",))
-    return init_device_mesh(device.type, (peers.world // shards, shards), mesh_dim_names=("replicate", "shard"))
+        return init_device_mesh(device.type, (channel.world,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (channel.world // shards, shards), mesh_dim_names=("replicate", "shard"))
 
 
-@contextmanager
-def alone(device: torch.device) -> Iterator[None]:
-    """A group of one, in which a single process can shard too: FSDP2's bfloat16 is faster than autocast's."""
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
+def micro_batch(most: int, device: torch.device, attempt: Try, channel: Channel) -> int:
+    """Find a micro-batch that fits, the same for all trainers: `most`, halved as often as needed.
+
+    Raises torch.OutOfMemoryError when not even one row does.
+    """
+    if device.type != "cuda":
+        return min(most, CPU_ROWS)
+    return min(rows for (rows,) in channel.gather([fitting(most, attempt)]))
+
+
+def fitting(most: int, attempt: Try) -> int:
+    """The first of most, most / 2, … that fits with headroom."""
+    rows = most
+    while True:
+        try:
+            attempt(rows + rows // HEADROOM)
+        except torch.OutOfMemoryError:
+            if rows == 1:
+                raise
+            rows = max(1, rows // 2)
+        else:
+            return rows
+
+
+class Trial:
+    """Passes of one UNet on its device that only show whether they fit, before the model is spread over the trainers.
+    Leaves no gradient behind.
+
+    Trying the sharded model would need all trainers to run out of memory in the same pass. This way each tries alone,
+    with room taken for what a step holds besides.
+    """
+
+    def __init__(self, unet: UNet2DConditionModel, train: Train, device: torch.device, channel: Channel) -> None:
+        self._unet, self._train, self._device = unet, train, device
+        self._shards = channel.world if train.parallel is not Parallel.DDP else 1
+
+    def of(self, resolution: int) -> Callable[[int], None]:
+        """A function that tries passes of a number of rows at this resolution."""
+        side, bf16 = resolution // LATENT_SIDE_PX, self._train.mixed_precision is Precision.BF16
+
+        def attempt(rows: int) -> None:
+            if self._train.gradient_checkpointing:
+                self._unet.enable_gradient_checkpointing()
+            try:
+                room = self._room()
+                with torch.autocast(self._device.type, torch.bfloat16, enabled=bf16):
+                    answer_BCHW = answer_to_zeros(self._unet, rows=rows, side=side, device=self._device)
+                answer_BCHW.float().square().sum().backward()
+                del room
+            finally:
+                self._unet.zero_grad(set_to_none=True)
+                self._unet.disable_gradient_checkpointing()
+                torch.cuda.empty_cache()
+
+        return attempt
+
+    def _room(self) -> torch.Tensor:
+        """Memory as large as moments and average."""
+        copies = MOMENTS + (1 if self._train.use_ema else 0)
+        count = sum(each.numel() for each in self._unet.parameters()) * copies // self._shards
+        return torch.empty(count, dtype=torch.float32, device=self._device)

@@ -1,9 +1,8 @@
-"""Model, optimizer, average and guard of one trainer: what a step changes, and what a checkpoint holds of it."""
+"""Model, optimizer and average of one trainer, and the guard of its steps: what a checkpoint holds of a trainer."""
 
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ import torch
 
 from giornata.diffusion.base.regional import compiled, plainly
 from giornata.diffusion.draws.determinism import let_cudnn_choose
+from giornata.diffusion.encode.captions import Embedding
 from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.examples import (
-    EmptyPrompt,
     Example,
     ExampleDraws,
     blank,
@@ -25,22 +24,19 @@ from giornata.pretrain.feeding.examples import (
     examples_of,
     filled,
 )
-from giornata.pretrain.feeding.feed import Batch, Feed
+from giornata.pretrain.feeding.feed import TOKENS, Batch, Feed
 from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.run_state.checkpoints import load_tensors
 from giornata.pretrain.run_state.committed import CommittedCheckpoint
 from giornata.pretrain.run_state.costs import TrainerStart
-from giornata.pretrain.run_state.peers import Channel, Peers
+from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress, check_origin
-from giornata.pretrain.training.averages import EMA, Averages
-from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
-from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
-from giornata.pretrain.training.optimizer import TrainingOptimizer, learning_rate, whole
-from giornata.pretrain.training.parallel import shard_model
-from giornata.pretrain.training.step import Passes
-from giornata.pretrain.training.token_routing import TokenRouting
-from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase, PretrainConfig
+from giornata.pretrain.training.models import new_unet, noise_scheduler, widths
+from giornata.pretrain.training.optimizer import EMA, Averages, TrainingOptimizer, learning_rate, whole
+from giornata.pretrain.training.parallel import Trial, micro_batch, shard_model
+from giornata.pretrain.training.step import Passes, TokenRouting
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase, PretrainConfig, Train
 
 WINDOW_STEPS = 128
 """Steps whose losses give the median."""
@@ -58,45 +54,31 @@ class TooManyBadSteps(RuntimeError):
     """max_bad_steps steps in a row were left out."""
 
 
-class Guard:
-    """All trainers judge the same numbers, and so alike. `losses` and `bad_in_row` are its whole state."""
+def fault_of_step(train: Train, progress: TrainingProgress, loss: float, grad_norm: float) -> str | None:
+    """Return the reason to skip this step; None for a sound step, which then counts in the median.
 
-    def __init__(
-        self, *, max_loss_ratio: float, max_bad_steps: int, losses: Iterable[float] = (), bad_in_row: int = 0
-    ) -> None:
-        self._max_ratio, self._max_bad = max_loss_ratio, max_bad_steps
-        self._losses = deque(losses, maxlen=WINDOW_STEPS)
-        self.bad_in_row = bad_in_row
-
-    @property
-    def losses(self) -> list[float]:
-        """Losses of the last sound steps, oldest first."""
-        return list(self._losses)
-
-    def fault(self, loss: float, grad_norm: float) -> str | None:
-        """Return the reason to skip this step; None for a sound step, which then counts in the median.
-
-        Raises TooManyBadSteps when max_bad_steps in a row were bad.
-        """
-        why = self._why(loss, grad_norm)
-        if why is None:
-            self._losses.append(loss)
-            self.bad_in_row = 0
-            return None
-        self.bad_in_row += 1
-        if self.bad_in_row >= self._max_bad:
-            hint = "lower phases.*.learning_rate, or look at the data of these steps"
-            raise TooManyBadSteps(f"{self.bad_in_row} steps in a row were left out, the last because {why}: {hint}")
-        return why
-
-    def _why(self, loss: float, grad_norm: float) -> str | None:
-        if not math.isfinite(loss):
-            return f"its loss is {loss}"
-        if not math.isfinite(grad_norm):
-            return f"the norm of its gradient is {grad_norm}"
-        if len(self._losses) >= LEAST_STEPS and loss > self._max_ratio * (usual := median(self._losses)):
-            return f"its loss of {loss:.4g} is more than {self._max_ratio:g} times the usual {usual:.4g}"
+    All trainers judge the same numbers, and so alike. Losses of the last sound steps and the number of bad ones in a
+    row are kept in the progress. Raises TooManyBadSteps when max_bad_steps in a row were bad.
+    """
+    why = _why_bad(train, progress.losses, loss, grad_norm)
+    if why is None:
+        progress.losses, progress.bad_in_row = [*progress.losses, loss][-WINDOW_STEPS:], 0
         return None
+    progress.bad_in_row += 1
+    if progress.bad_in_row >= train.max_bad_steps:
+        hint = "lower phases.*.learning_rate, or look at the data of these steps"
+        raise TooManyBadSteps(f"{progress.bad_in_row} steps in a row were left out, the last because {why}: {hint}")
+    return why
+
+
+def _why_bad(train: Train, losses: Sequence[float], loss: float, grad_norm: float) -> str | None:
+    if not math.isfinite(loss):
+        return f"its loss is {loss}"
+    if not math.isfinite(grad_norm):
+        return f"the norm of its gradient is {grad_norm}"
+    if len(losses) >= LEAST_STEPS and loss > train.max_loss_ratio * (usual := median(losses)):
+        return f"its loss of {loss:.4g} is more than {train.max_loss_ratio:g} times the usual {usual:.4g}"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +106,7 @@ class TrainingRun:
     clock_s: Callable[[], float]
     now_s: Callable[[], float] = time.time
     device: torch.device
-    empty: EmptyPrompt | None = None
+    empty: Embedding | None = None
     held: Callable[[int], Iterable[Batch]] = lambda _: ()
     report: Callable[[Mapping[str, float]], None] = lambda _: None
     preempted: Callable[[], bool] = lambda: False
@@ -140,24 +122,23 @@ class TrainingRun:
 class Trainer:
     """The model, its optimizer and averages on one device. All trainers make each call at the same place."""
 
-    def __init__(self, run: TrainingRun, peers: Peers, channel: Channel, stack: ExitStack) -> None:
+    def __init__(self, run: TrainingRun, channel: Channel, stack: ExitStack) -> None:
         self._run, self._channel = run, channel
         config, train = run.config, run.config.train
         let_cudnn_choose(run.device, bits_promised=train.pinned_order)
         unet = new_unet(config.model.architecture, config.seed).to(run.device)
         self._widths = widths(unet)
         self._micro_batches = [
-            self._micro_batch(Trial(unet, train, run.device, peers), each) for each in config.phases
+            self._micro_batch(Trial(unet, train, run.device, channel), each) for each in config.phases
         ]
         routed = train.token_routing
         routing = TokenRouting(unet, share=routed, seed=config.seed) if routed else None
         if train.torch_compile:
             stack.enter_context(compiled(unet, bits_promised=train.pinned_order))
-        self._sharding = shard_model(unet, train, peers, run.device, node_size=run.node_size)
+        self._sharding = shard_model(unet, train, channel, run.device, node_size=run.node_size)
         self._parameters = self._sharding.parameters()
         self._optimizer = TrainingOptimizer(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
-        self._guard = self._new_guard(TrainingProgress())
         self._passes = Passes(self._sharding, self._objective(), channel, routing, self._kernels)
         timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
         self._held_draws = ExampleDraws(
@@ -181,7 +162,6 @@ class Trainer:
         self._optimizer.begin(progress.updates)
         self._averages.begin(progress.ema_steps)
         load_tensors(run.storage, start, self.tensors(), run.scratch, self._channel, node=run.node)
-        self._guard = self._new_guard(progress)
         return progress
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -202,12 +182,8 @@ class Trainer:
         text, pooled = self._widths
         side = self._phase.resolution // LATENT_SIDE_PX
         nothing = blank(rows=1, side=side, tokens=TOKENS, text=text, pooled=pooled)
-        (self._blank,) = bound_for(self._run.device, [nothing])
+        (self.blank,) = bound_for(self._run.device, [nothing])
         return rows
-
-    def blank(self) -> Example:
-        """An example of one row with weight 0."""
-        return self._blank
 
     def step(
         self, progress: TrainingProgress, examples: Sequence[Example], rows: int
@@ -218,7 +194,7 @@ class Trainer:
         norm = self._optimizer.norm()
         steps = -(-self._phase.samples // self._run.config.train.global_batch_size)
         grad_norm, rate = whole(norm), learning_rate(self._phase, progress.step_in_phase, steps=steps)
-        why = self._guard.fault(losses.mean, grad_norm)
+        why = fault_of_step(self._run.config.train, progress, losses.mean, grad_norm)
         if why is None:
             self._optimizer.update(norm, rate)
             progress.samples += rows
@@ -231,7 +207,6 @@ class Trainer:
         self._optimizer.forget_gradients()
         progress.step += 1
         progress.step_in_phase += 1
-        progress.losses, progress.bad_in_row = self._guard.losses, self._guard.bad_in_row
         return why is None, {**losses.numbers(), "learning_rate": rate, "grad_norm": grad_norm}
 
     def validated(self, progress: TrainingProgress) -> Mapping[str, float]:
@@ -261,7 +236,7 @@ class Trainer:
         return plainly(self._sharding.unet) if unusual else nullcontext()
 
     def _micro_batch(self, trial: Trial, phase: Phase) -> int:
-        most = share_of(self._run.config.train.global_batch_size, self._channel.world)
+        most = share(self._run.config.train.global_batch_size, rank=0, world=self._channel.world)
         if phase.train_batch_size is not None:
             return min(most, phase.train_batch_size)
         return micro_batch(most, self._run.device, trial.of(phase.resolution), self._channel)
@@ -272,13 +247,4 @@ class Trainer:
             scheduler=noise_scheduler(kind),
             prediction_type=kind,
             snr_gamma=self._run.config.train.snr_gamma,
-        )
-
-    def _new_guard(self, progress: TrainingProgress) -> Guard:
-        train = self._run.config.train
-        return Guard(
-            max_loss_ratio=train.max_loss_ratio,
-            max_bad_steps=train.max_bad_steps,
-            losses=progress.losses,
-            bad_in_row=progress.bad_in_row,
         )

@@ -9,6 +9,9 @@ from types import MappingProxyType
 
 from giornata.domain.errors import Fault
 
+ANNOTATION_ENTRY = "annotation:"
+"""An annotation with the key KEY stands in its project's cache under `annotation:KEY`, as a PNG."""
+
 ParamValue = float | int | str | bool
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.fleet_models import BaseFiles
 from giornata.domain.prompt_choices import draw_prompt
 from giornata.domain.prompt_loras import PromptLora, without_loras
 from giornata.protocol.generation.grid import GRID_KIND, PROMPTS, GridSpec, cell_changes, cell_count
@@ -27,6 +28,8 @@ KEY_FIELDS = (
     *("controlnets", "refiner", "high_resolution"),
 )
 """Settings that decide on the keys and the work of a picture."""
+BASE_FIELDS = ("model", "revision", "variant", "vae")
+"""Settings that decide on the base key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +174,35 @@ def leased_params(kind: str, spec: Mapping[str, Any], *, seed: int, differs: Map
     return AnnotationParams.model_validate({**shared, **differs})
 
 
+def bases_of(kind: str, spec: Mapping[str, Any]) -> Mapping[str, BaseFiles]:
+    """Return the bases of an order's pictures by their keys. The spec is a stored one."""
+    if kind == PREPROCESS_KIND:
+        parsed = PreprocessSpec.model_validate(spec)
+        return {annotator_key(parsed): BaseFiles(name=parsed.annotator)}
+    order = order_spec(kind, spec)
+    shared = order.model_dump(mode="json")
+    changed = (
+        {name: changes[name] for name in BASE_FIELDS if name in changes} for changes in changes_of(order, shared)
+    )
+    distinct = {json.dumps(each, sort_keys=True): each for each in changed}
+    found = [picture_params(kind, shared, seed=0, differs={"prompt": "", **each}) for each in distinct.values()]
+    return {base_key_of(params): _files_of_base(params) for params in found}
+
+
+def _files_of_base(params: PictureParams) -> BaseFiles:
+    uses = [params.model] if params.vae is None else [params.model, params.vae]
+    return BaseFiles(name=params.model.name, sha256s=tuple(each.sha256 for each in uses if each.sha256 is not None))
+
+
 def base_key_of(params: PictureParams) -> str:
     """Return the key of the base model, by which a picture goes to a node that holds it. 32 hexadecimal digits."""
     vae = None if params.vae is None else (params.vae.sha256 or params.vae.name)
     return _digest([params.model.sha256 or params.model.name, params.revision, params.variant, vae])
+
+
+def plain_base_key(name: str, sha256: str | None) -> str:
+    """Return the base key of a model with its own VAE, in its usual revision and variant."""
+    return _digest([sha256 or name, None, None, None])
 
 
 def batch_key_of(params: PictureParams) -> str:

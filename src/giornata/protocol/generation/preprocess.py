@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from giornata.domain.errors import Fault
-from giornata.protocol.generation.annotators import ANNOTATORS, ParamValue, annotator_faults
+from giornata.protocol.generation.annotators import ANNOTATORS, ParamValue, annotation_key, annotator_faults
 from giornata.protocol.generation.picture import ImageFormat, PictureParams
 from giornata.protocol.model import Message, Sha256
 
@@ -56,6 +56,13 @@ class PreprocessSpec(AnnotationFields):
 def preprocess_faults(spec: PreprocessSpec) -> Iterator[Fault]:
     """Yield the faults of the annotator and of its parameters."""
     yield from annotator_faults("spec", spec.annotator, spec.annotator_params)
+
+
+def annotation_keys(params: LeasedParams) -> Iterator[str]:
+    """Yield the key of each annotation that a picture needs, or that it is."""
+    for use in (params,) if isinstance(params, AnnotationParams) else params.controlnets:
+        if use.annotator in ANNOTATORS:
+            yield annotation_key(use.image, str(use.annotator), use.annotator_params)
 
 
 def annotator_key(params: AnnotationFields) -> str:

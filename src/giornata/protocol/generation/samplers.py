@@ -46,6 +46,7 @@ SCHEDULES = {
         NoiseSchedule(
             name="exponential", settings={"use_exponential_sigmas": True}, a1111="Exponential", comfyui="exponential"
         ),
+        NoiseSchedule(name="beta", settings={"use_beta_sigmas": True}, a1111="Beta", comfyui="beta"),
         NoiseSchedule(
             name="sgm_uniform",
             settings={"timestep_spacing": "trailing"},
@@ -64,8 +65,12 @@ SCHEDULES = {
     )
 }
 SPACINGS = ("sgm_uniform", "ddim_uniform", "linspace")
-SIGMAS = ("karras", "exponential")
+SIGMAS = ("karras", "exponential", "beta")
 EVERY = (*SIGMAS, *SPACINGS)
+SCIPY_EXTRA = "preprocess"
+"""The extra of a node for `lms` and for the schedule `beta`: diffusers computes both with SciPy."""
+WHOLE_ONLY = frozenset({"LMSDiscreteScheduler"})
+"""Classes of diffusers that have to begin at the first step: later the coefficients ask for steps that never were."""
 SAMPLERS = (
     Sampler(name="euler", class_name="EulerDiscreteScheduler", a1111="Euler", comfyui="euler", schedules=EVERY),
     Sampler(
@@ -175,13 +180,12 @@ SAMPLERS = (
         also=("unipc", "uni_pc_bh2"),
         schedules=EVERY,
     ),
+    Sampler(name="lms", class_name="LMSDiscreteScheduler", a1111="LMS", comfyui="lms", schedules=EVERY),
     Sampler(name="deis", class_name="DEISMultistepScheduler", comfyui="deis", schedules=EVERY),
     Sampler(name="lcm", class_name="LCMScheduler", ancestral=True, a1111="LCM", comfyui="lcm", schedules=SPACINGS),
 )
 NOT_OFFERED: Mapping[str, str] = MappingProxyType(
     {
-        "lms": "it needs SciPy on the nodes; dpmpp_2m is a multistep method too",
-        "beta": "this noise schedule needs SciPy on the nodes; use karras or sgm_uniform",
         "dpmpp_2s_ancestral": "diffusers has none; dpmpp_2s is the same method without noise",
         "dpmpp_2s_a": "diffusers has none; dpmpp_2s is the same method without noise",
         "dpm_adaptive": "diffusers has none, because its number of steps is not fixed; use dpmpp_2m",

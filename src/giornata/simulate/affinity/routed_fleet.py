@@ -1,6 +1,7 @@
 """A fleet of nodes with models, played by the policy of `giornata.domain.model_routing`.
 
-The claims of the server do not ask that policy yet.
+The claims of the server ask the same functions: a test plays a small fleet through the real store, and finds the same
+loads.
 
 What is modelled: arrivals (Poisson), the time that drawing, loading and fetching take, least-recently-used places for
 models on a node, nodes that end, and a server that is away. A node that gets nothing waits, and asks again when a
@@ -90,7 +91,7 @@ class RequestQueue:
         work_s = len(arrivals) * self._setting.draw_s
         return BaseDemand(base_key=base_key, oldest_at_ms=arrivals[0], work_s=work_s)
 
-    def oldest_first(self) -> Iterator[BaseDemand]:
+    def by_turn(self) -> Iterator[BaseDemand]:
         """Iterate over the bases with requests, by their oldest request."""
         for _, base_key in self._oldest:
             if (found := self.of_base(base_key)) is not None:
@@ -141,6 +142,11 @@ class RoutedFleet:
         return tuple(self._nodes.values())
 
     @property
+    def now_ms(self) -> int:
+        """The present instant of the run, in milliseconds."""
+        return self._agenda.now_ms()
+
+    @property
     def ended_s(self) -> float:
         """The instant up to which the run was played, in seconds."""
         return self._agenda.now_ms() / 1000
@@ -156,11 +162,15 @@ class RoutedFleet:
         if now_ms > end_ms:
             return
         base_key = self._arrivals.choices(self._keys, cum_weights=self._cumulative)[0]
-        self.queue.add(base_key, now_ms)
+        self.arrived(base_key)
         self._wake(base_key)
         # Its delay is over then, and nodes that it was refused may have it.
         self._agenda.after(self._policy.delay_s, lambda: self._wake(base_key))
         self._next_arrival(end_ms)
+
+    def arrived(self, base_key: str) -> None:
+        """Queue a request that has just come."""
+        self.queue.add(base_key, self.now_ms)
 
     def _wake(self, base_key: str) -> None:
         """Let free nodes claim, those that hold the base first; one of each tier, because the others get the same."""
@@ -217,17 +227,18 @@ class RoutedFleet:
             self._agenda.after(begin_s + self._setting.outage_s - self.ended_s, lambda: self._claim(node))
             return
         self._prefetch(node)
-        if (choice := self._choice(node)) is not None:
+        if (choice := self.choice(node, f"request-{next(self._claims):08d}")) is not None:
             self._draw(node, choice)
 
-    def _choice(self, node: ModelNode) -> BaseChoice | None:
+    def choice(self, node: ModelNode, request_id: str) -> BaseChoice | None:
+        """Return the base that the node draws with now; None when it gets nothing."""
         if self._random:
-            oldest = next(iter(self.queue.oldest_first()), None)
+            oldest = next(iter(self.queue.by_turn()), None)
             if oldest is None:
                 return None
             return BaseChoice(base_key=oldest.base_key, tier=Tier.GPU if oldest.base_key in node.gpu else Tier.DISK)
-        relief = is_relief(str(next(self._claims)), self._policy)
-        return choose(self._held(node), self.queue, now_ms=self._agenda.now_ms(), relief=relief, policy=self._policy)
+        relief = is_relief(request_id, self._policy)
+        return choose(self._held(node), self.queue, now_ms=self.now_ms, relief=relief, policy=self._policy)
 
     def _held(self, node: ModelNode) -> HeldBases:
         disk = self._all_bases if self._setting.disk_bases is None else node.disk
@@ -270,7 +281,7 @@ class RoutedFleet:
     def _prefetch(self, node: ModelNode) -> None:
         if self._random or self._setting.disk_bases is None:
             return
-        wanted = prefetch(self._held(node), self.queue, policy=self._policy)
+        wanted = prefetch(self._held(node), self.queue, now_ms=self.now_ms, policy=self._policy)
         if wanted is None:
             return
         node.fetching = wanted

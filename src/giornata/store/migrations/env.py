@@ -1,4 +1,4 @@
-"""The environment that alembic runs migrations in. `giornata.store.migrate` hands over the connection."""
+"""The environment that alembic runs migrations in. `giornata.store.database.migrate` hands over the connection."""
 
 from alembic import context
 

@@ -8,10 +8,12 @@ operator's.
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
+from giornata.store.schema.people import failed_sign_ins, invitations, memberships, sessions, users
 from giornata.store.schema.pictures import picture_failures, picture_orders, pictures
 from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, models, uploads
 from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects
-from giornata.store.schema.work import attempts, bans, job_inputs, jobs, nodes, strikes
+from giornata.store.schema.webhooks import webhook_cursor, webhook_deliveries, webhooks
+from giornata.store.schema.work import attempts, bans, job_inputs, jobs, node_models, nodes, strikes
 
 __all__ = [
     "artifacts",
@@ -24,19 +26,23 @@ __all__ = [
     "dataset_items",
     "datasets",
     "events",
+    "failed_sign_ins",
     "fleets",
     "idempotency",
     "installation",
     "instances",
+    "invitations",
     "job_inputs",
     "jobs",
     "keys",
     "ledger",
     "logs",
     "machines",
+    "memberships",
     "metadata",
     "metrics",
     "models",
+    "node_models",
     "nodes",
     "picture_failures",
     "picture_orders",
@@ -44,6 +50,11 @@ __all__ = [
     "project_secrets",
     "projects",
     "reallocations",
+    "sessions",
     "strikes",
     "uploads",
+    "users",
+    "webhook_cursor",
+    "webhook_deliveries",
+    "webhooks",
 ]

@@ -44,6 +44,7 @@ datasets = Table(
     Column("picture_count", Integer, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     at("created_at_ms"),
+    Column("created_by", String(40)),  # the person or the key; NULL: not known
     Index("ix_datasets_project", "project_id", "created_at_ms", "id"),
 )
 
@@ -91,6 +92,7 @@ models = Table(
     Column("shared", Boolean, nullable=False),  # with all projects; of the operator's project only
     at("created_at_ms"),
     at("used_at_ms"),
+    Column("created_by", String(40)),  # the person or the key; NULL: an order that named it
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_models_blob", "project_id", "sha256"),
     Index("ix_models_project", "project_id", "created_at_ms", "name"),

@@ -23,6 +23,7 @@ projects = Table(
     Column("monthly_budget_micro_usd", BigInteger),  # of each calendar month in UTC
     at("monthly_budget_warned_at_ms", nullable=True),
     Column("max_pictures", Integer),  # that a dataset may have; NULL: as the installation says
+    Column("safety", String(8), nullable=False, server_default="off"),  # what becomes of unsafe pictures
     at("created_at_ms"),
 )
 
@@ -31,7 +32,7 @@ keys = Table(
     metadata,
     Column("id", String(40), primary_key=True),
     Column("project_id", ForeignKey("projects.id"), nullable=False),
-    Column("scope", String(16), nullable=False),
+    Column("scope", String(64), nullable=False),  # a word, or several verbs with spaces between
     Column("name", String(128), nullable=False),
     Column("prefix", String(16), nullable=False),
     Column("secret_sha256", String(64), nullable=False, unique=True),
@@ -40,6 +41,13 @@ keys = Table(
     at("created_at_ms"),
     at("revoked_at_ms", nullable=True),
     at("last_used_at_ms", nullable=True),
+    Column("created_by", String(40)),  # the person or the key; NULL: the installation, or not known
+    Column("user_id", ForeignKey("users.id")),  # the person behind it; NULL: nobody, its own scopes are its bound
+    at("expires_at_ms", nullable=True),
+    Column("previous_sha256", String(64)),  # of the secret before the latest rotation
+    at("previous_until_ms", nullable=True),  # ... which is good until then
+    Index("ix_keys_previous", "previous_sha256"),
+    Index("ix_keys_user", "user_id", "project_id"),
     Index("ix_keys_project", "project_id", "created_at_ms"),
 )
 

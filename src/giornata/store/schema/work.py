@@ -48,6 +48,15 @@ nodes = Table(
     Index("ix_nodes_instance", "fleet", "instance_id"),
 )
 
+node_models = Table(  # model files that a node says it has; most nodes write a row when a file comes or goes
+    "node_models",
+    metadata,
+    Column("node_id", ForeignKey("nodes.id"), primary_key=True),
+    Column("version", BigInteger),  # of the node's latest report; NULL: it has made none
+    Column("held", sa.JSON, nullable=False),  # sha256s by tier
+    Column("fetching", String(32)),  # the base key of what it fetches ahead
+)
+
 jobs = Table(
     "jobs",
     metadata,
@@ -85,6 +94,7 @@ jobs = Table(
     at("started_at_ms", nullable=True),
     at("ended_at_ms", nullable=True),
     at("deadline_at_ms", nullable=True),
+    Column("created_by", String(40)),  # the person or the key; NULL: the platform, or not known
     Index("ix_jobs_project", "project_id", "created_at_ms", "id"),
     # The claim walks these four in order; tests hold the planner to them. What comes after the id is there so that
     # jobs for larger nodes are passed over without a look at their rows.

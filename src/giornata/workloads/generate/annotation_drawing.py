@@ -3,6 +3,7 @@
 from PIL import Image
 
 from giornata.protocol.generation.preprocess import AnnotationParams
+from giornata.protocol.pictures import PictureFlag
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.hub_reading import Told
 from giornata.workloads.generate.lease_files import LeaseFiles
@@ -12,6 +13,7 @@ class AnnotationDrawing:
     """A finished annotation. Raises WorkloadFailed while it is made, when the picture cannot be annotated."""
 
     is_done = True
+    flags = PictureFlag.NOTHING
 
     def __init__(
         self, params: AnnotationParams, *, annotated: ControlPictures, files: LeaseFiles, told: Told

@@ -44,7 +44,10 @@ def load_annotator(name: str, device: torch.device) -> ModelAnnotator:
 
 
 class ControlPictures:
-    """Annotates pictures. An annotation is made once for each picture, annotator, version and parameters."""
+    """Annotates pictures. An annotation is made once for each picture, annotator, version and parameters.
+
+    One that came with the lease is not made at all, and one that the project wants is offered to it.
+    """
 
     def __init__(
         self, device: torch.device, *, load: AnnotatorLoader = load_annotator, model_cache_bytes: int | None = None
@@ -61,10 +64,12 @@ class ControlPictures:
             raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults)
         key = annotation_key(use.image, use.annotator, use.annotator_params)
         if not files.holds(use.image) or key not in self._made:  # it is for those alone who have the picture
-            pixels_HW3 = np.asarray(files.picture(use.image, where=f"{where}.image"))
-            self._made[key] = Image.fromarray(self._annotated(use, pixels_HW3, told, where=where))
+            picture = files.picture(use.image, where=f"{where}.image")
+            kept = files.annotation(key)
+            self._made[key] = kept or Image.fromarray(self._annotated(use, np.asarray(picture), told, where=where))
             self._forget_oldest()
         self._made.move_to_end(key)
+        files.keep_annotation(key, self._made[key])
         return self._made[key]
 
     def drop(self) -> None:

@@ -1,6 +1,6 @@
 """The files of one lease on the node's disk, by sha256."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from PIL import Image
@@ -8,18 +8,25 @@ from PIL import Image
 from giornata.diffusion.encode.decoding import Undecodable, decode
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
+from giornata.protocol.generation.annotators import ANNOTATION_ENTRY
 from giornata.protocol.generation.picture import ModelUse
+from giornata.protocol.pictures import ANNOTATION_ROLE
 from giornata.protocol.pipe import Start
 
 SUFFIX = ".safetensors"
+WANTED_ANNOTATIONS = "wanted_annotations"
 
 
 class LeaseFiles:
-    """The files that came with a lease: verified, and named by their hash."""
+    """The files that came with a lease: verified, and named by their hash. `keep` offers a file to later leases."""
 
-    def __init__(self, start: Start) -> None:
-        self._paths: Mapping[str, Path] = {each.sha256: each.path for each in start.inputs}
-        self._directory = start.directory
+    def __init__(self, start: Start, *, keep: Callable[[str, Path], None]) -> None:
+        self._paths: Mapping[str, Path] = {
+            each.sha256: each.path for each in start.inputs if each.role != ANNOTATION_ROLE
+        }
+        self._annotations = {each.name: each.path for each in start.inputs if each.role == ANNOTATION_ROLE}
+        self._wanted = set(start.spec.get(WANTED_ANNOTATIONS, ()))
+        self._directory, self._keep = start.directory, keep
 
     def weights(self, use: ModelUse, *, where: str) -> Path | None:
         """Return the weights of a model, under a name that ends in `.safetensors`; None for one without a sha256,
@@ -45,6 +52,21 @@ class LeaseFiles:
     def holds(self, sha256: str) -> bool:
         """Return True for a file that came with the lease."""
         return sha256 in self._paths
+
+    def annotation(self, key: str) -> Image.Image | None:
+        """Return an annotation that came with the lease; None when there is none that can be shown."""
+        try:
+            return decode(self._annotations[key]) if key in self._annotations else None
+        except Undecodable:
+            return None
+
+    def keep_annotation(self, key: str, image: Image.Image) -> None:
+        """Offer an annotation to later leases, once, where the project wants it."""
+        if key in self._wanted:
+            self._wanted.discard(key)
+            path = self._directory / f"annotation-{key}.png"
+            image.save(path, "PNG")
+            self._keep(ANNOTATION_ENTRY + key, path)
 
     def picture(self, sha256: str, *, where: str) -> Image.Image:
         """Return a picture as a viewer shows it. Raises WorkloadFailed for one that cannot be shown."""

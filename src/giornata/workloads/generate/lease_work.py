@@ -66,7 +66,7 @@ class LeaseWork:
         return cls(
             start=start,
             reporter=reporter,
-            files=LeaseFiles(start),
+            files=LeaseFiles(start, keep=reporter.cache_put),
             waiting=deque(pictures),
             total=len(pictures),
         )

@@ -170,7 +170,7 @@ class PictureBatch:
         if isinstance(params, AnnotationParams):
             annotated = self._models.control_pictures
             return AnnotationDrawing(params, annotated=annotated, files=lease.files, told=told)
-        return PictureDrawing(params, models=self._models, files=lease.files, told=told)
+        return PictureDrawing(params, models=self._models, files=lease.files, told=told, safety=picture.safety)
 
     def _evaluate(self, writer: ResultWriter[PictureInBatch]) -> None:
         """Make one evaluation of every row; finished rows leave."""
@@ -233,8 +233,7 @@ class PictureBatch:
             return  # its lease was stopped meanwhile
         if error is None:
             media_type = MEDIA_TYPES[each.drawing.params.image_format]
-            flags = each.flags | (PictureFlag.BLOCKED if written.path is None else PictureFlag.NOTHING)
-            each.lease.told_drawn(each.picture, written.path, media_type, flags)
+            each.lease.told_drawn(each.picture, written.path, media_type, each.flags | each.drawing.flags)
         elif reason_of(error) is Reason.NODE_VRAM and PictureFlag.OUT_OF_MEMORY_ONCE not in each.flags:
             each.flags |= PictureFlag.OUT_OF_MEMORY_ONCE
             _free_memory()

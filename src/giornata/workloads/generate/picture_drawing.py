@@ -19,27 +19,40 @@ from giornata.diffusion.families.sdxl import AESTHETIC_SCORE, NEGATIVE_AESTHETIC
 from giornata.diffusion.files.row_lora import RowLora
 from giornata.diffusion.sampling import initial_latents
 from giornata.diffusion.sampling.decoded import control_of, mask_of, picture_of, pixels_of, spared
-from giornata.diffusion.sampling.row_schedule import RowSchedule, make_scheduler
+from giornata.diffusion.sampling.row_schedule import RowSchedule
 from giornata.diffusion.sampling.rows import DenoisingRow, RowControl, SizeCondition
 from giornata.domain.errors import Fault, WorkloadFailed
+from giornata.domain.picture import SafetyPolicy
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.picture import HighResolution, PictureParams, Refiner
-from giornata.protocol.generation.schedulers import all_schedulers, canonical_scheduler
+from giornata.protocol.pictures import PictureFlag
 from giornata.workloads.generate.hub_reading import Told
 from giornata.workloads.generate.lease_files import LeaseFiles
-from giornata.workloads.generate.warm_models import DrawingModel, WarmModels
+from giornata.workloads.generate.warm_models import WarmModels
 
 
 class PictureDrawing:
     """A picture at work. `row` is denoised by the UNet of `model`; `go_on` begins the next pass.
 
+    `flags` says what the safety checker found, once `image` was called.
+
     Raises InvalidInput or WorkloadFailed while it is made, when the picture cannot be drawn.
     """
 
-    def __init__(self, params: PictureParams, *, models: WarmModels, files: LeaseFiles, told: Told) -> None:
+    def __init__(
+        self,
+        params: PictureParams,
+        *,
+        models: WarmModels,
+        files: LeaseFiles,
+        told: Told,
+        safety: SafetyPolicy = SafetyPolicy.OFF,
+    ) -> None:
         _refuse_unknown(params)
         self.params, self._models, self._files, self._told = params, models, files, told
-        if params.safety_checker:
+        self.flags = PictureFlag.NOTHING
+        self._safety = SafetyPolicy.BLOCK if params.safety_checker else safety
+        if self._safety is not SafetyPolicy.OFF:
             models.safety.prepare(told)
         self.model = self._main = models.main(params, files, told)
         self.loras = self._loras()
@@ -74,16 +87,19 @@ class PictureDrawing:
         return self.row.schedule.evaluations - self.row.schedule.evaluated
 
     def image(self) -> Image.Image | None:
-        """Decode the finished picture; None for one that the safety checker blocks."""
+        """Decode the finished picture; None for one that the safety checker blocks. Sets `flags`."""
         image = self._decoded()
-        return None if self.params.safety_checker and self._models.safety.is_unsafe(image) else image
+        if self._safety is SafetyPolicy.OFF or not self._models.safety.is_unsafe(image):
+            return image
+        self.flags = PictureFlag.BLOCKED if self._safety is SafetyPolicy.BLOCK else PictureFlag.UNSAFE
+        return None if self._safety is SafetyPolicy.BLOCK else image
 
     def _decoded(self) -> Image.Image:
         """Decode the latents. What a mask spares has the bytes of the picture that it began with."""
         drawn = picture_of(self._main.base, self.row.latents_1CHW)
         if self._original is None or self.params.mask is None:
             return drawn
-        mask = mask_of(self._files.picture(self.params.mask, where="mask"), width=drawn.width, height=drawn.height)
+        mask = mask_of(self._mask(self.params.mask, self._original), width=drawn.width, height=drawn.height)
         return spared(drawn, self._original, mask)
 
     # ---- what a row is made of
@@ -95,29 +111,39 @@ class PictureDrawing:
         if params.image is None:
             end = None if params.refiner is None else params.refiner.switch_at
             schedule = RowSchedule.whole(
-                self._scheduler(self._main), params.num_inference_steps, generator=generator, end=end
+                self._main.scheduler(params.scheduler), params.num_inference_steps, generator=generator, end=end
             )
             latents = initial_latents.from_text(base, schedule, generator, width=width, height=height)
             return self._row(schedule, latents)
         self._original = self._files.picture(params.image, where="image")
         pixels = pixels_of(self._original, width=width, height=height)
         schedule = RowSchedule.by_strength(
-            self._scheduler(self._main), params.num_inference_steps, params.strength, generator=generator
+            self._main.scheduler(params.scheduler), params.num_inference_steps, params.strength, generator=generator
         )
         if params.mask is None:
             return self._row(schedule, initial_latents.from_pixels(base, schedule, generator, pixels))
-        mask = mask_of(self._files.picture(params.mask, where="mask"), width=width, height=height)
+        mask = mask_of(self._mask(params.mask, self._original), width=width, height=height)
         latents, kept = initial_latents.inpainting(
             base, schedule, generator, pixels, mask, from_noise=params.strength == 1
         )
         return self._row(schedule, latents, inpainting=kept)
+
+    def _mask(self, sha256: str, original: Image.Image) -> Image.Image:
+        """Return the mask. The server has compared its size with the picture's, but for those of a large order."""
+        mask = self._files.picture(sha256, where="mask")
+        if mask.size != original.size:
+            (width, height), (wide, high) = mask.size, original.size
+            message = f"the mask has {width}×{height} pixels, and its picture has {wide}×{high}"
+            fault = Fault(where="mask", message=message, hint="give a mask of the picture's size")
+            raise WorkloadFailed(Reason.BAD_DATA, str(fault), (fault,))
+        return mask
 
     def _refined(self, refiner: Refiner, latents: torch.Tensor) -> DenoisingRow:
         """Return the row of the refiner, which goes on where the base stopped. LoRAs and textual inversions are the
         base's alone."""
         self.model = self._models.refiner(refiner.model, self._files, self._told)
         schedule = RowSchedule.after_share(
-            self._scheduler(self.model),
+            self.model.scheduler(self.params.scheduler),
             self.params.num_inference_steps,
             refiner.switch_at,
             generator=initial_latents.seeded(self.params.seed),
@@ -135,7 +161,8 @@ class PictureDrawing:
         self.model, self._size = self._main, (second.width, second.height)
         generator = initial_latents.seeded(self.params.seed)
         steps = second.num_inference_steps or self.params.num_inference_steps
-        schedule = RowSchedule.by_strength(self._scheduler(self._main), steps, second.strength, generator=generator)
+        scheduler = self._main.scheduler(self.params.scheduler)
+        schedule = RowSchedule.by_strength(scheduler, steps, second.strength, generator=generator)
         larger = initial_latents.enlarged(self._main.base, latents, width=second.width, height=second.height)
         return self._row(schedule, initial_latents.from_latents(schedule, generator, larger))
 
@@ -150,10 +177,6 @@ class PictureDrawing:
             loras=self._weights(),
             **more,
         )
-
-    def _scheduler(self, model: DrawingModel) -> Any:
-        named = all_schedulers()[canonical_scheduler(self.params.scheduler)]
-        return make_scheduler(model.base.noise_scheduler.config, named.class_name, named.settings)
 
     def _loras(self) -> tuple[RowLora, ...]:
         uses = enumerate(self.params.loras)

@@ -1,8 +1,9 @@
 """The models that pictures are drawn with, warm between leases: one base, its LoRAs, a refiner, ControlNets."""
 
+import copy
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +16,21 @@ from diffusers.loaders.single_file_utils import convert_controlnet_checkpoint
 from giornata.diffusion.adapter.row_adapters import RowAdapters
 from giornata.diffusion.base.hub import HubCache, HuggingFaceHub, arriving
 from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
+from giornata.diffusion.base.shared_weights import SharedWeights
 from giornata.diffusion.base.swap import can_swap, swap_base
 from giornata.diffusion.encode.prompt_embeds import PromptEncoder, TextualInversion
 from giornata.diffusion.files.row_lora import RowLora, read_row_lora
 from giornata.diffusion.files.textual_inversion import read_textual_inversion
+from giornata.diffusion.sampling.attention import look_up_attention_once
 from giornata.diffusion.sampling.decoded import let_large_be_tiled
+from giornata.diffusion.sampling.row_schedule import make_scheduler
 from giornata.diffusion.tensor_file import read_tensors
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.expand import base_key_of
 from giornata.protocol.generation.picture import ControlNetUse, EmbeddingUse, LoraUse, ModelUse, PictureParams
+from giornata.protocol.generation.samplers import SCIPY_EXTRA
+from giornata.protocol.generation.schedulers import all_schedulers, canonical_scheduler
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.hub_reading import Told
 from giornata.workloads.generate.lease_files import LeaseFiles
@@ -44,17 +50,28 @@ class DrawingModel:
 
     def __init__(self, base: BaseModel, *, loras_on_device: int = LORAS_ON_DEVICE) -> None:
         let_large_be_tiled(base.vae)
+        look_up_attention_once(base.unet)
         self.base = base
         self.encoder = PromptEncoder(base)
         self.adapters = RowAdapters(base, capacity=loras_on_device)
         self._loras_on_device = loras_on_device
         self._loras: OrderedDict[str, RowLora] = OrderedDict()
+        self._schedulers: dict[str, Any] = {}
 
     def become(self, base: BaseModel) -> None:
         """Take over the weights of another base in place; LoRAs and compiled kernels stay."""
         self.base = swap_base(self.base, base)
         let_large_be_tiled(self.base.vae)
         self.encoder = PromptEncoder(self.base)
+        self._schedulers.clear()
+
+    def scheduler(self, name: str) -> Any:
+        """Return a scheduler for one row, by any spelling of its name. It is a copy of one that was made before:
+        diffusers inspects its own classes for each one that it makes."""
+        canonical = canonical_scheduler(name)
+        if canonical not in self._schedulers:
+            self._schedulers[canonical] = named_scheduler(name, self.base.noise_scheduler.config)
+        return copy.deepcopy(self._schedulers[canonical])
 
     def lora(self, use: LoraUse, files: LeaseFiles, *, where: str) -> RowLora:
         """Read a LoRA, or find it among those that were read. Raises InvalidInput or WorkloadFailed."""
@@ -81,7 +98,8 @@ class DrawingModel:
 class WarmModels:
     """Loads what a lease draws with, and keeps the last of it. `load` has the signature of `load_model`.
 
-    `control_pictures` and `safety` are made for the same device unless they are given.
+    `control_pictures` and `safety` are made for the same device unless they are given. The models share memory with
+    the bases of other workloads that have the same `shared_weights`.
     """
 
     def __init__(
@@ -92,7 +110,9 @@ class WarmModels:
         model_cache_bytes: int | None = None,
         control_pictures: ControlPictures | None = None,
         safety: SafetyChecks | None = None,
+        shared_weights: SharedWeights | None = None,
     ) -> None:
+        self._shared_weights = shared_weights or SharedWeights()
         self.device, self._load, self._model_cache_bytes = device, load, model_cache_bytes
         self.control_pictures = control_pictures or ControlPictures(device, model_cache_bytes=model_cache_bytes)
         self.safety = safety or SafetyChecks(device, model_cache_bytes=model_cache_bytes)
@@ -123,6 +143,7 @@ class WarmModels:
             inpainting=True,
         )
         self._models.pop(REFINER, None)
+        self._shared_weights.leave(REFINER)
         self._controlnets.clear()
         return self._replaced(MAIN, source, told)
 
@@ -150,22 +171,27 @@ class WarmModels:
     def drop(self) -> None:
         """Release all models and their memory."""
         self._models.clear()
+        for role in (MAIN, REFINER):
+            self._shared_weights.leave(role)
         self._controlnets.clear()
         self.control_pictures.drop()
         self.safety.drop()
         self._collect()
 
     def _replaced(self, role: str, source: ModelLocation, told: Told) -> DrawingModel:
-        """Return the model of `source`, in the modules of the one before if their shapes agree."""
+        """Return the model of `source`, in the modules of the one before if their shapes agree and nobody else has
+        its weights."""
         other = self._loaded(source, told)
         warm = self._models.get(role)
-        if warm is not None and can_swap(warm.base, other):
+        if warm is not None and can_swap(warm.base, other) and not self._shared_weights.shares(role):
             warm.become(other)
-            return warm
-        del warm
-        self._models.pop(role, None)
-        self._collect()
-        self._models[role] = DrawingModel(_moved(other, self.device))
+        else:
+            del warm
+            self._models.pop(role, None)
+            self._shared_weights.leave(role)
+            self._collect()
+            self._models[role] = DrawingModel(_moved(other, self.device))
+        self._shared_weights.join(role, self._models[role].base)
         return self._models[role]
 
     def _loaded(self, source: ModelLocation, told: Told) -> BaseModel:
@@ -211,3 +237,24 @@ def _diffusers_names(tensors: dict[str, torch.Tensor], config: Any) -> dict[str,
         converted: dict[str, torch.Tensor] = convert_controlnet_checkpoint(tensors, config)
         return converted
     return tensors
+
+
+def named_scheduler(
+    name: str,
+    config: Mapping[str, Any],
+    *,
+    make: Callable[[Mapping[str, Any], str, Mapping[str, Any]], Any] = make_scheduler,
+) -> Any:
+    """Return a new scheduler by any spelling of its name. Raises WorkloadFailed on a node without the package that it
+    needs.
+    """
+    named = all_schedulers()[canonical_scheduler(name)]
+    try:
+        return make(config, named.class_name, named.settings)
+    except ImportError as error:
+        fault = Fault(
+            where="scheduler",
+            message=f"{named.name} needs SciPy, which this node does not have",
+            hint=f"install giornata with the extra {SCIPY_EXTRA} on the node, or use dpmpp_2m or karras",
+        )
+        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,)) from error

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from giornata.diffusion.base.models import load_model
+from giornata.diffusion.base.shared_weights import SharedWeights
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.annotators import ANNOTATORS
@@ -48,6 +49,7 @@ class GenerateWorkload:
         drain_s: float = DRAIN_S,
         control_pictures: ControlPictures | None = None,
         safety: SafetyChecks | None = None,
+        shared_weights: SharedWeights | None = None,
     ) -> None:
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.places, self._rows, self._clock, self._drain_s = max(places, PLACES), rows, clock, drain_s
@@ -57,6 +59,7 @@ class GenerateWorkload:
             model_cache_bytes=model_cache_bytes,
             control_pictures=control_pictures,
             safety=safety,
+            shared_weights=shared_weights,
         )
 
     def held(self) -> tuple[str, ...]:

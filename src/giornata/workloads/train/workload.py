@@ -13,6 +13,7 @@ from giornata.diffusion.adapter.tokens import taught
 from giornata.diffusion.base.eight_bits import held_base
 from giornata.diffusion.base.hub import HubCache, HuggingFaceHub, arriving
 from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.shared_weights import SharedWeights
 from giornata.diffusion.base.weights_digest import base_sha256
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
@@ -33,6 +34,8 @@ from giornata.workloads.train.step_metrics import Clock, peak_of
 from giornata.workloads.train.validating import Validation
 
 Loader = Callable[..., BaseModel]
+HOLDER = "train"
+"""The name of the warm base among the bases of the process."""
 
 
 class TrainWorkload:
@@ -42,7 +45,8 @@ class TrainWorkload:
     `budget_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.encoding_cache.
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk. `compiler` compiles kernels
     for a job that trains alone, and `capturing` makes graphs. Up to `places` jobs that may share a batch train
-    together, as far as the device has room for them; see workloads.interface.JointWorkload.
+    together, as far as the device has room for them; see workloads.interface.JointWorkload. The warm base shares
+    memory with the bases of other workloads that have the same `shared_weights`.
     """
 
     def __init__(
@@ -57,7 +61,9 @@ class TrainWorkload:
         places: int = 1,
         compiler: Compiler = NO_CACHE,
         capturing: Capturing = CAPTURING,
+        shared_weights: SharedWeights | None = None,
     ) -> None:
+        self._shared_weights = shared_weights or SharedWeights()
         self._model_cache_bytes = model_cache_bytes
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._device, self._clock, self._load, self._budget_of = torch.device(chosen), clock, load, budget_of
@@ -167,7 +173,8 @@ class TrainWorkload:
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
-        """Keep the base warm, unless the end suggests that it is broken."""
+        """Keep the base warm, unless the end suggests that it is broken. Its weights share memory again afterwards:
+        fused projections had moved theirs."""
         try:
             yield
         except Stopped:
@@ -179,6 +186,9 @@ class TrainWorkload:
         except BaseException:
             self._drop()  # it left the model in an unknown state
             raise
+        finally:
+            if self._base is not None:
+                self._shared_weights.join(HOLDER, self._base)
 
     def _warm(self, spec: TrainSpec, token: SecretStr | None, arrives: Callable[[], None]) -> BaseModel:
         """Return the base that the spec names; the one before is let go first, two might not fit. `arrives` is called
@@ -194,6 +204,7 @@ class TrainWorkload:
                 base = self._load(spec, device=self._loads_onto(spec), dtype=dtype, hub=hub)
             self._base_sha256 = base_sha256(base)  # of the weights as they were loaded, whatever they are held in
             self._base = held_base(base, spec.base_quantization, self._device)
+            self._shared_weights.join(HOLDER, self._base)
             self._token = token
         return self._base
 
@@ -209,6 +220,7 @@ class TrainWorkload:
 
     def _drop(self) -> None:
         self._base = self._token = None
+        self._shared_weights.leave(HOLDER)
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()

@@ -57,6 +57,6 @@ def test_most_captions_say_everything_and_some_nothing() -> None:
     assert "a shape" in told and "a star" in told and "an orange shape on a gray background" in told
 
 
-def test_what_is_left_open_cannot_be_drawn() -> None:
+def test_draw_of_shape_with_unset_fields_is_refused() -> None:
     with pytest.raises(ValueError, match="leaves something open"):
         draw_shape(Shape(form="star", colour="red"), random.Random(0))

@@ -132,7 +132,7 @@ def test_a_colour_is_called_by_the_nearest_name() -> None:
     assert nearest((140, 150, 150), BACKGROUNDS) == "gray"
 
 
-def test_other_sizes_are_read_too() -> None:
+def test_scorer_reads_pictures_of_other_sizes() -> None:
     shape = Shape(form="star", colour="red", background="white")
     for size in (32, 128):
         picture = draw_shape(shape, random.Random(3), size_px=size)

@@ -178,12 +178,12 @@ def test_a1111s_own_file_becomes_fields_of_a_spec() -> None:
     assert "".join(segment.text for segment in section) == "a {red|blue} cat, __hair__ (x),"
 
 
-def test_what_a1111s_text_cannot_repeat_is_told() -> None:
-    fields, notes = fields_of_a1111("a\nSteps: 5, Sampler: LMS, Denoising strength: 0.6, RNG: CPU")
+def test_a1111_sampler_and_init_image_that_cannot_be_repeated_are_noted() -> None:
+    fields, notes = fields_of_a1111("a\nSteps: 5, Sampler: Restart, Denoising strength: 0.6, RNG: CPU")
     assert fields["strength"] == 0.6
     assert "scheduler" not in fields
     assert [note.split(":")[0] for note in notes] == [
-        "Sampler LMS",
+        "Sampler Restart",
         "the picture it began from is not in the file; give it as image",
     ]
 
@@ -194,7 +194,7 @@ def test_broken_number_of_a1111s_text_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a cat", "a\nSteps: 5", 'a\nSteps: 5, Sampler: "x'])
-def test_other_text_is_none_of_a1111s(text: str) -> None:
+def test_text_without_a1111_settings_line_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no last line"):
         fields_of_a1111(text)
 

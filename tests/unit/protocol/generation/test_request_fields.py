@@ -6,7 +6,7 @@ from giornata.domain.errors import Fault
 from giornata.protocol.generation.request_fields import PIPELINES, lora_use, spec_fields
 
 
-def test_one_text_becomes_a_list_of_one_prompt_and_a_name_becomes_a_model() -> None:
+def test_request_with_one_prompt_and_model_name_becomes_full_spec() -> None:
     found = spec_fields({"prompt": "a fox", "model": "some/model", "vae": "some/vae", "num_images_per_prompt": 2})
     assert found.spec == {
         "prompts": ["a fox"],

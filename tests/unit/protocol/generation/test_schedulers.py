@@ -13,6 +13,10 @@ from giornata.protocol.generation.schedulers import NOT_OFFERED, all_schedulers,
         ("DPM++ 2M SDE Exponential", "dpmpp_2m_sde_exponential"),
         ("DPM2 a Karras", "dpm_2_ancestral_karras"),
         ("PLMS", "pndm"),
+        ("LMS", "lms"),
+        ("LMS Karras", "lms_karras"),
+        ("DPM++ 2M Beta", "dpmpp_2m_beta"),
+        ("LMSDiscreteScheduler", "lms"),
         ("UniPC", "uni_pc"),
         ("Euler SGM Uniform", "euler_sgm_uniform"),
         ("DPM++ 2M Automatic", "dpmpp_2m"),
@@ -44,7 +48,9 @@ def test_unknown_scheduler_is_told_with_near_names() -> None:
         canonical_scheduler("?")
 
 
-@pytest.mark.parametrize("spelled", ["LMS", "LMS Karras", "Euler Beta", "DPM++ 2S a Karras", "DPM adaptive"])
+@pytest.mark.parametrize(
+    "spelled", ["Restart", "Restart Karras", "Euler KL Optimal", "DPM++ 2S a Karras", "DPM adaptive"]
+)
 def test_scheduler_that_is_not_offered_is_told_with_another(spelled: str) -> None:
     with pytest.raises(ValueError, match=r"is not offered: .*(use|dpmpp)"):
         canonical_scheduler(spelled)

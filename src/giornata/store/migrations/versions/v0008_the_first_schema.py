@@ -1,4 +1,4 @@
-"""The schema of the first databases that are still upgraded. Older ones are refused by `giornata.store.migrate`."""
+"""The schema of the first databases that are still upgraded. `store/database/migrate.py` refuses older ones."""
 
 from typing import Any
 

@@ -1,0 +1,50 @@
+"""Tell the server which model files the node has, and fetch ahead what it expects to be needed."""
+
+import logging
+from dataclasses import dataclass
+
+from giornata.agent.transfer.model_prefetch import ModelPrefetch
+from giornata.agent.transfer.model_store import ModelStore
+from giornata.protocol.held_models import MOST_HELD, HeldModels, HeldModelsLog, HeldTier, PrefetchHint
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """The fields of a claim that tell which model files the node has. See `giornata.protocol.work.Claim`."""
+
+    held_version: int | None = None
+    held: HeldModels | None = None
+    fetching: str | None = None
+
+
+class ModelReports:
+    """Makes the reports of one node, and follows the hints that come back. Only the thread that claims uses it."""
+
+    def __init__(self, store: ModelStore, prefetch: ModelPrefetch) -> None:
+        self._store, self._prefetch = store, prefetch
+        self._log = HeldModelsLog()
+        self._known_version: int | None = None  # by the server
+        self._fetching: str | None = None
+
+    @property
+    def is_fetching(self) -> bool:
+        """True while a file is being fetched ahead."""
+        return not self._prefetch.wait_idle(0)
+
+    def report(self) -> ModelReport:
+        """Return what the node has now, as changes of what the server knows."""
+        # Asked first: a file that arrives meanwhile is told as fetched and as held.
+        fetching = self._fetching if self.is_fetching else None
+        self._log.replace(HeldTier.DISK, self._store.held()[:MOST_HELD])
+        report = self._log.report(self._known_version)
+        return ModelReport(held_version=self._log.version, held=report, fetching=fetching)
+
+    def answered(self, *, known_version: int | None, hint: PrefetchHint | None) -> None:
+        """Note which version the server knows, and begin to fetch what it names."""
+        self._known_version = known_version
+        if hint is not None:
+            log.info("fetching %d files of the base %s ahead", len(hint.downloads), hint.base_key)
+            self._fetching = hint.base_key
+            self._prefetch.hint(hint.downloads)

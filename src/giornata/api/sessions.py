@@ -1,0 +1,111 @@
+"""Routes of signing in and out, of the caller's sessions, and of what the caller may do.
+
+Passwords are hashed in a few threads of their own: however many people sign in, other requests do not wait.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, TypeVar
+
+import anyio.to_thread
+from fastapi import APIRouter, Path, Request, Response, status
+
+from giornata.api.callers import Ctx, ReadLists, User, clear_cookie, session_secret, set_cookie
+from giornata.api.lists import Cursor, Limit
+from giornata.api.openapi import USER, USER_ITEM, refusals
+from giornata.control.access import me, sessions, sign_in
+from giornata.control.access.invitations import accept_invitation
+from giornata.control.access.sessions import OpenedSession, Visitor, require_person
+from giornata.domain.errors import Unauthenticated
+from giornata.protocol.people import AcceptInvitation, ChangePassword, Me, SessionPage, SignedIn, SignIn
+from giornata.protocol.strict_json import Json
+
+router = APIRouter(prefix="/v1", tags=["people"])
+T = TypeVar("T")
+SIGN_IN = refusals(401, 429)
+
+
+async def with_password(request: Request, verb: Callable[[], T]) -> T:
+    """Call a verb that hashes a password, in a thread for passwords. Raises TooMany when this client has too many
+    such requests open.
+    """
+    with request.app.state.sign_ins.taken(sign_in.network_of(visitor_of(request).address)):
+        return await anyio.to_thread.run_sync(verb, limiter=request.app.state.password_threads)
+
+
+def visitor_of(request: Request) -> Visitor:
+    """Return where the request came from."""
+    address = "" if request.client is None else request.client.host
+    return Visitor(address=address, agent=request.headers.get("user-agent", ""))
+
+
+@router.post("/session", status_code=status.HTTP_201_CREATED, responses=SIGN_IN)
+async def open_session(request: Request, response: Response, ctx: Ctx, body: Json[SignIn]) -> SignedIn:
+    """Sign in. The session comes as a cookie that no script can read; the reply has the CSRF token."""
+    earlier = session_secret(request)
+    opened = await with_password(request, partial(sign_in.sign_in, ctx, body, visitor_of(request), earlier=earlier))
+    return _replied(request, response, opened)
+
+
+@router.post("/invitations/accept", status_code=status.HTTP_201_CREATED, responses=refusals(401, 404, 409, 429))
+async def accept(request: Request, response: Response, ctx: Ctx, body: Json[AcceptInvitation]) -> SignedIn:
+    """Join a project by an invitation, and sign in."""
+    earlier = session_secret(request)
+    opened = await with_password(request, partial(accept_invitation, ctx, body, visitor_of(request), earlier=earlier))
+    return _replied(request, response, opened)
+
+
+@router.get("/session", responses=USER)
+def get_session(request: Request, response: Response, ctx: Ctx, caller: User) -> SignedIn:
+    """Return the session of this request, with its CSRF token."""
+    require_person(caller)
+    secret = session_secret(request)
+    if secret is None:
+        raise Unauthenticated(sessions.REFUSAL)
+    response.headers["Cache-Control"] = "no-store"
+    return sessions.read_session(ctx, caller, secret)
+
+
+@router.delete("/session", status_code=status.HTTP_204_NO_CONTENT, responses=USER)
+def close_session(request: Request, ctx: Ctx, caller: User) -> Response:
+    """Sign out: the session of this request ends."""
+    sessions.end_session(ctx, caller, caller.key_id)
+    response = Response(status_code=status.HTTP_204_NO_CONTENT)
+    clear_cookie(request, response)
+    return response
+
+
+@router.get("/sessions", responses=USER, response_model=SessionPage)
+async def list_sessions(
+    ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = None, limit: Limit = 100
+) -> Response:
+    """Return the caller's sessions that have not ended."""
+    return await lists.page(sessions.list_sessions, ctx, caller, cursor, limit)
+
+
+@router.delete("/sessions/{session_id}", status_code=status.HTTP_204_NO_CONTENT, responses=USER_ITEM)
+def end_session(ctx: Ctx, caller: User, session_id: Annotated[str, Path(max_length=64)]) -> Response:
+    """End one of the caller's sessions. Repeating it changes nothing."""
+    sessions.end_session(ctx, caller, session_id)
+    return Response(status_code=status.HTTP_204_NO_CONTENT)
+
+
+@router.get("/me", responses=refusals(401))
+def get_me(ctx: Ctx, caller: User) -> Me:
+    """Return what the key or the session of this request may do."""
+    return me.read_me(ctx, caller)
+
+
+@router.post("/me/password", status_code=status.HTTP_204_NO_CONTENT, responses=refusals(401, 403, 429))
+async def change_password(request: Request, ctx: Ctx, caller: User, body: Json[ChangePassword]) -> Response:
+    """Set another password. The person's other sessions end."""
+    user_id = require_person(caller)
+    visitor = visitor_of(request)
+    await with_password(request, partial(sign_in.change_password, ctx, user_id, caller.key_id, body, visitor))
+    return Response(status_code=status.HTTP_204_NO_CONTENT)
+
+
+def _replied(request: Request, response: Response, opened: OpenedSession) -> SignedIn:
+    set_cookie(request, response, opened)
+    response.headers["Cache-Control"] = "no-store"
+    return opened.reply

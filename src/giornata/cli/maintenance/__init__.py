@@ -1,0 +1,1 @@
+"""Commands that examine, save and move an installation. Read `backup` first, then `doctor`."""

@@ -1,0 +1,19 @@
+"""The reach of a person in a project, which bounds the person's sessions, keys and invitations."""
+
+from giornata.control.access.permissions import ROLE_SCOPES
+from giornata.control.ports.store import Transaction
+from giornata.protocol.admin import Scope
+from giornata.protocol.people import Role
+
+NOTHING: frozenset[Scope] = frozenset()
+
+
+def reach_of_person(tx: Transaction, user_id: str, project_id: str) -> frozenset[Scope]:
+    """Return all that the person may do in the project now; an operator has the reach of an owner everywhere."""
+    user = tx.users.get(user_id)
+    if user is None or user.deactivated_at_ms is not None:
+        return NOTHING
+    if user.operator:
+        return ROLE_SCOPES[Role.OWNER]
+    role = tx.memberships.role(user_id, project_id)
+    return NOTHING if role is None else ROLE_SCOPES[Role(role)]

@@ -1,0 +1,119 @@
+"""Note the models that a node reports with its claim, and tell it which model to fetch."""
+
+from dataclasses import replace
+
+from giornata.control.context import Context
+from giornata.control.models.downloads import downloads_of
+from giornata.control.pictures.route_pictures import base_to_fetch, see_fleet
+from giornata.control.ports.routing_store import BaseQueue
+from giornata.control.ports.store import Transaction
+from giornata.domain.fleet_models import NodeModels
+from giornata.protocol.held_models import HeldModels, HeldTier, PrefetchHint, merged
+from giornata.protocol.work import Claim, ClaimReply
+
+UNKNOWN = -1
+"""Version of a node that reports its files, when none of its reports is known."""
+
+
+def note_models(tx: Transaction, ctx: Context, claim: Claim, owner: str | None, *, at_ms: int) -> None:
+    """Note what the node of a claim holds. Writes only when the node's files or what it fetches have changed.
+
+    `owner` is the only project that the node serves, if it does not serve all. A report that does not follow on what
+    is known changes nothing: the reply's `held_version` asks for another one.
+    """
+    node_id, fleet = claim.node.node_id, ctx.memory.fleet_models
+    known, said = fleet.of(node_id), _said(claim, owner, at_ms=at_ms)
+    if claim.held_version is None:
+        fleet.put(node_id, said)
+        return
+    if known is None or known.version is None:
+        known = see_fleet(tx, ctx, at_ms=at_ms).of(node_id)
+    if known is None or known.version is None:
+        known = replace(said, version=UNKNOWN)
+    now = replace(known, seen_at_ms=at_ms, owner=owner, vram_bytes=said.vram_bytes, gpu=said.gpu)
+    now = _after_report(replace(now, fetching=claim.fetching), claim.held)
+    if _files(now) != _files(known):
+        tiers = {HeldTier.HOST: now.host, HeldTier.DISK: now.disk}
+        tx.routing.note_held(node_id, version=now.version, held=tiers, fetching=now.fetching)
+    elif now.fetching != known.fetching:
+        tx.routing.note_held(node_id, version=None, held=None, fetching=now.fetching)
+    fleet.put(node_id, now)
+
+
+def is_noted(ctx: Context, claim: Claim) -> bool:
+    """Return True when nothing that the claim says of the node's files is news."""
+    known = ctx.memory.fleet_models.of(claim.node.node_id)
+    if claim.held_version is None:
+        return True
+    return known is not None and (known.version, known.fetching) == (claim.held_version, claim.fetching)
+
+
+def known_version(ctx: Context, claim: Claim) -> int | None:
+    """Return the version of the node's files that the server knows; None when it knows none."""
+    known = ctx.memory.fleet_models.of(claim.node.node_id)
+    return None if known is None or known.version == UNKNOWN else known.version
+
+
+def wanted_base(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: int) -> BaseQueue | None:
+    """Return the base that a node which reports its files should fetch now, by what is remembered of the queue."""
+    if claim.held_version is None or claim.fetching is not None or known_version(ctx, claim) is None:
+        return None
+    kept_ms = round(ctx.policy.routing_age_s * 1000) or 1
+    queues = ctx.memory.base_queues(project_id, at_ms=at_ms, kept_ms=kept_ms)
+    return base_to_fetch(ctx, claim, queues, at_ms=at_ms) if queues else None
+
+
+def with_version(ctx: Context, claim: Claim, reply: ClaimReply) -> ClaimReply:
+    """Add to the reply which version of the node's files is known, if the node reports them."""
+    if claim.held_version is None:
+        return reply
+    return reply.model_copy(update={"held_version": known_version(ctx, claim)})
+
+
+def with_models(ctx: Context, claim: Claim, reply: ClaimReply, project_id: str | None, *, at_ms: int) -> ClaimReply:
+    """Add also which model the node is to fetch. `project_id` is the only project that it serves, if not all."""
+    if claim.held_version is None:
+        return reply
+    told = with_version(ctx, claim, reply)
+    return told.model_copy(update={"prefetch": _hint(ctx, claim, project_id, at_ms=at_ms)})
+
+
+def _hint(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: int) -> PrefetchHint | None:
+    """Return the model that the node fetches next, in a transaction of its own; None for none.
+
+    A base whose bytes are nowhere is no hint. A lease of its pictures fails them then, and says why.
+    """
+    wanted = wanted_base(ctx, claim, project_id, at_ms=at_ms)
+    if wanted is None:
+        return None
+    fleet, node_id = ctx.memory.fleet_models, claim.node.node_id
+    files = fleet.base(wanted.base_key)
+    held = fleet.of(node_id)
+    missing = [each for each in files.sha256s if held is None or each not in held.disk] if files is not None else []
+    fleet.note_hinted(node_id, wanted.base_key, at_ms=at_ms)
+    with ctx.store.begin() as tx:
+        found = downloads_of(tx, ctx, wanted.project_id, missing, order_ids=[wanted.order_id])
+        if len(found) == len(missing):
+            tx.routing.note_held(node_id, version=None, held=None, fetching=wanted.base_key)
+            return PrefetchHint(base_key=wanted.base_key, downloads=tuple(found[each] for each in missing))
+    fleet.note_given_up(node_id)
+    return None
+
+
+def _said(claim: Claim, owner: str | None, *, at_ms: int) -> NodeModels:
+    """Return what every claim says of its node."""
+    gpu = frozenset(claim.held_models)
+    return NodeModels(seen_at_ms=at_ms, owner=owner, vram_bytes=claim.node.vram_bytes, gpu=gpu)
+
+
+def _after_report(known: NodeModels, report: HeldModels | None) -> NodeModels:
+    tiers = {HeldTier.HOST: known.host, HeldTier.DISK: known.disk}
+    found = None if report is None else merged(tiers, known.version, report)
+    if report is None or found is None:
+        return known
+    host, disk = found.get(HeldTier.HOST, frozenset()), found.get(HeldTier.DISK, frozenset())
+    return replace(known, host=host, disk=disk, version=report.version)
+
+
+def _files(known: NodeModels) -> tuple[object, ...]:
+    return known.version, known.host, known.disk

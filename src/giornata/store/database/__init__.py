@@ -1,0 +1,1 @@
+"""The database itself: connections, transactions and dialects. Read database first, then transaction."""

@@ -1,0 +1,88 @@
+"""A transaction, with its groups of queries."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeVar, cast
+
+import sqlalchemy as sa
+
+from giornata.control.ports import store
+from giornata.store.datasets import Datasets, Inputs
+from giornata.store.garbage import Garbage
+from giornata.store.gauges import GaugeQueries
+from giornata.store.jobs.attempts import Attempts
+from giornata.store.jobs.job_reads import JobReads
+from giornata.store.jobs.jobs import Jobs
+from giornata.store.jobs.reports import Events, Reports
+from giornata.store.jobs.results import Artifacts, Checkpoints
+from giornata.store.jobs.submission import Submission
+from giornata.store.jobs.uploads import Uploads
+from giornata.store.machines.bans import Bans
+from giornata.store.machines.fleets import Fleets
+from giornata.store.machines.machines import Machines
+from giornata.store.machines.nodes import Nodes
+from giornata.store.machines.paces import Forecasts, Paces
+from giornata.store.models import Models
+from giornata.store.money.budgets import Pausing, Spending
+from giornata.store.money.costs import CostQueries
+from giornata.store.money.ledger import Ledger
+from giornata.store.people import Invitations, Memberships, Sessions, SignIns, Users
+from giornata.store.pictures.picture_leases import PictureLeases
+from giornata.store.pictures.picture_orders import PictureOrders
+from giornata.store.pictures.routing_queries import RoutingQueries
+from giornata.store.tenants import Keys, Projects, Secrets
+from giornata.store.webhook_deliveries import WebhookDeliveries
+from giornata.store.webhooks import Webhooks
+
+Group = TypeVar("Group")
+
+
+def _group(kind: Callable[[sa.Connection, str], Group]) -> Group:
+    """Make a group when it is first asked for: most transactions ask for few."""
+    return cast(Group, cached_property(lambda tx: kind(tx.connection, tx.dialect_name)))
+
+
+class Transaction(store.Transaction):
+    """The groups of queries that share one transaction. The caller begins and ends the transaction."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self.connection = connection
+        self.dialect_name = dialect_name
+
+    nodes = _group(Nodes)
+    jobs = _group(Jobs)
+    attempts = _group(Attempts)
+    ledger = _group(Ledger)
+    events = _group(Events)
+    bans = _group(Bans)
+    checkpoints = _group(Checkpoints)
+    artifacts = _group(Artifacts)
+    inputs = _group(Inputs)
+    reports = _group(Reports)
+    projects = _group(Projects)
+    keys = _group(Keys)
+    secrets = _group(Secrets)
+    users = _group(Users)
+    memberships = _group(Memberships)
+    invitations = _group(Invitations)
+    sessions = _group(Sessions)
+    sign_ins = _group(SignIns)
+    uploads = _group(Uploads)
+    datasets = _group(Datasets)
+    models = _group(Models)
+    job_reads = _group(JobReads)
+    submission = _group(Submission)
+    garbage = _group(Garbage)
+    fleets = _group(Fleets)
+    machines = _group(Machines)
+    paces = _group(Paces)
+    gauges = _group(GaugeQueries)
+    spending = _group(Spending)
+    pausing = _group(Pausing)
+    costs = _group(CostQueries)
+    forecasts = _group(Forecasts)
+    picture_orders = _group(PictureOrders)
+    picture_leases = _group(PictureLeases)
+    routing = _group(RoutingQueries)
+    webhooks = _group(Webhooks)
+    webhook_deliveries = _group(WebhookDeliveries)

@@ -1,0 +1,1 @@
+"""Queries for what was spent, by whom and for what. Read ledger first."""

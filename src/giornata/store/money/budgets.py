@@ -1,0 +1,188 @@
+"""Queries for money that jobs and projects spent and set aside, and for queued jobs that wait for money."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports import money_store
+from giornata.control.ports.money_store import PausedJob
+from giornata.domain.budget import Payer, ProjectLimits, Spent
+from giornata.domain.job import JobEvent, JobState, next_state
+from giornata.protocol.specs import CANARY_KIND
+from giornata.store.database.rows import Queries
+from giornata.store.jobs.attempts import LIVE
+from giornata.store.jobs.claiming import QUEUED
+from giornata.store.money.ledger import BESIDE, EVER_MS, EXISTS_BESIDE, OTHER, amount_micro_usd, shares_from
+from giornata.store.schema import attempts, jobs, ledger, projects
+
+# A constant in the text, because a planner cannot prove that a parameter matches a partial index.
+RESERVED = sa.literal_column(
+    "jobs.state IN ('queued', 'running', 'paused') AND jobs.reserved_micro_usd > 0", sa.Boolean
+)
+# Below what SQLite takes as parameters of one statement.
+AT_ONCE = 500
+PAUSED = sa.literal_column("jobs.state = 'paused'", sa.Boolean)
+# Made once: building a statement costs more than running it.
+_LIMITS = (projects.c.budget_micro_usd, projects.c.monthly_budget_micro_usd)
+_LIMITED = sa.select(projects.c.id, *_LIMITS).where(sa.or_(*(limit.is_not(None) for limit in _LIMITS)))
+_FOR_PROJECT = jobs.c.paused_by.in_((Payer.PROJECT, Payer.MONTH))
+_WAITING = sa.select(jobs.c.project_id).where(PAUSED, _FOR_PROJECT).distinct()
+_COLUMNS_OF = {
+    Payer.PROJECT: ("budget_micro_usd", "budget_warned_at_ms"),
+    Payer.MONTH: ("monthly_budget_micro_usd", "monthly_budget_warned_at_ms"),
+}
+
+
+class Spending(Queries, money_store.Spending):
+    def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        spent = dict.fromkeys(job_ids, 0)
+        for some in _slices(job_ids):
+            for job_id, amount in self._by_job(ledger.c.job_id.in_(some), month_ms=EVER_MS):
+                spent[job_id] += amount.total_micro_usd
+        return spent
+
+    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int, month_ms: int) -> Spent:
+        ended = (attempts.c.ended_at_ms >= from_ms) & (attempts.c.ended_at_ms < before_ms)
+        return self._of_project(project_id, [ended], month_ms=month_ms)
+
+    def unsettled(self, project_id: str | None, *, since_ms: int, month_ms: int) -> Spent:
+        # One after the other: each has an index of its own.
+        return self._of_project(project_id, [attempts.c.ended_at_ms >= since_ms, LIVE], month_ms=month_ms)
+
+    def reserved(self, project_id: str, *, but: str | None = None) -> int:
+        mine = RESERVED & (jobs.c.project_id == project_id)
+        if but is not None:
+            mine &= jobs.c.id != but
+        whole = self._connection.scalar(sa.select(sa.func.sum(jobs.c.reserved_micro_usd)).where(mine)) or 0
+        begun = sa.select(jobs.c.id, jobs.c.reserved_micro_usd).where(mine, jobs.c.attempt_count > 0)
+        aside = {row.id: row.reserved_micro_usd for row in self._connection.execute(begun)}
+        spent = self.of_jobs(list(aside))
+        used: int = sum(min(spent[job_id], reserved) for job_id, reserved in aside.items())
+        return int(whole) - used
+
+    def _of_project(
+        self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]], *, month_ms: int
+    ) -> Spent:
+        canary = sa.exists().where(jobs.c.id == ledger.c.job_id, jobs.c.kind == CANARY_KIND)
+        # Canaries hang on the operator's project, and are on nobody's budget.
+        mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~canary
+        found = (self._by_job(mine & condition, month_ms=month_ms) for condition in conditions)
+        return sum((amount for rows in found for _, amount in rows), Spent())
+
+    def _by_job(self, condition: sa.ColumnElement[bool], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
+        """Yield (job, spending) of the attempts that the condition holds for; a job may come more than once."""
+        joined = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
+        alone: sa.Select[Any] = (
+            sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
+            .select_from(joined)
+            .where(condition, ~EXISTS_BESIDE)
+            .group_by(ledger.c.job_id)
+        )
+        for job_id, amount, before in self._connection.execute(alone):
+            yield job_id, Spent(total_micro_usd=int(amount), month_micro_usd=int(amount) - int(before))
+        beside: sa.Select[Any] = (
+            sa.select(ledger.c.job_id, ledger.c.attempt_id, OTHER.c.id.label("other_id"))
+            .select_from(joined.join(OTHER, BESIDE))
+            .where(condition)
+            .distinct()
+        )
+        yield from self._shared(self._connection.execute(beside).all(), month_ms=month_ms)
+
+    def _shared(self, rows: Sequence[Any], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
+        asked = {(row.attempt_id, row.job_id) for row in rows}
+        pairs: dict[str, set[tuple[str, str]]] = defaultdict(set)  # a lease of pictures comes once for each order
+        for row in rows:
+            pairs[row.attempt_id].add((row.attempt_id, row.other_id))
+        for some in _slices(list(pairs)):
+            these = [pair for attempt_id in some for pair in pairs[attempt_id]]
+            found = shares_from(self._connection, these, from_ms=month_ms)
+            yield from ((of_job[1], amount) for of_job, amount in found.items() if of_job in asked)
+
+
+def _before(month_ms: int) -> sa.ColumnElement[int]:
+    """Return an interval's cost from before the month. The months of an interval add up to its amount, exactly."""
+    begins = sa.literal(month_ms, sa.BigInteger)
+    so_far = amount_micro_usd(ledger.c.price_micro_usd_per_hour, begins - ledger.c.from_ms)
+    return sa.case(
+        (ledger.c.from_ms >= begins, 0), (ledger.c.to_ms <= begins, ledger.c.amount_micro_usd), else_=so_far
+    )
+
+
+def _slices(ids: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (ids[first : first + AT_ONCE] for first in range(0, len(ids), AT_ONCE))
+
+
+class Pausing(Queries, money_store.Pausing):
+    def limited_projects(self) -> list[tuple[str, ProjectLimits]]:
+        return [(row.id, _limits(row)) for row in self._connection.execute(_LIMITED)]
+
+    def projects_waiting(self) -> list[str]:
+        return list(self._connection.scalars(_WAITING))
+
+    def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> list[PausedJob]:
+        # One that lapsed may come back: its job is looked at when it does.
+        may_return = sa.exists().where(attempts.c.job_id == jobs.c.id, attempts.c.ended_at_ms.is_(None))
+        users = jobs.c.kind != CANARY_KIND
+        these = sa.select(jobs.c.id).where(QUEUED, jobs.c.project_id == project_id, users, ~may_return)
+        return self._move(these, JobState.QUEUED, JobEvent.PAUSE, payer, limit=limit)
+
+    def resume_paused(self, project_id: str, *, limit: int) -> list[PausedJob]:
+        these = sa.select(jobs.c.id).where(PAUSED, jobs.c.project_id == project_id, _FOR_PROJECT)
+        return self._move(these, JobState.PAUSED, JobEvent.RESUME, None, limit=limit)
+
+    def warned(self, project_id: str, *, at_ms: int) -> bool:
+        unwarned = (projects.c.id == project_id) & projects.c.budget_warned_at_ms.is_(None)
+        changed = self._connection.execute(sa.update(projects).where(unwarned).values(budget_warned_at_ms=at_ms))
+        return changed.rowcount == 1
+
+    def warned_of_month(self, project_id: str, *, month_ms: int, at_ms: int) -> bool:
+        warned = projects.c.monthly_budget_warned_at_ms
+        unwarned = (projects.c.id == project_id) & (warned.is_(None) | (warned < month_ms))
+        values = {"monthly_budget_warned_at_ms": at_ms}
+        changed = self._connection.execute(sa.update(projects).where(unwarned).values(values))
+        return changed.rowcount == 1
+
+    def lock_limits(self, project_id: str) -> ProjectLimits:
+        # Not FOR UPDATE: whoever inserts a row that refers to the project would wait.
+        query = sa.select(*_LIMITS).where(projects.c.id == project_id).with_for_update(key_share=True)
+        found = self._connection.execute(query).first()
+        return ProjectLimits() if found is None else _limits(found)
+
+    def set_budgets(self, project_id: str, budgets: Mapping[Payer, int | None]) -> bool:
+        values: dict[str, int | None] = {}
+        for payer, micro_usd in budgets.items():
+            limit, warned = _COLUMNS_OF[payer]
+            values |= {limit: micro_usd, warned: None}
+        changed = self._connection.execute(sa.update(projects).where(projects.c.id == project_id).values(values))
+        return changed.rowcount == 1
+
+    def _move(
+        self,
+        these: sa.Select[Any],
+        source: JobState,
+        event: JobEvent,
+        paused_by: Payer | None,
+        *,
+        limit: int,
+        # Rows that another transaction holds are left for the next turn: nothing waits here.
+    ) -> list[PausedJob]:
+        chosen = these.order_by(jobs.c.id).limit(limit).with_for_update(skip_locked=True)
+        statement = (
+            sa.update(jobs)
+            .where(jobs.c.id.in_(chosen.scalar_subquery()), jobs.c.state == source)
+            .values(
+                state=next_state(source, event),
+                paused_by=paused_by,
+                phase="",
+                interrupted=jobs.c.attempt_count > 0,
+            )
+            .returning(jobs.c.id, jobs.c.kind, jobs.c.committed_step)
+        )
+        found = self._connection.execute(statement)
+        return [PausedJob(job_id=row.id, kind=row.kind, committed_step=row.committed_step) for row in found]
+
+
+def _limits(row: Any) -> ProjectLimits:
+    return ProjectLimits(total_micro_usd=row.budget_micro_usd, monthly_micro_usd=row.monthly_budget_micro_usd)

@@ -1,0 +1,137 @@
+"""Nodes ask for work."""
+
+from collections.abc import Collection
+from typing import Any
+
+from tests.contract.model.calls import DIED, Held
+from tests.contract.model.model_rig import PLACES, Place, Row
+from tests.contract.model.node_actions import NodeActions
+from tests.contract.model.standing import Standing
+
+from giornata.control.attempts.claim import claim_once
+from giornata.domain.routing import Candidate, rank
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.work import Claim
+
+MODELS = ("some/model", "another/model")
+KEYS = tuple(f"{model}|||" for model in MODELS)  # as nodes name what they hold
+
+
+class ClaimActions(NodeActions):
+    """Actions of nodes that want a lease."""
+
+    def claim(self, a: int, b: int) -> None:
+        """One of the claims' replies in eight is lost."""
+        place = PLACES[a % len(PLACES)]
+        incarnation = self.actors.incarnations.get(place.number, 0)
+        request_id = f"request-{next(self.actors.numbers):07d}"
+        self.actors.requests.append((place, incarnation, request_id, None))
+        self._ask(place, incarnation, request_id, held_models=KEYS[: b % 2], lost=b % 8 == 0, again=b % 3 == 0)
+
+    def claim_again(self, a: int, b: int) -> None:
+        """The same request, maybe long after."""
+        if self.actors.requests:
+            place, incarnation, request_id, key = self.actors.requests[-1 - a % min(len(self.actors.requests), 1 + b)]
+            self._ask(place, incarnation, request_id, joint_key=key, lost=False, again=False)
+
+    def replace_process(self, a: int, b: int) -> None:
+        """What the old one holds lapses, or is taken over by the new one."""
+        number = a % len(PLACES)
+        self.actors.incarnations[number] = self.actors.incarnations.get(number, 0) + 1
+
+    def _ask(
+        self,
+        place: Place,
+        incarnation: int,
+        request_id: str,
+        *,
+        held_models: tuple[str, ...] = (),
+        joint_key: str | None = None,
+        lost: bool,
+        again: bool,
+    ) -> None:
+        if self.muted(place):
+            return
+        node = place.process(incarnation)
+        claim = Claim(
+            request_id=request_id, node=node, kinds=place.kinds, held_models=held_models, joint_key=joint_key
+        )
+        earlier = self._of_request(node.node_id, request_id)
+        due = self._first_of_queue(place, held_models, joint_key)
+        reply = self.call(lambda: claim_once(self.ctx, place.caller, claim), again=again)
+        if reply is DIED:
+            return
+        if self.exact and earlier is None:
+            assert (reply.lease and reply.lease.job_id) == (due and due.id), f"{reply}, due was {due}"
+        elif self.exact:
+            alive = earlier.id if earlier.ended_at_ms is None else None
+            assert (reply.lease and reply.lease.attempt_id) == alive, f"{reply} to a repeat of {earlier}"
+        if reply.lease is not None and not lost:
+            self._told(place, reply.lease)
+
+    def _told(self, place: Place, lease: Any) -> None:
+        assert self.actors.tokens.setdefault(lease.attempt_id, lease.token) == lease.token
+        for download in [it.download for it in (*lease.inputs, *lease.checkpoints)]:
+            if (self._project_of(lease.job_id), download.sha256) in self.rig.harmed:
+                continue
+            key = download.request.url.removeprefix("memory:///")
+            kept = self.rig.blobs.objects.get(key)
+            # Others may prune a checkpoint meanwhile; nobody may when nobody else is at work.
+            assert kept is not None or not self.exact, f"a lease on bytes that are gone: {download}"
+            assert kept is None or kept.sha256 == download.sha256
+        held = Held(
+            attempt_id=lease.attempt_id,
+            job_id=lease.job_id,
+            number=lease.attempt,
+            project=self._project_of(lease.job_id),
+            token=lease.token,
+            place=place,
+        )
+        self.actors.held.append(held)
+
+    def _of_request(self, node_id: str, request_id: str) -> Row | None:
+        if not self.exact:
+            return None
+        found = [row for row in self.checker.now.attempts if (row.node_id, row.request_id) == (node_id, request_id)]
+        return found[0] if found else None
+
+    def _first_of_queue(
+        self,
+        place: Place,
+        held_models: tuple[str, ...],
+        joint_key: str | None,
+        *,
+        but: Collection[str] = (),
+        standing: Standing | None = None,
+    ) -> Row | None:
+        """Whom the claim has to hand out: worked out from the whole table, by the rules' own order."""
+        if not self.exact:
+            return None
+        kinds = (standing or Standing(self.rig, self.checker.now)).kinds(place)
+        banned = {row.job_id for row in self.checker.now.bans if row.machine_id == place.machine}
+        fit = [
+            row
+            for row in self.checker.now.jobs
+            if row.state == "queued" and row.kind in kinds and row.id not in banned and row.id not in but
+            if place.project in {ROOT_PROJECT, row.project_id} and joint_key in {None, row.joint_key}
+        ]
+        return min(fit, key=lambda row: _rank(row, held_models), default=None)
+
+    def _project_of(self, job_id: str) -> str:
+        # Not by what users know: another thread's job may be handed out before its owner was told of it.
+        with self.rig.store.read() as tx:
+            job = tx.jobs.get(job_id)
+        assert job is not None, f"{job_id} was handed out, and there is no such job"
+        return job.project_id
+
+
+def _rank(row: Row, held_models: tuple[str, ...]) -> Any:
+    return rank(
+        Candidate(
+            job_id=row.id,
+            interrupted=bool(row.interrupted),
+            priority=row.priority,
+            turn=row.turn,
+            model_held=row.model_key in held_models,
+        )
+    )

@@ -1,0 +1,80 @@
+"""Draw all pictures that are left: the innocent ones are drawn in the end, and those that crash engines fail."""
+
+import hashlib
+import itertools
+import zlib
+
+from tests.contract.model.invariants import InvariantChecker
+from tests.contract.model.model_rig import ModelRig, Place
+
+from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.record_pictures import record_results
+from giornata.control.attempts.reported_ends import fail
+from giornata.control.jobs.stop_job import expire_deadlines
+from giornata.control.pictures.settle_order import settle_orders
+from giornata.domain.job import TERMINAL
+from giornata.domain.picture import OPEN, ORDER_KINDS, picture_key
+from giornata.domain.reasons import Reason
+from giornata.protocol.pictures import DrawnPicture, LeasedPicture, PictureLease, PictureResults
+from giornata.protocol.work import Claim, FailAttempt
+
+HOUR_MS = 3_600_000
+ROUNDS = 6
+
+
+def draw_the_rest(rig: ModelRig, checker: InvariantChecker, *, latest_ms: int) -> None:
+    """Let fresh machines draw whatever waits. `latest_ms`: the highest that the clock ever showed before it was set
+    back, up to which orders may wait to be told of."""
+    behind_ms = max(0, latest_ms - rig.clock.now_ms())
+    fresh = itertools.count(1)
+    waiting: set[tuple[str, int]] | None = None
+    for _ in range(ROUNDS + -(-behind_ms // HOUR_MS)):
+        rig.clock.advance_s(HOUR_MS / 1000)
+        expire_deadlines(rig.ctx)
+        lapse_leases(rig.ctx)
+        settle_orders(rig.ctx)
+        rows = checker.look().pictures
+        waiting = {(row.order_id, row.number) for row in rows if row.state in OPEN} if waiting is None else waiting
+        while (lease := _claim(rig, next(fresh))) is not None:
+            _draw(rig, lease)
+            checker.look()
+        orders = [row for row in checker.look().jobs if row.kind in ORDER_KINDS]
+        if all(row.state in TERMINAL for row in orders):
+            break
+    unended = [row for row in checker.now.jobs if row.kind in ORDER_KINDS and row.state not in TERMINAL]
+    assert not unended, f"orders never end: {unended}"
+    for row in checker.now.pictures:
+        if (row.order_id, row.number) in (waiting or ()) and row.state != "canceled":
+            expected = "failed" if _crashes(row.order_id, row.number) else "succeeded"
+            assert row.state == expected, f"{row} is not {expected} in the end"
+
+
+def _crashes(order_id: str, number: int) -> bool:
+    """Whether an engine that draws this picture dies of it. It is one in six."""
+    return zlib.crc32(f"{order_id} {number}".encode()) % 6 == 0
+
+
+def _claim(rig: ModelRig, number: int) -> PictureLease | None:
+    place = Place(number=10_000 + number, machine=f"drawing-{number}", kinds=("generate",))
+    claim = Claim(request_id=f"drawing-request-{number}", node=place.process(0), kinds=place.kinds, max_pictures=8)
+    return claim_once(rig.ctx, place.caller, claim).picture_lease
+
+
+def _draw(rig: ModelRig, lease: PictureLease) -> None:
+    if any(_crashes(each.order_id, each.number) for each in lease.pictures):
+        fail(rig.ctx, lease.attempt_id, FailAttempt(reason=Reason.CRASHED, message="died"))
+        return
+    drawn = tuple(_drawn(rig, lease, each) for each in lease.pictures)
+    reply = record_results(rig.ctx, lease.attempt_id, PictureResults(drawn=drawn, complete=True))
+    assert len(reply.accepted) == len(drawn), f"{reply} to {drawn}"
+
+
+def _drawn(rig: ModelRig, lease: PictureLease, picture: LeasedPicture) -> DrawnPicture:
+    data = f"{picture.order_id} {picture.number}".encode()
+    sha256 = hashlib.sha256(data).hexdigest()
+    with rig.store.read() as tx:
+        job = tx.jobs.get(picture.order_id)
+    assert job is not None
+    rig.blobs.put(picture_key(job.project_id, lease.attempt_id, sha256), data)
+    return DrawnPicture(order_id=picture.order_id, number=picture.number, sha256=sha256, size_bytes=len(data))

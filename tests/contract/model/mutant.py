@@ -1,0 +1,20 @@
+"""What a planted bug is made of."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """`old` stands exactly once in the file below src/giornata."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A bug."""
+
+    name: str
+    patches: tuple[Patch, ...]

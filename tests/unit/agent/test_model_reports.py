@@ -1,0 +1,100 @@
+"""What a node tells of its model files, and the hints that it follows."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from giornata.agent.transfer.model_prefetch import ModelPrefetch
+from giornata.agent.transfer.model_reports import ModelReport, ModelReports
+from giornata.agent.transfer.model_store import ModelStore
+from giornata.protocol.held_models import HeldTier, PrefetchHint
+from giornata.protocol.uploads import Download, SignedUrl
+
+BODY = b"weights"
+SHA256 = hashlib.sha256(BODY).hexdigest()
+NEVER = datetime(2100, 1, 1, tzinfo=UTC)
+WHAT = Download(
+    sha256=SHA256,
+    size_bytes=len(BODY),
+    request=SignedUrl(method="GET", url="http://storage/1", expires_at=NEVER),
+)
+HINT = PrefetchHint(base_key="base", downloads=(WHAT,))
+
+
+class SlowStorage:
+    """Storage whose transfers wait until the test lets them go; they fail when `broken`."""
+
+    def __init__(self) -> None:
+        self.go, self.broken = threading.Event(), False
+
+    def fetch(self, what: Download, part: Path, target: Path, progress: Callable[[int], None]) -> None:
+        assert self.go.wait(30)
+        if self.broken:
+            raise OSError("the link is down")
+        part.write_bytes(BODY)
+        progress(len(BODY))
+        part.replace(target)
+
+
+@pytest.fixture
+def storage() -> SlowStorage:
+    return SlowStorage()
+
+
+@pytest.fixture
+def prefetch(storage: SlowStorage, tmp_path: Path) -> Iterator[ModelPrefetch]:
+    made = ModelPrefetch(ModelStore(tmp_path, max_bytes=10**6), storage.fetch)
+    made.start()
+    yield made
+    storage.go.set()
+    made.stop(wait_s=30)
+
+
+@pytest.fixture
+def reports(prefetch: ModelPrefetch, tmp_path: Path) -> ModelReports:
+    return ModelReports(ModelStore(tmp_path, max_bytes=10**6), prefetch)
+
+
+def files_of(report: ModelReport) -> tuple[str, ...]:
+    assert report.held is not None
+    return report.held.added.get(HeldTier.DISK, ())
+
+
+def test_everything_is_told_until_the_server_knows_and_then_only_changes(reports, tmp_path):
+    first = reports.report()
+    assert (first.held.since, files_of(first), first.fetching) == (None, (), None)
+    reports.answered(known_version=first.held_version, hint=None)
+    assert reports.report().held is None
+    (tmp_path / SHA256).write_bytes(BODY)
+    second = reports.report()
+    assert (second.held.since, files_of(second)) == (first.held_version, (SHA256,))
+    assert second.held_version > first.held_version
+
+
+def test_server_that_has_forgotten_the_node_is_told_everything(reports, tmp_path):
+    (tmp_path / SHA256).write_bytes(BODY)
+    reports.answered(known_version=reports.report().held_version, hint=None)
+    reports.answered(known_version=None, hint=None)
+    again = reports.report()
+    assert (again.held.since, files_of(again)) == (None, (SHA256,))
+
+
+def test_hint_is_fetched_and_told_first_as_coming_and_then_as_held(reports, prefetch, storage):
+    reports.answered(known_version=reports.report().held_version, hint=HINT)
+    assert (reports.report().fetching, reports.report().held) == ("base", None)
+    storage.go.set()
+    assert prefetch.wait_idle(30)
+    report = reports.report()
+    assert (report.fetching, files_of(report)) == (None, (SHA256,))
+
+
+def test_hint_that_could_not_be_fetched_is_told_as_neither_coming_nor_held(reports, prefetch, storage):
+    storage.broken = True
+    reports.answered(known_version=reports.report().held_version, hint=HINT)
+    storage.go.set()
+    assert prefetch.wait_idle(30)
+    assert (reports.report().fetching, reports.report().held) == (None, None)
