@@ -24,10 +24,12 @@ ATTEMPT = "^/v1/node/attempts/[^/]+"
 class Phase:
     """Where the world stops: at `gate`, and, if there is a `trap`, when it has caught its request as well.
 
-    `safe_step` is committed before that.
+    `safe_step` is committed before that. An engine that is let go waits at `later_gate` for `go_on`: it would run through
+    the whole job before its node has found the control plane again.
     """
 
     gate: str = ""
+    later_gate: str = ""
     trap: Callable[[], Trap] | None = None
     by_storage: bool = False
     safe_step: int = 0
@@ -41,7 +43,9 @@ PHASES = {
     "downloading": Phase(
         trap=lambda: Trap("GET", "^/v1/blobs/", hold=True), by_storage=True, pictures=True, engine_matters=False
     ),
-    "looking into the cache": Phase(trap=lambda: Trap("GET", f"{ATTEMPT}/cache/nothing", hold=True)),
+    "looking into the cache": Phase(
+        trap=lambda: Trap("GET", f"{ATTEMPT}/cache/nothing", hold=True), later_gate="started"
+    ),
     "started": Phase(gate="started"),
     "caching": Phase(gate="cached", trap=lambda: Trap("PUT", f"{ATTEMPT}/cache/", hold=True), cache_bytes=1000),
     "training": Phase(gate="step-15", safe_step=10),
@@ -85,8 +89,8 @@ def stop_the_world(rig: Rig, scenario: Scenario, phase: Phase) -> Trap | None:
     gates = [f"written-{step}" for step in range(CADENCE, phase.safe_step + 1, CADENCE)]
     for gate in gates:
         scenario.stop_at(gate)
-    if phase.gate:
-        scenario.stop_at(phase.gate)
+    for gate in filter(None, (phase.gate, phase.later_gate)):
+        scenario.stop_at(gate)
     trap = None if phase.trap is None else phase.trap()
     more: dict[str, Any] = {"cache_bytes": phase.cache_bytes} if phase.cache_bytes else {}
     if phase.pictures:
