@@ -229,10 +229,12 @@ PARTS = {
     "how-to/providers/static.md": {"options": partial(driver_options, "static")},
     "reference/training.md": {
         "spec": partial(spec_table, TrainSpec),
+    },
+    "reference/training-other-trainers.md": {
         "names": partial(names_table, TrainSpec),
         "foreign": foreign_names_table,
-        "optimizer-args": optimizer_args_table,
     },
+    "reference/training-adapters.md": {"optimizer-args": optimizer_args_table},
     "reference/generation.md": {
         "generate": partial(spec_table, GenerateSpec),
         "grid": partial(spec_table, GridSpec, besides=OrderFields),

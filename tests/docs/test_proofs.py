@@ -1,4 +1,4 @@
-"""docs/reference/training.md says of every option that changes training what proves it, and what it names exists."""
+"""docs/reference/training-proofs.md names a test for every option that changes training, and each test exists."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ CHANGE_NO_WEIGHT = {
 
 
 def _rows() -> list[tuple[str, str, str]]:
-    page = (ROOT / "docs" / "reference" / "training.md").read_text()
+    page = (ROOT / "docs" / "reference" / "training-proofs.md").read_text()
     table = page.partition("<!-- proofs:begin -->")[2].partition("<!-- proofs:end -->")[0]
     cells = [[cell.strip() for cell in line.strip("|").split(" |")] for line in table.strip().splitlines()]
     return [(fields, equality, score) for fields, equality, score in (row[:3] for row in cells[2:])]

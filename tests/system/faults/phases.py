@@ -24,8 +24,8 @@ ATTEMPT = "^/v1/node/attempts/[^/]+"
 class Phase:
     """Where the world stops: at `gate`, and, if there is a `trap`, when it has caught its request as well.
 
-    `safe_step` is committed before that. An engine that is let go waits at `later_gate` for `go_on`: it would run through
-    the whole job before its node has found the control plane again.
+    `safe_step` is committed before that. An engine that is let go waits at `later_gate` for `go_on`: it would run
+    through the whole job before its node has found the control plane again.
     """
 
     gate: str = ""

@@ -290,7 +290,7 @@ class Settings(BaseSettings):
         ge=1,
         le=64,
         description="Number of jobs that the node may train in one batch, as far as its GPU memory allows; see "
-        "training.md.",
+        "reference/training-speed.md.",
     )
     batch_join_window_s: float = Field(
         3600.0,

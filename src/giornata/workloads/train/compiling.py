@@ -271,7 +271,7 @@ def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kern
 
 LOSS_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-4, "bf16": 1e-2})
 GRADIENT_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-2, "bf16": 1e-1})
-"""By the spec's mixed_precision, relative; docs/reference/training.md promises them."""
+"""By the spec's mixed_precision, relative; docs/reference/training-speed.md promises them."""
 
 
 class KernelsDiffer(Exception):

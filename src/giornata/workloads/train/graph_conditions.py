@@ -1,4 +1,4 @@
-"""The conditions for CUDA graphs, decided before the first step; docs/reference/training.md has the table for
+"""The conditions for CUDA graphs, decided before the first step; docs/reference/training-speed.md has the table for
 users."""
 
 from collections.abc import Callable
