@@ -309,7 +309,7 @@ def test_compiled_graphs_stay_while_loras_change(base: BaseModel, three: dict[st
             block._compiled_call_impl = None
             torch._dynamo.reset()
         with adapters.rows([{"b": 2.0}, {"a": 1.0}]):
-            assert torch.equal(compiled, batch.of(base.unet))
+            torch.testing.assert_close(compiled, batch.of(base.unet), atol=1e-4, rtol=1e-4)
 
 
 # ---- what it costs -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Pictures by the real engine on the tiny model: the engine is killed in the middle of a lease."""
+"""Pictures by the real engine, which draws shapes: the engine is killed in the middle of a lease."""
 
 import io
 from typing import Any
@@ -12,19 +12,20 @@ from tests.system.faults.real_jobs import PATIENCE_S
 from tests.system.faults.rig import Rig
 from tests.system.faults.setup import PATIENT
 
-from giornata.diffusion.tiny.tiny_model import build_tiny_model
+from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.domain.picture import PictureState
 
 GROUND = PATIENT
-PROMPTS = [f"a {color} square" for color in ("red", "green", "blue", "white", "black", "grey")]
-# The passes of other rows may move a pixel by one level of 255.
+PROMPTS = [f"a {color} circle" for color in ("red", "green", "blue", "white", "black", "grey")]
+# The passes of other rows may move a pixel by one level of 255. Random weights would make a
+# difference of rounding ten thousand times as large.
 ONE_LEVEL = 1
 
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The tiny model's smallest pictures."""
-    model = build_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+    """The smallest pictures of a trained model."""
+    model = copy_drawing_model(tmp_path_factory.mktemp("model") / "shapes")
     return {"model": {"name": str(model)}, "num_inference_steps": 20, "guidance_scale": 5.0}
 
 
