@@ -165,6 +165,7 @@ class Claiming:
             held_version=models.held_version,
             held=models.held,
             fetching=models.fetching,
+            fetching_left_s=models.fetching_left_s,
             wait_s=longest_s if wanted is None else 0.0,
         )
 

@@ -63,6 +63,7 @@ class FleetModels:
         self._unknown: set[str] = set()  # nodes that do not report their files
         self._owned: dict[str, str] = {}  # the project that owns a node, where one does
         self._hinted: dict[tuple[str, str], int] = {}  # node and base, and when
+        self._arrives_at_ms: dict[str, int] = {}  # by node, for what it fetches
         self._bases: dict[str, BaseFiles] = {}
         self.read_at_ms: int | None = None
 
@@ -121,6 +122,28 @@ class FleetModels:
             if node_id in self._nodes:
                 self._put(node_id, replace(self._nodes[node_id], fetching=None))
 
+    def note_arrival(self, node_id: str, at_ms: int | None) -> None:
+        """Note when the node expects to have what it fetches; None: it cannot tell."""
+        with self._lock:
+            if at_ms is None:
+                self._arrives_at_ms.pop(node_id, None)
+            else:
+                self._arrives_at_ms[node_id] = at_ms
+
+    def arrives_at_ms(self, sha256: str, *, project_id: str) -> int | None:
+        """Return when the first live node that serves the project expects to have the file.
+
+        None when no node that fetches it could tell this process.
+        """
+        with self._lock:
+            coming = self._fetched_by(sha256)
+            told = [
+                self._arrives_at_ms[node_id]
+                for node_id in coming & self._arrives_at_ms.keys()
+                if self._owned.get(node_id, project_id) == project_id
+            ]
+            return min(told, default=None)
+
     # ---- what routing asks
 
     def held(self, node_id: str) -> HeldBases:
@@ -171,8 +194,7 @@ class FleetModels:
             gpu = set[str]().union(*(self._on_gpu.get(key, set()) for key in keys)) - strangers
             host = self._in_memory.get(sha256, set()) - gpu - strangers
             disk = self._on_disk.get(sha256, set()) - gpu - host - strangers
-            coming = set[str]().union(*(self._fetching.get(key, set()) for key in keys))
-            fetching = coming - gpu - host - disk - strangers
+            fetching = self._fetched_by(sha256) - gpu - host - disk - strangers
             return Holders(gpu=len(gpu), host=len(host), disk=len(disk), fetching=len(fetching))
 
     def serving(self, project_id: str) -> int:
@@ -186,6 +208,10 @@ class FleetModels:
             return any(self._owned.get(node_id, project_id) == project_id for node_id in self._unknown)
 
     # ---- inside, with the lock held
+
+    def _fetched_by(self, sha256: str) -> set[str]:
+        keys = [key for key, files in self._bases.items() if sha256 in files.sha256s]
+        return set[str]().union(*(self._fetching.get(key, set()) for key in keys))
 
     @staticmethod
     def _with_all(index: Mapping[str, set[str]], files: BaseFiles | None) -> set[str]:
@@ -213,6 +239,7 @@ class FleetModels:
             return
         self._unknown.discard(node_id)
         self._owned.pop(node_id, None)
+        self._arrives_at_ms.pop(node_id, None)
         for index, name in self._entries(models):
             index[name].discard(node_id)
             if not index[name]:

@@ -81,6 +81,9 @@ class Claim(Message):
     )
     held: HeldModels | None = Field(None, description="What of them the server may not know yet.")
     fetching: str | None = Field(None, max_length=32, description="Base key of the model that it fetches ahead.")
+    fetching_left_s: float | None = Field(
+        None, ge=0, description="Seconds until that model is here, as far as the node can tell."
+    )
     wait_s: float = Field(0, ge=0, le=MAX_WAIT_S)
 
 

@@ -213,6 +213,9 @@ def test_order_says_which_model_no_node_has_and_on_how_many_it_is_arriving(pictu
     assert node.claim().prefetch is not None
     because = get_job(picture_rig.ctx, OWNER, order_id).waiting_because
     assert because == f"no node has model {file[:4]}; it is arriving on 1 node"
+    node.claim(fetching_left_s=200.0)
+    because = get_job(picture_rig.ctx, OWNER, order_id).waiting_because
+    assert because == f"no node has model {file[:4]}; it is arriving on 1 node, expected in 3 min"
     node.has(file)
     assert node.claim(joint_key="0" * 32).picture_lease is None
     assert "no node has" not in str(get_job(picture_rig.ctx, OWNER, order_id).waiting_because)

@@ -98,3 +98,27 @@ def test_hint_that_could_not_be_fetched_is_told_as_neither_coming_nor_held(repor
     storage.go.set()
     assert prefetch.wait_idle(30)
     assert (reports.report().fetching, reports.report().held) == (None, None)
+
+
+def test_seconds_until_a_hinted_model_is_here_follow_from_the_bytes_that_came(tmp_path):
+    half, go, now_s = threading.Event(), threading.Event(), iter((10.0, 14.0))
+
+    def fetch(what: Download, part: Path, target: Path, progress: Callable[[int], None]) -> None:
+        progress(1)
+        progress(3)
+        half.set()
+        assert go.wait(30)
+        raise OSError("the rest does not matter")
+
+    store = ModelStore(tmp_path, max_bytes=10**6)
+    prefetch = ModelPrefetch(store, fetch, monotonic_s=lambda: next(now_s))
+    reports = ModelReports(store, prefetch)
+    assert reports.report().fetching_left_s is None
+    reports.answered(known_version=None, hint=HINT)
+    prefetch.start()
+    assert half.wait(30)
+    assert reports.report().fetching_left_s == (len(BODY) - 3) * 2.0
+    go.set()
+    assert prefetch.wait_idle(30)
+    assert reports.report().fetching_left_s is None
+    prefetch.stop(wait_s=30)

@@ -3,7 +3,8 @@
 import logging
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,12 +34,16 @@ class PrefetchStopped(Exception):
 class ModelPrefetch:
     """A thread of low priority that follows the server's latest hints. A failed fetch costs nothing but its bytes."""
 
-    def __init__(self, store: ModelStore, fetch: FetchModel) -> None:
-        self._store, self._fetch = store, fetch
+    def __init__(
+        self, store: ModelStore, fetch: FetchModel, *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store, self._fetch, self._monotonic_s = store, fetch, monotonic_s
         self._changed = threading.Condition()
         self._wanted: tuple[Download, ...] = ()
         self._hinted: frozenset[str] = frozenset()  # also while it is being fetched
         self._current: Download | None = None
+        self._first: tuple[float, int] | None = None  # when bytes of the present file were first told, and how many
+        self._latest: tuple[float, int] | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
 
@@ -67,12 +72,34 @@ class ModelPrefetch:
         with self._changed:
             return self._changed.wait_for(lambda: not self._wanted and self._current is None, timeout_s)
 
+    def left_s(self) -> float | None:
+        """Return the seconds until all hinted files are here, at the rate of the present one.
+
+        None when nothing is fetched, or its rate is not known yet.
+        """
+        with self._changed:
+            if self._current is None or self._first is None or self._latest is None:
+                return None
+            (began_s, first_bytes), (latest_s, latest_bytes) = self._first, self._latest
+            if latest_s <= began_s or latest_bytes <= first_bytes:
+                return None
+            left_bytes = self._current.size_bytes - latest_bytes + sum(each.size_bytes for each in self._wanted)
+            return max(0, left_bytes) * (latest_s - began_s) / (latest_bytes - first_bytes)
+
+    def _observed(self, what: Download, part: Path, target: Path, progress: Progress) -> None:
+        def told(arrived_bytes: int) -> None:
+            self._latest = (self._monotonic_s(), arrived_bytes)
+            self._first = self._first or self._latest
+            progress(arrived_bytes)
+
+        self._fetch(what, part, target, told)
+
     def _run(self) -> None:
         with suppress(OSError, AttributeError):  # a platform without priorities of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (what := self._next()) is not None:
             try:
-                self._store.prefetch(what, self._fetch, check=self._check)
+                self._store.prefetch(what, self._observed, check=self._check)
             except PrefetchStopped:
                 log.info("prefetch of %s ended: it is not expected any more", what.sha256)
             except (GiornataError, OSError) as error:
@@ -87,6 +114,7 @@ class ModelPrefetch:
             if self._is_stopped:
                 return None
             self._current, self._wanted = self._wanted[0], self._wanted[1:]
+            self._first = self._latest = None
             return self._current
 
     def _check(self) -> None:

@@ -17,6 +17,7 @@ class ModelReport:
     held_version: int | None = None
     held: HeldModels | None = None
     fetching: str | None = None
+    fetching_left_s: float | None = None
 
 
 class ModelReports:
@@ -39,7 +40,8 @@ class ModelReports:
         fetching = self._fetching if self.is_fetching else None
         self._log.replace(HeldTier.DISK, self._store.held()[:MOST_HELD])
         report = self._log.report(self._known_version)
-        return ModelReport(held_version=self._log.version, held=report, fetching=fetching)
+        left_s = None if fetching is None else self._prefetch.left_s()
+        return ModelReport(held_version=self._log.version, held=report, fetching=fetching, fetching_left_s=left_s)
 
     def answered(self, *, known_version: int | None, hint: PrefetchHint | None) -> None:
         """Note which version the server knows, and begin to fetch what it names."""

@@ -17,6 +17,7 @@ from giornata.protocol.generation.named_models import SINGLE, named_models
 from giornata.protocol.models import ModelCoverage
 
 BASE_ROLES = frozenset(SINGLE.values())
+MINUTE_S = 60
 
 
 def model_coverage(ctx: Context, caller: Caller, name: str) -> ModelCoverage:
@@ -67,12 +68,26 @@ def missing_models(tx: Transaction, ctx: Context, project_id: str, spec: Mapping
     fleet = see_fleet(tx, ctx, at_ms=ctx.clock.now_ms())
     if not fleet.serving(project_id) or fleet.some_do_not_report(project_id):
         return ""
-    found = {name: fleet.coverage(sha256, project_id=project_id) for sha256, name in wanted.items()}
-    return "; ".join(_words(name, each) for name, each in found.items() if not each.replicas - each.fetching)
+    found = {sha256: fleet.coverage(sha256, project_id=project_id) for sha256 in wanted}
+    now_ms = ctx.clock.now_ms()
+    return "; ".join(
+        _words(wanted[sha256], each, _left_s(fleet.arrives_at_ms(sha256, project_id=project_id), now_ms))
+        for sha256, each in found.items()
+        if not each.replicas - each.fetching
+    )
 
 
-def _words(name: str, found: Holders) -> str:
+def _left_s(arrives_at_ms: int | None, now_ms: int) -> float | None:
+    return None if arrives_at_ms is None or arrives_at_ms <= now_ms else (arrives_at_ms - now_ms) / 1000
+
+
+def _words(name: str, found: Holders, left_s: float | None) -> str:
     if not found.fetching:
         return f"no node has {name}, and none fetches it yet"
     nodes = "1 node" if found.fetching == 1 else f"{found.fetching} nodes"
-    return f"no node has {name}; it is arriving on {nodes}"
+    expected = "" if left_s is None else f", expected in {_duration(left_s)}"
+    return f"no node has {name}; it is arriving on {nodes}{expected}"
+
+
+def _duration(left_s: float) -> str:
+    return f"{left_s:.0f} s" if left_s < MINUTE_S else f"{left_s / MINUTE_S:.0f} min"

@@ -64,9 +64,15 @@ def wanted_base(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: in
 
 
 def with_version(ctx: Context, claim: Claim, reply: ClaimReply) -> ClaimReply:
-    """Add to the reply which version of the node's files is known, if the node reports them."""
+    """Add to the reply which version of the node's files is known, if the node reports them.
+
+    Notes as well when the node expects to have what it fetches, for this process only.
+    """
     if claim.held_version is None:
         return reply
+    left_s = claim.fetching_left_s if claim.fetching is not None else None
+    arrives_at_ms = None if left_s is None else ctx.clock.now_ms() + round(left_s * 1000)
+    ctx.memory.fleet_models.note_arrival(claim.node.node_id, arrives_at_ms)
     return reply.model_copy(update={"held_version": known_version(ctx, claim)})
 
 
