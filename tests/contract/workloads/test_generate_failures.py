@@ -8,8 +8,6 @@ from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params,
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.protocol.generation.picture import PictureParams
-from giornata.workloads.generate.warm_models import named_scheduler
 
 
 def test_pictures_that_cannot_be_drawn_are_named_and_the_others_go_on(tiny_folder: Path, tmp_path: Path) -> None:
@@ -67,13 +65,3 @@ def test_a_model_that_the_server_no_longer_has_fails_its_picture_with_words(
     assert list(told.pictures) == [(ORDER, 1)]
     reason, message = told.failed_pictures[ORDER, 0]
     assert (reason, "the server no longer has the file of my-style" in message) == (Reason.BAD_DATA, True)
-
-
-def test_scheduler_that_needs_a_missing_package_is_refused_with_its_extra(tiny_folder: Path) -> None:
-    def without_scipy(*_: object) -> None:
-        raise ImportError("no module named scipy")
-
-    picture = PictureParams.model_validate(params(tiny_folder, scheduler="dpmpp_2m beta"))
-    with pytest.raises(WorkloadFailed, match=r"dpmpp_2m_beta needs SciPy.* extra preprocess") as refused:
-        named_scheduler(picture.scheduler, {}, make=without_scipy)
-    assert (refused.value.reason, [fault.where for fault in refused.value.faults]) == (Reason.BAD_SPEC, ["scheduler"])

@@ -4,7 +4,6 @@ Shapes: H, W of the picture; 3 channels, red, green, blue, uint8; P people; K ke
 """
 
 import colorsys
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -171,8 +170,7 @@ def _hue(number: int) -> tuple[int, int, int]:
 def load(
     name: str, models: Sequence[str | Path], *, device: torch.device | str
 ) -> DepthAnnotator | SegmentationAnnotator | PoseAnnotator:
-    """Load an annotator with its models: folders or hub ids. Raises ImportError without the extra `preprocess`."""
-    importlib.import_module("scipy")
+    """Load an annotator with its models: folders or hub ids."""
     match name, models:
         case "depth", [model]:
             return DepthAnnotator(model, device=device)

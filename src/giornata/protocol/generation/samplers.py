@@ -67,8 +67,6 @@ SCHEDULES = {
 SPACINGS = ("sgm_uniform", "ddim_uniform", "linspace")
 SIGMAS = ("karras", "exponential", "beta")
 EVERY = (*SIGMAS, *SPACINGS)
-SCIPY_EXTRA = "preprocess"
-"""The extra of a node for `lms` and for the schedule `beta`: diffusers computes both with SciPy."""
 WHOLE_ONLY = frozenset({"LMSDiscreteScheduler"})
 """Classes of diffusers that have to begin at the first step: later the coefficients ask for steps that never were."""
 SAMPLERS = (

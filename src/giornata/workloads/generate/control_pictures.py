@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from giornata.domain.errors import Fault, WorkloadFailed
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.annotators import ANNOTATORS, ParamValue, annotation_key, annotator_faults
 from giornata.protocol.generation.picture import ControlNetUse
@@ -66,7 +66,7 @@ class ControlPictures:
         if not files.holds(use.image) or key not in self._made:  # it is for those alone who have the picture
             picture = files.picture(use.image, where=f"{where}.image")
             kept = files.annotation(key)
-            self._made[key] = kept or Image.fromarray(self._annotated(use, np.asarray(picture), told, where=where))
+            self._made[key] = kept or Image.fromarray(self._annotated(use, np.asarray(picture), told))
             self._forget_oldest()
         self._made.move_to_end(key)
         files.keep_annotation(key, self._made[key])
@@ -77,27 +77,19 @@ class ControlPictures:
         self._models.clear()
         self._made.clear()
 
-    def _annotated(self, use: Annotated, pixels_HW3: np.ndarray, told: Told, *, where: str) -> np.ndarray:
+    def _annotated(self, use: Annotated, pixels_HW3: np.ndarray, told: Told) -> np.ndarray:
         name = str(use.annotator)
         if ANNOTATORS[name].models:
-            return self._model(name, told, where=where).annotate(pixels_HW3, use.annotator_params)
+            return self._model(name, told).annotate(pixels_HW3, use.annotator_params)
         from giornata.diffusion.annotators.inline import annotate
 
         return annotate(name, pixels_HW3, use.annotator_params)
 
-    def _model(self, name: str, told: Told, *, where: str) -> ModelAnnotator:
+    def _model(self, name: str, told: Told) -> ModelAnnotator:
         if name not in self._models:
             models = ANNOTATORS[name].models
-            try:
-                with reading_from_hub(*models, bound_bytes=self._model_cache_bytes, told=told):
-                    self._models[name] = self._load(name, self._device)
-            except ImportError as error:
-                fault = Fault(
-                    where=f"{where}.annotator",
-                    message=f"{name} needs a package that this node does not have: {error}",
-                    hint="install giornata with the extra preprocess on the node, or upload the control picture",
-                )
-                raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,)) from error
+            with reading_from_hub(*models, bound_bytes=self._model_cache_bytes, told=told):
+                self._models[name] = self._load(name, self._device)
             if len(self._models) > MODELS_KEPT:
                 self._models.popitem(last=False)
         self._models.move_to_end(name)

@@ -3,7 +3,7 @@
 import copy
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.generation.expand import base_key_of
 from giornata.protocol.generation.picture import ControlNetUse, EmbeddingUse, LoraUse, ModelUse, PictureParams
-from giornata.protocol.generation.samplers import SCIPY_EXTRA
 from giornata.protocol.generation.schedulers import all_schedulers, canonical_scheduler
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.hub_reading import Told
@@ -70,7 +69,9 @@ class DrawingModel:
         diffusers inspects its own classes for each one that it makes."""
         canonical = canonical_scheduler(name)
         if canonical not in self._schedulers:
-            self._schedulers[canonical] = named_scheduler(name, self.base.noise_scheduler.config)
+            named = all_schedulers()[canonical]
+            config = self.base.noise_scheduler.config
+            self._schedulers[canonical] = make_scheduler(config, named.class_name, named.settings)
         return copy.deepcopy(self._schedulers[canonical])
 
     def lora(self, use: LoraUse, files: LeaseFiles, *, where: str) -> RowLora:
@@ -237,24 +238,3 @@ def _diffusers_names(tensors: dict[str, torch.Tensor], config: Any) -> dict[str,
         converted: dict[str, torch.Tensor] = convert_controlnet_checkpoint(tensors, config)
         return converted
     return tensors
-
-
-def named_scheduler(
-    name: str,
-    config: Mapping[str, Any],
-    *,
-    make: Callable[[Mapping[str, Any], str, Mapping[str, Any]], Any] = make_scheduler,
-) -> Any:
-    """Return a new scheduler by any spelling of its name. Raises WorkloadFailed on a node without the package that it
-    needs.
-    """
-    named = all_schedulers()[canonical_scheduler(name)]
-    try:
-        return make(config, named.class_name, named.settings)
-    except ImportError as error:
-        fault = Fault(
-            where="scheduler",
-            message=f"{named.name} needs SciPy, which this node does not have",
-            hint=f"install giornata with the extra {SCIPY_EXTRA} on the node, or use dpmpp_2m or karras",
-        )
-        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,)) from error
