@@ -106,6 +106,17 @@ def test_base_that_nobody_holds_is_named_for_fetching_and_leased_when_it_has_com
     assert lease.pictures[0].order_id == order_id
 
 
+def test_loras_and_controlnets_of_the_waiting_order_are_named_behind_its_base(picture_rig: PictureRig) -> None:
+    base, lora, held, net, edges = (stored_model(picture_rig, each.encode()) for each in "blhne")
+    named = {"loras": [{"name": "l", "sha256": lora}, {"name": "h", "sha256": held}]}
+    spec = generate_spec(1) | {"model": {"name": "model", "sha256": base}} | named
+    spec["pictures"] = [{"prompt": "a cat", "controlnets": [{"name": "n", "sha256": net, "image": edges}]}]
+    picture_rig.order(spec=spec)
+    hint = Reporter(picture_rig, 1, held).claim().prefetch
+    assert hint is not None
+    assert [each.sha256 for each in hint.downloads] == [base, lora, net]
+
+
 def test_base_is_fetched_by_one_node_of_the_fleet_also_when_another_server_answers(picture_rig: PictureRig) -> None:
     order_of(picture_rig, stored_model(picture_rig, b"weights"))
     assert Reporter(picture_rig, 1).claim().prefetch is not None

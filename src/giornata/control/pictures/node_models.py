@@ -1,18 +1,24 @@
 """Note the models that a node reports with its claim, and tell it which model to fetch."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
+from giornata.control.pictures.model_coverage import BASE_ROLES
 from giornata.control.pictures.route_pictures import base_to_fetch, see_fleet
 from giornata.control.ports.routing_store import BaseQueue
 from giornata.control.ports.store import Transaction
 from giornata.domain.fleet_models import NodeModels
+from giornata.protocol.generation.named_models import named_models
 from giornata.protocol.held_models import HeldModels, HeldTier, PrefetchHint, merged
 from giornata.protocol.work import Claim, ClaimReply
 
 UNKNOWN = -1
 """Version of a node that reports its files, when none of its reports is known."""
+MOST_BESIDES = 16
+"""LoRAs, ControlNets and other files of an order that are fetched behind its base."""
 
 
 def note_models(tx: Transaction, ctx: Context, claim: Claim, owner: str | None, *, at_ms: int) -> None:
@@ -87,7 +93,8 @@ def with_models(ctx: Context, claim: Claim, reply: ClaimReply, project_id: str |
 def _hint(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: int) -> PrefetchHint | None:
     """Return the model that the node fetches next, in a transaction of its own; None for none.
 
-    A base whose bytes are nowhere is no hint. A lease of its pictures fails them then, and says why.
+    LoRAs and ControlNets of the order that waits for the base come behind it. A base whose bytes are nowhere is no
+    hint. A lease of its pictures fails them then, and says why.
     """
     wanted = wanted_base(ctx, claim, project_id, at_ms=at_ms)
     if wanted is None:
@@ -95,15 +102,26 @@ def _hint(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: int) -> 
     fleet, node_id = ctx.memory.fleet_models, claim.node.node_id
     files = fleet.base(wanted.base_key)
     held = fleet.of(node_id)
-    missing = [each for each in files.sha256s if held is None or each not in held.disk] if files is not None else []
+    disk = frozenset[str]() if held is None else held.disk
+    missing = [each for each in files.sha256s if each not in disk] if files is not None else []
     fleet.note_hinted(node_id, wanted.base_key, at_ms=at_ms)
     with ctx.store.begin() as tx:
-        found = downloads_of(tx, ctx, wanted.project_id, missing, order_ids=[wanted.order_id])
-        if len(found) == len(missing):
+        besides = (each for each in _besides(tx, wanted.order_id) if each not in disk)
+        wishes = dict.fromkeys([*missing, *islice(besides, MOST_BESIDES)])
+        found = downloads_of(tx, ctx, wanted.project_id, list(wishes), order_ids=[wanted.order_id])
+        if found.keys() >= set(missing):
             tx.routing.note_held(node_id, version=None, held=None, fetching=wanted.base_key)
-            return PrefetchHint(base_key=wanted.base_key, downloads=tuple(found[each] for each in missing))
+            downloads = tuple(found[each] for each in wishes if each in found)
+            return PrefetchHint(base_key=wanted.base_key, downloads=downloads)
     fleet.note_given_up(node_id)
     return None
+
+
+def _besides(tx: Transaction, order_id: str) -> Iterator[str]:
+    """The sha256 of each LoRA, ControlNet and other file that the order names besides its bases."""
+    for order in tx.picture_orders.specs([order_id]).values():
+        named = (each for each in named_models(order.spec) if each.role not in BASE_ROLES)
+        yield from (each.use["sha256"] for each in named if each.use.get("sha256"))
 
 
 def _said(claim: Claim, owner: str | None, *, at_ms: int) -> NodeModels:
