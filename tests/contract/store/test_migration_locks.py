@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from tests.fixtures.postgres import empty_postgres, postgres_server  # noqa: F401 - fixtures
 
 from giornata.domain.errors import InvalidInput
 from giornata.store.database import migrate as migrating
@@ -51,7 +50,7 @@ class LockFault:
 
 
 @pytest.fixture
-def filled(empty_postgres: Callable[[], str]) -> Callable[[int], sa.Engine]:  # noqa: F811
+def filled(empty_postgres: Callable[[], str]) -> Callable[[int], sa.Engine]:
     """Makes a database of revision FIRST with so many rows in each table that grows."""
 
     def make(rows: int, tables: tuple[str, ...] | None = None) -> sa.Engine:
@@ -175,7 +174,7 @@ def waits_for_a_lock(connection: sa.Connection) -> bool:
 
 
 def test_migration_waits_for_its_lock_in_short_tries_between_which_others_pass(
-    empty_postgres: Callable[[], str],  # noqa: F811
+    empty_postgres: Callable[[], str],
 ) -> None:
     url = empty_postgres()
     engine = postgres(parse_url(url), pool_size=3)
@@ -201,7 +200,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_database_of_a_later_version_is_served_and_started_by_that_version_only(
-    empty_postgres: Callable[[], str],  # noqa: F811
+    empty_postgres: Callable[[], str],
 ) -> None:
     url = empty_postgres()
     migrate(url)

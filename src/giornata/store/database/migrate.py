@@ -81,8 +81,8 @@ def _upgrade(engine: Engine) -> None:
 def _upgrade_beside_servers(engine: Engine) -> None:
     """Run each migration in a transaction of its own, while servers of the version before hand out work.
 
-    A lock on a table is held for one migration. A migration that waits for its lock holds up everybody who comes after
-    it, so it waits for a moment only, and then begins again.
+    A lock on a table is held for one migration. A migration that waits for its lock holds up everybody who comes
+    later, so it waits for a moment only, and then begins again.
     """
     try:
         with busy_is_unavailable(), engine.begin() as turn:
