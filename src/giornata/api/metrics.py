@@ -236,7 +236,7 @@ def _jobs(gauges: Gauges) -> Metric:
 class MetricsMiddleware:
     """ASGI middleware around everything else that notes and logs each request, and names each reply.
 
-    No cache keeps a reply: a project's rows are in it, signed URLs and, once, secrets. Only what a signed URL names is
+    No cache keeps a reply: it has a project's rows, signed URLs and, once, secrets. Only what a signed URL names is
     the same for everybody.
 
     The access line is one JSON object. It holds the route rather than the address, with the id of the job or attempt,
