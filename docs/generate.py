@@ -4,13 +4,15 @@ import importlib
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import typer
 from pydantic import AliasChoices, BaseModel, TypeAdapter
 
+from giornata.cli.main import app
 from giornata.cli.settings import Settings
 from giornata.cli.settings.fleet_settings import TABLES
 from giornata.cli.settings.settings import OLD_NAMES
@@ -105,6 +107,21 @@ def events_table() -> str:
     """Every type of event with what it says: of jobs, and those that belong to no job."""
     rows = [f"| `{each}` | {meaning} |" for each, meaning in [*MEANING.items(), *OPERATOR_MEANING.items()]]
     return "\n".join(["| type | meaning |", "|---|---|", *rows])
+
+
+def commands_table() -> str:
+    """Every command that does something by itself, as it is typed, with the first line of its help."""
+    rows = [f"| `giornata {words}` | {text} |" for words, text in _commands(typer.main.get_command(app), ())]
+    return "\n".join(["| command | does |", "|---|---|", *rows])
+
+
+def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    below = getattr(command, "commands", None)
+    if words and (below is None or command.invoke_without_command):
+        yield " ".join(words), command.get_short_help_str(limit=200)
+    for name, inner in (below or {}).items():
+        if not inner.hidden:
+            yield from _commands(inner, (*words, name))
 
 
 def spec_table(spec: type[BaseModel], *, besides: type[BaseModel] | None = None) -> str:
@@ -223,6 +240,7 @@ PARTS = {
     "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
     "reference/settings.md": {"settings": settings_table, "fleets": fleet_tables, "pretraining": pretraining_table},
     "reference/webhooks.md": {"events": events_table},
+    "reference/commands.md": {"commands": commands_table},
     "how-to/providers/local.md": {"options": partial(driver_options, "local")},
     "how-to/providers/kubernetes.md": {"options": partial(driver_options, "kubernetes")},
     "how-to/providers/skypilot.md": {"options": partial(driver_options, "skypilot")},

@@ -99,7 +99,7 @@ class Stream:
             sent, over = await self._wakeup.look(self._next)
             if over and not sent:
                 return Response(status_code=204)
-            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+            headers = {"X-Accel-Buffering": "no"}
             messages = self._messages(sent, over)
             return _Seated(messages, media_type=MEDIA_TYPE, headers=headers, seat=held.pop_all())
 

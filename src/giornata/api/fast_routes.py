@@ -23,6 +23,8 @@ from giornata.api.problems import answer_to
 from giornata.control.context import Context
 from giornata.control.jobs.submit import IDEMPOTENCY_KEY
 from giornata.domain.errors import GiornataError
+from giornata.domain.protocol_versions import UNSAID
+from giornata.protocol import PROTOCOL_HEADER, SPOKEN, VERSION
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.node_checks import NodeChecks
 from giornata.protocol.pictures import PictureResults, PictureUploads
@@ -42,6 +44,7 @@ from giornata.protocol.work import (
 
 MEDIA_TYPE = b"application/json"
 ATTEMPTS_PATH = "/v1/node/attempts/"
+_NEGOTIATED = frozenset({"/v1/node/claim", "/v1/node/checks"})
 _OF_AN_ATTEMPT = f"{ATTEMPTS_PATH}{{attempt_id}}/"
 # The body of each route that has a short way, by its path.
 BODIES: Mapping[str, type[BaseModel]] = {
@@ -61,7 +64,8 @@ BODIES: Mapping[str, type[BaseModel]] = {
     f"{_OF_AN_ATTEMPT}fail": FailAttempt,
     f"{_OF_AN_ATTEMPT}release": ReleaseAttempt,
 }
-_READ = frozenset({b"authorization", b"content-type", b"idempotency-key", b"x-api-key"})
+_PROTOCOL, _SPOKEN, _UNSAID = PROTOCOL_HEADER.lower().encode(), str(SPOKEN).encode(), UNSAID.encode()
+_READ = frozenset({b"authorization", b"content-type", b"idempotency-key", b"x-api-key", _PROTOCOL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,7 @@ class FastRoute:
     parameters: tuple[str, ...]
     waits: bool  # the function is a coroutine
     of_an_attempt: bool
+    headers: Mapping[str, str]  # of each reply
 
 
 class FastNodeRoutes:
@@ -122,6 +127,8 @@ class FastNodeRoutes:
         headers = dict(said)
         if len(said) != len(headers) or headers.get(b"content-type") != MEDIA_TYPE:
             return None
+        if fast.headers and headers.get(_PROTOCOL, _UNSAID) != _SPOKEN:
+            return None
         given: dict[str, Any] = {"idempotency_key": None}
         if b"idempotency-key" in headers and "idempotency_key" in fast.parameters:
             given["idempotency_key"] = key = headers[b"idempotency-key"].decode("latin-1")
@@ -136,7 +143,7 @@ class FastNodeRoutes:
         return None if caller is None else given | {"caller": caller}
 
     async def _called(self, fast: FastRoute, request: Request, given: dict[str, Any]) -> Response:
-        state, says = request.app.state, Response()  # what the route has to say besides its reply
+        state, says = request.app.state, Response(headers=fast.headers)  # what the route has to say besides its reply
         given |= {"ctx": self._ctx, "request": request, "response": says}
         given |= {"settings": state.settings, "wakeup": state.wakeup}
         arguments = {name: given[name] for name in fast.parameters}
@@ -158,6 +165,7 @@ def _fast(route: APIRoute) -> FastRoute:
         parameters=tuple(inspect.signature(route.endpoint).parameters),
         waits=inspect.iscoroutinefunction(route.endpoint),
         of_an_attempt=route.path.startswith(_OF_AN_ATTEMPT),
+        headers={PROTOCOL_HEADER: str(VERSION)} if route.path in _NEGOTIATED else {},
     )
 
 

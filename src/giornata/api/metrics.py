@@ -30,6 +30,9 @@ from giornata.protocol.admin import NodeState
 
 LoopsStatus = Callable[[], Sequence[LoopStatus]]
 OF_ATTEMPT, OF_JOB = "/v1/node/attempts/{attempt_id}", "/v1/jobs/{job_id}"
+BLOBS = "/v1/blobs/"
+KEPT_BY_NOBODY = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""Headers of each reply but those of blobs, which have their own."""
 access = logging.getLogger("giornata.access")
 log = logging.getLogger("giornata.api")
 
@@ -231,7 +234,10 @@ def _jobs(gauges: Gauges) -> Metric:
 
 
 class MetricsMiddleware:
-    """ASGI middleware around everything else that notes and logs each request.
+    """ASGI middleware around everything else that notes and logs each request, and names each reply.
+
+    No cache keeps a reply: it has a project's rows, signed URLs and, once, secrets. Only what a signed URL names is
+    the same for everybody.
 
     The access line is one JSON object. It holds the route rather than the address, with the id of the job or attempt,
     and no query: signatures and names of objects do not belong in a log.
@@ -248,12 +254,14 @@ class MetricsMiddleware:
             return
         request_id, status, began_s = f"{self._origin}{next(self._numbers):016x}", 0, time.perf_counter()
         log_request_id.set(request_id)
+        of_a_blob = scope["path"].startswith(BLOBS)
 
         async def noting_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                mine = ((b"x-request-id", request_id.encode()), *(() if of_a_blob else KEPT_BY_NOBODY))
+                message["headers"] = [*message.get("headers", ()), *mine]
             await send(message)
 
         try:

@@ -4,7 +4,7 @@ import time
 from contextlib import nullcontext
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Query, Request, status
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response, status
 from starlette.concurrency import run_in_threadpool
 
 from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
@@ -17,6 +17,8 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pictures import picture_report, picture_uploads
 from giornata.control.storage import uploads
+from giornata.domain.protocol_versions import PATTERN, agreed_version, versions_of
+from giornata.protocol import PROTOCOL_HEADER, SPOKEN
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.pictures import PictureResults, PictureResultsReply, PictureUploads, PictureUploadUrls
 from giornata.protocol.strict_json import Json
@@ -40,7 +42,25 @@ from giornata.protocol.work import (
     ReleaseAttempt,
 )
 
-router = APIRouter(prefix="/v1/node", tags=["node"])
+
+def agree_on_version(
+    response: Response,
+    said: Annotated[
+        str | None,
+        Header(
+            alias=PROTOCOL_HEADER,
+            pattern=PATTERN,
+            description="Versions of the protocol that the node speaks, as `2` or `1-2`. The reply's header of this "
+            "name has the one that both will speak. Without it: 1.",
+        ),
+    ] = None,
+) -> None:
+    """Answer a node with the version that both speak. Raises ProtocolMismatch when there is none."""
+    response.headers[PROTOCOL_HEADER] = str(agreed_version(node=versions_of(said), server=SPOKEN))
+
+
+# The short way of claims and checks takes only nodes of this version: `fast_routes`.
+router = APIRouter(prefix="/v1/node", tags=["node"], dependencies=[Depends(agree_on_version)])
 attempts = APIRouter(prefix="/v1/node/attempts/{attempt_id}", tags=["node"])
 
 CacheKey = Annotated[str, Path(max_length=255, pattern=r"^[A-Za-z0-9._:/-]+$")]
@@ -93,7 +113,7 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
     return frozenset(wanted.kinds), None if caller.serves_all_projects else caller.project_id, wanted.joint_key
 
 
-@router.get("/policy", responses=refusals(401, 403))
+@router.get("/policy", responses=refusals(401, 403, 409))
 def get_node_policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
     """Return the fleet's demands on its nodes, with URLs to measure the link; empty for a fleet that is not known."""
     return known_node.node_policy(ctx, caller, fleet)

@@ -56,13 +56,12 @@ async def accept(request: Request, response: Response, ctx: Ctx, body: Json[Acce
 
 
 @router.get("/session", responses=USER)
-def get_session(request: Request, response: Response, ctx: Ctx, caller: User) -> SignedIn:
+def get_session(request: Request, ctx: Ctx, caller: User) -> SignedIn:
     """Return the session of this request, with its CSRF token."""
     require_person(caller)
     secret = session_secret(request)
     if secret is None:
         raise Unauthenticated(sessions.REFUSAL)
-    response.headers["Cache-Control"] = "no-store"
     return sessions.read_session(ctx, caller, secret)
 
 
@@ -107,5 +106,4 @@ async def change_password(request: Request, ctx: Ctx, caller: User, body: Json[C
 
 def _replied(request: Request, response: Response, opened: OpenedSession) -> SignedIn:
     set_cookie(request, response, opened)
-    response.headers["Cache-Control"] = "no-store"
     return opened.reply

@@ -8,6 +8,7 @@ from rich.progress import TaskID
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import size
 from giornata.cli.ui.watch import progress_bar
+from giornata.domain.visible_text import visible
 from giornata.standalone.storage import CheckpointManifest
 
 LINES = 10
@@ -65,6 +66,6 @@ class RunView:
         """Print a line, above the bar on a live terminal."""
         with self._lock:
             if self._out.live:
-                self._bar.console.print(line, markup=False)
+                self._bar.console.print(visible(line), markup=False)
             else:
                 self._out.say(line)

@@ -17,7 +17,9 @@ from pydantic import ValidationError
 
 from giornata.client.known_fields import JSON_TYPE, KnownFields
 from giornata.client.problems import raise_for_problem
-from giornata.domain.errors import Unavailable
+from giornata.domain.errors import ProtocolMismatch, Unavailable
+from giornata.domain.protocol_versions import SpokenVersions, versions_of
+from giornata.protocol import PROTOCOL_HEADER, SPOKEN
 from giornata.protocol.model import Message, Reply
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.pictures import PictureResults, PictureResultsReply, PictureUploads, PictureUploadUrls
@@ -60,7 +62,9 @@ class NodeClient:
     `http` has the server's address as its base URL and no credentials of its own: calls for an attempt carry the
     lease's token, all others `node_key`. That may be a function, asked at each call, since tokens that a provider
     gives live for minutes; what it raises the call raises. All methods raise the classes of
-    `giornata.domain.errors`; a connection that fails or times out is Unavailable. Safe to use from several threads.
+    `giornata.domain.errors`; a connection that fails or times out is Unavailable. Each request names the versions of
+    the protocol that the node speaks; a server that speaks none of them is ProtocolMismatch. Safe to use from several
+    threads.
     """
 
     def __init__(
@@ -70,8 +74,9 @@ class NodeClient:
         node_key: str | Callable[[], str],
         timeout_s: float = 15.0,
         monotonic_s: Callable[[], float] = time.monotonic,
+        spoken: SpokenVersions = SPOKEN,
     ) -> None:
-        self._http = http
+        self._http, self._spoken = http, spoken
         self._node_key = node_key
         self._timeout_s = timeout_s
         self._server_fields = _ServerFields(http, monotonic_s)
@@ -79,17 +84,16 @@ class NodeClient:
     def claim(self, claim: Claim) -> ClaimReply:
         """Ask for a job, waiting up to `claim.wait_s` for one."""
         timeout_s = claim.wait_s + self._timeout_s
-        return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=self._key(), timeout_s=timeout_s)
+        return self._negotiated("POST", "/v1/node/claim", claim, ClaimReply, timeout_s=timeout_s)
 
     def policy(self, fleet: str) -> NodePolicy:
         """Return the requirements of the fleet for its nodes."""
         url = f"/v1/node/policy?fleet={quote(fleet, safe='')}"
-        return self._send("GET", url, None, NodePolicy, token=self._key(), timeout_s=COMMIT_TIMEOUT_S)
+        return self._negotiated("GET", url, None, NodePolicy, timeout_s=COMMIT_TIMEOUT_S)
 
     def report_checks(self, checks: NodeChecks) -> ChecksNoted:
         """Say what the node found out about itself."""
-        token = self._key()
-        return self._send("POST", "/v1/node/checks", checks, ChecksNoted, token=token, timeout_s=self._timeout_s)
+        return self._negotiated("POST", "/v1/node/checks", checks, ChecksNoted, timeout_s=self._timeout_s)
 
     def heartbeat(self, lease: AnyLease, beat: Heartbeat) -> HeartbeatReply:
         """Renew the lease. A beat that waits longer than the time between beats is worth less than the next."""
@@ -174,16 +178,34 @@ class NodeClient:
         url = f"/v1/node/attempts/{quote(lease.attempt_id, safe='')}/{path}"
         return self._send(method, url, body, reply, token=lease.token, timeout_s=timeout_s or self._timeout_s)
 
+    def _negotiated(self, method: str, url: str, body: Message | None, reply: type[R], *, timeout_s: float) -> R:
+        """Make a call of the node itself. Raises ProtocolMismatch when the server chose a version that is not spoken
+        here, as one does that is too old to choose.
+        """
+        response = self._response(method, url, body, token=self._key(), timeout_s=timeout_s)
+        chosen = versions_of(response.headers.get(PROTOCOL_HEADER))
+        if chosen.newest not in self._spoken:
+            raise ProtocolMismatch(
+                f"the server speaks version {chosen} of the protocol between node and server, and this node "
+                f"{self._spoken}; upgrade the server, or install the server's version of Giornata on the node"
+            )
+        return _parsed(response, reply)
+
     def _send(
         self, method: str, url: str, body: Message | None, reply: type[R], *, token: str, timeout_s: float
     ) -> R:
+        return _parsed(self._response(method, url, body, token=token, timeout_s=timeout_s), reply)
+
+    def _response(
+        self, method: str, url: str, body: Message | None, *, token: str, timeout_s: float
+    ) -> httpx.Response:
         content = None if body is None else body.model_dump_json().encode()
         if content is None:
             response = self._asked(method, url, None, token=token, timeout_s=timeout_s)
         else:
             response = self._told(method, url, content, token=token, timeout_s=timeout_s)
         raise_for_problem(response)
-        return _parsed(response, reply)
+        return response
 
     def _told(self, method: str, url: str, content: bytes, *, token: str, timeout_s: float) -> httpx.Response:
         """Send the message, and once more without the fields that an older server does not know."""
@@ -201,7 +223,7 @@ class NodeClient:
         return self._asked(method, url, older, token=token, timeout_s=timeout_s)
 
     def _asked(self, method: str, url: str, content: bytes | None, *, token: str, timeout_s: float) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}", "Accept": JSON_TYPE}
+        headers = {"Authorization": f"Bearer {token}", "Accept": JSON_TYPE, PROTOCOL_HEADER: str(self._spoken)}
         if content is not None:
             headers["Content-Type"] = JSON_TYPE
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)

@@ -10,6 +10,7 @@
     │   ├── LeaseLost           409 lease-lost             the attempt has ended; the node drops the job
     │   ├── BlobMissing         409 blob-missing           bytes that were named are not there
     │   ├── BlobMismatch        409 blob-mismatch          bytes are there and are not what was named
+    │   ├── ProtocolMismatch    409 protocol-mismatch      node and server speak no common version
     │   └── KeyInFlight         409 idempotency-in-flight  the first request with this key is still running
     ├── IdempotencyMismatch     422 idempotency-mismatch   the key was used with another body
     ├── OverBudget              402 over-budget            the project has no money left for what was asked
@@ -132,6 +133,12 @@ class BlobMismatch(Conflict):
     """Bytes are in storage, but their size or sha256 is not what was named."""
 
     code = "blob-mismatch"
+
+
+class ProtocolMismatch(Conflict):
+    """Node and server speak no common version of their protocol: one of them has to be upgraded."""
+
+    code = "protocol-mismatch"
 
 
 class KeyInFlight(Conflict):

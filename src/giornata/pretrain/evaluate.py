@@ -87,7 +87,9 @@ def evaluate(
     device = torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         progress = export(config, run_storage(config), Path(folder), checkpoint=chosen)
-        unet: UNet2DConditionModel = UNet2DConditionModel.from_pretrained(folder, subfolder="unet").eval().to(device)
+        unet: UNet2DConditionModel = (
+            UNet2DConditionModel.from_pretrained(folder, subfolder="unet", use_safetensors=True).eval().to(device)
+        )
     phase = phase_of(config, progress)
     report: dict[str, Any] = {
         "checkpoint": chosen.name,
@@ -219,7 +221,7 @@ def pipeline_of(model: Model, unet: UNet2DConditionModel) -> Any:
             raise InvalidInput([Fault(where=FIELD, message="is not given", hint=hint)])
         kind = StableDiffusionPipeline if model.architecture is Architecture.SD2 else StableDiffusionXLPipeline
         options: dict[str, Any] = {} if model.architecture is not Architecture.SD2 else {"safety_checker": None}
-        pipeline = kind.from_pretrained(name, unet=unet, dtype=torch.float32, **options)
+        pipeline = kind.from_pretrained(name, unet=unet, dtype=torch.float32, use_safetensors=True, **options)
     pipeline.scheduler = scheduler
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

@@ -23,7 +23,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
-from tests.fixtures.people import new_person
+from tests.fixtures.people import browser_of, new_person
 from tests.fixtures.served import Served, a_dataset, serving
 
 from giornata.api.settings import ApiSettings
@@ -31,7 +31,8 @@ from giornata.protocol.people import Role
 
 SETTINGS = ApiSettings(stream_poll_s=0.01, keep_alive_s=0.05, claim_poll_s=0.01, images_wait_s=0.01)
 DEEPER = os.environ.get("GIORNATA_FUZZ_EXAMPLES")
-SCOPES = ("nobody", "admin", "member", "node", "attempt")
+PEOPLE = tuple(f"session of {role}" for role in Role)
+SCOPES = ("nobody", "admin", "member", "node", "attempt", *PEOPLE)
 ATTEMPT_SCOPES = ("nobody", "node", "attempt")  # to an attempt, one key is as good as any other
 HELD = [
     not_a_server_error,
@@ -103,6 +104,7 @@ class ServedInstallation:
     served: Served
     ids: dict[str, str]
     http: requests.Session
+    people: dict[str, dict[str, str]]
     lease: dict[str, Any] = field(default_factory=dict)
     leases: int = 0
 
@@ -129,6 +131,8 @@ class ServedInstallation:
     def headers(self, scope: str) -> dict[str, str]:
         """What `scope` shows at the door."""
         keys = self.served.keys
+        if scope in self.people:
+            return self.people[scope]
         secrets = {"admin": keys.admin, "member": keys.member, "node": keys.node, "attempt": self.lease["token"]}
         return {"Authorization": f"Bearer {secrets[scope]}"} if scope in secrets else {}
 
@@ -161,8 +165,15 @@ def started_on(folder: Path, database: str | None) -> Iterator[ServedInstallatio
             "number": "0",
             "key": "a.b",
         }
+        people = {f"session of {role}": session_of(served, role) for role in Role}
         with requests.Session() as http:
-            yield ServedInstallation(served, ids, http)
+            yield ServedInstallation(served, ids, http, people)
+
+
+def session_of(served: Served, role: Role) -> dict[str, str]:
+    """The headers of a browser in which a person of that role in the project `other` is signed in."""
+    browser = browser_of(served, new_person(served.ctx, f"one-{role}", {"other": role}))
+    return {"Cookie": f"giornata-session={browser.secret}", "X-CSRF-Token": browser.csrf_token}
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def test_a_stream_holds_everything_and_ends(served: Served) -> None:
     job_id, known = canceled(served)
     response = whole(served, job_id)
     assert response.headers["content-type"].startswith("text/event-stream")
-    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["cache-control"] == "no-store"
     assert ids(response) == known
     assert len(known) == 2
     assert response.text.endswith("\n\nevent: end\ndata: {}\n\n")

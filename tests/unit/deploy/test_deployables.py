@@ -158,6 +158,31 @@ def test_images_and_pods_run_as_same_nonroot_user_without_capabilities():
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_containers_have_a_read_only_root_and_write_into_volumes_alone():
+    for deployment in of_kind("Deployment"):
+        for container in deployment["spec"]["template"]["spec"]["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert {"/tmp", "/var/lib/giornata"} <= {each["mountPath"] for each in container["volumeMounts"]}
+    for name in ("server", "node-gpu", "node-cpu"):
+        service = compose()["services"][name]
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert {"/tmp", "/var/lib/giornata"} <= {each.rpartition(":")[2] for each in service["volumes"]}
+
+
+def test_no_pod_or_service_has_rights_over_its_host():
+    pods = [deployment["spec"]["template"]["spec"] for deployment in of_kind("Deployment")]
+    pods.append(workload_of("gpu", "it", KubernetesOptions(image="it"), told, 1)["spec"]["template"]["spec"])
+    for pod in pods:
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert not any("hostPath" in volume for volume in pod["volumes"])
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not any(each["securityContext"].get("privileged") for each in pod["containers"])
+    for name, service in compose()["services"].items():
+        assert not {"privileged", "network_mode", "pid", "cap_add"} & set(service), name
+        assert not any("docker.sock" in str(volume) for volume in service.get("volumes", []))
+
+
 def test_stop_grace_period_of_node_exceeds_its_own_grace():
     services = compose()["services"]
     for name in ("node-gpu", "node-cpu"):

@@ -32,6 +32,7 @@ from giornata.store.schema import reallocations
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "monitoring" / "giornata.rules.yaml"
+CASES = ROOT / "deploy" / "monitoring" / "giornata.rules.test.yaml"
 DASHBOARD = ROOT / "deploy" / "monitoring" / "grafana-dashboard.json"
 PAGE = ROOT / "docs" / "how-to" / "monitoring.md"
 OF_PROMETHEUS = {"instance"}  # a label that each scraped server gets
@@ -169,7 +170,34 @@ def test_panels_of_the_dashboard_have_ids_of_their_own_and_do_not_overlap() -> N
         assert beside or one["y"] + one["h"] <= two["y"] or two["y"] + two["h"] <= one["y"]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent() -> None:
+    cases = [each for test in yaml.safe_load(CASES.read_text())["tests"] for each in test["alert_rule_test"]]
+    alerts = {rule["alert"] for rule in rules()}
+    silent = {each["alertname"] for each in cases if not each["exp_alerts"]}
+    assert {each["alertname"] for each in cases if each["exp_alerts"]} == silent == alerts
+    assert yaml.safe_load(CASES.read_text())["rule_files"] == [RULES.name]
+
+
+def promtool(*words: object) -> subprocess.CompletedProcess[str]:
+    """What the real promtool says. Skips the test without one: Debian's package `prometheus` has it."""
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed (Debian: apt install prometheus)")
+    return subprocess.run(["promtool", *map(str, words)], capture_output=True, text=True, check=False)
+
+
 def test_promtool_accepts_the_rules() -> None:
-    done = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, check=False)
+    done = promtool("check", "rules", RULES)
     assert done.returncode == 0, done.stderr
+
+
+def test_promtool_finds_each_alert_firing_and_silent_where_the_cases_say() -> None:
+    done = promtool("test", "rules", CASES)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_finds_a_rule_that_fires_at_another_value(tmp_path: Path) -> None:
+    (tmp_path / RULES.name).write_text(RULES.read_text().replace("< 0.1\n", "< 0.01\n"))
+    (tmp_path / CASES.name).write_text(CASES.read_text())
+    done = promtool("test", "rules", tmp_path / CASES.name)
+    assert done.returncode != 0
+    assert "GiornataDiskLow" in done.stdout + done.stderr

@@ -12,6 +12,7 @@ from giornata.cli.ui.watch import coming_back, progress_bar, waiting_words, with
 from giornata.client import STANDS_STILL, Client
 from giornata.domain.job import JobState
 from giornata.domain.picture import PictureState
+from giornata.domain.visible_text import visible
 from giornata.protocol.jobs import Job
 from giornata.protocol.order_pictures import OrderPicture
 
@@ -62,7 +63,9 @@ def follow_order(
                 break
             told = "" if progress.ended else waiting_words(job.waiting_because or "")
             if told and without_numbers(told) != why:
-                bar.console.print(told, style="dim", markup=False)  # above the bar, which has no room for a sentence
+                bar.console.print(
+                    visible(told), style="dim", markup=False
+                )  # above the bar, which has no room for a sentence
                 why = without_numbers(told)
             sleep(POLL_S)
             looks += 1

@@ -37,7 +37,7 @@ from giornata.outbound.mail import mail_sender
 from giornata.outbound.public_addresses import AddressRule
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database.database import Database, open_store
-from giornata.store.database.migrate import is_current, migrate
+from giornata.store.database.migrate import migrate, serves
 
 NODE_KEY_FILE = "node.key"
 POSTGRESQL_PORT = 5432
@@ -202,7 +202,7 @@ def _notifier(settings: Settings) -> BackgroundNotifier:
 
 def _check_schema(store: Database) -> None:
     with store.read() as tx:
-        if not is_current(tx.connection):
+        if not serves(tx.connection):
             raise Unavailable("the database's schema is not the one that this version was made for")
 
 

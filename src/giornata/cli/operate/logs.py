@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from giornata.domain.telemetry import log_fields
+from giornata.domain.visible_text import visible_line
 
 LogFormat = Literal["text", "json"]
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -44,6 +45,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class TextLines(logging.Formatter):
+    """One line for each message, whatever it quotes; a traceback follows in lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """Return the line of the record, with line ends and escape sequences of its message written out."""
+        record.message = visible_line(record.message)
+        return super().formatMessage(record)
+
+
 def log_to_stderr(level: str, form: LogFormat = "text", *, always: Mapping[str, str] | None = None) -> None:
     """Send every log line to standard error, for a log collector."""
     everything = logging.StreamHandler(sys.stderr)
@@ -57,7 +67,7 @@ def log_to_file(level: str, file: Path, form: LogFormat = "text") -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     attention = logging.StreamHandler(sys.stderr)
     attention.setLevel(logging.WARNING)
-    attention.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    attention.setFormatter(TextLines("%(levelname)s %(name)s: %(message)s"))
     everything = logging.FileHandler(file)
     everything.setFormatter(_formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[everything, attention])
@@ -65,7 +75,7 @@ def log_to_file(level: str, file: Path, form: LogFormat = "text") -> None:
 
 
 def _formatter(form: LogFormat, always: Mapping[str, str] | None = None) -> logging.Formatter:
-    return JsonLines(always) if form == "json" else logging.Formatter(FORMAT)
+    return JsonLines(always) if form == "json" else TextLines(FORMAT)
 
 
 def _quieten() -> None:

@@ -24,6 +24,7 @@ from giornata.domain.errors import (
     Unavailable,
     Unreachable,
 )
+from giornata.domain.visible_text import visible, visible_line
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -33,7 +34,7 @@ JOBS = ("jobs",)
 
 
 class Output:
-    """Prints the output of one command."""
+    """Prints the output of one command. Texts of strangers command no terminal: see `visible`."""
 
     def __init__(self, *, as_json: bool, see: Sequence[str] = JOBS) -> None:
         self.as_json, self._see = as_json, see
@@ -47,11 +48,11 @@ class Output:
 
     def say(self, text: str) -> None:
         """Print a line for people, without markup."""
-        self.console.print(text, markup=False)
+        self.console.print(visible(text), markup=False)
 
     def hint(self, text: str) -> None:
         """Print a line about the next step."""
-        self.console.print(text, style="dim", markup=False)
+        self.console.print(visible(text), style="dim", markup=False)
 
     def table(
         self,
@@ -67,6 +68,7 @@ class Output:
         `right` names right-aligned columns, `prose` those whose text may go over several lines, `spare` those that a
         narrow terminal can do without, the first one first.
         """
+        rows = [[visible_line(cell) for cell in row] for row in rows]
         if not self.console.is_terminal:
             # Past rich, which makes spaces of tabs.
             self.console.file.writelines("\t".join(row) + "\n" for row in (headers, *rows))
@@ -94,11 +96,11 @@ class Output:
         if isinstance(error, InvalidInput):
             console.print("This cannot be done as it is:", style="bold red")
             for fault in error.faults:
-                console.print(f"  {fault}", markup=False)
+                console.print(f"  {visible(str(fault))}", markup=False)
             return
-        console.print(str(error) or error.code, style="bold red", markup=False)
+        console.print(visible(str(error)) or error.code, style="bold red", markup=False)
         if step := self._next_step(error):
-            console.print(step, style="dim", markup=False)
+            console.print(visible(step), style="dim", markup=False)
 
     def _next_step(self, error: GiornataError) -> str:
         """The hint of the error, or else the usual next step for this type of error."""

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -22,6 +22,7 @@ from giornata.client import STANDS_STILL, Client
 from giornata.domain.job import JobState
 from giornata.domain.money import format_usd
 from giornata.domain.reasons import Blame
+from giornata.domain.visible_text import visible, visible_line
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Event, Job
 
@@ -75,7 +76,11 @@ def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float],
     task = bar.add_task(job.name, total=job.total_steps or 1, note="")
 
     def shown() -> RenderableType:
-        return Group(Text(waiting_words(why), style="dim"), bar.get_renderable()) if why else bar.get_renderable()
+        return (
+            Group(Text(visible(waiting_words(why)), style="dim"), bar.get_renderable())
+            if why
+            else bar.get_renderable()
+        )
 
     with Live(get_renderable=shown, console=bar.console, refresh_per_second=4) as live:
         try:
@@ -233,6 +238,16 @@ def sentence(event: Event) -> str:
     return f"{event.at.astimezone():%H:%M:%S}  {attempt:<3} {what}"
 
 
+class VisibleColumn(TextColumn):
+    """A column whose texts of strangers command no terminal."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of the task, with escape sequences written out."""
+        text = super().render(task)
+        text.plain = visible_line(text.plain)
+        return text
+
+
 def progress_bar(out: Output) -> Progress:
     """One line: name, bar, steps, time so far, time to go, and the task's field `note` as far as there is room.
 
@@ -242,14 +257,14 @@ def progress_bar(out: Output) -> Progress:
     terminal = Console(file=out.console.file, force_terminal=True, highlight=False, emoji=False) if out.live else None
     console = terminal or out.console
     return Progress(
-        TextColumn(
+        VisibleColumn(
             "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", max_width=18)
         ),
         BarColumn(bar_width=16),
         TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
         TimeElapsedColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-        TextColumn(
+        VisibleColumn(
             "{task.fields[note]}",
             style="dim",
             markup=False,

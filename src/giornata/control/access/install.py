@@ -1,5 +1,6 @@
 """The first start of an installation: its signing key, and the admin key that the settings name."""
 
+import hmac
 import json
 import logging
 
@@ -130,7 +131,9 @@ def put_admin_key(ctx: Foundations, secret: str) -> None:
         if known is None:
             tx.keys.add(wanted)
         for each in admins:
-            if each is not None and each.name == GIVEN_KEY_NAME and each.secret_sha256 != wanted.secret_sha256:
+            if each is None or each.name != GIVEN_KEY_NAME:
+                continue
+            if not hmac.compare_digest(each.secret_sha256, wanted.secret_sha256):
                 tx.keys.revoke(each.id, at_ms=now_ms)
                 log.info("the admin key %s was revoked: the settings name another key", each.id)
     ctx.memory.forget_callers()

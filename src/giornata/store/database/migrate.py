@@ -1,5 +1,6 @@
 """Bring a database up to date with the code."""
 
+import time
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -8,6 +9,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import OperationalError
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.store.database.database import busy_is_unavailable
@@ -17,6 +19,9 @@ from giornata.store.database.transfer_marks import refuse_marked
 
 # Any number that no other program in the same database uses: servers that start together migrate in turn.
 _MIGRATION_LOCK = 0x6769_6F72
+_LOCK_WAIT_MS = 1_000
+_TRIES, _PAUSE_S = 60, 1.0
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 def migrate(url: str) -> None:
@@ -27,7 +32,7 @@ def migrate(url: str) -> None:
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
-        _upgrade(postgres(parsed, pool_size=1))
+        _upgrade_beside_servers(postgres(parsed, pool_size=2))
         return
     path = sqlite_path(parsed)
     private_database(path)
@@ -43,6 +48,15 @@ def is_current(connection: sa.Connection) -> bool:
     return revision_of(connection) == ScriptDirectory.from_config(_config()).get_current_head()
 
 
+def serves(connection: sa.Connection) -> bool:
+    """Return True when this version can work on the database: it is current, or a later version has migrated it.
+
+    A later version only adds to a schema that servers of the version before use, as ADR 95 says.
+    """
+    revision = revision_of(connection)
+    return is_current(connection) or (revision is not None and not knows_revision(revision))
+
+
 def revision_of(connection: sa.Connection) -> str | None:
     """Return the latest migration that the database has seen; None for a database without any."""
     return MigrationContext.configure(connection).get_current_revision()
@@ -54,21 +68,59 @@ def knows_revision(revision: str | None) -> bool:
 
 
 def _upgrade(engine: Engine) -> None:
+    """Run all migrations in one transaction: nobody else is in the file."""
     try:
         with busy_is_unavailable(), engine.begin() as connection:
-            if engine.dialect.name == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-            config = _config()
-            refuse_marked(connection)
-            _check_revision(connection, config)
+            config = _checked(connection)
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     finally:
         engine.dispose()
 
 
+def _upgrade_beside_servers(engine: Engine) -> None:
+    """Run each migration in a transaction of its own, while servers of the version before hand out work.
+
+    A lock on a table is held for one migration. A migration that waits for its lock holds up everybody who comes
+    later, so it waits for a moment only, and then begins again.
+    """
+    try:
+        with busy_is_unavailable(), engine.begin() as turn:
+            turn.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+            config = _checked(turn)
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    _upgrade_each(engine, config)
+                    return
+                except OperationalError as error:
+                    if tries_left == 0 or getattr(error.orig, "sqlstate", "") != _LOCK_NOT_AVAILABLE:
+                        raise
+                    time.sleep(_PAUSE_S)
+    finally:
+        engine.dispose()
+
+
+def _upgrade_each(engine: Engine, config: Config) -> None:
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"SET lock_timeout = {_LOCK_WAIT_MS}"))
+        connection.execute(sa.text("SET statement_timeout = 0"))
+        connection.commit()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _checked(connection: sa.Connection) -> Config:
+    """Return the configuration of the migrations for a database that they may be run on. Raises InvalidInput."""
+    config = _config()
+    refuse_marked(connection)
+    _check_revision(connection, config)
+    return config
+
+
 def _check_revision(connection: sa.Connection, config: Config) -> None:
-    """Raises InvalidInput for a database from before the first migration that is still here."""
+    """Raises InvalidInput for a database from before the first migration that is still here, and for one that a later
+    version has migrated.
+    """
     found = revision_of(connection)
     (first,) = ScriptDirectory.from_config(config).get_bases()
     if found is not None and found < first:
@@ -77,6 +129,9 @@ def _check_revision(connection: sa.Connection, config: Config) -> None:
         )
         hint = "back it up, start the last release of Giornata 0.1 on it once, and then this version"
         raise InvalidInput([Fault(where="database", message=message, hint=hint)])
+    if found is not None and not knows_revision(found):
+        message = f"the database has revision {found}, of a later version of Giornata"
+        raise InvalidInput([Fault(where="database", message=message, hint="start that version or a later one")])
 
 
 def _config() -> Config:

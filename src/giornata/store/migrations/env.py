@@ -1,4 +1,7 @@
-"""The environment that alembic runs migrations in. `giornata.store.database.migrate` hands over the connection."""
+"""The environment that alembic runs migrations in. `giornata.store.database.migrate` hands over the connection.
+
+Each migration is a transaction of its own, but on a connection that is in one already.
+"""
 
 from alembic import context
 
@@ -8,6 +11,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
     render_as_batch=True,
+    transaction_per_migration=True,
 )
 with context.begin_transaction():
     context.run_migrations()

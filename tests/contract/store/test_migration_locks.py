@@ -1,0 +1,218 @@
+"""What migrations lock on PostgreSQL while servers of the version before hand out work.
+
+No clock is looked at: a lock that stops claims may be held for a moment, but not while the rows of a large table are
+read or written. How many rows there are then does not matter; `make long` sees the same with a million.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from giornata.domain.errors import InvalidInput
+from giornata.store.database import migrate as migrating
+from giornata.store.database.dialects import parse_url, postgres
+from giornata.store.database.migrate import is_current, migrate, revision_of, serves
+
+FIRST = "0020"
+"""Revision from which on migrations are looked at: earlier ones ran before there was anything to hold up."""
+# What an operator or a person makes by hand: thousands of rows at most.
+SMALL = {
+    *("alembic_version", "failed_sign_ins", "fleets", "installation", "invitations", "keys", "memberships"),
+    *("models", "project_secrets", "projects", "sessions", "users", "webhook_cursor", "webhooks"),
+}
+GROWING = ("jobs", "attempts", "events", "pictures", "ledger")
+# Each of these stops an INSERT or UPDATE, or even a SELECT, of others.
+STOPS_CLAIMS = {"AccessExclusiveLock", "ExclusiveLock", "ShareRowExclusiveLock", "ShareLock"}
+VALUES: dict[type[sa.types.TypeEngine[object]], str] = {
+    sa.Boolean: "false",
+    sa.JSON: "'{}'",
+    sa.SmallInteger: "i % 30000",
+    sa.Integer: "i",
+    sa.Float: "i",
+    sa.String: "i::text",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockFault:
+    """A lock that is held while the rows of its table are worked through."""
+
+    table: str
+    mode: str
+    why: str
+
+
+@pytest.fixture
+def filled(empty_postgres: Callable[[], str]) -> Callable[[int], sa.Engine]:
+    """Makes a database of revision FIRST with so many rows in each table that grows."""
+
+    def make(rows: int, tables: tuple[str, ...] | None = None) -> sa.Engine:
+        engine = postgres(parse_url(empty_postgres()), pool_size=2)
+        with engine.begin() as connection:
+            connection.execute(sa.text("SET statement_timeout = 0"))
+            command.upgrade(config_on(connection), FIRST)
+            known = sa.MetaData()
+            known.reflect(connection)
+            connection.execute(sa.text("SET session_replication_role = replica"))  # no foreign keys
+            for table in known.tables.values():
+                if table.name not in SMALL and (tables is None or table.name in tables):
+                    fill(connection, table, rows)
+        return engine
+
+    return make
+
+
+def config_on(connection: sa.Connection) -> Config:
+    config = migrating._config()
+    config.attributes["connection"] = connection
+    return config
+
+
+def fill(connection: sa.Connection, table: sa.Table, rows: int) -> None:
+    columns = [column for column in table.columns if column.computed is None]
+    names = ", ".join(f'"{column.name}"' for column in columns)
+    values = ", ".join(map(value_of, columns))
+    made = f"INSERT INTO {table.name} ({names}) SELECT {values} FROM generate_series(1, {rows}) AS i"  # noqa: S608
+    connection.execute(sa.text(made))
+    connection.execute(sa.text(f"ANALYZE {table.name}"))
+
+
+def value_of(column: sa.Column[object]) -> str:
+    """A value of the column's type for row i: another one for each row, where the type has so many."""
+    return next(value for kind, value in VALUES.items() if isinstance(column.type, kind))
+
+
+@contextmanager
+def watched(engine: sa.Engine) -> Iterator[tuple[sa.Connection, list[LockFault]]]:
+    """A transaction, and what was wrong with its locks once the block has ended."""
+    faults: list[LockFault] = []
+    with engine.begin() as connection:
+        before = {row.relname: row for row in connection.execute(FILES)}
+        yield connection, faults
+        read = {row.relname: row.rows for row in connection.execute(ROWS_TOUCHED)}
+        now = {row.relname: row for row in connection.execute(FILES)}
+        for table, mode in connection.execute(LOCKS):
+            if table not in before or table in SMALL or mode not in STOPS_CLAIMS:
+                continue
+            if table in now and now[table].file != before[table].file:
+                faults.append(LockFault(table=table, mode=mode, why="the table is written anew"))
+            elif read.get(table, 0) >= max(before[table].rows, 1):
+                faults.append(LockFault(table=table, mode=mode, why="all rows are read or written"))
+
+
+FILES = sa.text(
+    "SELECT relname, pg_relation_filenode(oid) AS file, reltuples AS rows FROM pg_class "
+    "WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+)
+ROWS_TOUCHED = sa.text("SELECT relname, seq_tup_read + n_tup_upd + n_tup_del AS rows FROM pg_stat_xact_user_tables")
+LOCKS = sa.text(
+    "SELECT c.relname, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation "
+    "WHERE l.pid = pg_backend_pid() AND l.granted AND c.relkind = 'r'"
+)
+
+
+def later_revisions() -> list[str]:
+    scripts = ScriptDirectory.from_config(migrating._config())
+    return [script.revision for script in scripts.iterate_revisions("head", FIRST)][::-1]
+
+
+def faults_of_migrations(engine: sa.Engine) -> dict[str, list[LockFault]]:
+    found = {}
+    for revision in later_revisions():
+        with watched(engine) as (connection, faults):
+            command.upgrade(config_on(connection), revision)
+        found[revision] = faults
+    with engine.connect() as connection:
+        assert is_current(connection)
+    return {revision: faults for revision, faults in found.items() if faults}
+
+
+def test_no_migration_works_through_a_large_table_while_it_holds_up_claims(
+    filled: Callable[..., sa.Engine],
+) -> None:
+    assert len(later_revisions()) >= 4
+    assert faults_of_migrations(filled(50)) == {}
+
+
+@pytest.mark.long
+def test_no_migration_works_through_a_million_rows_while_it_holds_up_claims(
+    filled: Callable[..., sa.Engine],
+) -> None:
+    assert faults_of_migrations(filled(1_000_000, GROWING)) == {}
+
+
+@pytest.mark.parametrize(
+    ("statements", "table", "mode"),
+    [
+        (["CREATE INDEX ix_new ON events (at_ms)"], "events", "ShareLock"),
+        (["ALTER TABLE jobs ALTER COLUMN name TYPE varchar(7)"], "jobs", "AccessExclusiveLock"),
+        (["ALTER TABLE jobs ADD COLUMN drawn float DEFAULT random()"], "jobs", "AccessExclusiveLock"),
+        (["ALTER TABLE jobs ADD COLUMN hue text", "UPDATE jobs SET hue = 'red'"], "jobs", "AccessExclusiveLock"),
+        (["ALTER TABLE jobs ALTER COLUMN error SET NOT NULL"], "jobs", "AccessExclusiveLock"),
+        (["LOCK TABLE attempts IN EXCLUSIVE MODE", "SELECT count(*) FROM attempts"], "attempts", "ExclusiveLock"),
+    ],
+)
+def test_statement_that_holds_up_claims_is_found(
+    filled: Callable[..., sa.Engine], statements: list[str], table: str, mode: str
+) -> None:
+    with watched(filled(50)) as (connection, faults):
+        for statement in statements:
+            connection.execute(sa.text(statement))
+    assert (table, mode) in {(fault.table, fault.mode) for fault in faults}
+
+
+def waits_for_a_lock(connection: sa.Connection) -> bool:
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'")
+    return bool(connection.scalar(waiting))
+
+
+def test_migration_waits_for_its_lock_in_short_tries_between_which_others_pass(
+    empty_postgres: Callable[[], str],
+) -> None:
+    url = empty_postgres()
+    engine = postgres(parse_url(url), pool_size=3)
+    with engine.begin() as connection:
+        command.upgrade(config_on(connection), FIRST)
+    worker = threading.Thread(target=migrate, args=(url,))
+    with engine.connect() as slow, engine.connect().execution_options(isolation_level="AUTOCOMMIT") as others:
+        slow.execute(sa.text("SELECT count(*) FROM jobs"))  # held to the end of its transaction
+        worker.start()
+        for expected in (True, False):
+            until(lambda expected=expected: waits_for_a_lock(others) is expected)
+        others.execute(sa.text("SELECT count(*) FROM jobs"))
+        assert worker.is_alive(), "the migration tries again"
+        slow.rollback()
+        worker.join()
+        assert is_current(others)
+    engine.dispose()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        pass
+
+
+def test_database_of_a_later_version_is_served_and_started_by_that_version_only(
+    empty_postgres: Callable[[], str],
+) -> None:
+    url = empty_postgres()
+    migrate(url)
+    engine = postgres(parse_url(url), pool_size=1)
+    with engine.begin() as connection:
+        assert serves(connection)
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        assert serves(connection), "a server that runs already goes on while a later one joins it"
+    with pytest.raises(InvalidInput, match=r"revision 9999, of a later version .*start that version"):
+        migrate(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :first"), {"first": FIRST})
+        assert not serves(connection)
+        assert revision_of(connection) == FIRST
+    engine.dispose()
