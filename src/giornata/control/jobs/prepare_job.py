@@ -140,12 +140,13 @@ def _quota_faults(
     standing: QuotaStanding | None,
     faulty: Collection[str],
 ) -> Iterable[Fault]:
+    standing = standing or standing_of(tx, ctx, caller.project_id)
+    if not standing.quotas.bound_jobs:
+        return ()
     spec = order if parsed is None or order is not None else parsed.model_dump(mode="json")
     # Of a spec with faults it is not known how many pictures it means.
-    is_counted = (
-        parsed is not None and request.kind in ORDER_KINDS and not any(at.startswith("spec") for at in faulty)
-    )
-    steps = total_steps(request.kind, spec) if is_counted and spec is not None else None
+    is_sound = parsed is not None and not any(where.startswith("spec") for where in faulty)
+    steps = total_steps(request.kind, spec) if is_sound and request.kind in ORDER_KINDS and spec is not None else None
     return quota_faults(
         tx,
         caller.project_id,
