@@ -12,7 +12,7 @@ from fastapi import Depends, Path, Request, Response
 from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from giornata.api.lists import Lists
-from giornata.api.request_limits import count, count_known, is_ready
+from giornata.api.request_limits import count, counted_at_once
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import authenticate, remembered, signed_in, verify
@@ -88,9 +88,7 @@ async def _caller(
 
 async def _counted(request: Request, ctx: Context, caller: Caller) -> Caller:
     """Count the request against the limits of its project and its caller. Raises RateLimited."""
-    if is_ready(ctx, caller):
-        count_known(request.scope, ctx, caller)
-    else:
+    if not counted_at_once(request.scope, ctx, caller):
         quotas = await anyio.to_thread.run_sync(read_quotas, ctx, caller)
         count(request.scope, ctx, caller, quotas)
     return caller

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from giornata.api.body_limits import replayed
 from giornata.api.callers import known_attempt, known_caller
 from giornata.api.problems import answer_to
-from giornata.api.request_limits import count_known, is_ready
+from giornata.api.request_limits import counted_at_once
 from giornata.control.context import Context
 from giornata.control.jobs.submit import IDEMPOTENCY_KEY
 from giornata.domain.errors import GiornataError
@@ -97,14 +97,12 @@ class FastNodeRoutes:
             return
         message = await receive()
         body = _body(message, fast)
-        if body is None:
-            await self._app(scope, replayed(message, receive), send)
-            return
-        scope["route"] = fast.route
         request = Request(scope, receive, send)
         try:
-            if not fast.of_an_attempt:
-                count_known(scope, self._ctx, asker["caller"])
+            if body is None or not (fast.of_an_attempt or counted_at_once(scope, self._ctx, asker["caller"])):
+                await self._app(scope, replayed(message, receive), send)
+                return
+            scope["route"] = fast.route
             reply = await self._called(fast, request, asker | {"body": body})
         except GiornataError as error:
             reply = answer_to(request, error)
@@ -136,7 +134,7 @@ class FastNodeRoutes:
         if fast.of_an_attempt:
             return given | {"attempt_id": attempt_id} if known_attempt(self._ctx, attempt_id, secret) else None
         caller = known_caller(self._ctx, secret)
-        return None if caller is None or not is_ready(self._ctx, caller) else given | {"caller": caller}
+        return None if caller is None else given | {"caller": caller}
 
     async def _called(self, fast: FastRoute, request: Request, given: dict[str, Any]) -> Response:
         state, says = request.app.state, Response()  # what the route has to say besides its reply

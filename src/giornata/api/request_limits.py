@@ -9,27 +9,26 @@ from typing import Any
 
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.quotas.request_limits import is_counted, known_quotas, take_request
+from giornata.control.quotas.request_limits import take_request
 from giornata.control.request_rates import RateStanding
 from giornata.domain.errors import RateLimited
 from giornata.domain.quotas import Quotas
+from giornata.protocol.admin import USER_VERBS
 
 SCOPE_KEY = "giornata.rate_limit_headers"
 NAMES = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 
 
-def is_ready(ctx: Context, caller: Caller) -> bool:
-    """Return True when a request of this caller can be counted without the database."""
-    return not is_counted(caller) or known_quotas(ctx, caller) is not None
-
-
-def count_known(scope: MutableMapping[str, Any], ctx: Context, caller: Caller) -> None:
-    """Count a request of a caller that `is_ready`. Raises RateLimited."""
-    if not is_counted(caller):
-        return
-    quotas = known_quotas(ctx, caller)
-    if quotas is not None:
+def counted_at_once(scope: MutableMapping[str, Any], ctx: Context, caller: Caller) -> bool:
+    """Count a request, if that needs no database; return False when it does. Raises RateLimited."""
+    if caller.scopes.isdisjoint(USER_VERBS):
+        return True  # it only claims work
+    quotas = ctx.memory.quotas.of_project(caller.project_id, at_ms=ctx.clock.now_ms())
+    if quotas is None:
+        return False
+    if quotas.max_requests_per_s is not None or quotas.max_requests_per_s_per_key is not None:
         count(scope, ctx, caller, quotas)
+    return True
 
 
 def count(scope: MutableMapping[str, Any], ctx: Context, caller: Caller, quotas: Quotas) -> None:

@@ -45,14 +45,14 @@ class Quotas:
     @property
     def counts_jobs(self) -> bool:
         """True when a submission has to count or add up what the project has already."""
-        counted = (self.max_queued_jobs, self.max_pictures_per_day, self.max_stored_bytes)
-        return any(limit is not None for limit in counted)
+        # Written out: it is asked at each submission.
+        return not (self.max_queued_jobs is self.max_pictures_per_day is self.max_stored_bytes is None)
 
     @property
     def bound_jobs(self) -> bool:
         """True when any of these limits is about what may be submitted."""
-        others = (self.max_priority, self.allowed_base_models, self.allowed_adapters)
-        return self.counts_jobs or any(limit is not None for limit in others)
+        named = self.allowed_base_models is not None or self.allowed_adapters is not None
+        return named or self.max_priority is not None or self.counts_jobs
 
 
 NO_QUOTAS = Quotas()
@@ -78,6 +78,9 @@ class QuotaStanding:
 
     quotas: Quotas = NO_QUOTAS
     use: QuotaUse = NO_USE
+
+
+UNLIMITED = QuotaStanding()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from giornata.control.text_limits import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.quotas import QuotaStanding, refusal_of
+from giornata.domain.quotas import UNLIMITED, QuotaStanding, refusal_of
 from giornata.protocol.generation.named_models import named_models, with_objects
 from giornata.protocol.generation.specs import OrderFields
 from giornata.protocol.jobs import SubmitJob
@@ -80,8 +80,10 @@ def prepare_job(
     if request.kind in ORDER_KINDS:
         order = _named_models_spec(request, parsed)
         faults += _model_faults(ctx, tx, caller, order, is_sound=is_sound, notes_use=notes_use and not faults)
-    faulty = {fault.where for fault in faults}
-    faults += _quota_faults(ctx, tx, caller, request, parsed=parsed, order=order, standing=standing, faulty=faulty)
+    standing = standing or standing_of(tx, ctx, caller.project_id)
+    if standing is not UNLIMITED:
+        faulty = {fault.where for fault in faults}
+        faults += _quota_faults(tx, caller, request, parsed=parsed, order=order, standing=standing, faulty=faulty)
     if faults or parsed is None:
         raise refusal_of(faults)
     if isinstance(parsed, TrainSpec) and parsed.num_train_epochs is not None:
@@ -130,19 +132,15 @@ def prepare_job(
 
 
 def _quota_faults(
-    ctx: Context,
     tx: Transaction,
     caller: Caller,
     request: SubmitJob,
     *,
     parsed: Message | None,
     order: dict[str, Any] | None,
-    standing: QuotaStanding | None,
+    standing: QuotaStanding,
     faulty: Collection[str],
 ) -> Iterable[Fault]:
-    standing = standing or standing_of(tx, ctx, caller.project_id)
-    if not standing.quotas.bound_jobs:
-        return ()
     spec = order if parsed is None or order is not None else parsed.model_dump(mode="json")
     # Of a spec with faults it is not known how many pictures it means.
     is_sound = parsed is not None and not any(where.startswith("spec") for where in faulty)

@@ -25,7 +25,7 @@ from giornata.control.quotas.ceilings import with_ceiling
 from giornata.control.quotas.use import standing_of
 from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight
 from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.quotas import NO_QUOTAS, Quotas, QuotaStanding, with_request
+from giornata.domain.quotas import NO_QUOTAS, UNLIMITED, Quotas, QuotaStanding, with_request
 from giornata.domain.routing import Turns, next_turn
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, SubmitJob
@@ -96,7 +96,8 @@ def _submit_to(
         if not isinstance(found, JobRecord):
             answers[number] = found
             continue
-        standing = with_request(standing, quota_request(found))
+        if standing is not UNLIMITED:
+            standing = with_request(standing, quota_request(found))
         # After the key: of two equal requests the second one waits there, and reserves nothing.
         new[number] = reserve(tx, ctx, found, project=project)
         if project is not None and project.budget_micro_usd is not None:

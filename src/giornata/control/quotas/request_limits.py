@@ -1,16 +1,10 @@
-"""Requests a second: which requests count, and how they stand to the limits of their project and their caller."""
+"""Requests a second: how a request stands to the limits of its project and its caller."""
 
 from giornata.control.caller import Caller
 from giornata.control.context import Foundations
 from giornata.control.quotas.use import quotas_of
 from giornata.control.request_rates import RateStanding
 from giornata.domain.quotas import Quotas
-from giornata.protocol.admin import USER_VERBS
-
-
-def known_quotas(ctx: Foundations, caller: Caller) -> Quotas | None:
-    """Return the quotas of the caller's project, where that needs no database."""
-    return ctx.memory.quotas.of_project(caller.project_id, at_ms=ctx.clock.now_ms())
 
 
 def read_quotas(ctx: Foundations, caller: Caller) -> Quotas:
@@ -20,11 +14,6 @@ def read_quotas(ctx: Foundations, caller: Caller) -> Quotas:
         quotas = quotas_of(tx, caller.project_id)
     ctx.memory.quotas.remember(caller.project_id, quotas, at_ms=now_ms)
     return quotas
-
-
-def is_counted(caller: Caller) -> bool:
-    """Return True for callers whose requests are limited: all but those that only claim work."""
-    return not caller.scopes.isdisjoint(USER_VERBS)
 
 
 def take_request(ctx: Foundations, caller: Caller, quotas: Quotas) -> RateStanding | None:

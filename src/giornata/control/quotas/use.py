@@ -10,6 +10,7 @@ from giornata.domain.errors import OverQuota
 from giornata.domain.quotas import (
     NO_QUOTAS,
     NO_USE,
+    UNLIMITED,
     QuotaRequest,
     Quotas,
     QuotaStanding,
@@ -62,6 +63,8 @@ def standing_of(
     With `hold` no other request of the project counts before the transaction ends.
     """
     quotas = project or quotas_of(tx, project_id)
+    if not quotas.bound_jobs:
+        return UNLIMITED
     if hold and quotas.counts_jobs:
         tx.submission.hold_project(project_id)
     return QuotaStanding(quotas=quotas, use=quota_use(tx, ctx, project_id, quotas))
