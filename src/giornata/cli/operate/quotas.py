@@ -91,11 +91,7 @@ def _show(found: ProjectQuotas, out: Output) -> None:
         ("queued jobs", *_counted(found.queued_jobs)),
         ("pictures a day", *_counted(found.pictures_per_day)),
         ("stored", size(found.stored_bytes.used), _words(found.stored_bytes.limit, size)),
-        (
-            "spent this month",
-            cost(found.monthly_spend_micro_usd.used),
-            _words(found.monthly_spend_micro_usd.limit, cost),
-        ),
+        ("spent this month", cost(spent.used), _words(spent.limit, cost)),
         ("priority", "", _words(found.max_priority, str)),
         ("requests a second", "", _words(found.max_requests_per_s, str)),
         ("... of each key", "", _words(found.max_requests_per_s_per_key, str)),

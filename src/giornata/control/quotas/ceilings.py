@@ -11,6 +11,7 @@ from giornata.control.context import Foundations
 from giornata.control.ports.records import JobRecord, QueueView
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow, Taking
+from giornata.domain.errors import Unavailable
 from giornata.domain.picture import ORDER_KINDS
 
 
@@ -42,11 +43,11 @@ def take_within(
 
     Two servers may take jobs of a project at one moment, each of them the last one. So what was taken of projects
     with a ceiling is counted again while nobody else begins any; if it is too much, it is taken back, and jobs of
-    other projects are taken instead.
+    other projects are taken instead. Raises Unavailable when that has no end.
     """
     if not rooms:
         return tx.jobs.take_each(claims, at_ms=at_ms)
-    while True:
+    for _ in range(len(rooms) + 1):
         passed_over = full_projects(rooms)
         within = [replace(each, wanted=replace(each.wanted, passed_over=passed_over)) for each in claims]
         with tx.savepoint() as undo:
@@ -59,6 +60,7 @@ def take_within(
             rooms.update({each: max(0, rooms[each] - number) for each, number in begun.items()})
             return taken
         rooms.update(dict.fromkeys(contended, 0))
+    raise Unavailable("jobs of too many projects were taken by other servers at this moment; claim again")
 
 
 def _contended(tx: Transaction, ctx: Foundations, project_ids: Collection[str], *, at_ms: int) -> set[str]:
