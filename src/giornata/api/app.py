@@ -22,6 +22,7 @@ from giornata.api import (
     openai_images,
     order_pictures,
     people,
+    quotas,
     sessions,
     uploads,
     webhooks,
@@ -37,6 +38,7 @@ from giornata.api.lists import Lists
 from giornata.api.metrics import Metrics, MetricsMiddleware
 from giornata.api.openapi import install_openapi, operation_id
 from giornata.api.problems import install_handlers
+from giornata.api.request_limits import NAMES
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import ConnectionQuota, Wakeup
 from giornata.control.access.install import read_signing_key
@@ -62,6 +64,7 @@ _ROUTERS = (
     generations.router,
     openai_images.router,
     admin.router,
+    quotas.router,
     sessions.router,
     people.router,
     webhooks.router,
@@ -70,7 +73,7 @@ _ROUTERS = (
     node.attempts,
 )
 _CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Prefer", "Range", "X-API-Key"]
-_CORS_REPLY = ["Content-Range", "ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id"]
+_CORS_REPLY = ["Content-Range", "ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id", *NAMES]
 
 
 def create_app(

@@ -12,6 +12,7 @@ from fastapi import Depends, Path, Request, Response
 from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from giornata.api.lists import Lists
+from giornata.api.request_limits import count, counted_at_once
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import authenticate, remembered, signed_in, verify
@@ -19,6 +20,7 @@ from giornata.control.access.install import signing_key
 from giornata.control.access.sessions import SESSION_MS, OpenedSession, require_csrf
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.quotas.request_limits import read_quotas
 from giornata.domain.errors import Unauthenticated
 from giornata.protocol.people import CSRF_HEADER, PROJECT_HEADER
 
@@ -72,14 +74,24 @@ async def _caller(
     if not secret and (session := session_secret(request)) is not None:
         if request.method not in SAFE_METHODS:
             require_csrf(session, request.headers.get(CSRF_HEADER))
-        return await anyio.to_thread.run_sync(signed_in, ctx, session, request.headers.get(PROJECT_HEADER))
+        caller = await anyio.to_thread.run_sync(signed_in, ctx, session, request.headers.get(PROJECT_HEADER))
+        return await _counted(request, ctx, caller)
     if not secret:
         raise Unauthenticated("no key was sent; send Authorization: Bearer gk_… or X-API-Key: gk_…")
     if len(secret) > MAX_SECRET_LENGTH:
         raise Unauthenticated("this is not a key of this installation")
     # Mostly remembered: a thread is only taken when the database has to be asked.
     known = remembered(ctx, secret)
-    return await anyio.to_thread.run_sync(authenticate, ctx, secret) if known is None else known
+    caller = await anyio.to_thread.run_sync(authenticate, ctx, secret) if known is None else known
+    return await _counted(request, ctx, caller)
+
+
+async def _counted(request: Request, ctx: Context, caller: Caller) -> Caller:
+    """Count the request against the limits of its project and its caller. Raises RateLimited."""
+    if not counted_at_once(request.scope, ctx, caller):
+        quotas = await anyio.to_thread.run_sync(read_quotas, ctx, caller)
+        count(request.scope, ctx, caller, quotas)
+    return caller
 
 
 def session_secret(request: Request) -> str | None:

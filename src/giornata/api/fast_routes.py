@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from giornata.api.body_limits import replayed
 from giornata.api.callers import known_attempt, known_caller
 from giornata.api.problems import answer_to
+from giornata.api.request_limits import counted_at_once
 from giornata.control.context import Context
 from giornata.control.jobs.submit import IDEMPOTENCY_KEY
 from giornata.domain.errors import GiornataError
@@ -101,12 +102,12 @@ class FastNodeRoutes:
             return
         message = await receive()
         body = _body(message, fast)
-        if body is None:
-            await self._app(scope, replayed(message, receive), send)
-            return
-        scope["route"] = fast.route
         request = Request(scope, receive, send)
         try:
+            if body is None or not (fast.of_an_attempt or counted_at_once(scope, self._ctx, asker["caller"])):
+                await self._app(scope, replayed(message, receive), send)
+                return
+            scope["route"] = fast.route
             reply = await self._called(fast, request, asker | {"body": body})
         except GiornataError as error:
             reply = answer_to(request, error)

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata import __version__
 from giornata.api.problems import internal_problem, respond
+from giornata.api.request_limits import SCOPE_KEY
 from giornata.api.timings import ClaimTimes, JobTimes, RequestTimes, kind_label
 from giornata.control.durations import Durations
 from giornata.control.ended_pictures import EndedPictures
@@ -260,8 +261,9 @@ class MetricsMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                mine = ((b"x-request-id", request_id.encode()), *(() if of_a_blob else KEPT_BY_NOBODY))
-                message["headers"] = [*message.get("headers", ()), *mine]
+                kept = () if of_a_blob else KEPT_BY_NOBODY
+                own = [(b"x-request-id", request_id.encode()), *kept, *scope.get(SCOPE_KEY, ())]
+                message["headers"] = [*message.get("headers", ()), *own]
             await send(message)
 
         try:

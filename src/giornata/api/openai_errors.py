@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from giornata.api.problems import RETRY_AFTER_S, problem_of, status_of
+from giornata.api.problems import RETRY_AFTER_S, problem_of, status_of, wait_header
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.protocol.openai_images import ImageError, ImageErrorReply
 
@@ -15,7 +15,14 @@ PATHS = "/v1/images/"
 TYPES = MappingProxyType(
     {HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error", HTTPStatus.PAYMENT_REQUIRED: "insufficient_quota"}
 )
-CODES = MappingProxyType({"unauthenticated": "invalid_api_key", "over-budget": "insufficient_quota"})
+CODES = MappingProxyType(
+    {
+        "unauthenticated": "invalid_api_key",
+        "over-budget": "insufficient_quota",
+        "over-quota": "insufficient_quota",
+        "rate-limited": "rate_limit_exceeded",
+    }
+)
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ImageErrorReply, "description": HTTPStatus(status).phrase}
     for status in (400, 401, 402, 403, 408, 409, 413, 429, 500, 503)
@@ -40,4 +47,5 @@ def error_reply(error: GiornataError, headers: Mapping[str, str] | None = None) 
     )
     again = status is HTTPStatus.TOO_MANY_REQUESTS
     retry = {"x-should-retry": str(again).lower()} | ({"Retry-After": str(RETRY_AFTER_S)} if again else {})
+    retry |= wait_header(error)
     return JSONResponse(ImageErrorReply(error=said).model_dump(), status, headers={**retry, **(headers or {})})

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from giornata.api.problems import MEDIA_TYPE, Problem
+from giornata.api.problems import MEDIA_TYPE, Problem, QuotaProblem
 from giornata.api.settings import ApiSettings
 from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, TrainSpec
 
@@ -108,9 +108,10 @@ def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
     schemas: dict[str, Any] = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    problem = Problem.model_json_schema(ref_template=SCHEMAS + "{model}")
-    schemas |= problem.pop("$defs", {})
-    schemas["Problem"] = problem
+    for each in (Problem, QuotaProblem):
+        problem = each.model_json_schema(ref_template=SCHEMAS + "{model}")
+        schemas |= problem.pop("$defs", {})
+        schemas[each.__name__] = problem
     add_job_schemas(schemas)
     return schema
 

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from giornata.api.known_query import unknown_query_faults
+from giornata.control.timestamps import instant
 from giornata.domain.errors import (
     BlobMismatch,
     BlobMissing,
@@ -31,6 +32,9 @@ from giornata.domain.errors import (
     NotFound,
     OverBudget,
     ProtocolMismatch,
+    OverQuota,
+    QuotaFault,
+    RateLimited,
     SignInDelayed,
     TooLarge,
     TooMany,
@@ -41,6 +45,7 @@ from giornata.domain.errors import (
 )
 from giornata.protocol.jobs import FaultReply
 from giornata.protocol.model import Reply
+from giornata.protocol.quotas import QuotaRefusal
 
 log = logging.getLogger("giornata.api")
 
@@ -62,11 +67,13 @@ STATUS: Mapping[type[GiornataError], HTTPStatus] = MappingProxyType(
         KeyInFlight: HTTPStatus.CONFLICT,
         IdempotencyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
         OverBudget: HTTPStatus.PAYMENT_REQUIRED,
+        OverQuota: HTTPStatus.FORBIDDEN,
         TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         InstanceGone: HTTPStatus.NOT_FOUND,
         FleetRefused: HTTPStatus.CONFLICT,
         FleetUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         TooMany: HTTPStatus.TOO_MANY_REQUESTS,
+        RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
         SignInDelayed: HTTPStatus.TOO_MANY_REQUESTS,
         TooSlow: HTTPStatus.REQUEST_TIMEOUT,
         Unreachable: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -111,6 +118,12 @@ class Problem(Reply):
     faults: tuple[FaultReply, ...] = ()
 
 
+class QuotaProblem(Problem):
+    """The body of a refusal by limits of the project, alone or among other faults."""
+
+    quotas: tuple[QuotaRefusal, ...]
+
+
 def status_of(error: GiornataError) -> HTTPStatus:
     """Return the status of the nearest class of the error's own tree that has a row."""
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
@@ -120,7 +133,13 @@ def problem_of(error: GiornataError) -> Problem:
     """Return the problem document that describes `error`."""
     faults = error.faults if isinstance(error, InvalidInput) else ()
     detail = f"{len(faults)} things are wrong" if len(faults) > 1 else error.public
-    return _problem(status_of(error), error.code, detail, retryable=error.retryable, faults=faults)
+    problem = _problem(status_of(error), error.code, detail, retryable=error.retryable, faults=faults)
+    quotas = tuple(_quota_refusal(fault) for fault in faults if isinstance(fault, QuotaFault))
+    return QuotaProblem(**dict(problem), quotas=quotas) if quotas else problem
+
+
+def _quota_refusal(fault: QuotaFault) -> QuotaRefusal:
+    return QuotaRefusal(quota=fault.quota, limit=fault.limit, used=fault.used, free_at=instant(fault.free_at_ms))
 
 
 def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -138,8 +157,12 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONR
 def answer_to(request: Request, error: GiornataError) -> JSONResponse:
     """Return the reply to a request that one of our errors ended; what is not the client's fault is logged."""
     log_defect(request, error)
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, SignInDelayed) else {}
-    return respond(problem_of(error), headers)
+    return respond(problem_of(error), wait_header(error))
+
+
+def wait_header(error: GiornataError) -> dict[str, str]:
+    """Return the header that says when the same request may succeed, where the error knows it."""
+    return {"Retry-After": str(error.retry_after_s)} if isinstance(error, RateLimited | SignInDelayed) else {}
 
 
 def log_defect(request: Request, error: GiornataError) -> None:

@@ -59,7 +59,7 @@ COMMANDS = (
         "Server",
         ("server", "operate.serve", "Run a server without nodes."),
         ("key", "operate.keys", "Create, list, rotate and revoke API keys."),
-        ("project", "operate.keys", "Create projects; set their limits, budgets, members."),
+        ("project", "operate.keys", "Create projects; set their quotas, budgets, members."),
         ("user", "operate.users", "Create, list and change the accounts of people."),
         ("secrets", "operate.secrets", "Store tokens that jobs need, such as for gated models."),
         ("webhook", "operate.webhooks", "Send events to a URL, to Slack, to Discord or by mail."),

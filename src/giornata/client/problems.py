@@ -80,7 +80,7 @@ def error_of(response: httpx.Response) -> GiornataError:
     message = str(said) if said else f"the server answered {response.status_code}"
     kind = _class_of(response, document)
     if issubclass(kind, InvalidInput):
-        return InvalidInput(_faults(document, message))
+        return kind(_faults(document, message))
     return kind(message)
 
 

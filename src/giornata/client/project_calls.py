@@ -16,6 +16,7 @@ from giornata.protocol.admin import (
     SetLimits,
     SetSafety,
 )
+from giornata.protocol.quotas import ProjectQuotas, SetQuotas
 from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 
 
@@ -47,6 +48,14 @@ class ProjectCalls(OperatorCalls):
         """Most pictures of a dataset; None: as the installation says. For an admin of the installation."""
         body = SetLimits(max_pictures=max_pictures)
         return self._connection.call("PUT", f"/v1/projects/{quoted(project_id)}/limits", Project, body=body)
+
+    def project_quotas(self, project_id: str) -> ProjectQuotas:
+        """Return the limits of the project, and what it uses of them."""
+        return self._get(f"/v1/projects/{quoted(project_id)}/quotas", ProjectQuotas)
+
+    def set_project_quotas(self, project_id: str, body: SetQuotas) -> ProjectQuotas:
+        """Set the limits that are given in `body`; None lifts one, others stay. For an admin of the installation."""
+        return self._connection.call("PUT", f"/v1/projects/{quoted(project_id)}/quotas", ProjectQuotas, body=body)
 
     def set_project_safety(self, project_id: str, safety: SafetyPolicy) -> Project:
         """Set what becomes of the project's unsafe pictures: off, flag or block. For an admin of the installation."""

@@ -17,6 +17,7 @@ from giornata.control.ports.pictures import Pictures
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
 from giornata.control.process_cache import ProcessCache
+from giornata.control.request_rates import RequestRates
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
 
@@ -51,6 +52,7 @@ class Foundations:
     sealer: Sealer = field(default_factory=NoSealer)
     durations: Durations = field(default_factory=Durations)
     ended_pictures: EndedPictures = field(default_factory=EndedPictures)
+    request_rates: RequestRates = field(default_factory=RequestRates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from giornata.control.caller import Caller
 from giornata.control.ports.gauges import EndedTotals
 from giornata.control.ports.picture_store import OrderSpec, PictureKey
 from giornata.control.ports.routing_store import BaseQueue
+from giornata.control.quota_memory import QuotaMemory
 from giornata.domain.budget import Spent
 from giornata.domain.errors import Unavailable
 from giornata.domain.fleet_models import FleetModels
@@ -90,6 +91,7 @@ class ProcessCache:
         self.readers = threading.BoundedSemaphore(READERS)
         self.fetches = OneFetchEach()  # of models from outside
         self.fleet_models = FleetModels()
+        self.quotas = QuotaMemory()
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
         self._standing: dict[str, range] = {}  # when those who stay were found good, by id

@@ -103,6 +103,12 @@ def month_start_ms(at_ms: int) -> int:
     return round(datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()) * 1000
 
 
+def month_end_ms(at_ms: int) -> int:
+    """Return the end of this instant's calendar month, in epoch milliseconds, UTC."""
+    # Every month has begun the next one 32 days after its first.
+    return month_start_ms(month_start_ms(at_ms) + 32 * 24 * 3600 * 1000)
+
+
 def month_of(at_ms: int) -> str:
     """Return the name of the calendar month, such as 2026-11."""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m}"

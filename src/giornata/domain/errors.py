@@ -2,6 +2,7 @@
 
     GiornataError
     ├── InvalidInput            400 invalid-input          what was sent is wrong; carries every fault at once
+    │   └── OverQuota           403 over-quota             limits of the project have no room for what was asked
     ├── Unauthenticated         401 unauthenticated        no key, or one that is unknown or revoked
     ├── Forbidden               403 forbidden              the key's scope does not reach this
     ├── NotFound                404 not-found              no such thing in this project
@@ -21,6 +22,7 @@
         ├── Unreachable         503 unreachable            raised by clients only: nobody answers at the address
         ├── FleetUnavailable    503 fleet-unavailable      the provider cannot be asked just now
         ├── TooMany             429 too-many               the key has as many of these open as it may
+        │   ├── RateLimited     429 rate-limited           more requests a second than the project or the key may send
         │   └── SignInDelayed   429 sign-in-delayed        too many sign-ins failed; the next one has to wait
         └── TooSlow             408 too-slow               the request did not arrive in time
 
@@ -52,6 +54,18 @@ class Fault:
         return f"{self.where}: {self.message}" + (f" ({self.hint})" if self.hint else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaFault(Fault):
+    """A fault that is a limit of the project, named by `quota`: how much it allows, how much of it is used, and when
+    there will be room (epoch milliseconds). What is not known is None.
+    """
+
+    quota: str
+    limit: int | None = None
+    used: int | None = None
+    free_at_ms: int | None = None
+
+
 class GiornataError(Exception):
     """Root of the tree. `code` is stable and part of the HTTP contract. `hint` is the next step, for a person."""
 
@@ -76,6 +90,14 @@ class InvalidInput(GiornataError):
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
         super().__init__("; ".join(map(str, self.faults)))
+
+
+class OverQuota(InvalidInput):
+    """Nothing is wrong with the request but that limits of the project have no room for it. All faults are
+    QuotaFaults, where a server raises it.
+    """
+
+    code = "over-quota"
 
 
 @contextmanager
@@ -216,6 +238,18 @@ class TooMany(Unavailable):
     """The key has as many streams or waiting claims open as it may have on one server."""
 
     code = "too-many"
+
+
+class RateLimited(TooMany):
+    """More requests a second came than the project or the key may send: `limit` of them. There is room again in
+    `retry_after_s` seconds.
+    """
+
+    code = "rate-limited"
+
+    def __init__(self, message: str, *, limit: int = 0, retry_after_s: int = 1) -> None:
+        self.limit, self.retry_after_s = limit, retry_after_s
+        super().__init__(message)
 
 
 class SignInDelayed(TooMany):

@@ -35,6 +35,13 @@ class ModelFamily(StrEnum):
 TITLES = {ModelFamily.SDXL: "SDXL", ModelFamily.SD15: "SD 1.5"}
 FAMILIES_HERE = " and ".join(TITLES.values())
 
+KNOWN_REPOSITORIES = {
+    "stabilityai/stable-diffusion-xl-base-1.0": ModelFamily.SDXL,
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": ModelFamily.SD15,
+    "runwayml/stable-diffusion-v1-5": ModelFamily.SD15,
+}
+"""Families of base models that the engine loads from the hub, so that LoRAs of another family are refused early."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:

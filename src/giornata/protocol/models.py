@@ -69,6 +69,9 @@ class RegisteredModel(Reply):
     created_by: str | None = Field(
         None, description="The person or the key that made it; null: an order that named it, or not known."
     )
+    allowed: bool | None = Field(
+        None, description="In lists: false when the project's quotas do not allow it. null: not looked at."
+    )
 
 
 class ModelPage(Reply):

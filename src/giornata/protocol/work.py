@@ -138,7 +138,9 @@ class ClaimReply(Reply):
     lease: Lease | None = None
     picture_lease: PictureLease | None = None
     reason: str | None = Field(
-        None, description="empty-queue, models-elsewhere, banned, too-small, no-such-kind, quarantined, draining …"
+        None,
+        description="empty-queue, models-elsewhere, banned, too-small, project-at-ceiling, "
+        "no-such-kind, quarantined, draining …",
     )
     detail: str | None = None
     drain: bool = Field(False, description="The node should leave.")

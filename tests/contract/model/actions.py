@@ -50,6 +50,7 @@ WEIGHTS = {
     "budget": 3,
     "project_budget": 1,
     "settle": 2,
+    "ceiling": 2,
     "continue_one": 2,
     "look_at": 1,
     "send_pictures": 1,

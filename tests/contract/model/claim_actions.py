@@ -6,6 +6,7 @@ from typing import Any
 from tests.contract.model.calls import DIED, Held
 from tests.contract.model.model_rig import PLACES, Place, Row
 from tests.contract.model.node_actions import NodeActions
+from tests.contract.model.quota_checks import full_projects
 from tests.contract.model.standing import Standing
 
 from giornata.control.attempts.claim import claim_once
@@ -109,11 +110,14 @@ class ClaimActions(NodeActions):
             return None
         kinds = (standing or Standing(self.rig, self.checker.now)).kinds(place)
         banned = {row.job_id for row in self.checker.now.bans if row.machine_id == place.machine}
+        full = full_projects(self.rig, self.checker.now, taken=but)
         fit = [
             row
             for row in self.checker.now.jobs
             if row.state == "queued" and row.kind in kinds and row.id not in banned and row.id not in but
-            if place.project in {ROOT_PROJECT, row.project_id} and joint_key in {None, row.joint_key}
+            if row.project_id not in full
+            and place.project in {ROOT_PROJECT, row.project_id}
+            and joint_key in {None, row.joint_key}
         ]
         return min(fit, key=lambda row: _rank(row, held_models), default=None)
 

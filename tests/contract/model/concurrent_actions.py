@@ -8,8 +8,8 @@ from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, Held
 from tests.contract.model.claim_actions import KEYS
 from tests.contract.model.model_rig import PLACES, Place, Row
-from tests.contract.model.money_actions import MoneyActions
 from tests.contract.model.picture_actions import PictureActions
+from tests.contract.model.quota_actions import QuotaActions
 from tests.contract.model.standing import Key, Standing
 
 from giornata.control.attempts.claim import Asked, claim_each
@@ -21,7 +21,7 @@ from giornata.protocol.work import Claim, Heartbeat
 T = TypeVar("T")
 
 
-class Everything(Beside, MoneyActions, PictureActions):
+class Everything(Beside, QuotaActions, PictureActions):
     """All that a schedule is made of."""
 
     def claim_together(self, a: int, b: int) -> None:

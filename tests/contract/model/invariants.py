@@ -14,6 +14,7 @@ from typing import Any
 from tests.contract.model.model_rig import ModelRig, Row, Snapshot, key_of, snapshot
 from tests.contract.model.order_story import OrderStory
 from tests.contract.model.picture_invariants import PictureWitness
+from tests.contract.model.quota_checks import check_ceilings
 from tests.contract.model.replay import ReplayedAttempt, ReplayedJob
 from tests.contract.model.standing import check_standing
 
@@ -114,6 +115,7 @@ class InvariantChecker:
             self._check_money(seen)
         if concerns("attempts", "machines", "jobs"):
             check_standing(self.now, seen)
+            check_ceilings(self._rig, self.now, seen)
         if concerns("attempts", "strikes", "bans"):
             self._check_judgements(seen, tries)
 

@@ -110,6 +110,13 @@ class ModelRig:
                 tx.projects.add(ProjectRecord(id=name, name=name, created_at_ms=self.clock.now_ms()))
         self.datasets = {name: self._dataset(name) for name in PROJECTS}
 
+    def ceilings(self) -> dict[str, int]:
+        """How many jobs each project may run that has such a limit, as the table says."""
+        limited = sa.select(schema.projects.c.id, schema.projects.c.max_running_jobs)
+        with self.store.read() as tx:
+            rows = tx.connection.execute(limited.where(schema.projects.c.max_running_jobs.is_not(None))).all()
+        return {row.id: row.max_running_jobs for row in rows}
+
     def _dataset(self, project: str) -> str:
         item = DatasetItem(sha256=have(self.ctx, owner(project), b"a picture"), name="0.png")
         return create_dataset(self.ctx, owner(project), CreateDataset(items=(item,))).id

@@ -57,6 +57,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a claim forgets the ceilings of projects",
+        patches=(
+            Patch(
+                file="control/quotas/ceilings.py",
+                old="    limits = ceilings(tx, ctx, at_ms=at_ms)\n    running = tx.quotas.running() if",
+                new="    limits: Mapping[str, int] = {}\n    running = tx.quotas.running() if",
+            ),
+        ),
+    ),
+    Mutant(
         name="a quarantined machine gets work",
         patches=(
             Patch(

@@ -12,6 +12,7 @@ from tests.contract.model.invariants import REFERRERS, InvariantChecker
 from tests.contract.model.last_pictures import draw_the_rest
 from tests.contract.model.liveness import BANNING, LivingNodes
 from tests.contract.model.model_rig import KINDS, PROJECTS, ROOT, ModelRig, Place, Row, owner
+from tests.contract.model.quota_checks import lift_ceilings
 from tests.contract.model.shares import check_costs
 
 from giornata.control.attempts.claim import claim_once
@@ -142,7 +143,8 @@ def _all_over(rig: ModelRig, checker: InvariantChecker, actors: Actors) -> None:
 
 
 def _lift_budgets(rig: ModelRig, checker: InvariantChecker) -> None:
-    """Whoever waits for money gets it: a job that is paused is no job that never ends."""
+    """Whoever waits for money or for a place gets it: a job that is paused is no job that never ends."""
+    lift_ceilings(rig)
     for project in PROJECTS:
         set_project_budget(rig.ctx, ROOT, project, SetBudget(budget_micro_usd=None, monthly_budget_micro_usd=None))
     for row in checker.look(whole=True).jobs:

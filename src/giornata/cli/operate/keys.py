@@ -7,6 +7,7 @@ import typer
 
 from giornata.cli.jobs.budget import NEGATIVE, find_project, micro_usd, money, monthly_money, project_budget
 from giornata.cli.operate.members import add_member_commands
+from giornata.cli.operate.quotas import project_quotas
 from giornata.cli.options import JsonFlag, check_message, seconds_of, settings_of
 from giornata.cli.settings.connection import Invitation, connect, target_of
 from giornata.cli.settings.hints import giornata
@@ -29,10 +30,11 @@ def register(app: typer.Typer) -> None:
     key.command("rotate")(rotate_key)
     key.command("revoke")(revoke_key)
     app.add_typer(key, name="key")
-    project = typer.Typer(no_args_is_help=True, help="Create projects; set their limits, budgets, members.")
+    project = typer.Typer(no_args_is_help=True, help="Create projects; set their quotas, budgets, members.")
     project.command("create")(create_project)
     project.command("list")(list_projects)
     project.command("limits")(project_limits)
+    project.command("quotas", context_settings=NEGATIVE)(project_quotas)
     project.command("safety")(project_safety)
     project.command("budget", context_settings=NEGATIVE)(project_budget)
     add_member_commands(project)

@@ -154,4 +154,5 @@ def _words(model: RegisteredModel) -> str:
 
 
 def _marks(model: RegisteredModel) -> str:
-    return ", ".join(word for word, holds in (("pinned", model.pinned), ("shared", model.shared)) if holds)
+    marks = (("pinned", model.pinned), ("shared", model.shared), ("not allowed", model.allowed is False))
+    return ", ".join(word for word, holds in marks if holds)

@@ -4,7 +4,7 @@ Claims that came in while the database was at work are done in one transaction: 
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from giornata.control.attempts.admit import Admitted, HealthByKey, admit_each, canary_of, crowded_out, health_of_each
 from giornata.control.attempts.build_lease import build_lease
@@ -45,6 +45,7 @@ from giornata.control.ports.work_rows import (
     Taking,
     Wanted,
 )
+from giornata.control.quotas.ceilings import full_projects, running_rooms, take_within
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput
 from giornata.domain.picture import LEASE_KIND, ORDER_KINDS
@@ -60,11 +61,13 @@ SEEN_EVERY_MS = 10_000
 class Asked:
     """A claim together with its caller. Raises as `known_node`.
 
-    `node` is the node as the server knows it, `wanted` says which jobs it may have.
+    `node` is the node as the server knows it, `wanted` says which jobs it may have: none of the projects that are
+    `passed_over`, because they run as many as they may.
     """
 
     caller: Caller
     claim: Claim
+    passed_over: tuple[str, ...] = ()
     node: NodeInfo = field(init=False)
     wanted: Wanted = field(init=False)
 
@@ -77,6 +80,7 @@ class Asked:
             project_id=None if self.caller.serves_all_projects else self.caller.project_id,
             vram_bytes=self.claim.node.vram_bytes,
             joint_key=self.claim.joint_key,
+            passed_over=self.passed_over,
         )
         object.__setattr__(self, "node", node)
         object.__setattr__(self, "wanted", wanted)
@@ -144,6 +148,8 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
             return None
         if node.draining:
             return draining_reply()
+        if passed_over := full_projects(running_rooms(tx, ctx, at_ms=now_ms)):
+            asked = replace(asked, passed_over=passed_over)
         if not asked.waits_for_something(tx, ctx, at_ms=now_ms):
             has_hint = wanted_base(ctx, asked.claim, asked.wanted.project_id, at_ms=now_ms) is not None
             nothing = None if has_hint else asked.nothing(tx, ctx, at_ms=now_ms)
@@ -203,10 +209,13 @@ def _take_each(
     tx: Transaction, ctx: Context, asked: Sequence[Asked], nodes: Mapping[str, NodeRow], *, at_ms: int
 ) -> list[ClaimReply]:
     """Return for each claim a lease, or why there is none. A second round is rare; see `_take_round`."""
+    rooms = dict(running_rooms(tx, ctx, at_ms=at_ms))
     health = health_of_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
     replies: list[ClaimReply | None] = [None] * len(asked)
     while left := [number for number, reply in enumerate(replies) if reply is None]:
-        found = _take_round(tx, ctx, [asked[number] for number in left], nodes, health, at_ms=at_ms)
+        within = [replace(asked[number], passed_over=full_projects(rooms)) for number in left] if rooms else None
+        round_of = within or [asked[number] for number in left]
+        found = _take_round(tx, ctx, round_of, nodes, health, rooms=rooms, at_ms=at_ms)
         for number, reply in zip(left, found, strict=True):
             replies[number] = reply
     return [reply for reply in replies if reply is not None]
@@ -219,6 +228,7 @@ def _take_round(
     nodes: Mapping[str, NodeRow],
     health: HealthByKey,
     *,
+    rooms: dict[str, int],
     at_ms: int,
 ) -> list[ClaimReply | None]:
     """Answer the claims once; None for a claim to try again.
@@ -232,7 +242,7 @@ def _take_round(
     handed_out: dict[int, JobRow] = {}
     drawers = _drawers(ctx, asked, admitted, nodes, at_ms=at_ms)
     drawn = draw_first(tx, ctx, drawers, at_ms=at_ms)
-    taken = _taken(tx, ctx, admitted, health, but=drawn.keys(), at_ms=at_ms)
+    taken = _taken(tx, ctx, admitted, health, rooms=rooms, but=drawn.keys(), at_ms=at_ms)
     got_a_job = {number for number, (_, job) in taken.items() if job is not None}
     drawn |= draw(
         tx, ctx, {number: drawers[number] for number in drawers.keys() - drawn.keys() - got_a_job}, at_ms=at_ms
@@ -301,6 +311,7 @@ def _taken(
     admitted: Sequence[Admitted],
     health: HealthByKey,
     *,
+    rooms: dict[str, int],
     but: Collection[int],
     at_ms: int,
 ) -> Mapping[int, tuple[Taking, JobRow | None]]:
@@ -321,7 +332,7 @@ def _taken(
         and number not in but
         and (number not in taken or taken[number][1] is None)
     }
-    jobs = tx.jobs.take_each(list(rest.values()), at_ms=at_ms) if rest else []
+    jobs = take_within(tx, ctx, list(rest.values()), rooms, at_ms=at_ms) if rest else []
     return taken | {number: (rest[number], job) for number, job in zip(rest, jobs, strict=True)}
 
 

@@ -72,6 +72,7 @@ def empty_reply(tx: Transaction, wanted: Wanted) -> ClaimReply:
     details = {
         "empty-queue": "no job is waiting",
         "too-small": f"every job that waits needs more GPU memory than the {memory} of this node",
+        "project-at-ceiling": "the jobs that wait are of projects that run as many as they may",
         "for-another": "the jobs that wait are each for one other machine",
         "banned": "every job that waits has failed on this machine before, and comes back if no other can take it",
         "no-such-kind": f"jobs are waiting, but of none of the kinds {', '.join(wanted.kinds)}",

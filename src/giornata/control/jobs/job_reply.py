@@ -93,6 +93,10 @@ def waiting_because(
     """
     if job.state != JobState.QUEUED:
         return None
+    if view.max_running is not None and view.running >= view.max_running:
+        return (
+            f"the project runs {view.running} of {view.max_running} jobs; the next one begins when one of them ends"
+        )
     if view.live_nodes == 0:
         only = ""
         if job.only_machine_id is not None and names is not None:

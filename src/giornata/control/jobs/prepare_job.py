@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from giornata.control.access.keep_secrets import secret_value
@@ -10,15 +10,18 @@ from giornata.control.access.permissions import require_root_admin
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.length_faults import length_check, prompts_of, within
+from giornata.control.jobs.quota_faults import quota_faults, request_for
 from giornata.control.jobs.spec_faults import ParsedSpec, in_steps, parse_spec
 from giornata.control.models.resolve import is_brought, resolve_models
 from giornata.control.ports.records import ItemRecord, JobRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.quotas.use import standing_of
 from giornata.control.storage.item_faults import few_faults, resolution_faults
 from giornata.control.text_limits import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.quotas import UNLIMITED, QuotaStanding, refusal_of
 from giornata.protocol.generation.named_models import named_models, with_objects
 from giornata.protocol.generation.specs import OrderFields
 from giornata.protocol.jobs import SubmitJob
@@ -53,6 +56,7 @@ def prepare_job(
     *,
     parsed_spec: ParsedSpec | None = None,
     notes_use: bool = True,
+    standing: QuotaStanding | None = None,
 ) -> JobRecord:
     """Return the row of the new job. Raises InvalidInput with everything that is wrong with the request, and
     Forbidden for a kind that is the operator's alone.
@@ -60,7 +64,8 @@ def prepare_job(
     The stored spec is whole: the seed is drawn, and the adapter's alpha and the files' name are written down when
     they were not given, and epochs are turned into steps. An order's models have their sha256. `parsed_spec` is what
     `parse_spec` returned for this request, if it was asked already. `notes_use` is False when nothing is submitted:
-    the registry does not count it as a use of these models.
+    the registry does not count it as a use of these models. `standing` is how the project stands to its quotas,
+    where that has been read already. Raises OverQuota where limits of the project are all that is in the way.
     """
     if request.kind == PRETRAIN_KIND:
         require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
@@ -75,8 +80,12 @@ def prepare_job(
     if request.kind in ORDER_KINDS:
         order = _named_models_spec(request, parsed)
         faults += _model_faults(ctx, tx, caller, order, is_sound=is_sound, notes_use=notes_use and not faults)
+    standing = standing or standing_of(tx, ctx, caller.project_id)
+    if standing is not UNLIMITED:
+        faulty = {fault.where for fault in faults}
+        faults += _quota_faults(tx, caller, request, parsed=parsed, order=order, standing=standing, faulty=faulty)
     if faults or parsed is None:
-        raise InvalidInput(faults)
+        raise refusal_of(faults)
     if isinstance(parsed, TrainSpec) and parsed.num_train_epochs is not None:
         items = _items(tx, caller, request.spec, "dataset") or ()
         parsed = in_steps(parsed, pictures=sum(item.repeats for item in items))
@@ -119,6 +128,32 @@ def prepare_job(
         reserved_micro_usd=0,
         min_vram_bytes=request.min_vram_bytes or 0,
         created_by=caller.maker,
+    )
+
+
+def _quota_faults(
+    tx: Transaction,
+    caller: Caller,
+    request: SubmitJob,
+    *,
+    parsed: Message | None,
+    order: dict[str, Any] | None,
+    standing: QuotaStanding,
+    faulty: Collection[str],
+) -> Iterable[Fault]:
+    spec = order if parsed is None or order is not None else parsed.model_dump(mode="json")
+    # Of a spec with faults it is not known how many pictures it means.
+    is_sound = parsed is not None and not any(where.startswith("spec") for where in faulty)
+    steps = total_steps(request.kind, spec) if is_sound and request.kind in ORDER_KINDS and spec is not None else None
+    return quota_faults(
+        tx,
+        caller.project_id,
+        kind=request.kind,
+        priority=request.priority,
+        spec=spec,
+        asked=request_for(request.kind, steps),
+        standing=standing,
+        faulty=faulty,
     )
 
 

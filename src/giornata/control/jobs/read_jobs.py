@@ -15,6 +15,7 @@ from giornata.control.pictures.model_coverage import missing_models
 from giornata.control.ports.machine_store import BannedJob
 from giornata.control.ports.records import AttemptRecord, JobRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.quotas.ceilings import with_ceiling
 from giornata.control.text_limits import is_id, label_faults, text_faults
 from giornata.domain.backoff import Outlook
 from giornata.domain.capacity import Use
@@ -92,7 +93,7 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
     because, found, names = None, None, machine_names(tx, ctx, caller)
     if job.state == JobState.QUEUED:
         seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
-        view = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
+        view = with_ceiling(tx, ctx, job, tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms))
         found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
         missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, offered_kind(job.kind))
         because = waiting_because(job, view, found, names=names, missing=missing)

@@ -8,12 +8,14 @@ from giornata.control.attempts.lift_bans import lift
 from giornata.control.budgets.budgets import reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.jobs.quota_faults import retry_faults
 from giornata.control.jobs.read_jobs import own_job, read_job
 from giornata.control.jobs.spec_faults import parse_spec
 from giornata.control.jobs.submit import enqueue, submit
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound
+from giornata.control.quotas.use import standing_of
+from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound, OverQuota
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
@@ -100,7 +102,7 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
 
     While a retry is queued or running, asking again gives that one. An interrupted job that is queued is itself the
     one to be tried: its bans are lifted, so that every machine may have it now. Raises Forbidden, NotFound, and
-    IllegalTransition for a job that succeeded, runs, is paused, or has not begun.
+    IllegalTransition for a job that succeeded, runs, is paused, or has not begun; OverQuota, OverBudget.
     """
     require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
@@ -116,9 +118,17 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
         new_id = tx.submission.live_retry(job_id, project_id=caller.project_id)
         if new_id is None:
             new_id = ctx.names.new("job")
-            enqueue(tx, reserve(tx, ctx, _afresh(old, new_id, caller.maker, ctx.clock.now_ms())))
+            new = _afresh(old, new_id, caller.maker, ctx.clock.now_ms())
+            _require_room(tx, ctx, new)
+            enqueue(tx, reserve(tx, ctx, new))
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
         return read_job(ctx, tx, caller, new_id)
+
+
+def _require_room(tx: Transaction, ctx: Context, job: JobRecord) -> None:
+    faults = retry_faults(tx, job, standing_of(tx, ctx, job.project_id, hold=True))
+    if faults:
+        raise OverQuota(faults)
 
 
 def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord) -> Job:

@@ -13,6 +13,7 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.job_reply import job_reply, waiting_because
 from giornata.control.jobs.prepare_job import missing_file, prepare_job
+from giornata.control.jobs.quota_faults import quota_request
 from giornata.control.jobs.read_jobs import read_job
 from giornata.control.jobs.spec_faults import ParsedSpec
 from giornata.control.pictures.order_files import hold_files
@@ -20,8 +21,11 @@ from giornata.control.pictures.place_order import place_orders
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
+from giornata.control.quotas.ceilings import with_ceiling
+from giornata.control.quotas.use import standing_of
 from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight
 from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.quotas import NO_QUOTAS, UNLIMITED, Quotas, QuotaStanding, with_request
 from giornata.domain.routing import Turns, next_turn
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, SubmitJob
@@ -79,29 +83,33 @@ def _submit_to(
     tx: Transaction, ctx: Context, project_id: str, asked: Mapping[int, JobRequest]
 ) -> Mapping[int, Submitted | GiornataError]:
     project = tx.projects.get(project_id)
+    # Before the first key is written: of two requests at once the second one counts what the first has made.
+    standing = standing_of(tx, ctx, project_id, project=project or NO_QUOTAS, hold=True)
     answers: dict[int, Submitted | GiornataError] = {}
     new: dict[int, JobRecord] = {}
     for number, each in asked.items():
         try:
-            found = _prepared(ctx, tx, each)
+            found = _prepared(ctx, tx, each, standing)
         except GiornataError as error:  # nothing was written for it yet
             answers[number] = error
             continue
         if not isinstance(found, JobRecord):
             answers[number] = found
             continue
+        if standing is not UNLIMITED:
+            standing = with_request(standing, quota_request(found))
         # After the key: of two equal requests the second one waits there, and reserves nothing.
         new[number] = reserve(tx, ctx, found, project=project)
         if project is not None and project.budget_micro_usd is not None:
             # What it set aside counts for the next one from here on.
-            (reply,) = _fresh(ctx, tx, [enqueue(tx, new.pop(number))])
+            (reply,) = _fresh(ctx, tx, [enqueue(tx, new.pop(number))], project)
             answers[number] = (reply, True)
     queued = enqueue_each(tx, list(new.values())) if new else []
-    replies = [(job, True) for job in _fresh(ctx, tx, queued)]
+    replies = [(job, True) for job in _fresh(ctx, tx, queued, project)]
     return {**answers, **dict(zip(new, replies, strict=True))}
 
 
-def _prepared(ctx: Context, tx: Transaction, asked: JobRequest) -> JobRecord | Submitted:
+def _prepared(ctx: Context, tx: Transaction, asked: JobRequest, standing: QuotaStanding) -> JobRecord | Submitted:
     """Return the job that is to be queued, its key stored; or the one that the key stands for already."""
     caller, request, key = asked.caller, asked.request, asked.idempotency_key
     require_write(caller, request.kind)
@@ -113,7 +121,7 @@ def _prepared(ctx: Context, tx: Transaction, asked: JobRequest) -> JobRecord | S
     job_id = None if key is None else _earlier(ctx, tx, caller, request, key)
     if job_id is not None:
         return read_job(ctx, tx, caller, job_id), False
-    job = prepare_job(ctx, tx, caller, request, parsed_spec=asked.parsed_spec)
+    job = prepare_job(ctx, tx, caller, request, parsed_spec=asked.parsed_spec, standing=standing)
     if key is not None and not _remember(ctx, tx, job, request, key):
         # An equal request was committed a moment ago; nothing was written for this one.
         job_id = _earlier(ctx, tx, caller, request, key)
@@ -192,12 +200,14 @@ def turn_of(tx: Transaction, job: JobRecord) -> int:
     return _at_their_turns(tx, [job])[0].turn
 
 
-def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord]) -> list[Job]:
+def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord], quotas: Quotas | None) -> list[Job]:
     """Return replies that tell of jobs of one project which this transaction queues."""
     if not jobs:
         return []
     seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
     views = tx.job_reads.queue_views(jobs, seen_since_ms=seen_since_ms)
+    if quotas is not None and quotas.max_running_jobs is not None:
+        views = [with_ceiling(tx, ctx, job, view) for job, view in zip(jobs, views, strict=True)]
     return [
         job_reply(job, (), names=None, waiting_because=waiting_because(job, view, names=None))
         for job, view in zip(jobs, views, strict=True)

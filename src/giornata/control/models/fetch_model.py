@@ -8,7 +8,8 @@ from giornata.control.models.stored_header import StoredModel, lacks_header, sto
 from giornata.control.ports.model_registry import RemoteModel, RemoteReference
 from giornata.control.ports.records import BlobRecord
 from giornata.control.ports.store import Transaction
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.control.quotas.use import require_stored_room
+from giornata.domain.errors import Fault, InvalidInput, OverQuota
 from giornata.domain.model_header import name_faults
 from giornata.domain.model_kinds import ModelFamily, ModelKind
 from giornata.protocol.model_references import CivitaiVersion
@@ -83,6 +84,8 @@ def _fetched(
     ctx: Context, project_id: str, remote: RemoteModel, expected: str | None, *, token: str | None, where: str
 ) -> BlobRecord:
     key = f"{project_id}/models/{ctx.names.new('up')}"
+    with ctx.store.read() as tx:
+        require_stored_room(tx, ctx, project_id, remote.size_bytes or 1, where=where, hold=False)
     most = min(ctx.policy.max_upload_bytes, remote.size_bytes or ctx.policy.max_upload_bytes)
     with ctx.model_sources.open(remote, token=token, where=where) as chunks:
         stored = ctx.blobs.write(key, _checked(chunks, most_bytes=most, where=where))
@@ -97,8 +100,14 @@ def _fetched(
         ctx.blobs.delete(key)
         raise InvalidInput(wrong)
     blob = BlobRecord(sha256=stored.sha256, size_bytes=stored.size_bytes, key=key, inspection=None)
-    with ctx.store.begin() as tx:
-        stands_at = tx.uploads.add_blob(project_id, blob, at_ms=ctx.clock.now_ms())
+    try:
+        with ctx.store.begin() as tx:
+            # Once more, and exactly: its size may not have been known, and somebody else may have taken the room.
+            require_stored_room(tx, ctx, project_id, blob.size_bytes, where=where, hold=True)
+            stands_at = tx.uploads.add_blob(project_id, blob, at_ms=ctx.clock.now_ms())
+    except OverQuota:
+        ctx.blobs.delete(key)
+        raise
     if stands_at != key:
         ctx.blobs.delete(key)  # the project had the same bytes
     return BlobRecord(sha256=blob.sha256, size_bytes=blob.size_bytes, key=stands_at, inspection=None)

@@ -5,15 +5,17 @@ from dataclasses import replace
 from giornata.control.access.permissions import require_root_admin, require_scope, require_user
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.models.allowed_models import model_is_allowed
 from giornata.control.models.fetch_model import fetch_model
 from giornata.control.models.stored_header import StoredModel, stored_facts
 from giornata.control.models.trained_loras import trained_lora
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.model_registry import ModelRecord
+from giornata.control.quotas.use import quotas_of
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.model_header import name_faults
-from giornata.domain.model_kinds import ModelFamily, ModelKind
+from giornata.domain.model_kinds import KNOWN_REPOSITORIES, ModelFamily, ModelKind
 from giornata.protocol.admin import Scope
 from giornata.protocol.model_references import (
     HubRepository,
@@ -26,12 +28,6 @@ from giornata.protocol.model_references import (
 from giornata.protocol.models import AddModel, ChangeModel, ModelPage, RegisteredModel
 
 WHERE = "reference"
-KNOWN_REPOSITORIES = {
-    "stabilityai/stable-diffusion-xl-base-1.0": ModelFamily.SDXL,
-    "stable-diffusion-v1-5/stable-diffusion-v1-5": ModelFamily.SD15,
-    "runwayml/stable-diffusion-v1-5": ModelFamily.SD15,
-}
-"""Families of base models that the engine loads from the hub, so that LoRAs of another family are refused early."""
 
 
 def add_model(ctx: Context, caller: Caller, request: AddModel) -> RegisteredModel:
@@ -60,8 +56,10 @@ def list_models(ctx: Context, caller: Caller, cursor: str | None, limit: int) ->
     check_limit(limit)
     with ctx.store.read() as tx:
         rows = tx.models.page(caller.project_id, before=decode_cursor(cursor), limit=limit + 1)
+        quotas = quotas_of(tx, caller.project_id)
     page, following = cut(rows, limit, lambda model: (model.created_at_ms, model.name))
-    return ModelPage(items=tuple(map(model_reply, page)), next=following)
+    items = (model_reply(model).model_copy(update={"allowed": model_is_allowed(model, quotas)}) for model in page)
+    return ModelPage(items=tuple(items), next=following)
 
 
 def change_model(ctx: Context, caller: Caller, name: str, request: ChangeModel) -> RegisteredModel:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from giornata.domain.picture import SafetyPolicy
+from giornata.domain.quotas import Quotas
 
 _R = TypeVar("_R")
 
@@ -21,8 +22,8 @@ class Rows(Generic[_R]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectRecord:
-    """A project: a tenant with its budgets."""
+class ProjectRecord(Quotas):
+    """A project: a tenant with its budgets and quotas."""
 
     id: str
     name: str
@@ -320,6 +321,7 @@ class QueueView:
     lately that serve its project and kind, are not leaving, and are on the one machine that it is for, if it is for
     one; `large_nodes` those of them with enough GPU memory, as far as is known; `eligible_nodes` those of these
     that are neither banned nor quarantined. `largest_bytes` is the most GPU memory that a live node is known to have.
+    `running` counts the project's running jobs where it may run `max_running` at a time; None: as many as it likes.
     """
 
     ahead: int
@@ -327,3 +329,5 @@ class QueueView:
     large_nodes: int
     largest_bytes: int | None
     eligible_nodes: int
+    running: int = 0
+    max_running: int | None = None

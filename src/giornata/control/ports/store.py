@@ -4,6 +4,7 @@ The store has one implementation, on SQLAlchemy. Its classes inherit from the pr
 query is documented here and nowhere else.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from giornata.control.ports.model_registry import Models
 from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, Spending
 from giornata.control.ports.people_store import Invitations, Memberships, Sessions, SignIns, Users
 from giornata.control.ports.picture_store import PictureLeases, PictureOrders
+from giornata.control.ports.quota_store import QuotaQueries
 from giornata.control.ports.routing_store import RoutingQueries
 from giornata.control.ports.user_store import (
     Datasets,
@@ -79,6 +81,12 @@ class Transaction(Protocol):
     routing: RoutingQueries
     webhooks: Webhooks
     webhook_deliveries: WebhookDeliveries
+    quotas: QuotaQueries
+
+    def savepoint(self) -> AbstractContextManager[Callable[[], None]]:
+        """Open a part of the transaction. What is yielded undoes that part when it is called; then nothing more is
+        done in it.
+        """
 
 
 class Store(Protocol):

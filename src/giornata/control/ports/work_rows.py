@@ -152,7 +152,7 @@ class Wanted:
 
     `project_id` None means every project's. `vram_bytes` None: nobody knows, and the node is let try; should it be
     too small, the job is banned from its machine. With a `joint_key` it is a job that may share a batch with those of
-    this key, otherwise any.
+    this key, otherwise any. The projects `passed_over` run as many jobs as they may.
     """
 
     kinds: tuple[str, ...]
@@ -161,6 +161,7 @@ class Wanted:
     project_id: str | None
     vram_bytes: int | None = None
     joint_key: str | None = None
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

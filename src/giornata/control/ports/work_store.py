@@ -68,12 +68,16 @@ class Jobs(Protocol):
         `attempt_count` of the row that is returned is the new attempt's number.
         """
 
-    def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
-        """Take a job for one claim after the other, as `take` does, in fewer statements."""
+    def take_each(
+        self, claims: Sequence[Taking], *, at_ms: int, rooms: Mapping[str, int] = ...
+    ) -> list[JobRow | None]:
+        """Take a job for one claim after the other, as `take` does, in fewer statements. Of a project in `rooms` they
+        take so many jobs at most.
+        """
 
     def why_nothing(self, wanted: Wanted) -> str:
-        """Return why `take` found nothing: `empty-queue`, `no-such-kind`, `no-such-companion`, `banned`, `too-small`
-        or `for-another` (machine).
+        """Return why `take` found nothing: `empty-queue`, `no-such-kind`, `no-such-companion`, `banned`, `too-small`,
+        `project-at-ceiling` or `for-another` (machine).
         """
 
     def demand(self) -> list[QueuedDemand]:

@@ -12,12 +12,14 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.records import BlobRecord, UploadRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.quotas.use import require_stored_room
 from giornata.control.storage.look_at_bytes import missing, note_look
 from giornata.control.storage.signed_urls import download, ticket
 from giornata.control.storage.verify_upload import verify_upload
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
-from giornata.domain.errors import BlobMissing, Fault, InvalidInput, LeaseLost, NotFound
+from giornata.domain.errors import BlobMissing, Fault, InvalidInput, LeaseLost, NotFound, collecting
+from giornata.domain.quotas import refusal_of
 from giornata.domain.transfers import plan_parts
 from giornata.protocol.admin import Scope
 from giornata.protocol.uploads import (
@@ -49,7 +51,8 @@ def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> Up
     """Return a ticket for each distinct sha256, in the order asked. All or nothing.
 
     Bytes that the project has are not asked for again, and are kept for another while for whoever is about to
-    refer to them. Storage is asked whether it has them still. Raises InvalidInput with every fault.
+    refer to them. Storage is asked whether it has them still. What an attempt sends is never refused for the
+    project's stored bytes: its job runs. Raises InvalidInput with every fault, and OverQuota.
     """
     files = {file.sha256: file for file in request.files}
     faults = list(_faults(ctx, request))
@@ -57,8 +60,12 @@ def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> Up
         project_id = uploader.project_id(tx)
         there = tx.uploads.blobs(project_id, list(files))
         faults += _contradictions(files, there)
+        new_bytes = sum(file.size_bytes for sha256, file in files.items() if sha256 not in there)
+        if uploader.attempt_id is None:
+            with collecting(faults):
+                require_stored_room(tx, ctx, project_id, new_bytes, where="files", hold=False)
         if faults:
-            raise InvalidInput(faults)
+            raise refusal_of(faults)
         tx.uploads.touch_blobs(project_id, sorted(there), at_ms=ctx.clock.now_ms())
     lost = missing(ctx, there.values())
     there = {sha256: blob for sha256, blob in there.items() if sha256 not in {look.sha256 for look in lost}}
@@ -67,6 +74,10 @@ def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> Up
         uploader.project_id(tx)
         for look in sorted(lost, key=lambda look: look.sha256):
             note_look(tx, project_id, look, at_ms=ctx.clock.now_ms())
+        if uploader.attempt_id is None:
+            # Once more, and exactly: somebody else may have taken the room meanwhile.
+            size_bytes = sum(upload.size_bytes for upload in uploads)
+            require_stored_room(tx, ctx, project_id, size_bytes, where="files", hold=True)
         tx.uploads.add(uploads)
     tickets = {upload.sha256: ticket(ctx, upload) for upload in uploads}
     tickets |= {sha256: UploadTicket(sha256=sha256, exists=True) for sha256 in there}

@@ -1,6 +1,7 @@
 """A transaction, with its groups of queries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TypeVar, cast
 
@@ -30,6 +31,7 @@ from giornata.store.people import Invitations, Memberships, Sessions, SignIns, U
 from giornata.store.pictures.picture_leases import PictureLeases
 from giornata.store.pictures.picture_orders import PictureOrders
 from giornata.store.pictures.routing_queries import RoutingQueries
+from giornata.store.quotas import QuotaQueries
 from giornata.store.tenants import Keys, Projects, Secrets
 from giornata.store.webhook_deliveries import WebhookDeliveries
 from giornata.store.webhooks import Webhooks
@@ -86,3 +88,10 @@ class Transaction(store.Transaction):
     routing = _group(RoutingQueries)
     webhooks = _group(Webhooks)
     webhook_deliveries = _group(WebhookDeliveries)
+    quotas = _group(QuotaQueries)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[Callable[[], None]]:
+        """Open a part of the transaction that can be undone."""
+        with self.connection.begin_nested() as nested:
+            yield nested.rollback

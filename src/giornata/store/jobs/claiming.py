@@ -12,9 +12,9 @@ shares no batch.
 """
 
 import functools
+import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -38,13 +38,14 @@ class ClaimQueryKey(NamedTuple):
     """The key that decides the text of a claim's statement.
 
     `kinds` and `models` count what the claim names. `one_project`: it is bound to a project. `companion`: it asks for
-    a job that joins a running batch.
+    a job that joins a running batch. `passes_over`: jobs of some projects are passed over.
     """
 
     kinds: int
     models: int
     one_project: bool
     companion: bool
+    passes_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class ClaimQuery:
     """
 
     key: ClaimQueryKey
-    values: Mapping[str, str | int]
+    values: Mapping[str, Any]
 
 
 def claim_query(wanted: Wanted) -> ClaimQuery:
@@ -64,14 +65,22 @@ def claim_query(wanted: Wanted) -> ClaimQuery:
     companion = wanted.joint_key is not None
     if companion:
         models.clear()
-    values: dict[str, str | int] = {"machine": wanted.machine_id, "vram": memory_of(wanted)}
+    values: dict[str, Any] = {"machine": wanted.machine_id, "vram": memory_of(wanted)}
     values |= {f"kind_{number}": kind for number, kind in enumerate(kinds)}
     values |= {f"model_{number}": model for number, model in enumerate(models)}
     if wanted.project_id is not None:
         values["project"] = wanted.project_id
     if wanted.joint_key is not None:
         values["joint"] = wanted.joint_key
-    key = ClaimQueryKey(len(kinds), len(models), one_project=wanted.project_id is not None, companion=companion)
+    if wanted.passed_over:
+        values["passed_over"] = wanted.passed_over
+    key = ClaimQueryKey(
+        len(kinds),
+        len(models),
+        one_project=wanted.project_id is not None,
+        companion=companion,
+        passes_over=bool(wanted.passed_over),
+    )
     return ClaimQuery(key=key, values=values)
 
 
@@ -108,6 +117,16 @@ def of_key(joint_key: Text | None) -> list[sa.ColumnElement[bool]]:
     return [] if joint_key is None else [jobs.c.joint_key == joint_key]
 
 
+def not_passed_over(key: ClaimQueryKey) -> list[sa.ColumnElement[bool]]:
+    """Return the filter of projects that run as many jobs as they may; empty where there are none.
+
+    It is for jobs for any machine: those for one machine are the platform's own.
+    """
+    if not key.passes_over:
+        return []
+    return [jobs.c.project_id.not_in(sa.bindparam("passed_over", expanding=True, required=False, value=[""]))]
+
+
 def first_of_queue(key: ClaimQueryKey, *, lock: bool = True) -> sa.Select[Any]:
     """Select the id of the job to hand out, its row locked; rows that others are just taking are passed over.
 
@@ -118,34 +137,42 @@ def first_of_queue(key: ClaimQueryKey, *, lock: bool = True) -> sa.Select[Any]:
 
 
 def first_ones_of_queue(key: ClaimQueryKey, *, each: int) -> sa.Select[Any]:
-    """Select ids like `first_of_queue`, for any machine with this much memory, in the order of handing out.
+    """Select ids like `first_of_queue`, for any machine with this much memory, in the order of handing out, each with
+    its project.
 
     Jobs for one machine only are not among them.
     The first `each` jobs of the queue are among them; one that a held model brings up stands there twice. In a
     branch the order is that of the rank but for the models, so the first ones by rank are heads of their branches.
     """
     conditions = [*large_enough(vram_parameter()), *in_project(parameter("project") if key.one_project else None)]
-    return _ranked(key, conditions, pinned=False, each=each)
+    return _ranked(key, conditions, pinned=False, each=each, with_project=True)
 
 
 def _ranked(
-    key: ClaimQueryKey, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int, lock: bool = True
+    key: ClaimQueryKey,
+    conditions: Sequence[sa.ColumnElement[bool]],
+    *,
+    pinned: bool,
+    each: int,
+    lock: bool = True,
+    with_project: bool = False,
 ) -> sa.Select[Any]:
     conditions = [*of_key(parameter("joint") if key.companion else None), *conditions]
     kinds = kinds_of(key)
     held: list[Text] = [parameter(f"model_{number}") for number in range(key.models)]
-    branches = [_branch(kind, [FOR_ANYONE, *conditions], each=each) for kind in kinds]
+    for_anyone = [FOR_ANYONE, *not_passed_over(key), *conditions]
+    branches = [_branch(kind, for_anyone, each=each) for kind in kinds]
     if pinned:
         branches += [
             _branch(kind, [*_only(parameter("machine")), *conditions], pinned=True, each=each) for kind in kinds
         ]
-    models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MAX_BRANCHES - len(branches))]
+    models = [(kind, model) for model, kind in itertools.product(held, kinds)][: max(0, MAX_BRANCHES - len(branches))]
     branches += [
-        _branch(kind, [FOR_ANYONE, jobs.c.model_key == model, *conditions], held=True, each=each)
-        for kind, model in models
+        _branch(kind, [*for_anyone, jobs.c.model_key == model], held=True, each=each) for kind, model in models
     ]
     heads = _together([branch.with_for_update(skip_locked=True) if lock else branch for branch in branches])
-    return sa.select(heads.c.id).order_by(
+    columns = (heads.c.id, heads.c.project_id) if with_project else (heads.c.id,)
+    return sa.select(*columns).order_by(
         heads.c.pinned.desc(),
         heads.c.interrupted.desc(),
         heads.c.priority.desc(),
@@ -157,14 +184,18 @@ def _ranked(
 
 
 def any_queued(
-    kinds: Sequence[Text], conditions: Sequence[sa.ColumnElement[bool]], *, machine_id: Text | None
+    kinds: Sequence[Text],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    *,
+    machine_id: Text | None,
+    for_anyone: Sequence[sa.ColumnElement[bool]] = (),
 ) -> sa.Select[Any]:
     """Select one id, if a job of these kinds, each named once, that fits is queued. Walks the queue's index; locks
     nothing.
 
-    With a machine's id it looks at the jobs for that machine too.
+    With a machine's id it looks at the jobs for that machine too. The conditions `for_anyone` are for the others.
     """
-    branches = [_branch(kind, [FOR_ANYONE, *conditions]) for kind in kinds]
+    branches = [_branch(kind, [FOR_ANYONE, *for_anyone, *conditions]) for kind in kinds]
     if machine_id is not None:
         branches += [_branch(kind, [*_only(machine_id), *conditions], pinned=True) for kind in kinds]
     return sa.select(_together(branches).c.id).limit(1)
@@ -202,7 +233,7 @@ def _branch(
         sa.literal_column(str(int(value))).label(name) for name, value in (("held", held), ("pinned", pinned))
     ]
     return (
-        sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.turn, *said)
+        sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.turn, jobs.c.project_id, *said)
         .where(jobs.c.kind == kind, *conditions)
         .order_by(jobs.c.interrupted.desc(), jobs.c.priority.desc(), jobs.c.turn, jobs.c.id)
         # In the text: a planner that sees a parameter prepares for a tenth of the table.
@@ -221,10 +252,13 @@ class ClaimPlan:
     Each list is as long as there are claims, so that the others cannot empty it for the last one; only bans can.
     """
 
-    def __init__(self, connection: sa.Connection, dialect_name: str, claims: Sequence[Taking]) -> None:
+    def __init__(
+        self, connection: sa.Connection, dialect_name: str, claims: Sequence[Taking], rooms: Mapping[str, int]
+    ) -> None:
         self._connection, self._dialect_name = connection, dialect_name
+        self._rooms = dict(rooms)
         self._each = _power_of_two(len(claims))
-        self._heads: dict[Hashable, tuple[list[str], bool]] = {}
+        self._heads: dict[Hashable, tuple[dict[str, str], bool]] = {}
         for claim in claims:
             if (group := _group(claim)) not in self._heads:
                 self._heads[group] = self._read_heads(claim)
@@ -240,11 +274,29 @@ class ClaimPlan:
         machine_id = claim.wanted.machine_id
         if machine_id in self._pinned:
             return None
-        free = (job_id for job_id in job_ids if job_id not in self.taken and (job_id, machine_id) not in self._bans)
+        free = (
+            job_id
+            for job_id, project_id in job_ids.items()
+            if job_id not in self.taken and (job_id, machine_id) not in self._bans and self._rooms.get(project_id, 1)
+        )
         job_id = next(free, None)
         if job_id is not None:
-            self.taken.add(job_id)
+            self.note_taken(job_id, job_ids[job_id])
         return job_id
+
+    def note_taken(self, job_id: str, project_id: str) -> None:
+        """Note that the job is taken. Its project may begin one less, if that is bounded."""
+        self.taken.add(job_id)
+        if project_id in self._rooms:
+            self._rooms[project_id] = max(0, self._rooms[project_id] - 1)
+
+    def for_one(self, claim: Taking) -> Taking:
+        """Return the claim for a statement of its own, which passes over the projects that have no room left."""
+        full = {project_id for project_id, room in self._rooms.items() if not room}
+        if full <= set(claim.wanted.passed_over):
+            return claim
+        passed_over = tuple(sorted({*claim.wanted.passed_over, *full}))
+        return replace(claim, wanted=replace(claim.wanted, passed_over=passed_over))
 
     def saw_all(self, claim: Taking) -> bool:
         """Return True when the claim's list holds all that is queued for it: there is nothing if nothing is left in
@@ -252,12 +304,13 @@ class ClaimPlan:
         """
         return self._heads[_group(claim)][1] and claim.wanted.machine_id not in self._pinned
 
-    def _read_heads(self, claim: Taking) -> tuple[list[str], bool]:
+    def _read_heads(self, claim: Taking) -> tuple[dict[str, str], bool]:
+        """Return the projects of the first jobs by their ids, and True when there are no more."""
         query = claim_query(claim.wanted)
-        found = self._connection.scalars(_heads(query.key, each=self._each), {**query.values}).all()
+        found = self._connection.execute(_heads(query.key, each=self._each), {**query.values}).all()
         # Of what comes behind the first ones by rank, some may be missing.
-        job_ids = list(dict.fromkeys(found))[: self._each]
-        return job_ids, len(job_ids) < self._each
+        projects = dict(itertools.islice({row[0]: row[1] for row in found}.items(), self._each))
+        return projects, len(projects) < self._each
 
     def _read_of_machines(self, machines: set[str]) -> tuple[set[str], set[tuple[str, str]]]:
         """Return the machines with queued jobs that nobody else may have, and the bans as (job, machine)."""
@@ -271,7 +324,14 @@ class ClaimPlan:
 def _group(claim: Taking) -> Hashable:
     """Return the fields of a claim that decide which heads it looks at."""
     wanted = claim.wanted
-    return wanted.kinds, wanted.held_models, wanted.project_id, wanted.vram_bytes, wanted.joint_key
+    return (
+        wanted.kinds,
+        wanted.held_models,
+        wanted.project_id,
+        wanted.vram_bytes,
+        wanted.joint_key,
+        wanted.passed_over,
+    )
 
 
 def _power_of_two(number: int) -> int:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -63,6 +64,9 @@ _PAST_DEADLINE = (
 )
 
 
+NO_ROOMS: Mapping[str, int] = MappingProxyType({})
+
+
 class Jobs(Queries, work_store.Jobs):
     def claimable(self, wanted: Wanted) -> bool:
         return is_claimable(self._connection, wanted)
@@ -78,10 +82,12 @@ class Jobs(Queries, work_store.Jobs):
         taken = self._connection.execute(take_statement(query.key), values).first()
         return None if taken is None else _job(taken)
 
-    def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
+    def take_each(
+        self, claims: Sequence[Taking], *, at_ms: int, rooms: Mapping[str, int] = NO_ROOMS
+    ) -> list[JobRow | None]:
         if len(claims) == 1:
             return [self.take(claims[0], at_ms=at_ms)]
-        plan = ClaimPlan(self._connection, self._dialect_name, claims)
+        plan = ClaimPlan(self._connection, self._dialect_name, claims, rooms)
         taken: dict[str, JobRow] = {}  # by attempt
         chosen: list[tuple[Taking, str]] = []
         for claim in claims:
@@ -92,9 +98,9 @@ class Jobs(Queries, work_store.Jobs):
                 # All that were looked at are taken or banned: the database has to look further.
                 taken |= self._take_these(chosen, at_ms=at_ms)
                 chosen = []
-                job = self.take(claim, at_ms=at_ms)
+                job = self.take(plan.for_one(claim), at_ms=at_ms)
                 if job is not None:
-                    plan.taken.add(job.id)
+                    plan.note_taken(job.id, job.project_id)
                     taken[claim.attempt_id] = job
         taken |= self._take_these(chosen, at_ms=at_ms)
         return [taken.get(claim.attempt_id) for claim in claims]

@@ -5,6 +5,7 @@ The statements about a claim walk an index of the queue until they find one job.
 
 import functools
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ from giornata.store.jobs.claiming import (
     in_project,
     kinds_of,
     memory_of,
+    not_passed_over,
     of_key,
     parameter,
     vram_parameter,
@@ -53,10 +55,14 @@ def why_nothing(connection: sa.Connection, wanted: Wanted) -> str:
     """Return why a claim finds nothing; see `giornata.control.ports.work_store.Jobs`."""
     if is_claimable(connection, wanted):
         return "empty-queue"  # the last one is just being taken by somebody else
+    if wanted.passed_over and is_claimable(connection, replace(wanted, passed_over=())):
+        return "project-at-ceiling"
     if _any_eligible(connection, wanted, ENDLESS_BYTES):
         return "too-small"
-    if _any(connection, _queued, wanted):
-        return "banned"
+    return "banned" if _any(connection, _queued, wanted) else _why_no_other(connection, wanted)
+
+
+def _why_no_other(connection: sa.Connection, wanted: Wanted) -> str:
     if wanted.joint_key is not None:
         return "no-such-companion"
     if _any(connection, _for_another, wanted):
@@ -78,7 +84,8 @@ def _any(connection: sa.Connection, make: Any, wanted: Wanted, **values: int) ->
 @functools.lru_cache(maxsize=64)
 def _eligible(key: ClaimQueryKey) -> sa.Select[Any]:
     fitting = eligible(parameter("machine"), vram_parameter(), _project(key))
-    return any_queued(kinds_of(key), [*_joint_key_filter(key), *fitting], machine_id=_may_be_for(key))
+    conditions = [*_joint_key_filter(key), *fitting]
+    return any_queued(kinds_of(key), conditions, machine_id=_may_be_for(key), for_anyone=not_passed_over(key))
 
 
 @functools.lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ blobs = Table(
     at("looked_at_ms", nullable=True),  # when the server last looked because somebody doubted them
     at("lost_at_ms", nullable=True),  # when it found that storage has them no more, or others
     Index("ix_blobs_created", "created_at_ms"),
+    Index("ix_blobs_bytes", "project_id", "size_bytes"),  # what a project stores is added up from this one
 )
 
 uploads = Table(
@@ -32,6 +33,12 @@ uploads = Table(
     at("created_at_ms"),
     at("completed_at_ms", nullable=True),
     Index("ix_uploads_created", "created_at_ms"),
+    Index(
+        "ix_uploads_open",
+        *("project_id", "size_bytes"),
+        sqlite_where=sa.text("completed_at_ms IS NULL AND attempt_id IS NULL"),
+        postgresql_where=sa.text("completed_at_ms IS NULL AND attempt_id IS NULL"),
+    ),
 )
 
 datasets = Table(

@@ -1,6 +1,6 @@
 """Tables for projects, their keys, their secrets, and the requests that they may repeat."""
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
+from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
 
 from giornata.store.schema.columns import at, metadata
 
@@ -24,6 +24,16 @@ projects = Table(
     at("monthly_budget_warned_at_ms", nullable=True),
     Column("max_pictures", Integer),  # that a dataset may have; NULL: as the installation says
     Column("safety", String(8), nullable=False, server_default="off"),  # what becomes of unsafe pictures
+    # What the project may have at a time, a day or a second; NULL: no limit.
+    Column("max_running_jobs", Integer),
+    Column("max_queued_jobs", Integer),
+    Column("max_pictures_per_day", Integer),
+    Column("max_stored_bytes", BigInteger),
+    Column("max_priority", Integer),
+    Column("max_requests_per_s", Integer),
+    Column("max_requests_per_s_per_key", Integer),
+    Column("allowed_base_models", JSON(none_as_null=True)),  # patterns; NULL: any model
+    Column("allowed_adapters", JSON(none_as_null=True)),
     at("created_at_ms"),
 )
 

@@ -8,6 +8,7 @@ from giornata.store.schema.columns import RowId, at, metadata
 PLACE = ("interrupted DESC", "priority DESC", "turn", "id")
 FOR_ANYONE = "state = 'queued' AND only_machine_id IS NULL"
 PINNED = "state = 'queued' AND only_machine_id IS NOT NULL"
+COUNTED = "state IN ('queued', 'running') AND only_machine_id IS NULL"
 HANDED_OUT = "started_at_ms IS NOT NULL AND only_machine_id IS NULL"
 # Any number of leases of pictures name the same job; attempts at a job have numbers of their own.
 OF_PICTURES = "(CASE WHEN pictures > 0 THEN id ELSE '' END)"
@@ -114,6 +115,8 @@ jobs = Table(
     ),
     # A new job's turn is found from these two, and from the head of the queue.
     _queue("ix_jobs_project_turn", "project_id", "kind", "priority", "turn", where=HAS_A_TURN),
+    # What a project runs and has queued is counted from this one alone.
+    _queue("ix_jobs_counted", "state", "project_id", "kind", where=COUNTED),
     _queue("ix_jobs_handed_out", "kind", "priority", "started_at_ms", "turn", where=HANDED_OUT),
     Index(
         "ix_jobs_deadline",

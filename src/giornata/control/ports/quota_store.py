@@ -1,0 +1,39 @@
+"""Queries for quotas of projects: the limits, and what is counted against them."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+
+class QuotaQueries(Protocol):
+    """Queries for limits and their use. Jobs for one machine only are the platform's own, and are not counted."""
+
+    def set(self, project_id: str, limits: Mapping[str, Any]) -> bool:
+        """Set these fields of `giornata.domain.quotas.Quotas`; False when there is no such project."""
+
+    def ceilings(self) -> Mapping[str, int]:
+        """Return how many jobs may run at a time, of each project that has such a limit."""
+
+    def running(self, project_ids: Collection[str] | None = None) -> Mapping[str, int]:
+        """Return the number of running jobs of these projects, or of all, without orders of pictures. A project that
+        runs none is left out.
+        """
+
+    def hold_running(self, project_ids: Collection[str]) -> Collection[str]:
+        """Hold the numbers of these projects' running jobs until the transaction ends; return the projects that are
+        held. Others are held by a claim of another server just now. Nobody waits.
+        """
+
+    def queued(self, project_id: str) -> int:
+        """Return the number of the project's queued jobs and orders."""
+
+    def pictures_since(self, project_id: str, *, since_ms: int) -> int:
+        """Return the number of pictures of all orders that the project made since then."""
+
+    def is_trained(self, project_id: str, sha256: str) -> bool:
+        """Return True when these bytes are a checkpoint or a result of one of the project's jobs."""
+
+    def blob_bytes(self, project_id: str) -> int:
+        """Return the bytes of the project's blobs, and of the uploads of users that are not complete."""
+
+    def picture_bytes(self, project_id: str) -> int:
+        """Return the bytes of the pictures that were drawn for the project. Reads all of its pictures."""

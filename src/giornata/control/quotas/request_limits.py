@@ -1,0 +1,26 @@
+"""Requests a second: how a request stands to the limits of its project and its caller."""
+
+from giornata.control.caller import Caller
+from giornata.control.context import Foundations
+from giornata.control.quotas.use import quotas_of
+from giornata.control.request_rates import RateStanding
+from giornata.domain.quotas import Quotas
+
+
+def read_quotas(ctx: Foundations, caller: Caller) -> Quotas:
+    """Return the quotas of the caller's project, and remember them for a few seconds."""
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.read() as tx:
+        quotas = quotas_of(tx, caller.project_id)
+    ctx.memory.quotas.remember(caller.project_id, quotas, at_ms=now_ms)
+    return quotas
+
+
+def take_request(ctx: Foundations, caller: Caller, quotas: Quotas) -> RateStanding | None:
+    """Count a request; return how it stands to its limits, or None where there are none."""
+    limits = {}
+    if quotas.max_requests_per_s is not None:
+        limits["project", caller.project_id] = quotas.max_requests_per_s
+    if quotas.max_requests_per_s_per_key is not None:
+        limits["caller", f"{caller.key_id} {caller.project_id}"] = quotas.max_requests_per_s_per_key
+    return ctx.request_rates.take(limits, at_ms=ctx.clock.now_ms()) if limits else None

@@ -1,0 +1,319 @@
+"""Quotas of projects: what they refuse, with the limit and its use, and whom a claim passes over."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+from tests.contract.store.test_order_models import FakeSources, asked
+from tests.contract.store.test_races import at_once
+from tests.fixtures.contexts import ManualClock
+from tests.fixtures.model_files import SDXL_BASE, SDXL_LORA, model_file
+from tests.fixtures.store_rig import NODE_CALLER
+from tests.fixtures.users import ANN, ANN_ADMIN, BOB, ROOT, Bytes, claim, have, move_in, new_dataset, train
+
+from giornata.control.attempts.claim import Asked, claim_each, claim_once
+from giornata.control.attempts.complete import complete
+from giornata.control.caller import Caller
+from giornata.control.context import Context
+from giornata.control.jobs.order_models import bring_order_models
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.retry import retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.jobs.submit import JobRequest, submit, submit_each
+from giornata.control.models.register import add_model, list_models
+from giornata.control.process_cache import ProcessCache
+from giornata.control.projects.set_quotas import read_quotas, set_quotas
+from giornata.control.storage.uploads import request_uploads
+from giornata.domain.errors import Forbidden, GiornataError, InvalidInput, NotFound, OverQuota, QuotaFault
+from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.models import AddModel
+from giornata.protocol.quotas import ProjectQuotas, SetQuotas
+from giornata.protocol.uploads import UploadRequest
+from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, NodeInfo
+
+BASE, LORA = model_file(SDXL_BASE), model_file(SDXL_LORA)
+DAY_S = 86_400
+
+
+@pytest.fixture(autouse=True)
+def _home(ctx: Context) -> None:
+    move_in(ctx)
+
+
+def limit(ctx: Context, project_id: str = "ann", **limits: object) -> ProjectQuotas:
+    return set_quotas(ctx, ROOT, project_id, SetQuotas.model_validate(limits))
+
+
+def another_server(ctx: Context) -> Context:
+    """One that knows nothing yet of what others did."""
+    return replace(ctx, memory=ProcessCache())
+
+
+def request_of(ctx: Context, caller: Caller = ANN, **more: object) -> SubmitJob:
+    return train(new_dataset(ctx, caller)).model_copy(update=more)
+
+
+def refused(ctx: Context, request: SubmitJob, caller: Caller = ANN) -> Sequence[QuotaFault]:
+    with pytest.raises(OverQuota) as refusal:
+        submit(ctx, caller, request, None)
+    return [fault for fault in refusal.value.faults if isinstance(fault, QuotaFault)]
+
+
+def ask(ctx: Context, number: int, **wanted: object) -> ClaimReply:
+    info = NodeInfo(node_id=f"node_{number:08d}", machine_id=f"m{number}", name=f"m{number}")
+    request = Claim(request_id=ctx.names.new("request"), node=info, kinds=("train",))
+    return claim_once(ctx, NODE_CALLER, request)
+
+
+# ---- queued jobs, priority
+
+
+def test_last_place_in_the_queue_is_given_once(ctx: Context) -> None:
+    limit(ctx, max_queued_jobs=3)
+    request = request_of(ctx)
+    for _ in range(2):
+        submit(ctx, ANN, request, None)
+    servers = [another_server(ctx) for _ in range(4)]
+    outcomes = at_once(*(lambda server=server: _outcome(server, request) for server in servers))  # type: ignore[misc]
+    assert sorted(outcomes, key=str) == ["made", *["over-quota"] * 3]
+    assert read_quotas(ctx, ANN, "ann").queued_jobs.used == 3
+
+
+def _outcome(ctx: Context, request: SubmitJob) -> str:
+    try:
+        submit(ctx, ANN, request, None)
+    except GiornataError as error:
+        return error.code
+    return "made"
+
+
+def test_jobs_that_are_submitted_together_count_one_after_the_other(ctx: Context) -> None:
+    limit(ctx, max_queued_jobs=2)
+    request = JobRequest(caller=ANN, request=request_of(ctx))
+    answers = submit_each(ctx, [request] * 4)
+    assert [isinstance(each, OverQuota) for each in answers] == [False, False, True, True]
+
+
+def test_refusal_names_limit_and_use_and_all_faults_at_once(ctx: Context) -> None:
+    limit(ctx, max_queued_jobs=0, max_priority=5)
+    queued, priority = refused(ctx, request_of(ctx, priority=9))
+    assert (queued.quota, queued.limit, queued.used, queued.free_at_ms) == ("queued_jobs", 0, 0, None)
+    assert (priority.where, priority.quota, priority.limit, priority.used) == ("priority", "priority", 5, 9)
+    wrong = SubmitJob(kind="train", spec={"model": "some/model"}, priority=9)
+    with pytest.raises(InvalidInput) as refusal:
+        submit(ctx, ANN, wrong, None)
+    assert not isinstance(refusal.value, OverQuota)
+    assert {"spec.dataset", "priority", "project"} <= {fault.where for fault in refusal.value.faults}
+
+
+def test_key_that_made_a_job_finds_it_when_the_queue_is_full(ctx: Context) -> None:
+    limit(ctx, max_queued_jobs=1)
+    request = request_of(ctx)
+    job, _ = submit(ctx, ANN, request, "once")
+    assert submit(ctx, ANN, request, "once") == (get_job(ctx, ANN, job.id), False)
+
+
+def test_retry_takes_a_place_in_the_queue(ctx: Context) -> None:
+    job, _ = submit(ctx, ANN, request_of(ctx), None)
+    cancel(ctx, ANN, job.id)
+    limit(ctx, max_queued_jobs=0)
+    with pytest.raises(OverQuota):
+        retry(ctx, ANN, job.id)
+    limit(ctx, max_queued_jobs=1)
+    assert retry(ctx, ANN, job.id).retry_of == job.id
+
+
+def test_limits_of_one_project_are_not_those_of_another(ctx: Context) -> None:
+    limit(ctx, max_queued_jobs=0)
+    submit(ctx, BOB, request_of(ctx, BOB), None)
+
+
+# ---- running jobs
+
+
+def test_claim_passes_over_a_project_at_its_ceiling(ctx: Context) -> None:
+    limit(ctx, max_running_jobs=1)
+    for _ in range(3):
+        submit(ctx, ANN, request_of(ctx), None)
+    bobs, _ = submit(ctx, BOB, request_of(ctx, BOB), None)
+    first, second, third = (ask(ctx, number) for number in range(3))
+    assert first.lease is not None
+    assert second.lease is not None
+    assert (second.lease.job_id, third.reason) == (bobs.id, "project-at-ceiling")
+    waiting = next(job for job in _jobs(ctx) if job != first.lease.job_id)
+    said = get_job(ctx, ANN, waiting).waiting_because
+    assert said is not None
+    assert said.startswith("the project runs 1 of 1 jobs")
+    complete(ctx, first.lease.attempt_id, CompleteAttempt(step=10))
+    assert ask(ctx, 3).lease is not None
+
+
+def _jobs(ctx: Context) -> list[str]:
+    with ctx.store.read() as tx:
+        rows = tx.job_reads.page(
+            project_id="ann", states=(), labels={}, kind=None, before=None, include=(), limit=9, most_bytes=2**20
+        )
+    return [row.id for row in rows.items]
+
+
+def test_claims_together_take_no_more_than_the_ceiling(ctx: Context) -> None:
+    limit(ctx, max_running_jobs=2)
+    limit(ctx, "bob", max_running_jobs=1)
+    for caller in (ANN, BOB):
+        for _ in range(4):
+            submit(ctx, caller, request_of(ctx, caller), None)
+    replies = claim_each(ctx, [_asked(ctx, number) for number in range(8)])
+    leases = [each.lease for each in replies if isinstance(each, ClaimReply) and each.lease is not None]
+    assert len(leases) == 3
+    used = [read_quotas(ctx, ROOT, project_id).running_jobs.used for project_id in ("ann", "bob")]
+    assert used == [2, 1]
+
+
+def _asked(ctx: Context, number: int) -> Asked:
+    info = NodeInfo(node_id=f"node_{number:08d}", machine_id=f"m{number}", name=f"m{number}")
+    return Asked(
+        caller=NODE_CALLER,
+        claim=Claim(request_id=ctx.names.new("request"), node=info, kinds=("train",)),
+    )
+
+
+def test_claims_of_several_servers_take_no_more_than_the_ceiling(ctx: Context) -> None:
+    limit(ctx, max_running_jobs=2)
+    for _ in range(9):
+        submit(ctx, ANN, request_of(ctx), None)
+    servers = [another_server(ctx) for _ in range(8)]
+    at_once(*(lambda number=number, server=server: ask(server, number) for number, server in enumerate(servers)))  # type: ignore[misc]
+    assert 1 <= read_quotas(ctx, ROOT, "ann").running_jobs.used <= 2
+    for number in range(8, 12):
+        ask(ctx, number)
+    assert read_quotas(ctx, ROOT, "ann").running_jobs.used == 2
+
+
+def test_ceiling_is_heard_of_by_another_server_within_seconds(ctx: Context, clock: ManualClock) -> None:
+    other = another_server(ctx)
+    submit(ctx, ANN, request_of(ctx), None)
+    assert claim(other, NODE_CALLER) is not None
+    submit(ctx, ANN, request_of(ctx), None)
+    limit(ctx, max_running_jobs=1)
+    clock.advance_s(5)
+    assert ask(other, 2).reason == "project-at-ceiling"
+
+
+# ---- pictures a day
+
+
+def test_pictures_are_counted_until_midnight(ctx: Context, clock: ManualClock) -> None:
+    rig = replace(ctx, model_sources=FakeSources(files={}))
+    add_model(rig, ANN, AddModel(name="base", sha256=have(rig, ANN, BASE)))
+    limit(rig, max_pictures_per_day=5)
+    submit(rig, ANN, asked(num_images_per_prompt=4), None)
+    (fault,) = refused(rig, asked(num_images_per_prompt=2))
+    assert (fault.quota, fault.limit, fault.used) == ("pictures_per_day", 5, 4)
+    assert fault.free_at_ms is not None
+    assert fault.free_at_ms % (DAY_S * 1000) == 0
+    submit(rig, ANN, asked(num_images_per_prompt=1), None)
+    (fault,) = refused(rig, asked(num_images_per_prompt=6))
+    assert fault.free_at_ms is None, "there is never room for so many"
+    clock.advance_s((fault.used or 0) and (refused(rig, asked())[0].free_at_ms or 0) / 1000 - clock.now_ms() / 1000)
+    submit(rig, ANN, asked(num_images_per_prompt=5), None)
+
+
+# ---- stored bytes
+
+
+def test_last_bytes_are_given_to_one_of_several_uploads(ctx: Context) -> None:
+    servers = [another_server(ctx) for _ in range(4)]
+
+    def open_one(number: int, used: int) -> str:
+        file = Bytes(f"{number} {used}".encode().ljust(100)).file
+        try:
+            request_uploads(servers[number], ANN, UploadRequest(files=(file,)))
+        except OverQuota as error:
+            (fault,) = error.faults
+            assert isinstance(fault, QuotaFault)
+            assert fault.limit == used + 150
+            return error.code
+        return "open"
+
+    for used in range(0, 600, 100):
+        limit(ctx, max_stored_bytes=used + 150)
+        outcomes = at_once(*(lambda number=number, used=used: open_one(number, used) for number in range(4)))  # type: ignore[misc]
+        assert sorted(outcomes, key=str) == ["open", *["over-quota"] * 3]
+        assert read_quotas(ctx, ANN, "ann").stored_bytes.used == used + 100
+
+
+def test_full_store_takes_no_new_job_and_no_model_from_outside(ctx: Context) -> None:
+    url = "https://example.org/a.safetensors"
+    rig = replace(ctx, model_sources=FakeSources(files={url: LORA}))
+    request = request_of(rig)
+    used = read_quotas(rig, ANN, "ann").stored_bytes.used
+    assert used > 0
+    limit(rig, max_stored_bytes=used)
+    (fault,) = refused(rig, request)
+    assert (fault.quota, fault.limit, fault.used) == ("stored_bytes", used, used)
+    with pytest.raises(OverQuota):
+        add_model(rig, ANN, AddModel(name="lora", reference=url))
+    assert read_quotas(rig, ANN, "ann").stored_bytes.used == used
+
+
+# ---- models
+
+
+def test_only_allowed_models_are_taken(ctx: Context) -> None:
+    rig = replace(ctx, model_sources=FakeSources(files={}))
+    add_model(rig, ROOT, AddModel(name="base", sha256=have(rig, ROOT, BASE), shared=True))
+    add_model(rig, ANN, AddModel(name="own", sha256=have(rig, ANN, LORA)))
+    limit(rig, allowed_base_models=("base",), allowed_adapters=("source:job", f"sha256:{'0' * 64}"))
+    submit(rig, ANN, asked(), None)
+    with_lora = asked(loras=[{"name": "own"}])
+    (fault,) = refused(rig, with_lora)
+    assert (fault.where, fault.quota) == ("spec.loras.0", "adapters")
+    assert {each.name: each.allowed for each in list_models(rig, ANN, None, 10).items} == {"base": True, "own": False}
+    limit(rig, allowed_adapters=(f"sha256:{sha256(LORA).hexdigest()}",))
+    submit(rig, ANN, with_lora, None)
+    limit(rig, allowed_base_models=("family:sd15",), allowed_adapters=())
+    assert [each.quota for each in refused(rig, with_lora)] == ["base_models", "adapters"]
+    limit(rig, allowed_base_models=None, allowed_adapters=None)
+    submit(rig, ANN, with_lora, None)
+
+
+def test_name_that_a_tenant_chose_makes_no_model_allowed(ctx: Context) -> None:
+    rig = replace(ctx, model_sources=FakeSources(files={}))
+    add_model(rig, ANN, AddModel(name="trusted", sha256=have(rig, ANN, BASE)))
+    limit(rig, allowed_base_models=("trusted",))
+    (fault,) = refused(rig, asked(model="trusted"))
+    assert fault.quota == "base_models"
+
+
+def test_model_given_by_its_bytes_is_judged_like_one_given_by_its_name(ctx: Context) -> None:
+    rig = replace(ctx, model_sources=FakeSources(files={}))
+    own = have(rig, ANN, BASE)
+    limit(rig, allowed_base_models=("family:sd15",))
+    request = asked(model={"name": "x", "sha256": own})
+    bring_order_models(rig, ANN, request)
+    (fault,) = refused(rig, request)
+    assert fault.quota == "base_models"
+
+
+def test_training_names_an_allowed_base(ctx: Context) -> None:
+    limit(ctx, allowed_base_models=("some/*",), allowed_adapters=("source:job",))
+    submit(ctx, ANN, request_of(ctx), None)
+    other = train(new_dataset(ctx), model="other/model", init_lora=have(ctx, ANN, LORA))
+    assert {each.where for each in refused(ctx, other)} == {"spec.pretrained_model_name_or_path", "spec.init_lora"}
+
+
+# ---- reading and setting
+
+
+def test_only_the_operator_sets_quotas_and_members_read_their_own(ctx: Context) -> None:
+    for caller in (ANN, ANN_ADMIN, BOB):
+        with pytest.raises(Forbidden):
+            set_quotas(ctx, caller, "ann", SetQuotas(max_queued_jobs=1))
+    assert limit(ctx, max_queued_jobs=7, max_requests_per_s=3).queued_jobs.limit == 7
+    assert limit(ctx, max_queued_jobs=None).max_requests_per_s == 3
+    read = read_quotas(ctx, ANN, "ann")
+    assert (read.queued_jobs.limit, read.max_requests_per_s) == (None, 3)
+    for caller, project_id in ((BOB, "ann"), (ANN, "nobody"), (ROOT, "nobody")):
+        with pytest.raises(NotFound):
+            read_quotas(ctx, caller, project_id)
