@@ -15,7 +15,7 @@ from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import TERMINAL, JobState
-from giornata.protocol.admin import Scope
+from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
 from giornata.protocol.specs import TrainSpec, canonical_names, shape_key_of
 from giornata.protocol.training.adapter import what_would_be_lost
@@ -24,6 +24,8 @@ CONTINUED_FROM = "continued-from"
 """The label under which the new job names the old one."""
 RAISE_ITS_BUDGET = "it goes on by itself when its budget is raised: giornata budget ID AMOUNT, or the project's"
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+SUSPECT_RETRYABLE = RETRYABLE | {JobState.SUCCEEDED}
+"""Those of a job that an audit has put into doubt. The operator pays for its retry."""
 
 
 def continue_training(
@@ -100,7 +102,8 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
 
     While a retry is queued or running, asking again gives that one. An interrupted job that is queued is itself the
     one to be tried: its bans are lifted, so that every machine may have it now. Raises Forbidden, NotFound, and
-    IllegalTransition for a job that succeeded, runs, is paused, or has not begun.
+    IllegalTransition for a job that succeeded, runs, is paused, or has not begun. A job that succeeded and is suspect
+    is trained again, at no cost to its owner, from the last checkpoint that two machines agree on.
     """
     require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
@@ -110,7 +113,7 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
             raise NotFound(f"there is no job {job_id}")
         if old.state == JobState.QUEUED and old.interrupted:
             return _without_bans(ctx, tx, caller, old)
-        if old.state not in RETRYABLE:
+        if old.state not in (SUSPECT_RETRYABLE if old.suspect else RETRYABLE):
             hint = f"; {RAISE_ITS_BUDGET}" if old.state == JobState.PAUSED else ""
             raise IllegalTransition(f"a job that is {old.state} cannot be retried{hint}")
         new_id = tx.submission.live_retry(job_id, project_id=caller.project_id)
@@ -149,6 +152,10 @@ def _afresh(old: JobRecord, job_id: str, created_by: str, now_ms: int) -> JobRec
         faults=[],
         result={},
         created_at_ms=now_ms,
+        billed_to=ROOT_PROJECT if old.suspect else None,
+        suspect=False,
+        reserved_micro_usd=0 if old.suspect else old.reserved_micro_usd,
+        budget_micro_usd=None if old.suspect else old.budget_micro_usd,
         started_at_ms=None,
         ended_at_ms=None,
         deadline_at_ms=None if given_ms is None else now_ms + given_ms,

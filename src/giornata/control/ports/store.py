@@ -7,6 +7,7 @@ query is documented here and nowhere else.
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from giornata.control.ports.audit_store import Audits
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Bans, Machines, Paces
@@ -71,6 +72,7 @@ class Transaction(Protocol):
     sign_ins: SignIns
     machines: Machines
     bans: Bans
+    audits: Audits
     paces: Paces
     gauges: GaugeQueries
     fleets: Fleets
