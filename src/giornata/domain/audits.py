@@ -47,8 +47,9 @@ class AuditParty(StrEnum):
 class AuditPolicy:
     """Shares of stretches that are audited, from 0 to 1, by fleet; `share` is that of the operator's other machines.
 
-    Machines in `rented_fleets` belong to many owners who do not know each other; in any other fleet one owner may have
-    several. An audit that no machine took within `waits_s` seconds is given up, and so is one after `max_runs` runs.
+    Machines in `rented_fleets` belong to many owners who do not know each other; in any other fleet one owner may
+    have several. An audit that no machine took within `waits_s` seconds is given up, and so is one after `max_runs`
+    runs.
     """
 
     share: float = 0.0

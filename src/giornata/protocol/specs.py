@@ -67,8 +67,8 @@ class ValidateSpec(Message):
 
 
 class AuditSpec(Message):
-    """Steps of a training job between two committed checkpoints, to be run again. The server makes such a job when the
-    later checkpoint is committed; nobody submits it, and it does not name the bytes that are expected."""
+    """Steps of a training job between two committed checkpoints, to be run again. The server makes such a job when
+    the later checkpoint is committed; nobody submits it, and it does not name the bytes that are expected."""
 
     audit: str = Field(description="The audit.")
     job: str = Field(description="The training job.")

@@ -8,15 +8,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import audit_store
-from giornata.control.ports.audit_store import AuditRow, AuditRun, NodeConditions, TaintedJob
+from giornata.control.ports.audit_store import AuditRow, AuditRun, CommittedCheckpoint, NodeConditions, TaintedJob
 from giornata.control.ports.work_rows import BlobRow, CheckpointRow
 from giornata.domain.audits import AuditState
 from giornata.domain.starts import NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.events import EventType
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.store.database.rows import Queries
 from giornata.store.machines.node_reads import replaced
-from giornata.store.schema import attempts, audits, blobs, jobs, ledger, metrics, nodes
+from giornata.store.schema import attempts, audits, blobs, events, jobs, ledger, metrics, nodes
 
 CHANGES = ("sha256", "state", "message", "runs", "guilty_machine_id", "decided_at_ms")
 _COLUMNS = [audits.c[name] for name in AuditRow.__slots__]
@@ -82,9 +83,22 @@ class Audits(Queries, audit_store.Audits):
         found = self._connection.execute(query.order_by(audits.c.to_step, audits.c.created_at_ms, audits.c.id))
         return [_audit(row) for row in found]
 
+    def commits(self, job_id: str, *, limit: int) -> Sequence[CommittedCheckpoint]:
+        mine = (events.c.job_id == job_id) & (events.c.type == EventType.CHECKPOINT_COMMITTED)
+        query = sa.select(events.c.attempt_number, events.c.data, events.c.at_ms).where(mine)
+        found = self._connection.execute(query.order_by(events.c.id).limit(limit))
+        return [
+            CommittedCheckpoint(
+                step=row.data["step"], sha256=row.data["sha256"], attempt_number=row.attempt_number, at_ms=row.at_ms
+            )
+            for row in found
+        ]
+
     def pin(self, job_id: str, machine_id: str) -> bool:
         queued = (jobs.c.id == job_id) & (jobs.c.state == "queued")
-        return self._connection.execute(sa.update(jobs).where(queued).values(only_machine_id=machine_id)).rowcount == 1
+        return (
+            self._connection.execute(sa.update(jobs).where(queued).values(only_machine_id=machine_id)).rowcount == 1
+        )
 
     def checkpoint(self, audit: AuditRow) -> CheckpointRow | None:
         same = (blobs.c.project_id == audit.project_id) & (blobs.c.sha256 == audit.sha256)

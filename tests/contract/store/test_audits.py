@@ -22,7 +22,15 @@ from giornata.domain.errors import IllegalTransition
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.specs import AUDIT_KIND
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease, MetricBatch, NodeInfo, ReleaseAttempt, StepMetrics
+from giornata.protocol.work import (
+    CompleteAttempt,
+    FailAttempt,
+    Lease,
+    MetricBatch,
+    NodeInfo,
+    ReleaseAttempt,
+    StepMetrics,
+)
 from giornata.store import schema
 
 KINDS = ("train", AUDIT_KIND)
@@ -55,7 +63,9 @@ def machine(rig: StoreRig, number: int, fleet: str | None = None) -> NodeInfo:
     return rig.node(number).model_copy(update={"fleet": fleet or f"fleet-{number}"})
 
 
-def train(rig: StoreRig, number: int = 1, *, fleet: str | None = None, steps: tuple[int, ...] = (4,), **job: Any) -> Lease:
+def train(
+    rig: StoreRig, number: int = 1, *, fleet: str | None = None, steps: tuple[int, ...] = (4,), **job: Any
+) -> Lease:
     """A job of Ann's in training on machine `number`, with sound checkpoints after these steps."""
     rig.add_job(spec=SPEC, project_id="ann", **job)
     lease = rig.lease(machine(rig, number, fleet), kinds=KINDS)
@@ -83,7 +93,9 @@ def settle(rig: StoreRig) -> list[Mapping[str, Any]]:
 def taken(rig: StoreRig, *numbers: int, fleet: str | None = None) -> tuple[int, Lease]:
     """The one machine of these that gets an audit, and its lease."""
     found = [(number, rig.claim(machine(rig, number, fleet), kinds=KINDS).lease) for number in numbers]
-    ((number, lease),) = [(number, lease) for number, lease in found if lease is not None and lease.kind == AUDIT_KIND]
+    ((number, lease),) = [
+        (number, lease) for number, lease in found if lease is not None and lease.kind == AUDIT_KIND
+    ]
     return number, lease
 
 
@@ -126,7 +138,11 @@ def test_a_commit_orders_an_audit_that_reads_the_checkpoint_before_and_names_no_
 
 @pytest.mark.parametrize(
     "policy",
-    [AuditPolicy(), AuditPolicy(share=0.0, share_by_fleet={"fleet-2": 1.0}), AuditPolicy(share=1.0, share_by_fleet={"fleet-1": 0.0})],
+    [
+        AuditPolicy(),
+        AuditPolicy(share=0.0, share_by_fleet={"fleet-2": 1.0}),
+        AuditPolicy(share=1.0, share_by_fleet={"fleet-1": 0.0}),
+    ],
 )
 def test_a_fleet_without_a_share_is_not_audited(rig: StoreRig, policy: AuditPolicy) -> None:
     rig.ctx = replace(rig.ctx, policy=replace(rig.ctx.policy, audits=policy))
@@ -230,7 +246,9 @@ def test_a_machine_that_two_others_contradict_is_struck_and_quarantined(rig: Sto
     assert state(rig) == ("contested", None)
     audited(rig, 3)
     assert state(rig) == ("refuted", "machine-1")
-    assert [(row["machine_id"], row["reason"]) for row in rig.rows(schema.strikes)] == [("machine-1", "audit_mismatch")]
+    assert [(row["machine_id"], row["reason"]) for row in rig.rows(schema.strikes)] == [
+        ("machine-1", "audit_mismatch")
+    ]
     (health,) = rig.rows(schema.machines, machine_id="machine-1", kind="train")
     assert (health["state"], health["reason"][-25:]) == ("quarantined", "1 jobs of it are in doubt")
 
@@ -325,7 +343,12 @@ def test_the_last_stretch_compares_the_lora_file_too(rig: StoreRig, content: byt
     lease = train(rig, steps=(12,))
     blob = rig.add_blob(b"the lora", project_id="ann")
     with rig.store.begin() as tx:
-        row = {"job_id": lease.job_id, "name": "lora.safetensors", "attempt_id": lease.attempt_id, "project_id": "ann"}
+        row = {
+            "job_id": lease.job_id,
+            "name": "lora.safetensors",
+            "attempt_id": lease.attempt_id,
+            "project_id": "ann",
+        }
         more = {"sha256": blob.sha256, "size_bytes": blob.size_bytes, "media_type": "x", "created_at_ms": 0}
         tx.connection.execute(schema.artifacts.insert().values(row | more))
     waits(rig, 2)

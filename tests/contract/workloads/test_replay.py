@@ -1,4 +1,4 @@
-"""A stretch that is run again on another node has the bytes of the first run, and a result that was tampered has not."""
+"""A stretch that is run again elsewhere has the bytes of the first run, and a tampered result has others."""
 
 import hashlib
 from collections.abc import Callable

@@ -1,11 +1,11 @@
 """Read what machines have made of an audited stretch: the claim of the audited one, and the results of others.
 
-Two results can be compared when both were computed under the same conditions. A checkpoint tells its conditions in its
-own header, and its sha256 covers them.
+Two results can be compared when both were computed under the same conditions. A checkpoint tells its conditions in
+its own header, and its sha256 covers them.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -54,9 +54,7 @@ def run_result(tx: Transaction, audit: AuditRow, job: JobRecord) -> AuditResult 
     sha256, files = job.result.get("sha256"), job.result.get("files")
     if attempt is None or not isinstance(sha256, str) or not isinstance(files, dict):
         return None
-    losses = tx.audits.losses(
-        job.id, attempt_number=attempt.number, from_step=audit.from_step, to_step=audit.to_step
-    )
+    losses = tx.audits.losses(job.id, attempt_number=attempt.number, from_step=audit.from_step, to_step=audit.to_step)
     named = {str(name): str(told) for name, told in files.items()}
     return AuditResult(sha256=sha256, losses=losses, files=named)
 
@@ -73,7 +71,7 @@ def claimed_conditions(ctx: Context, checkpoint: CheckpointRow) -> StretchCondit
     """
     beginning = b""
     try:
-        with closing(iter(ctx.blobs.read(checkpoint.blob.key))) as chunks:
+        with closing(_chunks(ctx, checkpoint)) as chunks:
             while lacks_header(beginning, where="checkpoint") and (chunk := next(chunks, None)) is not None:
                 beginning += chunk
         metadata = read_header(beginning, where="checkpoint").metadata
@@ -81,6 +79,10 @@ def claimed_conditions(ctx: Context, checkpoint: CheckpointRow) -> StretchCondit
     except (InvalidInput, BlobMissing, KeyError, ValueError, RecursionError):
         return None
     return _conditions(told)
+
+
+def _chunks(ctx: Context, checkpoint: CheckpointRow) -> Generator[bytes, None, None]:
+    yield from ctx.blobs.read(checkpoint.blob.key)
 
 
 def _conditions(told: object) -> StretchConditions | None:
@@ -91,6 +93,8 @@ def _conditions(told: object) -> StretchConditions | None:
 
 
 def _is_entry(entry: object) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("from_step"), int) and isinstance(
-        entry.get("fingerprint"), dict
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("from_step"), int)
+        and isinstance(entry.get("fingerprint"), dict)
     )

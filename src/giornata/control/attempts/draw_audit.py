@@ -137,9 +137,7 @@ def ordered(
     return replace(audit, runs=(*audit.runs, AuditRun(job_id=new.id))), new
 
 
-def run_record(
-    ctx: Context, audit: AuditRow, spec: dict[str, Any], *, min_vram_bytes: int, at_ms: int
-) -> JobRecord:
+def run_record(ctx: Context, audit: AuditRow, spec: dict[str, Any], *, min_vram_bytes: int, at_ms: int) -> JobRecord:
     """Return the job that repeats the stretch. The operator's project pays for it."""
     return JobRecord(
         id=ctx.names.new("audit"),

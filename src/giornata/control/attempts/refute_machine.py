@@ -56,12 +56,16 @@ def _strike(
     tx.machines.make_sure(newcomer(*key, policy=policy, at_ms=at_ms))
     for health in tx.machines.lock_each([key]).values():
         judged = failed(health, failure, policy=policy)
-        put_judged(tx, ctx, health, replace(judged, reason=f"{judged.reason}; {tainted} jobs of it are in doubt"), at_ms=at_ms)
+        put_judged(
+            tx,
+            ctx,
+            health,
+            replace(judged, reason=f"{judged.reason}; {tainted} jobs of it are in doubt"),
+            at_ms=at_ms,
+        )
 
 
-def _take_back(
-    tx: Transaction, ctx: Context, job: JobRow, machine_id: str, because: AuditRow, *, at_ms: int
-) -> None:
+def _take_back(tx: Transaction, ctx: Context, job: JobRow, machine_id: str, because: AuditRow, *, at_ms: int) -> None:
     """Forget what the job has made since the last checkpoint that two machines agree on."""
     agreed = _agreed(tx, job)
     step = 0 if agreed is None else agreed.to_step
@@ -117,4 +121,3 @@ def _restore(tx: Transaction, job: JobRow, agreed: AuditRow, *, at_ms: int) -> N
         attempt_number=agreed.attempt_number,
         at_ms=at_ms,
     )
-

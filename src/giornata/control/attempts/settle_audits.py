@@ -101,9 +101,7 @@ def _candidates(tx: Transaction, ctx: Context, audit: AuditRow, *, at_ms: int) -
     health = tx.machines.get_each([node.machine_id for node in alike], ["train"]) if alike else {}
     doubted = {machine_id for (machine_id, _), found in health.items() if found.state is not MachineState.OK}
     return [
-        AuditMachine(machine_id=node.machine_id, fleet=node.fleet)
-        for node in alike
-        if node.machine_id not in doubted
+        AuditMachine(machine_id=node.machine_id, fleet=node.fleet) for node in alike if node.machine_id not in doubted
     ]
 
 

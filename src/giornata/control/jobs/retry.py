@@ -103,7 +103,7 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
     While a retry is queued or running, asking again gives that one. An interrupted job that is queued is itself the
     one to be tried: its bans are lifted, so that every machine may have it now. Raises Forbidden, NotFound, and
     IllegalTransition for a job that succeeded, runs, is paused, or has not begun. A job that succeeded and is suspect
-    is trained again, at no cost to its owner, from the last checkpoint that two machines agree on.
+    is trained again once, at no cost to its owner, from the last checkpoint that two machines agree on.
     """
     require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
@@ -117,9 +117,12 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
             hint = f"; {RAISE_ITS_BUDGET}" if old.state == JobState.PAUSED else ""
             raise IllegalTransition(f"a job that is {old.state} cannot be retried{hint}")
         new_id = tx.submission.live_retry(job_id, project_id=caller.project_id)
+        if new_id is None and old.state == JobState.SUCCEEDED:
+            new_id = tx.submission.any_retry(job_id, project_id=caller.project_id)
         if new_id is None:
             new_id = ctx.names.new("job")
-            enqueue(tx, reserve(tx, ctx, _afresh(old, new_id, caller.maker, ctx.clock.now_ms())))
+            new = _afresh(old, new_id, caller.maker, ctx.clock.now_ms())
+            enqueue(tx, new if new.billed_to is not None else reserve(tx, ctx, new))
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
         return read_job(ctx, tx, caller, new_id)
 
@@ -152,7 +155,7 @@ def _afresh(old: JobRecord, job_id: str, created_by: str, now_ms: int) -> JobRec
         faults=[],
         result={},
         created_at_ms=now_ms,
-        billed_to=ROOT_PROJECT if old.suspect else None,
+        billed_to=ROOT_PROJECT if old.suspect else old.billed_to,
         suspect=False,
         reserved_micro_usd=0 if old.suspect else old.reserved_micro_usd,
         budget_micro_usd=None if old.suspect else old.budget_micro_usd,

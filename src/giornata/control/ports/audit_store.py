@@ -58,6 +58,16 @@ class NodeConditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedCheckpoint:
+    """A checkpoint as the job's history tells of it."""
+
+    step: int
+    sha256: str
+    attempt_number: int | None
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaintedJob:
     """A job with checkpoints of a machine that an audit refuted, and the attempts of this machine."""
 
@@ -98,6 +108,9 @@ class Audits(Protocol):
     def of_job(self, job_id: str) -> Sequence[AuditRow]:
         """Return the job's audits, by step."""
 
+    def commits(self, job_id: str, *, limit: int) -> Sequence[CommittedCheckpoint]:
+        """Return the checkpoints that the job's history tells of, oldest first."""
+
     def pin(self, job_id: str, machine_id: str) -> bool:
         """Let only this machine take the queued job; return False when it is queued no more."""
 
@@ -114,10 +127,9 @@ class Audits(Protocol):
         """Keep the bytes of no audit whose job ended before; return of how many."""
 
     def tainted(self, machine_id: str, *, since_ms: int) -> Sequence[TaintedJob]:
-        """Return the training jobs of which attempts on this machine committed checkpoints, by id. Attempts that ended
-        before are left out.
+        """Return the training jobs of which attempts on this machine committed checkpoints, by id. Attempts that
+        ended before are left out.
         """
 
     def bill(self, attempt_ids: Sequence[str], project_id: str) -> None:
         """Let this project pay for the attempts, from their beginning."""
-

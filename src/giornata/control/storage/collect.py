@@ -39,8 +39,8 @@ class CollectReport:
 def collect(ctx: Context) -> CollectReport:
     """Drop what is older than the policy says: uploads that nobody completed, models that nobody uses, bytes that
     nothing refers to, objects without a row, parts without an upload, remembered requests; half-written files of
-    servers that were killed; what validations, audits and orders held that have ended; and what silent nodes said they hold.
-    Raises Unavailable; repeat it later.
+    servers that were killed; what validations, audits and orders held that have ended; and what silent nodes said
+    they hold. Raises Unavailable; repeat it later.
     """
     now_ms = ctx.clock.now_ms()
     before_ms = now_ms - round(ctx.policy.garbage_after_s * 1000)

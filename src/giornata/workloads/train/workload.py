@@ -19,7 +19,15 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.joint import joint_key
 from giornata.protocol.pipe import Start
-from giornata.protocol.specs import AUDIT_KIND, OF_TRAINING, VALIDATE_KIND, AuditSpec, TrainSpec, ValidateSpec, model_key
+from giornata.protocol.specs import (
+    AUDIT_KIND,
+    OF_TRAINING,
+    VALIDATE_KIND,
+    AuditSpec,
+    TrainSpec,
+    ValidateSpec,
+    model_key,
+)
 from giornata.protocol.training.base_model import BaseQuantization
 from giornata.workloads.interface import BatchSession, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import TrainingAttempt
