@@ -67,7 +67,7 @@ class AuditPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditStanding:
-    """What decides how often a machine is audited. `sound_audits` counts those since its latest mismatch."""
+    """The facts that decide how often a machine is audited. `sound_audits` counts those since its latest mismatch."""
 
     machine_id: str
     fleet: str
@@ -134,7 +134,7 @@ def draw_machine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
-    """What a machine has made of a stretch: the checkpoint's sha256, losses by step, and files' sha256s by name."""
+    """The result of a stretch: the checkpoint's sha256, losses by step, and files' sha256s by name."""
 
     sha256: str
     losses: Mapping[int, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Queries for replay audits."""
+"""Queries for replay audits and their jobs."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import audit_store
-from giornata.control.ports.audit_store import AuditRow, AuditRun, CommittedCheckpoint, NodeConditions, TaintedJob
+from giornata.control.ports.audit_store import AuditRow, AuditRun, CheckpointCommit, NodeConditions, TaintedJob
 from giornata.control.ports.work_rows import BlobRow, CheckpointRow
 from giornata.domain.audits import AuditState
 from giornata.domain.starts import NodeStart
@@ -83,12 +83,12 @@ class Audits(Queries, audit_store.Audits):
         found = self._connection.execute(query.order_by(audits.c.to_step, audits.c.created_at_ms, audits.c.id))
         return [_audit(row) for row in found]
 
-    def commits(self, job_id: str, *, limit: int) -> Sequence[CommittedCheckpoint]:
+    def commits(self, job_id: str, *, limit: int) -> Sequence[CheckpointCommit]:
         mine = (events.c.job_id == job_id) & (events.c.type == EventType.CHECKPOINT_COMMITTED)
         query = sa.select(events.c.attempt_number, events.c.data, events.c.at_ms).where(mine)
         found = self._connection.execute(query.order_by(events.c.id).limit(limit))
         return [
-            CommittedCheckpoint(
+            CheckpointCommit(
                 step=row.data["step"], sha256=row.data["sha256"], attempt_number=row.attempt_number, at_ms=row.at_ms
             )
             for row in found

@@ -1,4 +1,4 @@
-"""`giornata verify`."""
+"""`giornata verify`: checks the signed record of a job."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ CONFIRMED = frozenset({AuditState.CONFIRMED})
 
 
 def register(app: typer.Typer) -> None:
-    """Add `verify` to `app`."""
+    """Add the command `verify` to `app`."""
     app.command()(verify)
 
 

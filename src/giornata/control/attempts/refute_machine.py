@@ -1,4 +1,4 @@
-"""What follows when two machines contradict a third: a strike, and a way back for what the third has made.
+"""Strike a machine that two others contradict, and take back what it has made.
 
 Memory that fails makes the same mistakes as somebody who lies, and nobody can tell one from the other here.
 """

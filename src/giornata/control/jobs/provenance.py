@@ -13,7 +13,7 @@ from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job
-from giornata.control.ports.audit_store import AuditRow, CommittedCheckpoint
+from giornata.control.ports.audit_store import AuditRow, CheckpointCommit
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
@@ -94,7 +94,7 @@ def _hash(job: JobRecord, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _checkpoint(commit: CommittedCheckpoint, machines: Mapping[int, str]) -> ProvenanceCheckpoint:
+def _checkpoint(commit: CheckpointCommit, machines: Mapping[int, str]) -> ProvenanceCheckpoint:
     return ProvenanceCheckpoint(
         step=commit.step,
         sha256=commit.sha256,

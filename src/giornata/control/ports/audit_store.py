@@ -49,7 +49,7 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConditions:
-    """What the server knows of the conditions under which a node computes."""
+    """The conditions under which a node computes, as far as the server knows them."""
 
     machine_id: str
     fleet: str
@@ -58,7 +58,7 @@ class NodeConditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedCheckpoint:
+class CheckpointCommit:
     """A checkpoint as the job's history tells of it."""
 
     step: int
@@ -108,7 +108,7 @@ class Audits(Protocol):
     def of_job(self, job_id: str) -> Sequence[AuditRow]:
         """Return the job's audits, by step."""
 
-    def commits(self, job_id: str, *, limit: int) -> Sequence[CommittedCheckpoint]:
+    def commits(self, job_id: str, *, limit: int) -> Sequence[CheckpointCommit]:
         """Return the checkpoints that the job's history tells of, oldest first."""
 
     def pin(self, job_id: str, machine_id: str) -> bool:

@@ -23,7 +23,7 @@ class LiarCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiarFindings:
-    """What a case came to, over all its seeds.
+    """The figures of a case, over all its seeds.
 
     `cost` is the audits' part of the bill. `mean_stretches` and `longest_stretches` are how many a liar made before
     it was out; `liars_left` were not out at the end, and `sound_out` counts sound machines that were.

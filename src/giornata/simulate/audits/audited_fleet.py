@@ -74,7 +74,7 @@ class AuditedFleet:
         self.machines = [self._machine(number, liar=number < liars) for number in range(self.setting.machines)]
 
     def play(self) -> None:
-        """Play all stretches."""
+        """Play all stretches of all machines."""
         for step in range(1, self.setting.stretches + 1):
             for machine in self.machines:
                 if machine.out_after is None:

@@ -40,7 +40,7 @@ class ReplayReporter:
         return AgentRequest.STOP if wish is AgentRequest.CHECKPOINT_AND_STOP else wish
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
-        """Pass the phase on."""
+        """Pass the phase on to the agent."""
         self._reporter.phase(name, done, total)
 
     def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
@@ -73,7 +73,7 @@ class ReplayReporter:
         """Do nothing: the job's own attempts fill the cache."""
 
     def log(self, line: str) -> None:
-        """Pass the line on."""
+        """Pass the line on to the agent."""
         self._reporter.log(line)
 
     def notice(self, name: str, data: dict[str, Any]) -> None:
