@@ -11,7 +11,7 @@ from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, VALIDATE_KIND
+from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND, KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, VALIDATE_KIND
 from giornata.protocol.work import NODE_KINDS
 
 GIB = 2**30
@@ -144,6 +144,7 @@ class AgentSettings(AttemptSettings):
         kinds = tuple(kind for kind in self.kinds if kind not in self.workloads)
         # Jobs of the platform's own kinds: what draws can validate, and every engine of ours can try out its machine.
         own = ([VALIDATE_KIND] if DRAWING.intersection(kinds) else []) + ([CANARY_KIND] if kinds else [])
+        own += [AUDIT_KIND] if "train" in kinds else []
         kinds = tuple(dict.fromkeys((*kinds, *own)))
         built_in = engine_command(
             kinds,

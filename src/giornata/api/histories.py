@@ -13,8 +13,9 @@ from giornata.api.openapi import USER_ITEM, refusals
 from giornata.control.access.authenticate import require_standing
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs import job_outputs
+from giornata.control.jobs import job_outputs, provenance
 from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
+from giornata.protocol.provenance import SignedProvenance
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["histories"])
 
@@ -111,6 +112,12 @@ async def list_metrics(
 async def list_checkpoints(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
     """Return committed checkpoints with URLs to fetch them, highest step first."""
     return await lists.page(job_outputs.read_checkpoints, ctx, caller, job_id)
+
+
+@router.get("/provenance", responses=refusals(401, 403, 404, 422))
+def get_provenance(ctx: Ctx, caller: User, job_id: JobId) -> SignedProvenance:
+    """Return the signed record of a training job: checkpoints, machines, audits, files."""
+    return provenance.read_provenance(ctx, caller, job_id)
 
 
 @router.get("/artifacts", responses=USER_ITEM, response_model=ArtifactPage)

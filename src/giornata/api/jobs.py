@@ -11,11 +11,12 @@ from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.lists import Cursor, JobId, Limit
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.api.submissions import submitted
-from giornata.control.jobs import estimate, order_models, read_jobs, retry, stop_job, submit
+from giornata.control.jobs import estimate, order_models, provenance, read_jobs, retry, stop_job, submit
 from giornata.control.projects import set_budget
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, JobPart, SubmitJob
+from giornata.protocol.provenance import ProvenanceKey
 from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -108,6 +109,12 @@ async def list_jobs(
         cursor=cursor,
         limit=limit,
     )
+
+
+@router.get("/provenance-key", responses=USER)
+def get_provenance_key(ctx: Ctx, caller: User) -> ProvenanceKey:
+    """Return the public key that verifies the records of jobs."""
+    return provenance.provenance_key(ctx, caller)
 
 
 @router.get("/jobs/{job_id}", responses=USER_ITEM)

@@ -34,6 +34,7 @@ COMMANDS = (
         ("pictures", "jobs.pictures", "List the pictures of an order."),
         ("checkpoints", "jobs.download", "List the checkpoints of a job, highest step first."),
         ("download", "jobs.download", "Download and verify the results of a job."),
+        ("verify", "jobs.verify", "Verify the signed record of a job, offline."),
         ("cancel", "jobs.jobs", "Cancel a job."),
         ("retry", "jobs.jobs", "Continue a job that failed, expired or was canceled."),
     ),

@@ -44,6 +44,7 @@ from giornata.protocol.jobs import (
     MetricPoint,
     SubmitJob,
 )
+from giornata.protocol.provenance import ProvenanceKey, SignedProvenance
 from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem, DatasetPage
 
 PAGE = 500
@@ -275,6 +276,14 @@ class Client(GenerationCalls, ModelCalls, PeopleCalls, ProjectCalls, WebhookCall
     def checkpoints(self, job_id: str) -> tuple[Checkpoint, ...]:
         """Committed checkpoints, highest step first."""
         return self._get(f"{_job(job_id)}/checkpoints", CheckpointPage).items
+
+    def provenance(self, job_id: str) -> SignedProvenance:
+        """Return the signed record of a training job: checkpoints, machines, audits, files."""
+        return self._get(f"{_job(job_id)}/provenance", SignedProvenance)
+
+    def provenance_key(self) -> ProvenanceKey:
+        """Return the public key that verifies the records of jobs."""
+        return self._get("/v1/provenance-key", ProvenanceKey)
 
     def artifacts(self, job_id: str) -> tuple[Artifact, ...]:
         """Results, with URLs that live for a while."""

@@ -1,5 +1,5 @@
 """The loops that the server runs by itself: lapse leases, lift bans, expire jobs, replace bad machines,
-move slow jobs, collect garbage.
+move slow jobs, settle audits, collect garbage.
 
 Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every
 server: the store lets one at a time do it.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.lift_bans import lift_bans
+from giornata.control.attempts.settle_audits import settle_audits
 from giornata.control.context import Context
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.stragglers import move_stragglers
@@ -48,6 +49,7 @@ DEFAULT_SCHEDULE: tuple[Loop, ...] = (
     Loop(name="reap", every_s=10.0, run=reap),
     Loop(name="stragglers", every_s=30.0, run=move_stragglers),
     Loop(name="budgets", every_s=2.0, run=settle_budgets),
+    Loop(name="audits", every_s=5.0, run=settle_audits, vital=False),
     Loop(name="collect", every_s=600.0, run=collect),
 )
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from giornata.domain.audits import AuditPolicy
 from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.health import HealthPolicy
 from giornata.domain.model_routing import RoutingPolicy
@@ -50,3 +51,4 @@ class Policy:
     routing_age_s: float = 1.0  # of what a server remembers of the queue and of the nodes' models
     stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
     reap: ReapPolicy = field(default_factory=ReapPolicy)
+    audits: AuditPolicy = field(default_factory=AuditPolicy)

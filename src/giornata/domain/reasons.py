@@ -28,6 +28,7 @@ class Reason(StrEnum):
     BAD_SPEC = "bad_spec"  # found out on the node: the spec cannot be carried out
     BAD_DATA = "bad_data"  # found out on the node: an input cannot be used
     CRASHED = "crashed"  # the workload died, and nobody can tell yet whose fault it was
+    AUDIT_MISMATCH = "audit_mismatch"  # two other machines agree on another result of the same steps
     TOO_SLOW = "too_slow"  # no step within its budget, or far slower than its cohort
     OVER_BUDGET = "over_budget"  # the job's or the project's money is used up: the job waits until it is raised
     SUPERSEDED = "superseded"  # the same node was given the job again (its process was replaced)
@@ -67,6 +68,7 @@ BLAME: Mapping[Reason, Blame] = _total(
         Reason.BAD_SPEC: Blame.JOB,
         Reason.BAD_DATA: Blame.JOB,
         Reason.CRASHED: Blame.UNDECIDED,
+        Reason.AUDIT_MISMATCH: Blame.MACHINE,
         Reason.TOO_SLOW: Blame.MACHINE,
         Reason.OVER_BUDGET: Blame.USER,
         Reason.SUPERSEDED: Blame.PLATFORM,

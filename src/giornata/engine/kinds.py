@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.specs import CANARY_KIND, PRETRAIN_KIND, VALIDATE_KIND
+from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND, OF_TRAINING, PRETRAIN_KIND, VALIDATE_KIND
 from giornata.workloads.interface import Workload
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _train(resources: EngineResources) -> Workload:
     )
 
 
-def _validate(resources: EngineResources) -> Workload:
+def _alone(resources: EngineResources) -> Workload:
     return _train(replace(resources, places=1))
 
 
@@ -83,7 +83,8 @@ FACTORIES: Mapping[str, Callable[[EngineResources], Workload]] = MappingProxyTyp
     {
         "train": _train,
         GENERATE_KIND: _generate,
-        VALIDATE_KIND: _validate,
+        VALIDATE_KIND: _alone,
+        AUDIT_KIND: _alone,
         PRETRAIN_KIND: _pretrain,
         CANARY_KIND: _canary,
     }
@@ -107,7 +108,7 @@ def make_workloads(
     kernels: KernelPlace = NOWHERE,
 ) -> dict[str, Workload]:
     """Make one workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
-    `model_cache_bytes` bounds the models kept on disk. What trains also validates, with one base in memory, and what
+    `model_cache_bytes` bounds the models kept on disk. What trains also validates and audits, with one base, and what
     draws pictures shares the weights of that base."""
     resources = EngineResources(
         device=device,
@@ -116,7 +117,7 @@ def make_workloads(
         kernels=kernels,
         shared_weights=_shared_weights() if GENERATE_KIND in kinds else None,
     )
-    apart = [kind for kind in kinds if kind != VALIDATE_KIND or "train" not in kinds]
+    apart = [kind for kind in kinds if kind not in OF_TRAINING or "train" not in kinds]
     made = {kind: FACTORIES[kind](resources) for kind in apart}
     return {kind: made.get(kind) or made["train"] for kind in kinds}
 

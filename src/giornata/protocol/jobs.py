@@ -172,6 +172,9 @@ class Job(Reply):
     result: dict[str, Any] = Field(default_factory=dict)
     pictures: PictureCounts | None = Field(None, description="Of an order of pictures; left out of lists.")
     retry_of: str | None = None
+    suspect: bool = Field(
+        False, description="An audit contradicts a machine that made part of the result. A retry costs nothing."
+    )
     attempts: tuple[Attempt, ...] = ()
     urls: JobUrls
 

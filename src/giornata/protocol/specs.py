@@ -66,6 +66,20 @@ class ValidateSpec(Message):
     training: TrainSpec = Field(description="Spec of the training job.")
 
 
+class AuditSpec(Message):
+    """Steps of a training job between two committed checkpoints, to be run again. The server makes such a job when
+    the later checkpoint is committed; nobody submits it, and it does not name the bytes that are expected."""
+
+    audit: str = Field(description="The audit.")
+    job: str = Field(description="The training job.")
+    from_step: int = Field(ge=0, description="Step of the checkpoint to begin with; 0: the job's beginning.")
+    to_step: int = Field(ge=1, description="Step of the checkpoint to arrive at.")
+    checkpoint: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="sha256 of the checkpoint to begin with."
+    )
+    training: TrainSpec = Field(description="Spec of the training job.")
+
+
 PRETRAIN_KIND = "pretrain"
 KINDS: Mapping[str, type[Message]] = MappingProxyType(
     {
@@ -76,12 +90,19 @@ KINDS: Mapping[str, type[Message]] = MappingProxyType(
         PREPROCESS_KIND: PreprocessSpec,
     }
 )
+AUDIT_KIND = "audit"
 CANARY_KIND = "canary"
 CHECKPOINT_ROLE = "checkpoint"
-"""The part that its training job's checkpoint plays in a validation."""
+"""The part that its training job's checkpoint plays in a validation or an audit."""
+INIT_ROLE = "init_lora"
+"""The part of the file that a training job starts from."""
 VALIDATE_KIND = "validate"
-PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec, VALIDATE_KIND: ValidateSpec})
+PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType(
+    {AUDIT_KIND: AuditSpec, CANARY_KIND: CanarySpec, VALIDATE_KIND: ValidateSpec}
+)
 """Kinds of which only the server makes jobs."""
+OF_TRAINING = frozenset({AUDIT_KIND, VALIDATE_KIND})
+"""Those whose spec holds the spec of a training job."""
 OWN_KIND_PREFIX = "x-"
 
 
@@ -96,7 +117,7 @@ def model_key(kind: str, spec: Mapping[str, Any]) -> str:
     """Names the base model that a job needs, so that it can go to a node that holds it; empty for none."""
     if kind in ORDER_KINDS and kind != PREPROCESS_KIND:
         return _base_of_order(spec)
-    if kind == VALIDATE_KIND:
+    if kind in OF_TRAINING:
         kind, spec = "train", spec["training"]
     if kind != "train":
         return ""
@@ -142,9 +163,11 @@ def input_files(kind: str, spec: Mapping[str, Any]) -> Mapping[str, str]:
     """The sha256 of each file that a job reads besides its datasets, by the part that it plays."""
     if kind in ORDER_KINDS:
         return dict(uploaded_pictures(spec))
-    role = {"train": "init_lora", VALIDATE_KIND: CHECKPOINT_ROLE}.get(kind)
-    sha256 = None if role is None else spec.get(role)
-    return {role: sha256} if role is not None and isinstance(sha256, str) else {}
+    role = {"train": INIT_ROLE, VALIDATE_KIND: CHECKPOINT_ROLE, AUDIT_KIND: CHECKPOINT_ROLE}.get(kind)
+    named = {} if role is None else {role: spec.get(role)}
+    if kind == AUDIT_KIND:
+        named[INIT_ROLE] = spec["training"].get(INIT_ROLE)
+    return {role: sha256 for role, sha256 in named.items() if isinstance(sha256, str)}
 
 
 def step_artifacts(kind: str, spec: Mapping[str, Any]) -> frozenset[str]:

@@ -8,10 +8,11 @@ from giornata.control.ports import user_store
 from giornata.control.ports.records import MODEL_ROLE, UploadRecord
 from giornata.domain.job import TERMINAL
 from giornata.domain.picture import PictureState, parts_of_key
-from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND
+from giornata.protocol.specs import AUDIT_KIND, CHECKPOINT_ROLE, VALIDATE_KIND
 from giornata.store.database.rows import Queries, columns, record_of
 from giornata.store.schema import (
     artifacts,
+    audits,
     blobs,
     caches,
     checkpoints,
@@ -25,7 +26,7 @@ from giornata.store.schema import (
 )
 
 UPLOAD_COLUMNS = columns(uploads, UploadRecord)
-REFERRERS = (dataset_items, job_inputs, checkpoints, artifacts, caches, models)
+REFERRERS = (dataset_items, job_inputs, checkpoints, artifacts, caches, models, audits)
 
 
 class Garbage(Queries, user_store.Garbage):
@@ -95,7 +96,8 @@ class Garbage(Queries, user_store.Garbage):
         return self._connection.execute(sa.delete(models).where(sa.tuple_(*names).in_(old))).rowcount
 
     def forget_checkpoints(self, *, limit: int) -> int:
-        ended = sa.select(jobs.c.id).where(jobs.c.kind == VALIDATE_KIND, jobs.c.state.in_(sorted(TERMINAL)))
+        reads = jobs.c.kind.in_((AUDIT_KIND, VALIDATE_KIND))
+        ended = sa.select(jobs.c.id).where(reads, jobs.c.state.in_(sorted(TERMINAL)))
         read = (job_inputs.c.role == CHECKPOINT_ROLE) & job_inputs.c.job_id.in_(ended)
         some = sa.select(job_inputs.c.job_id).where(read).limit(limit)
         done = (job_inputs.c.role == CHECKPOINT_ROLE) & job_inputs.c.job_id.in_(some)

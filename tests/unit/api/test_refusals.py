@@ -68,6 +68,8 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/jobs/{job_id}/metrics": Route(),
     "GET /v1/jobs/{job_id}/checkpoints": Route(),
     "GET /v1/jobs/{job_id}/artifacts": Route(),
+    "GET /v1/jobs/{job_id}/provenance": Route(),
+    "GET /v1/provenance-key": Route(),
     "GET /v1/jobs/{job_id}/pictures": Route(needs=("jobs:read", "generate")),
     "GET /v1/jobs/{job_id}/pictures/{number}": Route(needs=("jobs:read", "generate")),
     "POST /v1/generations": Route(needs=("generate",), body={"model": "some/model", "prompt": "a fox"}),

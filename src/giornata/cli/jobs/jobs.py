@@ -59,9 +59,19 @@ def list_jobs(
         out.result({"items": [job.model_dump(mode="json") for job in jobs]})
 
 
-def show_job(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+def show_job(
+    context: typer.Context,
+    job_id: JobId,
+    provenance: Annotated[
+        bool, typer.Option("--provenance", help="Print the job's signed record, for giornata verify.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
     """Show one job with its attempts and its cost."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
+        if provenance:
+            typer.echo(client.provenance(find_job(client, job_id)).model_dump_json(indent=2))
+            return
         job = client.get_job(find_job(client, job_id))
         _describe(job, out)
         out.result(job)
@@ -101,6 +111,9 @@ def _describe(job: Job, out: Output) -> None:
     out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}{limit}")
     if job.retry_of:
         out.say(f"  goes on from {job.retry_of}")
+    if job.suspect:
+        again = giornata("retry", job.id)
+        out.say(f"  in doubt    an audit contradicts a machine of it; train it again at no cost: {again}")
     if job.error and not job.faults:
         out.say(f"  error       {job.error}")
     for fault in job.faults:

@@ -25,6 +25,7 @@ from giornata.control.access.install import install, put_admin_key, renew_signin
 from giornata.control.context import Context, Foundations
 from giornata.control.policy import Policy
 from giornata.control.ports.sealing import Sealer
+from giornata.domain.audits import AuditPolicy
 from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy
@@ -42,6 +43,8 @@ from giornata.store.database.migrate import migrate, serves
 NODE_KEY_FILE = "node.key"
 POSTGRESQL_PORT = 5432
 SECRETS_KEY_FILE = "secrets.key"
+DRIVERS_OF_STRANGERS = frozenset({"salad"})
+"""Drivers of fleets whose machines belong to many people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,16 @@ def policy_of(settings: Settings) -> Policy:
             new_on_probation=settings.new_machines == "probation",
         ),
         reap=ReapPolicy(hourly_share=settings.max_reallocated_share_per_hour),
+        audits=_audit_policy(settings),
     )
+
+
+def _audit_policy(settings: Settings) -> AuditPolicy:
+    """Return the shares of training stretches that are audited. Machines of no fleet are the operator's own."""
+    strangers = frozenset(name for name, fleet in settings.fleets.items() if fleet.driver in DRIVERS_OF_STRANGERS)
+    usual = {name: settings.audit_share if name in strangers else 0.0 for name in settings.fleets}
+    chosen = {name: fleet.audit_share for name, fleet in settings.fleets.items() if fleet.audit_share is not None}
+    return AuditPolicy(share_by_fleet=usual | chosen, rented_fleets=strangers)
 
 
 def api_settings_of(settings: Settings) -> ApiSettings:

@@ -165,6 +165,13 @@ class FleetTable(_Table):
         description="GPU memory of one node in bytes. Jobs that need more are not counted for this fleet. Default: "
         "the fleet counts every job.",
     )
+    audit_share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of the training stretches of this fleet that other machines run again: 0.01 is one in a "
+        "hundred. Default: the setting audit_share for SaladCloud, whose machines are strangers', and 0 for others.",
+    )
     scaling: ScalingTable = Field(
         default_factory=ScalingTable, description="Limits and times of scaling. The table is described below."
     )

@@ -169,6 +169,13 @@ class Settings(BaseSettings):
         description="How a machine without a history starts: trusted gets jobs at once; probation gets a short "
         "trial job (canary) first.",
     )
+    audit_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of training stretches that other machines run again, in fleets of strangers' machines: "
+        "0.01 is one in a hundred. 0 turns these audits off. A fleet's own audit_share comes first.",
+    )
     quarantine_failures: int = Field(
         3, ge=1, le=100, description="Number of failures within quarantine_within_s that quarantine a machine."
     )

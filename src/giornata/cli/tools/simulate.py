@@ -9,6 +9,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.tools.simulate_affinity import ABOUT, NODES, SCENARIO, simulate_affinity
+from giornata.cli.tools.simulate_audits import ABOUT_AUDITS, AUDITS, simulate_audits
 from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput, install_hint
@@ -45,8 +46,9 @@ def simulate(
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
         _check_extra()
-        if scenario == SCENARIO:
-            simulate_affinity(out, seed=seed, nodes=nodes)
+        of_rules = {SCENARIO: simulate_affinity, AUDITS: simulate_audits}
+        if scenario in of_rules:
+            of_rules[scenario](out, seed=seed, nodes=nodes)
             return
         from giornata.simulate.report import summary
         from giornata.simulate.run import played
@@ -56,7 +58,7 @@ def simulate(
             _list(out)
             return
         if scenario not in SCENARIOS:
-            hint = f"one of {', '.join((*SCENARIOS, SCENARIO))}"
+            hint = f"one of {', '.join((*SCENARIOS, *of_rules))}"
             raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
         with (
             naming(f"{scenario} with --seed {seed}"),
@@ -103,13 +105,14 @@ def _list(out: Output) -> None:
     from giornata.simulate.scenarios import SCENARIOS
 
     rows = [(each.name, str(each.jobs), str(each.nodes), each.about) for each in SCENARIOS.values()]
-    rows.append((SCENARIO, "", str(NODES), ABOUT))
+    rows += [(SCENARIO, "", str(NODES), ABOUT), (AUDITS, "", "", ABOUT_AUDITS)]
     out.table(("scenario", "jobs", "nodes", "what happens"), rows, right=(1, 2), prose=(3,))
     listed = [
         {"name": each.name, "jobs": each.jobs, "nodes": each.nodes, "about": each.about}
         for each in SCENARIOS.values()
     ]
     listed.append({"name": SCENARIO, "jobs": None, "nodes": NODES, "about": ABOUT})
+    listed.append({"name": AUDITS, "jobs": None, "nodes": None, "about": ABOUT_AUDITS})
     out.result({"scenarios": listed})
 
 

@@ -13,7 +13,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, BlobRow, JobRow
 from giornata.control.storage.signed_urls import download
 from giornata.domain.attempt import renew_every_s
-from giornata.protocol.specs import VALIDATE_KIND, input_files
+from giornata.protocol.specs import AUDIT_KIND, OF_TRAINING, input_files
 from giornata.protocol.uploads import Download
 from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 
@@ -45,23 +45,25 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
         mtbi_s=fleet_mtbi_s(tx, ctx, at_ms=at_ms),
         max_at_risk_s=ctx.policy.max_at_risk_s,
         hub_token=_secret(tx, ctx, job, HUB_FIELD),
-        wandb_api_key=_secret(tx, ctx, job, WANDB_FIELD),
+        # What an audit repeats is reported nowhere.
+        wandb_api_key=None if job.kind == AUDIT_KIND else _secret(tx, ctx, job, WANDB_FIELD),
         joint_key=job.joint_key,
     )
 
 
 def _secret(tx: Transaction, ctx: Context, job: JobRow, field: str) -> SecretStr | None:
     """Return the secret that the spec names. This is the only way by which a secret ever leaves the store."""
-    spec = job.spec.get("training", {}) if job.kind == VALIDATE_KIND else job.spec
-    name = spec.get(field) if job.kind in {"train", VALIDATE_KIND} else None
+    spec = job.spec.get("training", {}) if job.kind in OF_TRAINING else job.spec
+    name = spec.get(field) if job.kind in {"train", *OF_TRAINING} else None
     if not isinstance(name, str):
         return None
     return SecretStr(secret_value(tx, ctx, job.project_id, name, where=f"spec.{field}"))
 
 
 def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:
+    spec = job.spec["training"] if job.kind == AUDIT_KIND else job.spec
     for field, role in ROLES.items():
-        dataset_id = job.spec.get(field)
+        dataset_id = spec.get(field)
         if not isinstance(dataset_id, str):
             continue
         for item in tx.inputs.of_dataset(job.project_id, dataset_id):

@@ -265,7 +265,8 @@ def _take_round(
             fail_unbegun(tx, job, unusable.faults, at_ms=at_ms)
             replies[number] = unusable_reply(job)
             continue
-        begun.append(Beginning(attempt=attempt, request_id=each.claim.request_id, event=_started(job, attempt)))
+        request_id, event = each.claim.request_id, _started(job, attempt)
+        begun.append(Beginning(attempt=attempt, request_id=request_id, event=event, billed_to=job.billed_to))
         handed_out[number] = job
     # Their nodes' rows are held: nothing else begins there now.
     tx.attempts.begin_each(begun)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from giornata.control.attempts.draw_audit import draw_audit
 from giornata.control.attempts.validations import join_to_training, order_validation
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
@@ -41,6 +42,7 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
             # It would go at once: later ones are in, and it may well have been here before them.
             return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
         _accept(tx, ctx, job, attempt, commit, at_ms=now_ms)
+        draw_audit(tx, ctx, job, attempt, commit, earlier=rows, at_ms=now_ms)
         # The new one is in: only now may older ones go, in this very transaction.
         if old:
             tx.checkpoints.delete(job.id, old)

@@ -100,7 +100,7 @@ def told(budget: Budget) -> dict[str, Any]:
 
 def _budgets(job: JobRow, own_spent: int, spent: Spent, *, at_ms: int) -> list[Budget]:
     found: list[Budget] = []
-    if job.kind == CANARY_KIND:  # the platform's own affair
+    if job.kind == CANARY_KIND or job.billed_to is not None:  # the platform's own affair
         return found
     if job.budget_micro_usd is not None:
         found.append(Budget(payer=Payer.JOB, limit_micro_usd=job.budget_micro_usd, spent_micro_usd=own_spent))

@@ -68,6 +68,7 @@ def job_reply(
         faults=tuple(FaultReply.model_validate(fault) for fault in job.faults),
         result=job.result,
         retry_of=job.retry_of,
+        suspect=job.suspect,
         attempts=() if names is None else tuple(_attempt_reply(each, names) for each in attempts),
         urls=_urls(job.id),
     )

@@ -17,7 +17,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.quotas.use import standing_of
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound, OverQuota
 from giornata.domain.job import TERMINAL, JobState
-from giornata.protocol.admin import Scope
+from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
 from giornata.protocol.specs import TrainSpec, canonical_names, shape_key_of
 from giornata.protocol.training.adapter import what_would_be_lost
@@ -26,6 +26,8 @@ CONTINUED_FROM = "continued-from"
 """The label under which the new job names the old one."""
 RAISE_ITS_BUDGET = "it goes on by itself when its budget is raised: giornata budget ID AMOUNT, or the project's"
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+SUSPECT_RETRYABLE = RETRYABLE | {JobState.SUCCEEDED}
+"""Those of a job that an audit has put into doubt. The operator pays for its retry."""
 
 
 def continue_training(
@@ -102,7 +104,9 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
 
     While a retry is queued or running, asking again gives that one. An interrupted job that is queued is itself the
     one to be tried: its bans are lifted, so that every machine may have it now. Raises Forbidden, NotFound, and
-    IllegalTransition for a job that succeeded, runs, is paused, or has not begun; OverQuota, OverBudget.
+    IllegalTransition for a job that succeeded, runs, is paused, or has not begun; OverQuota, OverBudget. A job that
+    succeeded and is suspect is trained again once, at no cost to its owner, from the last checkpoint that two machines
+    agree on.
     """
     require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
@@ -112,15 +116,19 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
             raise NotFound(f"there is no job {job_id}")
         if old.state == JobState.QUEUED and old.interrupted:
             return _without_bans(ctx, tx, caller, old)
-        if old.state not in RETRYABLE:
+        if old.state not in (SUSPECT_RETRYABLE if old.suspect else RETRYABLE):
             hint = f"; {RAISE_ITS_BUDGET}" if old.state == JobState.PAUSED else ""
             raise IllegalTransition(f"a job that is {old.state} cannot be retried{hint}")
         new_id = tx.submission.live_retry(job_id, project_id=caller.project_id)
+        if new_id is None and old.state == JobState.SUCCEEDED:
+            new_id = tx.submission.any_retry(job_id, project_id=caller.project_id)
         if new_id is None:
             new_id = ctx.names.new("job")
             new = _afresh(old, new_id, caller.maker, ctx.clock.now_ms())
-            _require_room(tx, ctx, new)
-            enqueue(tx, reserve(tx, ctx, new))
+            if new.billed_to is None:
+                _require_room(tx, ctx, new)
+                new = reserve(tx, ctx, new)
+            enqueue(tx, new)
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
         return read_job(ctx, tx, caller, new_id)
 
@@ -159,6 +167,10 @@ def _afresh(old: JobRecord, job_id: str, created_by: str, now_ms: int) -> JobRec
         faults=[],
         result={},
         created_at_ms=now_ms,
+        billed_to=ROOT_PROJECT if old.suspect else old.billed_to,
+        suspect=False,
+        reserved_micro_usd=0 if old.suspect else old.reserved_micro_usd,
+        budget_micro_usd=None if old.suspect else old.budget_micro_usd,
         started_at_ms=None,
         ended_at_ms=None,
         deadline_at_ms=None if given_ms is None else now_ms + given_ms,

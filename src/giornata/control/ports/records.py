@@ -171,6 +171,8 @@ class JobRecord:
     only_machine_id: str | None = None
     turn: int = 0  # given when it is queued
     created_by: str | None = None  # the person or the key; None: the platform, or not known
+    billed_to: str | None = None  # the project that pays for its attempts; None: its own
+    suspect: bool = False  # an audit refuted a machine that made part of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from giornata.control.ports.audit_store import Audits
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Bans, Machines, Paces
@@ -73,6 +74,7 @@ class Transaction(Protocol):
     sign_ins: SignIns
     machines: Machines
     bans: Bans
+    audits: Audits
     paces: Paces
     gauges: GaugeQueries
     fleets: Fleets

@@ -273,6 +273,9 @@ class Submission(Protocol):
     def live_retry(self, job_id: str, *, project_id: str) -> str | None:
         """Return the id of a queued or running job that is a retry of this one."""
 
+    def any_retry(self, job_id: str, *, project_id: str) -> str | None:
+        """Return the id of the latest job that is a retry of this one, ended or not."""
+
     def inherit_checkpoints(self, *, source: str, target: str, project_id: str) -> int:
         """Give the target the source's accepted checkpoints (attempt 0); return the highest step, 0 for none."""
 

@@ -35,6 +35,7 @@ class JobRow:
     budget_warned_at_ms: int | None
     created_at_ms: int
     started_at_ms: int | None  # its first attempt
+    billed_to: str | None = None  # the project that pays for its attempts; None: its own
     project_budget_micro_usd: int | None = None  # of a job that was locked; a claim does not ask for it
     project_monthly_budget_micro_usd: int | None = None  # likewise
 
@@ -92,11 +93,15 @@ class Earlier(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """An attempt that a claim makes, the request that it was made for, and the event that tells of it."""
+    """An attempt that a claim makes, the request that it was made for, and the event that tells of it.
+
+    `billed_to` is the project that pays for it; None: the one whose job it is.
+    """
 
     attempt: AttemptRow
     request_id: str
     event: NewEvent
+    billed_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class CollectReport:
     checkpoints: int = 0
     order_models: int = 0
     node_models: int = 0
+    audits: int = 0
 
     def __bool__(self) -> bool:
         return any(astuple(self))
@@ -38,13 +39,14 @@ class CollectReport:
 def collect(ctx: Context) -> CollectReport:
     """Drop what is older than the policy says: uploads that nobody completed, models that nobody uses, bytes that
     nothing refers to, objects without a row, parts without an upload, remembered requests; half-written files of
-    servers that were killed; what validations and orders held that have ended; and what silent nodes said they hold.
-    Raises Unavailable; repeat it later.
+    servers that were killed; what validations, audits and orders held that have ended; and what silent nodes said
+    they hold. Raises Unavailable; repeat it later.
     """
     now_ms = ctx.clock.now_ms()
     before_ms = now_ms - round(ctx.policy.garbage_after_s * 1000)
     return CollectReport(
         checkpoints=_checkpoints(ctx),
+        audits=_audits(ctx, now_ms - round(ctx.policy.audits.kept_s * 1000)),
         order_models=_order_models(ctx),
         models=_models(ctx, now_ms - round(ctx.policy.unused_models_kept_s * 1000)),
         uploads=_uploads(ctx, before_ms),
@@ -120,6 +122,11 @@ def _checkpoints(ctx: Context) -> int:
             return tx.garbage.forget_checkpoints(limit=BATCH)
 
     return _until_none(some)
+
+
+def _audits(ctx: Context, ended_before_ms: int) -> int:
+    with ctx.store.begin() as tx:
+        return tx.audits.release_old(ended_before_ms=ended_before_ms)
 
 
 def _order_models(ctx: Context) -> int:

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 import sqlalchemy as sa
 
 from giornata.control.ports import store
+from giornata.store.audits import Audits
 from giornata.store.datasets import Datasets, Inputs
 from giornata.store.garbage import Garbage
 from giornata.store.gauges import GaugeQueries
@@ -57,6 +58,7 @@ class Transaction(store.Transaction):
     ledger = _group(Ledger)
     events = _group(Events)
     bans = _group(Bans)
+    audits = _group(Audits)
     checkpoints = _group(Checkpoints)
     artifacts = _group(Artifacts)
     inputs = _group(Inputs)

@@ -77,7 +77,7 @@ HISTORY: sa.Select[Any] = sa.select(
 _ATTEMPT = (*AttemptRow.__slots__, "request_id")
 _BILL = {  # columns of the ledger, by what an attempt calls them
     "attempt_id": "id",
-    "project_id": "project_id",
+    "project_id": "billed_to",
     "job_id": "job_id",
     "from_ms": "started_at_ms",
     "to_ms": "started_at_ms",
@@ -93,7 +93,8 @@ _EVENT = {
 }
 _values = attrgetter(*AttemptRow.__slots__)
 _NEW_BILL = {"seq": 0, "amount_micro_usd": 0}
-_TYPES = {**types_of(attempts, *_ATTEMPT), **types_of(events, "project_id", "type", "data")}
+_OTHERS = {**types_of(events, "project_id", "type", "data"), "billed_to": ledger.c.project_id.type}
+_TYPES = {**types_of(attempts, *_ATTEMPT), **_OTHERS}
 _INSERTS = {table.name: sa.insert(table).inline() for table in (attempts, ledger, events)}
 
 
@@ -195,6 +196,7 @@ def begin_each(connection: sa.Connection, dialect_name: str, begun: Sequence[Beg
             **dict(zip(AttemptRow.__slots__, _values(each.attempt), strict=True)),
             "request_id": each.request_id,
             "project_id": each.event.project_id,
+            "billed_to": each.billed_to or each.event.project_id,
             "type": each.event.type,
             "data": each.event.data,
         }

@@ -28,7 +28,7 @@ from giornata.domain.money import MS_PER_HOUR
 from giornata.domain.picture import offered_kind
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import JobPart
-from giornata.protocol.specs import CANARY_KIND
+from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND
 from giornata.store.database.bounded_pages import bounded, rows_of, size_of
 from giornata.store.database.rows import Queries, columns, record_of
 from giornata.store.jobs.turns import before_statement, between_statement
@@ -37,6 +37,7 @@ from giornata.store.money.ledger import shared_amounts
 from giornata.store.schema import artifacts, attempts, blobs, checkpoints, events, jobs, ledger, logs, metrics
 
 JOB_COLUMNS = columns(jobs, JobRecord)
+PLATFORMS_OWN = (AUDIT_KIND, CANARY_KIND)
 BILLED = frozenset({"billed_ms", "amount_micro_usd"})
 ATTEMPT_COLUMNS = columns(attempts, AttemptRecord, but=BILLED)
 KEY = frozenset({"key"})
@@ -145,8 +146,8 @@ class JobReads(Queries, user_store.JobReads):
         wanted = wanted.where(*(jobs.c.labels[name].as_string() == value for name, value in labels.items()))
         if states:
             wanted = wanted.where(jobs.c.state.in_(states))
-        # Canaries are the platform's own trials; a list shows them only when it asks for their kind.
-        wanted = wanted.where(jobs.c.kind != CANARY_KIND if kind is None else jobs.c.kind == kind)
+        # Canaries and audits are the platform's own; a list shows them only when it asks for their kind.
+        wanted = wanted.where(jobs.c.kind.not_in(PLATFORMS_OWN) if kind is None else jobs.c.kind == kind)
         if match is not None:
             begins = (jobs.c.id.startswith(begin, autoescape=True) for begin in (match, f"job_{match}"))
             wanted = wanted.where(sa.or_(jobs.c.name == match, *begins))

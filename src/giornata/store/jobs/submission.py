@@ -72,6 +72,12 @@ class Submission(Queries, user_store.Submission):
         )
         return self._connection.scalar(query)
 
+    def any_retry(self, job_id: str, *, project_id: str) -> str | None:
+        of_it = (jobs.c.project_id == project_id) & (jobs.c.retry_of == job_id)
+        return self._connection.scalar(
+            sa.select(jobs.c.id).where(of_it).order_by(jobs.c.created_at_ms.desc()).limit(1)
+        )
+
     def inherit_checkpoints(self, *, source: str, target: str, project_id: str) -> int:
         kept = (checkpoints.c.job_id == source) & (checkpoints.c.project_id == project_id)
         kept &= checkpoints.c.rejected.is_(sa.false())

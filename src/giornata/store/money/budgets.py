@@ -65,9 +65,10 @@ class Spending(Queries, money_store.Spending):
     def _of_project(
         self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]], *, month_ms: int
     ) -> Spent:
-        canary = sa.exists().where(jobs.c.id == ledger.c.job_id, jobs.c.kind == CANARY_KIND)
-        # Canaries hang on the operator's project, and are on nobody's budget.
-        mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~canary
+        own = (jobs.c.kind == CANARY_KIND) | jobs.c.billed_to.is_not(None)
+        platforms = sa.exists().where(jobs.c.id == ledger.c.job_id, own)
+        # Canaries and audits are paid by the operator's project, and are on nobody's budget.
+        mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~platforms
         found = (self._by_job(mine & condition, month_ms=month_ms) for condition in conditions)
         return sum((amount for rows in found for _, amount in rows), Spent())
 
@@ -124,7 +125,7 @@ class Pausing(Queries, money_store.Pausing):
     def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> list[PausedJob]:
         # One that lapsed may come back: its job is looked at when it does.
         may_return = sa.exists().where(attempts.c.job_id == jobs.c.id, attempts.c.ended_at_ms.is_(None))
-        users = jobs.c.kind != CANARY_KIND
+        users = (jobs.c.kind != CANARY_KIND) & jobs.c.billed_to.is_(None)
         these = sa.select(jobs.c.id).where(QUEUED, jobs.c.project_id == project_id, users, ~may_return)
         return self._move(these, JobState.QUEUED, JobEvent.PAUSE, payer, limit=limit)
 

@@ -75,7 +75,7 @@ class Ledger(Queries, work_store.Ledger):
             {
                 "wanted": attempt.id,
                 "attempt_id": attempt.id,
-                "project_id": job.project_id,
+                "project_id": job.billed_to or job.project_id,
                 "job_id": job.id,
                 "from_ms": at_ms,
                 "to_ms": at_ms,

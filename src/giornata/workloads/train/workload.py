@@ -1,4 +1,4 @@
-"""The kinds `train`, DreamBooth LoRA whose result does not show where it was interrupted, and `validate`."""
+"""The kinds `train`, DreamBooth LoRA whose result does not show where it was interrupted, `validate` and `audit`."""
 
 import gc
 import time
@@ -19,7 +19,15 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.joint import joint_key
 from giornata.protocol.pipe import Start
-from giornata.protocol.specs import VALIDATE_KIND, TrainSpec, ValidateSpec, model_key
+from giornata.protocol.specs import (
+    AUDIT_KIND,
+    OF_TRAINING,
+    VALIDATE_KIND,
+    AuditSpec,
+    TrainSpec,
+    ValidateSpec,
+    model_key,
+)
 from giornata.protocol.training.base_model import BaseQuantization
 from giornata.workloads.interface import BatchSession, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import TrainingAttempt
@@ -30,6 +38,7 @@ from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.layout import places_within, sizes_in_a_place
 from giornata.workloads.train.memory_budget import BudgetOf, budget_of
+from giornata.workloads.train.replaying import ReplayAttempt, ReplayReporter, replay, start_of_stretch
 from giornata.workloads.train.step_metrics import Clock, peak_of
 from giornata.workloads.train.validating import Validation
 
@@ -83,6 +92,8 @@ class TrainWorkload:
         """Train, from the start or from `start.resume`, and hand over the files. See workloads.interface.Workload."""
         if start.kind == VALIDATE_KIND:
             return self._validate(start, reporter)
+        if start.kind == AUDIT_KIND:
+            return self._audit(start, reporter)
         spec = parse(start)
         with self._kept(), blamed():
             base = self._taught(spec, start, reporter)
@@ -113,6 +124,25 @@ class TrainWorkload:
                 clock=self._clock,
             ).run()
 
+    def _audit(self, start: Start, reporter: Reporter) -> Outcome:
+        spec, kept = parse_audit(start), ReplayReporter(reporter)
+        with self._kept(), blamed():
+            base = self._taught(spec.training, start, reporter)
+            attempt = ReplayAttempt(
+                start=start_of_stretch(start, spec),
+                spec=spec.training,
+                base=base,
+                base_sha256=self._base_sha256,
+                reporter=kept,
+                clock=self._clock,
+                budget_of=self._budget_of,
+                pack_worth_pixels=self._pack_worth_pixels,
+                compiler=self._compiler,
+                capturing=self._capturing,
+                to_step=spec.to_step,
+            )
+            return replay(attempt, kept)
+
     def _taught(self, spec: TrainSpec, start: Start, reporter: Reporter) -> BaseModel:
         """Return the warm base with the job's new tokens."""
         reporter.phase("loading")
@@ -121,7 +151,7 @@ class TrainWorkload:
     def joins(self, start: Start) -> str | None:
         """Return the attempt's key, see giornata.protocol.joint. None also for a wrong spec: its own attempt will say
         so."""
-        if start.kind == VALIDATE_KIND:
+        if start.kind in OF_TRAINING:
             return None
         try:
             return joint_key(TrainSpec.model_validate(start.spec))
@@ -263,6 +293,16 @@ def parse_validation(start: Start) -> ValidateSpec:
     """Parse and check the spec of a validation, as `parse` does that of a training job."""
     try:
         spec = ValidateSpec.model_validate(start.spec)
+    except ValidationError as error:
+        raise _bad_spec(error) from error
+    _whole(spec.training, start)
+    return spec
+
+
+def parse_audit(start: Start) -> AuditSpec:
+    """Parse and check the spec of an audit, as `parse` does that of a training job."""
+    try:
+        spec = AuditSpec.model_validate(start.spec)
     except ValidationError as error:
         raise _bad_spec(error) from error
     _whole(spec.training, start)

@@ -1,0 +1,85 @@
+"""The signed record of how a job's result came about."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from giornata.domain.audits import AuditState
+from giornata.domain.job import JobState
+from giornata.protocol.model import Reply
+
+FORMAT = 1
+MOST_CHECKPOINTS = 10_000
+
+
+class ProvenanceCheckpoint(Reply):
+    """A checkpoint as it was committed; most of them are not kept."""
+
+    step: int
+    sha256: str
+    attempt: int | None = None
+    machine: str = Field("", description="Name of the machine for the project: a pseudonym for the operator's.")
+    committed_at: datetime
+
+
+class ProvenanceAudit(Reply):
+    """A stretch of steps that other machines were to run again, and what came of it."""
+
+    from_step: int
+    to_step: int
+    sha256: str = Field(description="Of the checkpoint at the end of the stretch, as it was committed.")
+    state: AuditState
+    machine: str = Field(description="The machine that is audited.")
+    repeated_by: tuple[str, ...] = Field((), description="Machines that ran the stretch again.")
+    message: str = ""
+    decided_at: datetime | None = None
+
+
+class ProvenanceFile(Reply):
+    """A result of the job."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+class Provenance(Reply):
+    """How a job's result came about. Hashes are SHA-256 in hexadecimal digits."""
+
+    format: int = FORMAT
+    job_id: str
+    retry_of: str | None = None
+    state: JobState
+    suspect: bool
+    spec_sha256: str = Field(description="Of the spec as canonical JSON: sorted keys, no spaces, ASCII.")
+    datasets: dict[str, str] = Field(default_factory=dict, description="Ids of datasets by field of the spec.")
+    data_sha256: str | None = Field(None, description="Of pictures and captions, as the last node told; null: none.")
+    base_sha256: str | None = Field(None, description="Of the base's weights, as the last node told; null: none.")
+    checkpoints: tuple[ProvenanceCheckpoint, ...]
+    audits: tuple[ProvenanceAudit, ...]
+    files: tuple[ProvenanceFile, ...]
+    issued_at: datetime
+
+
+class SignedProvenance(Reply):
+    """A record with the signature of its canonical JSON, in base64. Its key is that of `GET /v1/provenance-key`."""
+
+    provenance: Provenance
+    algorithm: Literal["ed25519"] = "ed25519"
+    public_key: str = Field(description="In base64. Compare it with one that you got from the server before.")
+    signature: str
+
+
+class ProvenanceKey(Reply):
+    """The public key with which records of jobs are verified, in base64."""
+
+    algorithm: Literal["ed25519"] = "ed25519"
+    public_key: str
+
+
+def canonical_bytes(value: Mapping[str, Any]) -> bytes:
+    """Return the one spelling of a JSON object that is hashed and signed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")

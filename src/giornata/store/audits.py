@@ -1,0 +1,154 @@
+"""Queries for replay audits and their jobs."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports import audit_store
+from giornata.control.ports.audit_store import AuditRow, AuditRun, CheckpointCommit, NodeConditions, TaintedJob
+from giornata.control.ports.work_rows import BlobRow, CheckpointRow
+from giornata.domain.audits import AuditState
+from giornata.domain.starts import NodeStart
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.events import EventType
+from giornata.protocol.specs import AUDIT_KIND
+from giornata.store.database.rows import Queries
+from giornata.store.machines.node_reads import replaced
+from giornata.store.schema import attempts, audits, blobs, events, jobs, ledger, metrics, nodes
+
+CHANGES = ("sha256", "state", "message", "runs", "guilty_machine_id", "decided_at_ms")
+_COLUMNS = [audits.c[name] for name in AuditRow.__slots__]
+_CONDITIONS = (nodes.c.machine_id, nodes.c.fleet, nodes.c.device, nodes.c.versions)
+_OPEN = sa.literal_column("decided_at_ms IS NULL", sa.Boolean)
+AT_ONCE = 500
+
+
+class Audits(Queries, audit_store.Audits):
+    def conditions(self, node_id: str) -> NodeConditions | None:
+        row = self._connection.execute(sa.select(*_CONDITIONS).where(nodes.c.id == node_id)).first()
+        return None if row is None else NodeConditions(**row._mapping)
+
+    def idle_nodes(self, *, seen_since_ms: int) -> Sequence[NodeConditions]:
+        busy = sa.exists().where(attempts.c.node_id == nodes.c.id, attempts.c.ended_at_ms.is_(None))
+        query = sa.select(*_CONDITIONS, nodes.c.kinds).where(
+            nodes.c.project_id == ROOT_PROJECT,
+            nodes.c.last_seen_at_ms >= seen_since_ms,
+            nodes.c.draining.is_(sa.false()),
+            nodes.c.start == NodeStart.DONE,
+            ~replaced(),
+            ~busy,
+        )
+        rows = self._connection.execute(query.order_by(nodes.c.machine_id, nodes.c.id))
+        names = NodeConditions.__slots__
+        return [NodeConditions(**{name: row._mapping[name] for name in names}) for row in rows if _takes(row)]
+
+    def sound(self, machine_id: str) -> tuple[int, int | None]:
+        refuted = sa.select(sa.func.max(audits.c.decided_at_ms)).where(audits.c.guilty_machine_id == machine_id)
+        since_ms = self._connection.scalar(refuted) or 0
+        confirmed = (audits.c.machine_id == machine_id) & (audits.c.state == AuditState.CONFIRMED)
+        since = sa.func.sum(sa.case((audits.c.created_at_ms > since_ms, 1), else_=0))
+        row = self._connection.execute(sa.select(since, sa.func.max(audits.c.created_at_ms)).where(confirmed)).one()
+        return int(row[0] or 0), row[1]
+
+    def was_refuted(self, machine_id: str) -> bool:
+        query = sa.select(audits.c.id).where(audits.c.guilty_machine_id == machine_id).limit(1)
+        return self._connection.scalar(query) is not None
+
+    def add(self, audit: AuditRow) -> None:
+        self._connection.execute(sa.insert(audits).values(asdict(audit)))
+
+    def open_ids(self, *, limit: int) -> Sequence[str]:
+        query = sa.select(audits.c.id).where(_OPEN).order_by(audits.c.created_at_ms, audits.c.id).limit(limit)
+        return list(self._connection.scalars(query))
+
+    def get(self, audit_id: str) -> AuditRow | None:
+        return self._one(sa.select(*_COLUMNS).where(audits.c.id == audit_id))
+
+    def lock(self, audit_id: str) -> AuditRow | None:
+        return self._one(sa.select(*_COLUMNS).where(audits.c.id == audit_id).with_for_update())
+
+    def _one(self, query: sa.Select[Any]) -> AuditRow | None:
+        row = self._connection.execute(query).first()
+        return None if row is None else _audit(row)
+
+    def put(self, audit: AuditRow) -> None:
+        values = {name: value for name, value in asdict(audit).items() if name in CHANGES}
+        self._connection.execute(sa.update(audits).where(audits.c.id == audit.id).values(values))
+
+    def of_job(self, job_id: str) -> Sequence[AuditRow]:
+        query = sa.select(*_COLUMNS).where(audits.c.job_id == job_id)
+        found = self._connection.execute(query.order_by(audits.c.to_step, audits.c.created_at_ms, audits.c.id))
+        return [_audit(row) for row in found]
+
+    def commits(self, job_id: str, *, limit: int) -> Sequence[CheckpointCommit]:
+        mine = (events.c.job_id == job_id) & (events.c.type == EventType.CHECKPOINT_COMMITTED)
+        query = sa.select(events.c.attempt_number, events.c.data, events.c.at_ms).where(mine)
+        found = self._connection.execute(query.order_by(events.c.id).limit(limit))
+        return [
+            CheckpointCommit(
+                step=row.data["step"], sha256=row.data["sha256"], attempt_number=row.attempt_number, at_ms=row.at_ms
+            )
+            for row in found
+        ]
+
+    def pin(self, job_id: str, machine_id: str) -> bool:
+        queued = (jobs.c.id == job_id) & (jobs.c.state == "queued")
+        return (
+            self._connection.execute(sa.update(jobs).where(queued).values(only_machine_id=machine_id)).rowcount == 1
+        )
+
+    def checkpoint(self, audit: AuditRow) -> CheckpointRow | None:
+        same = (blobs.c.project_id == audit.project_id) & (blobs.c.sha256 == audit.sha256)
+        row = self._connection.execute(sa.select(blobs.c.sha256, blobs.c.size_bytes, blobs.c.key).where(same)).first()
+        if row is None:
+            return None
+        blob = BlobRow(**row._mapping)
+        return CheckpointRow(step=audit.to_step, attempt_number=audit.attempt_number, rejected=False, blob=blob)
+
+    def losses(self, job_id: str, *, attempt_number: int, from_step: int, to_step: int) -> Mapping[int, float]:
+        mine = (metrics.c.job_id == job_id) & (metrics.c.attempt_number == attempt_number)
+        steps = (metrics.c.step > from_step) & (metrics.c.step <= to_step)
+        found = self._connection.execute(sa.select(metrics.c.step, metrics.c["values"]).where(mine, steps))
+        return {row[0]: row[1]["loss"] for row in found if "loss" in row[1]}
+
+    def release_others(self, job_id: str, *, but: str) -> None:
+        others = (audits.c.job_id == job_id) & (audits.c.id != but) & audits.c.decided_at_ms.is_not(None)
+        self._connection.execute(sa.update(audits).where(others, audits.c.sha256.is_not(None)).values(sha256=None))
+
+    def release_old(self, *, ended_before_ms: int) -> int:
+        ended = sa.exists().where(jobs.c.id == audits.c.job_id, jobs.c.ended_at_ms < ended_before_ms)
+        kept = audits.c.sha256.is_not(None) & audits.c.decided_at_ms.is_not(None)
+        return self._connection.execute(sa.update(audits).where(kept, ended).values(sha256=None)).rowcount
+
+    def tainted(self, machine_id: str, *, since_ms: int) -> Sequence[TaintedJob]:
+        mine = (attempts.c.machine_id == machine_id) & (attempts.c.committed_step > attempts.c.start_step)
+        lately = attempts.c.ended_at_ms.is_(None) | (attempts.c.ended_at_ms >= since_ms)
+        query = (
+            sa.select(attempts.c.job_id, attempts.c.id)
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(mine, lately, jobs.c.kind == "train")
+            .order_by(attempts.c.job_id, attempts.c.number)
+        )
+        found: dict[str, list[str]] = defaultdict(list)
+        for row in self._connection.execute(query):
+            found[row.job_id].append(row.id)
+        return [TaintedJob(job_id=job_id, attempt_ids=tuple(ids)) for job_id, ids in found.items()]
+
+    def bill(self, attempt_ids: Sequence[str], project_id: str) -> None:
+        for first in range(0, len(attempt_ids), AT_ONCE):
+            some = ledger.c.attempt_id.in_(attempt_ids[first : first + AT_ONCE])
+            self._connection.execute(sa.update(ledger).where(some).values(project_id=project_id))
+
+
+def _takes(row: Any) -> bool:
+    return AUDIT_KIND in row.kinds
+
+
+def _audit(row: Any) -> AuditRow:
+    values = dict(row._mapping)
+    values["state"] = AuditState(values["state"])
+    values["runs"] = tuple(AuditRun(**run) for run in values["runs"])
+    return AuditRow(**values)
