@@ -64,10 +64,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "costs": ("giornata costs", "giornata costs --days 7 --json"),
     "login": (
         "giornata login https://giornata.example.com",
-        "giornata login https://giornata.example.com --name studio < key.txt",
+        "giornata login https://giornata.example.com --scope jobs:read --expires 7d",
+        "giornata login https://giornata.example.com --key --name studio < key.txt",
         "giornata login https://giornata.example.com --email ann@example.com",
     ),
-    "logout": ("giornata logout", "giornata logout studio"),
+    "logout": ("giornata logout", "giornata logout studio --keep-key"),
     "contexts": ("giornata contexts",),
     "use": ("giornata use studio", "giornata use local"),
     "nodes": ("giornata nodes", "giornata nodes --json"),

@@ -15,6 +15,7 @@ from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, 
 from giornata.control.ports.people_store import Invitations, Memberships, Sessions, SignIns, Users
 from giornata.control.ports.picture_store import PictureLeases, PictureOrders
 from giornata.control.ports.routing_store import RoutingQueries
+from giornata.control.ports.sign_in_store import DeviceSignIns, UserIdentities
 from giornata.control.ports.user_store import (
     Datasets,
     Garbage,
@@ -69,6 +70,8 @@ class Transaction(Protocol):
     invitations: Invitations
     sessions: Sessions
     sign_ins: SignIns
+    device_sign_ins: DeviceSignIns
+    identities: UserIdentities
     machines: Machines
     bans: Bans
     paces: Paces
