@@ -14,6 +14,7 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 CLIENT_ID = "giornata"
 DEVICE_KEY_TTL_S = 90 * 24 * 3600
 MOST_DEVICE_KEY_TTL_S = 366 * 24 * 3600
+SCOPE_WORDS = "|".join(sorted(set(Scope) - {Scope.NODE}))
 UserCode = Annotated[str, StringConstraints(min_length=1, max_length=32)]
 
 
@@ -27,7 +28,12 @@ class AuthorizeDevice(OAuthRequest):
     """`POST /v1/device/authorization`: a device asks for a person (RFC 8628, section 3.1)."""
 
     client_id: Label = CLIENT_ID
-    scope: str = Field(Scope.MEMBER, max_length=128, description="Scopes of the key, with spaces between.")
+    scope: str = Field(
+        Scope.MEMBER,
+        max_length=128,
+        description="Scopes of the key, with spaces between; no node.",
+        json_schema_extra={"pattern": f"^({SCOPE_WORDS})( ({SCOPE_WORDS}))*$"},
+    )
     host_name: Label = Field("unknown", description="Name of the device, which the person is shown.")
     project_id: str | None = Field(None, max_length=64, description="Default: the person chooses.")
     key_expires_in_s: int = Field(DEVICE_KEY_TTL_S, ge=60, le=MOST_DEVICE_KEY_TTL_S)

@@ -63,6 +63,8 @@ def test_every_refusal_is_a_problem(document: dict[str, object]) -> None:
                 if int(status) >= 400 and path == "/v1/images/generations":
                     schema = response["content"]["application/json"]["schema"]
                     assert schema == {"$ref": "#/components/schemas/ImageErrorReply"}, status
+                elif status == "400" and path in {"/v1/device/authorization", "/v1/device/token"}:
+                    assert list(response["content"]) == ["application/problem+json", "application/json"], path
                 elif int(status) >= 400 and path != "/readyz":
                     assert list(response["content"]) == ["application/problem+json"], (path, status)
 
