@@ -25,8 +25,9 @@ def is_allowed_email(email: str, domains: Collection[str]) -> bool:
 
     A domain has to be equal: `example.com` allows no address of `sub.example.com`.
     """
-    domain = email.rpartition("@")[2].lower()
-    return not domains or domain in {each.lower().removeprefix("@") for each in domains}
+    _, at, domain = email.rpartition("@")
+    allowed = {each.lower().removeprefix("@") for each in domains}
+    return not allowed or (at == "@" and domain.lower() in allowed)
 
 
 def local_path(asked: str | None) -> str:
