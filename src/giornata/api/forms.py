@@ -25,7 +25,7 @@ async def form_fields(request: Request) -> dict[str, str]:
         raise InvalidInput([Fault(where="body", message=f"cannot be read: {error}")]) from None
     names = [name for name, _ in fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidInput(Fault(where=name[:64], message="comes more than once") for name in twice)
+        raise InvalidInput(Fault(where="body", message=f"{name[:64]} comes more than once") for name in twice)
     return dict(fields)
 
 

@@ -159,7 +159,7 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 PASSWORD_ROUTES = {"POST /v1/session", "POST /v1/invitations/accept"}  # test_sessions.py has them
-# test_device_sign_in.py and test_oidc_sign_in.py have them
+# test_device_routes.py and test_oidc_sign_in.py have them
 SIGN_IN_ROUTES = {"POST /v1/device/authorization", "POST /v1/device/token", "POST /v1/oidc/authorizations"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
 # What is put under a name is put there for one's own project; fleets, machines, projects' budgets are the operator's.
