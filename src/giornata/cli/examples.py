@@ -63,7 +63,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "budget": ("giornata budget JOB", "giornata budget JOB 0.50", "giornata budget --project art --monthly 20"),
     "costs": ("giornata costs", "giornata costs --days 7 --json"),
     "login": (
-        "giornata login https://giornata.example.com",
         "giornata login https://giornata.example.com --scope jobs:read --expires 7d",
         "giornata login https://giornata.example.com --key --name studio < key.txt",
         "giornata login https://giornata.example.com --email ann@example.com",

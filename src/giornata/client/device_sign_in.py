@@ -74,7 +74,9 @@ class DeviceSignIn:
                 raise error
             if refusal is DeviceRefusal.ACCESS_DENIED:
                 raise Forbidden("the sign-in was denied")
-            if refusal in {DeviceRefusal.EXPIRED_TOKEN, DeviceRefusal.INVALID_GRANT}:
+            if refusal is DeviceRefusal.INVALID_GRANT:
+                raise Unauthenticated("this sign-in was used already, or is forgotten", hint=BEGIN_AGAIN)
+            if refusal is DeviceRefusal.EXPIRED_TOKEN:
                 break
             if refusal is not DeviceRefusal.AUTHORIZATION_PENDING:
                 interval_s = min(interval_s + SLOWER_BY_S, LONGEST_INTERVAL_S)
