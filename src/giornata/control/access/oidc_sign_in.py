@@ -159,6 +159,9 @@ def _person(ctx: Context, tx: Transaction, found: ProviderIdentity, known: _Cook
         name = CONTROL.sub("", found.name or "").strip()[:128] or None
         user = replace(new_user(ctx, email, name, "", created_by=None), password_hash="")
         if not tx.users.add(user):
+            # The same person may have come in by another window a moment ago.
+            if (linked := tx.identities.user_of(found.issuer, found.subject)) is not None:
+                return linked
             raise Conflict(
                 f"there is an account {user.email} already; sign in with its password, and link the provider to it"
             )
