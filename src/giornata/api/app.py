@@ -13,17 +13,20 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from giornata import __version__
 from giornata.api import (
     admin,
+    device,
     fleets,
     generations,
     histories,
     jobs,
     models,
     node,
+    oidc,
     openai_images,
     order_pictures,
     people,
     quotas,
     sessions,
+    sign_in_pages,
     uploads,
     webhooks,
 )
@@ -66,6 +69,8 @@ _ROUTERS = (
     admin.router,
     quotas.router,
     sessions.router,
+    oidc.router,
+    device.router,
     people.router,
     webhooks.router,
     fleets.router,
@@ -135,9 +140,11 @@ def create_app(
     app.state.waiting_orders = ConnectionQuota("requests that wait for pictures", most=settings.streams_per_key)
     app.state.waiting_claims = ConnectionQuota("waiting claims", most=settings.waiting_claims_per_key)
     app.state.password_threads = CapacityLimiter(settings.password_threads)
+    app.state.provider_threads = CapacityLimiter(settings.provider_threads)
     app.state.sign_ins = ConnectionQuota("sign-ins", most=settings.sign_ins_per_address, whose="this address")
     install_handlers(app)
-    for router in routers:
+    # A provider sends browsers back with parameters of its own: pages are not held to theirs.
+    for router in (*routers, sign_in_pages.router):
         app.include_router(router)
     if serves_blobs(ctx.blobs):
         app.include_router(blob_routes(ctx.blobs, threads=settings.blob_threads))

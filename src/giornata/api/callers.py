@@ -17,6 +17,7 @@ from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import authenticate, remembered, signed_in, verify
 from giornata.control.access.install import signing_key
+from giornata.control.access.oidc_sign_in import SIGN_IN_TTL_S
 from giornata.control.access.sessions import SESSION_MS, OpenedSession, require_csrf
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -33,6 +34,8 @@ _header = APIKeyHeader(name="X-API-Key", auto_error=False, scheme_name="key_head
 # The prefix has browsers refuse a cookie that another host of the domain, or plain http, would plant.
 COOKIE = "__Host-giornata-session"
 LOOPBACK_COOKIE = "giornata-session"
+PROVIDER_COOKIE = "__Host-giornata-provider"
+LOOPBACK_PROVIDER_COOKIE = "giornata-provider"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -113,10 +116,31 @@ def clear_cookie(request: Request, response: Response) -> None:
     response.delete_cookie(name, secure=name == COOKIE, httponly=True, samesite="lax")
 
 
+def provider_cookie(request: Request) -> str | None:
+    """Return what belongs to a sign-in that is on its way to the OpenID provider, if there is one."""
+    return request.cookies.get(LOOPBACK_PROVIDER_COOKIE if _is_plain(request) else PROVIDER_COOKIE) or None
+
+
+def set_provider_cookie(request: Request, response: Response, sealed: str) -> None:
+    """Hand the browser what belongs to a sign-in at the provider; an empty text has the browser forget it."""
+    plain = _is_plain(request)
+    response.set_cookie(
+        LOOPBACK_PROVIDER_COOKIE if plain else PROVIDER_COOKIE,
+        sealed,
+        max_age=SIGN_IN_TTL_S if sealed else 0,
+        secure=not plain,
+        httponly=True,
+        samesite="lax",  # the provider's page leads back here
+    )
+
+
 def _cookie_name(request: Request) -> str:
-    """Return the name of the cookie. Only plain http on this machine itself does without `Secure`."""
-    plain = request.url.scheme == "http" and request.url.hostname in LOOPBACK
-    return LOOPBACK_COOKIE if plain else COOKIE
+    return LOOPBACK_COOKIE if _is_plain(request) else COOKIE
+
+
+def _is_plain(request: Request) -> bool:
+    """Return True on this machine itself by plain http, where alone cookies do without `Secure`."""
+    return request.url.scheme == "http" and request.url.hostname in LOOPBACK
 
 
 def known_caller(ctx: Context, secret: str) -> Caller | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, TypeVar
 
+import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Path, Request, Response, status
 
@@ -29,8 +30,17 @@ async def with_password(request: Request, verb: Callable[[], T]) -> T:
     """Call a verb that hashes a password, in a thread for passwords. Raises TooMany when this client has too many
     such requests open.
     """
+    return await _with(request, verb, request.app.state.password_threads)
+
+
+async def with_provider(request: Request, verb: Callable[[], T]) -> T:
+    """Call a verb that asks the OpenID provider, in a thread for it. Raises TooMany as `with_password`."""
+    return await _with(request, verb, request.app.state.provider_threads)
+
+
+async def _with(request: Request, verb: Callable[[], T], threads: anyio.CapacityLimiter) -> T:
     with request.app.state.sign_ins.taken(sign_in.network_of(visitor_of(request).address)):
-        return await anyio.to_thread.run_sync(verb, limiter=request.app.state.password_threads)
+        return await anyio.to_thread.run_sync(verb, limiter=threads)
 
 
 def visitor_of(request: Request) -> Visitor:

@@ -16,7 +16,8 @@ class ApiSettings:
     `waiting_claims_per_key` claims that wait open on one server. A body has at most `max_json_bytes`, the list of a
     dataset's pictures `max_dataset_bytes`, and an order of pictures `max_order_bytes`. A request in OpenAI's shape
     waits `images_wait_s` for its pictures. Passwords are hashed with `password_threads`, and an address may have
-    `sign_ins_per_address` sign-ins open. A body has `body_grace_s` to arrive, and a second
+    `sign_ins_per_address` sign-ins open; an OpenID provider is asked with `provider_threads`. A body has
+    `body_grace_s` to arrive, and a second
     more for each `body_bytes_per_s` of it that has come: whoever is slower is cut off, and may not keep a thread for
     ever.
     """
@@ -40,4 +41,5 @@ class ApiSettings:
     blob_threads: int = 16
     gauges_kept_s: float = 5.0
     password_threads: int = 2
+    provider_threads: int = 4
     sign_ins_per_address: int = 8

@@ -131,7 +131,7 @@ def personal_key(url: str, person: SignIn, *, key: CreateKey) -> tuple[Me, Creat
         if project_id := opened.project_id or key.project_id:
             headers[PROJECT_HEADER] = project_id
         me = connection.call("GET", "/v1/me", Me, headers=headers)
-        wanted = key.model_copy(update={"scopes": me.scopes, "project_id": me.project_id})
+        wanted = key.model_copy(update={"scopes": me.scopes, "project_id": me.project_id, "login": True})
         body = CreateKey.model_validate(wanted.model_dump(exclude_none=True))
         made = connection.call("POST", "/v1/keys", CreatedKey, body=body, headers=headers, repeatable=False)
         connection.call("DELETE", "/v1/session", Reply, headers=headers, repeatable=False)

@@ -12,7 +12,7 @@ class Caller:
     token instead.
 
     `key_id` is the id of the key or of the session. `user_id` is the person behind either, where there is one. A key
-    may end at `expires_at_ms`.
+    may end at `expires_at_ms`. A key that `giornata login` got is a `login`.
     A node's key may be bound to one `fleet`, and allows its nodes a price up to `max_price_micro_usd_per_hour`.
     """
 
@@ -21,6 +21,7 @@ class Caller:
     key_id: str
     user_id: str | None = None
     is_session: bool = False
+    is_login: bool = False
     workload: WorkloadIdentity | None = None
     expires_at_ms: int | None = None
     fleet: str | None = None
@@ -30,6 +31,11 @@ class Caller:
     def maker(self) -> str:
         """The id that rows keep as `created_by`: the person of a session, else the key."""
         return self.user_id if self.is_session and self.user_id is not None else self.key_id
+
+    @property
+    def acts_as_person(self) -> bool:
+        """True for a session and for the key of a login: both make and end keys of the person's own."""
+        return (self.is_session or self.is_login) and self.user_id is not None
 
     @property
     def serves_all_projects(self) -> bool:

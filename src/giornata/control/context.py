@@ -10,6 +10,7 @@ from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
 from giornata.control.ports.fleet import FleetDriver
 from giornata.control.ports.identities import NoIdentities, WorkloadIdentities
+from giornata.control.ports.identity_provider import IdentityProvider, NoIdentityProvider
 from giornata.control.ports.model_registry import ModelSources, NoModelSources
 from giornata.control.ports.notifier import NoNotifier, Notifier
 from giornata.control.ports.passwords import NoPasswords, Passwords
@@ -58,8 +59,8 @@ class Foundations:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Foundations):
     """The ports and numbers of a use case: storage, time, fresh names, the inspector of pictures, the operator's
-    numbers, fleets, identities, the sources that models are fetched from, the hashing of passwords, and the sender
-    of messages.
+    numbers, fleets, identities, the sources that models are fetched from, the hashing of passwords, the sender of
+    messages, and the provider at which people may sign in.
     """
 
     blobs: Blobs
@@ -70,3 +71,4 @@ class Context(Foundations):
     model_sources: ModelSources = field(default_factory=NoModelSources)
     passwords: Passwords = field(default_factory=NoPasswords)
     notifier: Notifier = field(default_factory=NoNotifier)
+    identity_provider: IdentityProvider = field(default_factory=NoIdentityProvider)

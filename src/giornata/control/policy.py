@@ -46,6 +46,8 @@ class Policy:
     max_webhooks_per_project: int = 100
     max_runs_per_webhook: int = 4  # chains of deliveries that are sent to one webhook at a time
     webhook_deliveries_kept_s: float = 30 * 24 * 3600.0  # after they have ended
+    email_domains: tuple[str, ...] = ()  # of people who sign in at an OpenID provider; none: all
+    unverified_email: bool = False  # takes addresses that the provider does not call verified
     health: HealthPolicy = field(default_factory=HealthPolicy)
     routing: RoutingPolicy = field(default_factory=RoutingPolicy)
     routing_age_s: float = 1.0  # of what a server remembers of the queue and of the nodes' models

@@ -127,6 +127,9 @@ class CreateKey(Message):
     )
     project_id: str | None = Field(None, description="Another project than the caller's: root admin only.")
     name: Label = "key"
+    login: bool = Field(
+        False, description="The key makes and ends keys of the person, as a session does. Takes a session."
+    )
     fleet: Label | None = Field(
         None,
         description="Of a node's key: it is for the operator's machines in this fleet and for no others; root admin "
@@ -164,6 +167,7 @@ class Key(Reply):
     created_by: str | None = Field(None, description="The person or the key that made it; null: not known.")
     expires_at: datetime | None = None
     previous_secret_until: datetime | None = Field(None, description="The secret of before is valid until then.")
+    login: bool = Field(False, description="It makes and ends keys of the person, as `giornata login` needs.")
     created_at: datetime
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None

@@ -133,6 +133,9 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/invitations": Route(needs=("admin",), body={"role": "viewer"}),
     "GET /v1/invitations": Route(needs=("admin",)),
     "DELETE /v1/invitations/{invitation_id}": Route(needs=("admin",)),
+    "POST /v1/device/lookup": Route(needs=PERSON, body={"user_code": "BCDF-GHJK"}),
+    "POST /v1/device/approve": Route(needs=PERSON, body={"user_code": "BCDF-GHJK"}),
+    "POST /v1/device/deny": Route(needs=PERSON, body={"user_code": "BCDF-GHJK"}),
     "DELETE /v1/session": Route(needs=PERSON),  # the last: it ends what the others need
 }
 
@@ -160,6 +163,8 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 PASSWORD_ROUTES = {"POST /v1/session", "POST /v1/invitations/accept"}  # test_sessions.py has them
+# test_device_routes.py and test_oidc_sign_in.py have them
+SIGN_IN_ROUTES = {"POST /v1/device/authorization", "POST /v1/device/token", "POST /v1/oidc/authorizations"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
 # What is put under a name is put there for one's own project; fleets, machines, projects' budgets are the operator's.
 OWNERLESS = (
@@ -253,7 +258,13 @@ def test_no_route_is_forgotten(served: Served) -> None:
     found = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     assert (
         found
-        == set(USER_ROUTES) | set(ATTEMPT_ROUTES) | OPEN_ROUTES | PASSWORD_ROUTES | SIGNED_ROUTES | OPENAI_ROUTES
+        == set(USER_ROUTES)
+        | set(ATTEMPT_ROUTES)
+        | OPEN_ROUTES
+        | PASSWORD_ROUTES
+        | SIGN_IN_ROUTES
+        | SIGNED_ROUTES
+        | OPENAI_ROUTES
     )
 
 

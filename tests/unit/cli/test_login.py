@@ -30,7 +30,7 @@ def file(tmp_path):
 
 
 def test_a_login_is_checked_and_kept_for_its_owner_alone(typed, served, file):
-    done = typed("login", served.url, text=f"{served.keys.member}\n")
+    done = typed("login", served.url, "--key", text=f"{served.keys.member}\n")
     assert done.exit_code == 0, done.stderr
     assert "project default" in done.stdout
     assert served.keys.member not in done.stdout + done.stderr
@@ -44,24 +44,24 @@ def test_a_login_is_checked_and_kept_for_its_owner_alone(typed, served, file):
     [("gk_00000000_wrong", "does not know this key"), ("", "is empty"), ("two words", "characters that no key has")],
 )
 def test_a_key_that_is_not_known_is_not_kept(typed, served, file, key, said):
-    done = typed("login", served.url, text=f"{key}\n")
+    done = typed("login", served.url, "--key", text=f"{key}\n")
     assert done.exit_code != 0
     assert said in done.stderr
     assert not file.exists()
 
 
 def test_a_key_of_a_node_and_a_server_that_is_none_are_refused(typed, served, file):
-    done = typed("login", served.url, text=f"{served.keys.node}\n")
+    done = typed("login", served.url, "--key", text=f"{served.keys.node}\n")
     assert (done.exit_code, "for nodes" in done.stderr) == (1, True)
-    done = typed("login", "localhost:8470", text=f"{served.keys.member}\n")
+    done = typed("login", "localhost:8470", "--key", text=f"{served.keys.member}\n")
     assert (done.exit_code, "not the address of a server" in done.stderr) == (2, True)
-    done = typed("login", f"{served.url}#gk_in_the_url", text="")
+    done = typed("login", f"{served.url}#gk_in_the_url", "--key", text="")
     assert "gk_in_the_url" not in done.stderr
     assert not file.exists()
 
 
 def test_a_key_is_never_taken_from_the_command_line(typed, served, file):
-    done = typed("--api-key", served.keys.member, "login", served.url, text=f"{served.keys.member}\n")
+    done = typed("--api-key", served.keys.member, "login", served.url, "--key", text=f"{served.keys.member}\n")
     assert done.exit_code == 2
     assert "list of processes" in done.stderr
     assert not file.exists()
@@ -69,7 +69,7 @@ def test_a_key_is_never_taken_from_the_command_line(typed, served, file):
 
 def test_contexts_are_listed_without_keys_and_used_by_name(typed, served, file):
     for name, key in (("one", served.keys.member), ("two", served.keys.other_admin)):
-        assert typed("login", served.url, "--name", name, text=key).exit_code == 0
+        assert typed("login", served.url, "--key", "--name", name, text=key).exit_code == 0
     listed = typed("contexts", "--json").stdout
     assert [(each["name"], each["current"]) for each in json.loads(listed)["items"]] == [
         ("local", False),
@@ -92,7 +92,7 @@ def test_contexts_are_listed_without_keys_and_used_by_name(typed, served, file):
 
 
 def test_a_file_that_others_may_read_is_refused(typed, served, file):
-    typed("login", served.url, text=served.keys.member)
+    typed("login", served.url, "--key", text=served.keys.member)
     file.chmod(0o644)
     refused = typed("jobs")
     assert (refused.exit_code, "chmod 600" in refused.stderr) == (2, True)

@@ -16,7 +16,7 @@ from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
 from giornata.blobs.opening import folder_of
 from giornata.cli.operate.passwords import Argon2Passwords
-from giornata.cli.settings import Settings, admin_key_of, s3_credentials_of
+from giornata.cli.settings import Settings, admin_key_of, oidc_client_secret_of, s3_credentials_of
 from giornata.cli.settings.connection import SERVER_FILE
 from giornata.cli.settings.private_files import BLOBS, DATA, private_folder, write_private
 from giornata.cli.system import RandomNames, SandboxedPictures, SystemClock
@@ -24,6 +24,7 @@ from giornata.client.trust import trusted
 from giornata.control.access.install import install, put_admin_key, renew_signing_key, seal_signing_key, signing_key
 from giornata.control.context import Context, Foundations
 from giornata.control.policy import Policy
+from giornata.control.ports.identity_provider import IdentityProvider, NoIdentityProvider
 from giornata.control.ports.sealing import Sealer
 from giornata.domain.audits import AuditPolicy
 from giornata.domain.backoff import BackoffPolicy
@@ -35,6 +36,7 @@ from giornata.model_sources.web_file import WebReader
 from giornata.model_sources.web_sources import WebSources
 from giornata.outbound.background_notifier import WEBHOOK_HINT, BackgroundNotifier
 from giornata.outbound.mail import mail_sender
+from giornata.outbound.oidc_provider import OIDC_HINT, OidcProvider, oidc_client
 from giornata.outbound.public_addresses import AddressRule
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database.database import Database, open_store
@@ -82,6 +84,8 @@ def policy_of(settings: Settings) -> Policy:
         ),
         reap=ReapPolicy(hourly_share=settings.max_reallocated_share_per_hour),
         audits=_audit_policy(settings),
+        email_domains=settings.oidc_email_domains,
+        unverified_email=settings.oidc_unverified_email,
     )
 
 
@@ -125,6 +129,8 @@ def open_control_plane(
     notifier = _notifier(settings)
     store = open_store(database)
     http = httpx.Client(verify=trusted())
+    # A proxy of the environment would look up names itself, so that the address that is judged is not the one asked.
+    direct = httpx.Client(verify=trusted(), trust_env=False)
     try:
         clock, names, pictures = SystemClock(), RandomNames(), _pictures(settings)
         # The signing key lies in the database, and signed URLs need it: installing comes before blobs are opened.
@@ -150,12 +156,14 @@ def open_control_plane(
                 WebReader(http=http, rule=AddressRule(own_hosts=frozenset(settings.model_hosts)))
             ),
             notifier=notifier,
+            identity_provider=_identity_provider(settings, direct, clock),
         )
         check_schema = partial(_check_schema, store)
         yield OpenControlPlane(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
     finally:
         notifier.close()
         http.close()
+        direct.close()
         store.close()
 
 
@@ -210,6 +218,16 @@ def _notifier(settings: Settings) -> BackgroundNotifier:
     unbounded = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     http = httpx.AsyncClient(verify=trusted(), trust_env=False, limits=unbounded)
     return BackgroundNotifier(rule, mail, http=http)
+
+
+def _identity_provider(settings: Settings, http: httpx.Client, clock: SystemClock) -> IdentityProvider:
+    """Return the OpenID provider of the settings, if they name one. Raises InvalidInput; asks nobody."""
+    if settings.oidc_issuer is None and settings.oidc_client_id is None:
+        return NoIdentityProvider()
+    secret = oidc_client_secret_of(settings)
+    client = oidc_client(settings.oidc_issuer, settings.oidc_client_id, secret, settings.oidc_scopes)
+    rule = AddressRule(own_networks=settings.oidc_networks, hint=OIDC_HINT)
+    return OidcProvider(client, name=settings.oidc_name, http=http, rule=rule, now_ms=clock.now_ms)
 
 
 def _check_schema(store: Database) -> None:

@@ -5,6 +5,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -12,13 +13,14 @@ from urllib.parse import urlsplit
 import typer
 from pydantic import SecretStr
 
-from giornata.cli.options import JsonFlag, check_message
+from giornata.cli.operate.device_login import device_key
+from giornata.cli.options import JsonFlag, check_message, seconds_of
 from giornata.cli.settings.contexts import LOCAL, Contexts, SavedContext, contexts_file, read_contexts, write_contexts
 from giornata.cli.ui.output import Output, reporting
 from giornata.client import Backoff, Client
 from giornata.client.people_calls import personal_key
-from giornata.domain.errors import Fault, Forbidden, InvalidInput, Unauthenticated
-from giornata.protocol.admin import CreateKey
+from giornata.domain.errors import Fault, Forbidden, InvalidInput, NotFound, Unauthenticated, Unavailable
+from giornata.protocol.admin import CreateKey, Scope
 from giornata.protocol.people import SignIn
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -32,6 +34,14 @@ ContextName = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A key to save. `key_id` is given if a login made it."""
+
+    secret: str = field(repr=False)
+    key_id: str | None = None
+
+
 def register(app: typer.Typer) -> None:
     """Add `login`, `logout`, `contexts` and `use` to `app`."""
     app.command()(login)
@@ -43,9 +53,13 @@ def register(app: typer.Typer) -> None:
 def login(
     context: typer.Context,
     url: Annotated[
-        str,
-        typer.Argument(metavar="URL", help="URL of the server, such as https://gpu.example.com.", show_default=False),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[URL]",
+            help="URL of the server, such as https://gpu.example.com. Default: the server in use.",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the saved server. Default: the server's host.", show_default=False)
     ] = None,
@@ -57,18 +71,47 @@ def login(
             show_default=False,
         ),
     ] = None,
+    key: Annotated[
+        bool, typer.Option("--key", help="Ask for a key, or read one from standard input, instead of signing in.")
+    ] = False,
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(
+            help="Scope of the key that a sign-in makes; may be repeated. [default: member]", show_default=False
+        ),
+    ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Project of that key. Default: you choose it in the browser.", show_default=False),
+    ] = None,
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="Time after which that key ends, such as 30d or 12h.")
+    ] = "90d",
+    browser: Annotated[bool, typer.Option(help="Open the browser where there is one.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Use a server from now on. The command asks for the key, or with --email for the password.
+    """Use a server from now on. You approve the sign-in in a browser, here or on another machine.
 
-    In a script the key or the password comes from standard input: giornata login URL < key.txt. If the server does
-    not accept it, nothing is saved.
+    In a script use --key, or --email: the key or the password comes from standard input, as in giornata login URL
+    --key < key.txt. If the server does not accept it, nothing is saved.
     """
     with reporting(as_json) as out:
-        address, called = _checked(context, url, name)
-        key = _read_key(address) if email is None else _new_key(address, email)
-        projects = _projects_of(address, key)
-        _, file = save_context(address, SecretStr(key), called)
+        address, called = _checked(context, *_server(url, name))
+        expires_in_s = seconds_of(expires, where="--expires")
+        if key and email is not None:
+            hint = "leave one out"
+            raise InvalidInput([Fault(where="--key", message="--email is given as well", hint=hint)])
+        if key:
+            made = NewKey(secret=_read_key(address))
+        elif email is not None:
+            made = _new_key(address, email, project=project, expires_in_s=expires_in_s)
+        else:
+            scopes = scope or [Scope.MEMBER]
+            taken = device_key(out, address, scopes=scopes, project=project, expires_in_s=expires_in_s, opens=browser)
+            made = NewKey(secret=taken.access_token, key_id=taken.key_id)
+            out.say(f"signed in as {taken.email}, with the scopes {taken.scope}")
+        projects = _projects_of(address, made.secret)
+        _, file = save_context(address, SecretStr(made.secret), called, key_id=made.key_id)
         out.say(f"logged in to {address}, project {', '.join(projects[:3])}{' …' if len(projects) > 3 else ''}")
         out.hint(f"  saved as      {called}, in {file}")
         out.hint("  go back       giornata use local")
@@ -84,9 +127,15 @@ def logout(
             metavar="[NAME]", help="Name of the saved server. Default: the server in use.", show_default=False
         ),
     ] = None,
+    keep_key: Annotated[
+        bool, typer.Option("--keep-key", help="Forget the server without asking it: the key stays valid.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Forget a server and its key. The key stays valid: giornata key revoke ends it."""
+    """Forget a server, and end the key of the login.
+
+    A key that you gave with --key stays valid: giornata key revoke ends it.
+    """
     with reporting(as_json) as out:
         file = contexts_file()
         saved = read_contexts(file)
@@ -95,12 +144,13 @@ def logout(
             known = ", ".join(sorted(saved.contexts))
             hint = f"name one of: {known}" if known else "there is none; log in with: giornata login URL"
             raise InvalidInput([Fault(where="NAME", message="no context is in use", hint=hint)])
-        saved.named(gone)
+        ended = not keep_key and _ended(saved.named(gone))
         rest = {each: saved.contexts[each] for each in saved.contexts if each != gone}
         current = None if saved.current == gone else saved.current
         write_contexts(file, Contexts(current=current, contexts=rest))
-        out.say(f"{gone} is forgotten; commands use {_place(current, rest)}")
-        out.result({"name": gone, "current": current or LOCAL})
+        of_key = "its key has ended" if ended else "its key stays valid"
+        out.say(f"{gone} is forgotten, and {of_key}; commands use {_place(current, rest)}")
+        out.result({"name": gone, "current": current or LOCAL, "key_ended": ended})
 
 
 def list_contexts(as_json: JsonFlag = False) -> None:
@@ -137,6 +187,32 @@ def use(name: ContextName, as_json: JsonFlag = False) -> None:
         out.say(f"commands use {_place(current, saved.contexts)}")
         _say_overruled(out)
         out.result({"current": name})
+
+
+def _server(url: str | None, name: str | None) -> tuple[str, str | None]:
+    """Return the server that is named, or the one in use. Raises InvalidInput without either."""
+    if url is not None:
+        return url, name
+    saved = read_contexts(contexts_file())
+    if saved.in_use is None:
+        hint = "name the server: giornata login https://gpu.example.com"
+        raise InvalidInput([Fault(where="URL", message="no context is in use", hint=hint)])
+    return saved.in_use.url, name or saved.current
+
+
+def _ended(context: SavedContext) -> bool:
+    """End the key that a login made; return False for another key. Raises Unreachable: then it would stay valid."""
+    if context.key_id is None:
+        return False
+    with Client(context.url, context.api_key.get_secret_value(), backoff=Backoff(retries=RETRIES)) as client:
+        try:
+            client.revoke_key(context.key_id)
+        except (Unauthenticated, NotFound):
+            return True  # it had ended already
+        except Unavailable as error:
+            hint = "Try again, or forget the server alone: giornata logout --keep-key"
+            raise Unavailable(f"the key could not be ended: {error}", hint=hint) from error
+    return True
 
 
 def _place(current: str | None, contexts: Mapping[str, SavedContext]) -> str:
@@ -178,17 +254,19 @@ def _read_key(address: str) -> str:
     prompt = f"Key for {address}"
     key = (typer.prompt(prompt, hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()).strip()
     if not key:
-        hint = f"type it, or write it to standard input: giornata login {address} < key.txt"
+        hint = f"type it, or write it to standard input: giornata login {address} --key < key.txt"
         raise InvalidInput([Fault(where="key", message="is empty", hint=hint)])
     return key
 
 
-def _new_key(address: str, email: str) -> str:
+def _new_key(address: str, email: str, *, project: str | None, expires_in_s: int) -> NewKey:
     """Sign in with a password, and return a new key of the person's. Raises InvalidInput, Unauthenticated."""
     check_message(SignIn, email=("--email", email), password=("", "p"))
     person = SignIn.model_validate({"email": email, "password": read_password(email)})
-    wanted = CreateKey(name=f"giornata login on {socket.gethostname()}"[:128])
-    return personal_key(address, person, key=wanted)[1].secret
+    check_message(CreateKey, expires_in_s=("--expires", expires_in_s), project_id=("--project", project))
+    name = f"giornata login on {socket.gethostname()}"[:128]
+    made = personal_key(address, person, key=CreateKey(name=name, project_id=project, expires_in_s=expires_in_s))[1]
+    return NewKey(secret=made.secret, key_id=made.id)
 
 
 def read_password(email: str) -> str:
@@ -202,12 +280,17 @@ def read_password(email: str) -> str:
     return str(password)
 
 
-def save_context(address: str, key: SecretStr, called: str | None = None) -> tuple[str, Path]:
-    """Keep a server with its key, and use it from now on. Returns the name of the context and its file."""
+def save_context(
+    address: str, key: SecretStr, called: str | None = None, *, key_id: str | None = None
+) -> tuple[str, Path]:
+    """Keep a server with its key, and use it from now on. Returns the name of the context and its file.
+
+    `key_id` is given for a key that a logout is to end.
+    """
     file = contexts_file()
     saved = read_contexts(file)
     name = called or urlsplit(address).netloc.replace(":", "-")
-    entry = SavedContext(url=address, api_key=key)
+    entry = SavedContext(url=address, api_key=key, key_id=key_id)
     write_contexts(file, Contexts(current=name, contexts={**saved.contexts, name: entry}))
     return name, file
 

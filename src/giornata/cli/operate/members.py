@@ -151,7 +151,7 @@ def join(
         given = {"email": email, "password": password, "secret": secret} | ({} if name is None else {"name": name})
         wanted = CreateKey(name=f"giornata project join on {socket.gethostname()}"[:128])
         me, made = personal_key(url, AcceptInvitation.model_validate(given), key=wanted)
-        called, file = save_context(url, SecretStr(made.secret))
+        called, file = save_context(url, SecretStr(made.secret), key_id=made.id)
         out.say(f"joined {me.project_id} at {url}")
         out.hint(f"  saved as      {called}, in {file}")
         out.result({"name": called, "url": url, "project": me.project_id, "key_id": made.id})

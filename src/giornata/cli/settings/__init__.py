@@ -8,8 +8,17 @@ from giornata.cli.settings.settings import (
     admin_key_of,
     default_data_directory,
     load_settings,
+    oidc_client_secret_of,
     s3_credentials_of,
     storage_url,
 )
 
-__all__ = ["Settings", "admin_key_of", "default_data_directory", "load_settings", "s3_credentials_of", "storage_url"]
+__all__ = [
+    "Settings",
+    "admin_key_of",
+    "default_data_directory",
+    "load_settings",
+    "oidc_client_secret_of",
+    "s3_credentials_of",
+    "storage_url",
+]

@@ -16,12 +16,13 @@ LOCAL = "local"
 
 
 class SavedContext(BaseModel):
-    """One server and the key for it."""
+    """One server and the key for it. `key_id` is given for a key that a login made, which a logout ends."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     url: str
     api_key: SecretStr
+    key_id: str | None = None
 
     @field_serializer("api_key", when_used="json")
     def _plain(self, api_key: SecretStr) -> str:

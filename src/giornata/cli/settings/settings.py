@@ -136,6 +136,45 @@ class Settings(BaseSettings):
     mail_from: str | None = Field(
         None, description="Sender of mails, such as giornata@example.org. smtp_url needs it."
     )
+    oidc_issuer: str | None = Field(
+        None,
+        description="URL of the OpenID provider at which people may sign in, as its metadata spell it. Default: "
+        "people sign in with passwords only.",
+    )
+    oidc_client_id: str | None = Field(None, description="Client id of this server at the OpenID provider.")
+    oidc_client_secret: str | None = Field(
+        None,
+        description="Client secret of this server at the OpenID provider. Default: a public client, with PKCE alone.",
+    )
+    oidc_client_secret_file: Path | None = Field(
+        None,
+        description="File with the client secret, in place of oidc_client_secret. The server reads the file at its "
+        "start.",
+    )
+    oidc_scopes: tuple[str, ...] = Field(
+        ("openid", "email", "profile"), description="Scopes that the server asks the OpenID provider for."
+    )
+    oidc_email_domains: tuple[str, ...] = Field(
+        (),
+        description="Domains of the mail addresses that may sign in at the OpenID provider. Default: all. Subdomains "
+        "are named apart.",
+    )
+    oidc_unverified_email: bool = Field(
+        False,
+        description="Take mail addresses that the OpenID provider does not call verified, for providers that never "
+        "say so. Default: these are refused.",
+    )
+    oidc_name: str = Field(
+        "your organization",
+        min_length=1,
+        max_length=64,
+        description="Name of the OpenID provider, as the sign-in page shows it.",
+    )
+    oidc_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        (),
+        description="Networks of your own in which the OpenID provider is, as 10.1.0.0/16, also by plain HTTP. "
+        "Default: public addresses only, by HTTPS.",
+    )
     min_pictures: int = Field(1, ge=1, description="Minimum number of pictures in a dataset.")
     max_pictures: int = Field(
         1000,
@@ -397,6 +436,24 @@ def admin_key_of(settings: Settings) -> str | None:
         message = "is not gk_, 8 hexadecimal digits, _ and 32 to 200 letters, digits, - or _"
         raise InvalidInput([Fault(where=where, message=message, hint=ADMIN_KEY_HINT)])
     return key
+
+
+def oidc_client_secret_of(settings: Settings) -> str | None:
+    """The client secret of the setting, or the one in its file. Raises InvalidInput."""
+    secret, file = settings.oidc_client_secret, settings.oidc_client_secret_file
+    if file is None:
+        return secret
+    where = "oidc_client_secret_file"
+    if secret:
+        raise InvalidInput([Fault(where=where, message="oidc_client_secret is set as well", hint="leave one out")])
+    try:
+        read = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        hint = "mount the Secret there, or leave the setting out"
+        raise InvalidInput([Fault(where=where, message=f"{file} cannot be read: {error}", hint=hint)]) from None
+    if not read:
+        raise InvalidInput([Fault(where=where, message=f"{file} is empty", hint="leave the setting out")])
+    return read
 
 
 def s3_credentials_of(settings: Settings) -> "S3Credentials | None":

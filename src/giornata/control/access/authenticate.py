@@ -101,6 +101,7 @@ def _caller(ctx: Context, key: KeyRecord, scopes: frozenset[Scope]) -> Caller:
         scopes=scopes,
         key_id=key.id,
         user_id=key.user_id,
+        is_login=key.login,
         expires_at_ms=key.expires_at_ms,
         fleet=key.fleet,
         max_price_micro_usd_per_hour=usual if most is None else most,

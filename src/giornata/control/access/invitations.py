@@ -88,23 +88,23 @@ def accept_invitation(
     """
     wanted = secret_hash(request.secret.get_secret_value())
     with ctx.store.read() as tx:
-        _require_open(ctx, tx.invitations.by_secret(wanted))
+        open_invitation(ctx, tx, wanted)
     user = known_user(ctx, request, visitor)
     made = None if user is not None else _new_account(ctx, request)
     person = user or made
     assert person is not None  # noqa: S101 - one of the two is there
     with ctx.store.begin() as tx:
-        invitation = _require_open(ctx, tx.invitations.by_secret(wanted))
+        invitation = open_invitation(ctx, tx, wanted)
         if made is not None and not tx.users.add(replace(made, created_by=invitation.id)):
             raise Conflict("this address has just got an account; accept the invitation again")
-        if not tx.invitations.accept(invitation.id, user_id=person.id, at_ms=ctx.clock.now_ms()):
-            raise NotFound(REFUSAL)
-        _join(ctx, tx, person, invitation)
+        use_invitation(ctx, tx, person.id, invitation)
         opened = open_session(ctx, tx, person.id, visitor, earlier=earlier)
     return replace(opened, reply=opened.reply.model_copy(update={"project_id": invitation.project_id}))
 
 
-def _require_open(ctx: Context, invitation: InvitationRecord | None) -> InvitationRecord:
+def open_invitation(ctx: Context, tx: Transaction, secret_sha256: str) -> InvitationRecord:
+    """Return the invitation with this secret. Raises NotFound for one that is of no use."""
+    invitation = tx.invitations.by_secret(secret_sha256)
     if (
         invitation is None
         or invitation.accepted_at_ms is not None
@@ -123,14 +123,17 @@ def _new_account(ctx: Context, request: AcceptInvitation) -> UserRecord:
     return new_user(ctx, request.email, request.name, ctx.passwords.hash(password), created_by=None)
 
 
-def _join(ctx: Context, tx: Transaction, person: UserRecord, invitation: InvitationRecord) -> None:
-    now = tx.memberships.role(person.id, invitation.project_id)
+def use_invitation(ctx: Context, tx: Transaction, user_id: str, invitation: InvitationRecord) -> None:
+    """Let the person in, and use the invitation up. Raises NotFound when it has just been used by somebody."""
+    if not tx.invitations.accept(invitation.id, user_id=user_id, at_ms=ctx.clock.now_ms()):
+        raise NotFound(REFUSAL)
+    now = tx.memberships.role(user_id, invitation.project_id)
     role = Role(invitation.role)
     if now is not None:
         role = max(role, Role(now), key=ROLES.index)
     member = MembershipRecord(
         project_id=invitation.project_id,
-        user_id=person.id,
+        user_id=user_id,
         role=role,
         created_at_ms=ctx.clock.now_ms(),
         created_by=invitation.created_by,

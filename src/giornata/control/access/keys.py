@@ -22,17 +22,18 @@ PREFIX_LENGTH = 8
 def create_key(ctx: Context, caller: Caller, request: CreateKey) -> CreatedKey:
     """Make a key for the caller's project, or for another one if the caller governs the installation.
 
-    A person who signed in makes keys of an own reach; other keys are made by those who govern the project. Raises
-    Forbidden for a key that would reach further than its maker, NotFound for a project that the caller cannot see,
-    and InvalidInput for what only a node's key, or only the operator's admin, may have.
+    A person who signed in makes keys of an own reach, by a session or by the key of a login; other keys are made by
+    those who govern the project. Raises Forbidden for a key that would reach further than its maker, NotFound for a
+    project that the caller cannot see, and InvalidInput for what only a node's key, or only the operator's admin, may
+    have.
     """
-    if not caller.is_session:
+    if not caller.acts_as_person:
         require_admin(caller)
     project_id = request.project_id or caller.project_id
     if project_id != caller.project_id and not caller.is_root_admin:
         raise NotFound(f"there is no project {project_id}")
     verbs = verbs_of(request.scopes or (request.scope,))
-    if faults := [*_node_faults(ctx, caller, request, verbs)]:
+    if faults := [*_login_faults(caller, request, verbs), *_node_faults(ctx, caller, request, verbs)]:
         raise InvalidInput(faults)
     _require_reach(caller, verbs)
     secret, key = draw_key(ctx, project_id=project_id, scope=stored_scopes(verbs), name=request.name)
@@ -43,6 +44,7 @@ def create_key(ctx: Context, caller: Caller, request: CreateKey) -> CreatedKey:
         created_by=caller.maker,
         user_id=caller.user_id,
         expires_at_ms=_expiry_ms(caller, request, at_ms=key.created_at_ms),
+        login=request.login,
     )
     with ctx.store.begin() as tx:
         if tx.projects.get(project_id) is None:
@@ -62,6 +64,16 @@ def _require_reach(caller: Caller, verbs: frozenset[Scope]) -> None:
     own = caller.scopes | {Scope.NODE} if Scope.ADMIN in caller.scopes else caller.scopes
     if beyond := sorted(verbs - own):
         raise Forbidden(f"the key would reach further than you: you have no scope {', '.join(beyond)}")
+
+
+def _login_faults(caller: Caller, request: CreateKey, verbs: frozenset[Scope]) -> Iterator[Fault]:
+    if not request.login:
+        return
+    if not caller.is_session:
+        hint = "leave it out, or sign in"
+        yield Fault(where="login", message="only a person who signed in makes the key of a login", hint=hint)
+    if Scope.NODE in verbs:
+        yield Fault(where="login", message="a node's key is for no person", hint="leave it out")
 
 
 def _node_faults(ctx: Context, caller: Caller, request: CreateKey, verbs: frozenset[Scope]) -> Iterator[Fault]:
@@ -126,6 +138,7 @@ def key_reply(key: KeyRecord) -> Key:
         created_by=key.created_by,
         expires_at=instant(key.expires_at_ms),
         previous_secret_until=instant(key.previous_until_ms),
+        login=key.login,
         created_at=instant(key.created_at_ms),
         revoked_at=instant(key.revoked_at_ms),
         last_used_at=instant(key.last_used_at_ms),
@@ -148,12 +161,13 @@ def list_keys(ctx: Context, caller: Caller, cursor: str | None, limit: int) -> K
 
 
 def revoke_key(ctx: Context, caller: Caller, key_id: str) -> Key:
-    """Revoke a key for ever; repeating it changes nothing.
+    """Revoke a key for ever; repeating it changes nothing. Every key may end itself.
 
-    Raises Forbidden for a key that is no admin's, NotFound for a key that the caller cannot see, and Conflict for
-    the installation's last admin key: after it nobody could make another.
+    Raises Forbidden for a caller that does not govern the project, NotFound for a key that the caller cannot see,
+    and Conflict for the installation's last admin key: after it nobody could make another.
     """
-    user_id, now_ms = _whose_keys(caller), ctx.clock.now_ms()
+    ends_itself = not caller.is_session and caller.workload is None and key_id == caller.key_id
+    user_id, now_ms = None if ends_itself else _whose_keys(caller), ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         key = _seen_key(tx, caller, key_id, user_id)
         if key.revoked_at_ms is not None:
@@ -177,6 +191,8 @@ def rotate_key(ctx: Context, caller: Caller, key_id: str, request: RotateKey) ->
         old = _seen_key(tx, caller, key_id, user_id)
         if old.user_id is not None and old.user_id != caller.user_id:
             raise Forbidden("another person made this key; revoke it, and make another one")
+        if caller.is_login:
+            _require_no_further(caller, old)
         of_operator = old.fleet is not None or old.max_price_micro_usd_per_hour is not None
         if of_operator and not caller.is_root_admin:
             raise Forbidden("only an admin key of the operator's project rotates a node's key with limits")
@@ -194,6 +210,13 @@ def rotate_key(ctx: Context, caller: Caller, key_id: str, request: RotateKey) ->
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
 
 
+def _require_no_further(caller: Caller, key: KeyRecord) -> None:
+    """Raises Forbidden for a key that the key of a login could not have made: its new secret would reach further."""
+    _require_reach(caller, read_scopes(key.scope))
+    if caller.expires_at_ms is not None and (key.expires_at_ms or caller.expires_at_ms + 1) > caller.expires_at_ms:
+        raise Forbidden("this key ends later than your login; sign in to the server, or make another key")
+
+
 def is_live(key: KeyRecord, at_ms: int) -> bool:
     """Return whether the key was neither revoked nor has expired."""
     return key.revoked_at_ms is None and (key.expires_at_ms is None or at_ms < key.expires_at_ms)
@@ -201,7 +224,7 @@ def is_live(key: KeyRecord, at_ms: int) -> bool:
 
 def _whose_keys(caller: Caller) -> str | None:
     """Return the person whose keys alone the caller sees; None: the keys of all. Raises Forbidden."""
-    if Scope.ADMIN not in caller.scopes and caller.is_session and caller.scopes:
+    if Scope.ADMIN not in caller.scopes and caller.acts_as_person and caller.scopes:
         return caller.user_id
     require_admin(caller)
     return None

@@ -132,9 +132,14 @@ def csrf_token(secret: str) -> str:
     return hmac.new(secret.encode(), b"csrf-token", hashlib.sha256).hexdigest()
 
 
+def is_csrf_token(expected: str, token: str) -> bool:
+    """Return whether the token is the expected one, in a time that tells nothing about it."""
+    return hmac.compare_digest(expected.encode(), token.encode())
+
+
 def require_csrf(secret: str, token: str | None) -> None:
     """Raises Forbidden unless the token is the session's."""
-    if token is None or not hmac.compare_digest(csrf_token(secret).encode(), token.encode()):
+    if token is None or not is_csrf_token(csrf_token(secret), token):
         raise Forbidden(f"a request by cookie needs the header {CSRF_HEADER}; GET /v1/session tells its value")
 
 

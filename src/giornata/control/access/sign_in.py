@@ -52,7 +52,9 @@ def known_user(ctx: Context, request: SignIn, visitor: Visitor) -> UserRecord | 
     _count(ctx, each)
     with ctx.store.read() as tx:
         user = tx.users.by_email(email)
-    is_right = ctx.passwords.verify(None if user is None else user.password_hash, request.password.get_secret_value())
+    # An account without a password takes as long as an address without an account.
+    stored = None if user is None else user.password_hash or None
+    is_right = ctx.passwords.verify(stored, request.password.get_secret_value())
     if user is None:
         return None
     if not is_right or user.deactivated_at_ms is not None:

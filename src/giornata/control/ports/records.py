@@ -41,7 +41,8 @@ class KeyRecord:
     """A key as stored: the sha256 of its secret, never the secret.
 
     `scope` is the text that `stored_scopes` makes. `user_id` is the person behind the key, whose reach is its bound.
-    The secret before the latest rotation is good until `previous_until_ms`.
+    The secret before the latest rotation is good until `previous_until_ms`. A `login` key is what `giornata login`
+    got: it makes and ends keys of the person, as a session does.
     """
 
     id: str
@@ -60,6 +61,7 @@ class KeyRecord:
     expires_at_ms: int | None = None
     previous_sha256: str | None = None
     previous_until_ms: int | None = None
+    login: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from giornata.control.ports.people_store import Invitations, Memberships, Sessio
 from giornata.control.ports.picture_store import PictureLeases, PictureOrders
 from giornata.control.ports.quota_store import QuotaQueries
 from giornata.control.ports.routing_store import RoutingQueries
+from giornata.control.ports.sign_in_store import DeviceSignIns, UserIdentities
 from giornata.control.ports.user_store import (
     Datasets,
     Garbage,
@@ -72,6 +73,8 @@ class Transaction(Protocol):
     invitations: Invitations
     sessions: Sessions
     sign_ins: SignIns
+    device_sign_ins: DeviceSignIns
+    identities: UserIdentities
     machines: Machines
     bans: Bans
     audits: Audits

@@ -33,6 +33,7 @@ from giornata.store.pictures.picture_leases import PictureLeases
 from giornata.store.pictures.picture_orders import PictureOrders
 from giornata.store.pictures.routing_queries import RoutingQueries
 from giornata.store.quotas import QuotaQueries
+from giornata.store.sign_ins_elsewhere import DeviceSignIns, UserIdentities
 from giornata.store.tenants import Keys, Projects, Secrets
 from giornata.store.webhook_deliveries import WebhookDeliveries
 from giornata.store.webhooks import Webhooks
@@ -71,6 +72,8 @@ class Transaction(store.Transaction):
     invitations = _group(Invitations)
     sessions = _group(Sessions)
     sign_ins = _group(SignIns)
+    device_sign_ins = _group(DeviceSignIns)
+    identities = _group(UserIdentities)
     uploads = _group(Uploads)
     datasets = _group(Datasets)
     models = _group(Models)

@@ -9,7 +9,15 @@ from giornata.store.schema.audits import audits
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
-from giornata.store.schema.people import failed_sign_ins, invitations, memberships, sessions, users
+from giornata.store.schema.people import (
+    device_sign_ins,
+    failed_sign_ins,
+    invitations,
+    memberships,
+    sessions,
+    user_identities,
+    users,
+)
 from giornata.store.schema.pictures import picture_failures, picture_orders, pictures
 from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, models, uploads
 from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects
@@ -27,6 +35,7 @@ __all__ = [
     "checkpoints",
     "dataset_items",
     "datasets",
+    "device_sign_ins",
     "events",
     "failed_sign_ins",
     "fleets",
@@ -55,6 +64,7 @@ __all__ = [
     "sessions",
     "strikes",
     "uploads",
+    "user_identities",
     "users",
     "webhook_cursor",
     "webhook_deliveries",

@@ -1,4 +1,4 @@
-"""Tables for people: accounts, members of projects, invitations, sessions, and sign-ins that failed."""
+"""Tables for people: accounts, members of projects, invitations, sessions, and how people sign in."""
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
@@ -71,4 +71,35 @@ failed_sign_ins = Table(  # an account here is the hash of an address, whether o
     Column("closed_until_ms", BigInteger, nullable=False),
     at("latest_at_ms"),
     Index("ix_failed_sign_ins_latest", "latest_at_ms"),
+)
+
+user_identities = Table(  # accounts at an OpenID provider
+    "user_identities",
+    metadata,
+    Column("issuer", String(255), primary_key=True),
+    Column("subject", String(255), primary_key=True),
+    Column("user_id", ForeignKey("users.id"), nullable=False),
+    at("created_at_ms"),
+    Index("ix_user_identities_user", "user_id"),
+)
+
+device_sign_ins = Table(  # sign-ins of a command line, which a person approves in a browser
+    "device_sign_ins",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("device_code_sha256", String(64), nullable=False, unique=True),
+    Column("user_code_sha256", String(64), nullable=False, unique=True),
+    Column("scope", String(64), nullable=False),
+    Column("project_id", String(40)),  # that was asked for; after the approval the one of the key
+    Column("host_name", String(128), nullable=False),  # as the device says
+    Column("address", String(64), nullable=False),
+    Column("key_expires_in_s", Integer, nullable=False),
+    at("created_at_ms"),
+    at("expires_at_ms"),
+    at("polled_at_ms", nullable=True),
+    Column("interval_s", Integer, nullable=False),
+    Column("state", String(16), nullable=False),  # pending, approved, denied or taken
+    Column("user_id", ForeignKey("users.id")),  # who approved or denied it
+    Index("ix_device_sign_ins_expires", "expires_at_ms"),
+    Index("ix_device_sign_ins_address", "address", "expires_at_ms"),
 )

@@ -1,6 +1,7 @@
 """Tables for projects, their keys, their secrets, and the requests that they may repeat."""
 
-from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
+import sqlalchemy as sa
+from sqlalchemy import JSON, BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
 
 from giornata.store.schema.columns import at, metadata
 
@@ -56,6 +57,7 @@ keys = Table(
     at("expires_at_ms", nullable=True),
     Column("previous_sha256", String(64)),  # of the secret before the latest rotation
     at("previous_until_ms", nullable=True),  # ... which is good until then
+    Column("login", Boolean, nullable=False, server_default=sa.false()),  # may make keys of the person's
     Index("ix_keys_previous", "previous_sha256"),
     Index("ix_keys_user", "user_id", "project_id"),
     Index("ix_keys_project", "project_id", "created_at_ms"),
