@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from giornata.control.access.permissions import read_scopes, require_admin, stored_scopes, verbs_of
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context, Foundations
 from giornata.control.pages import check_limit, cut, decode_cursor
@@ -12,6 +13,7 @@ from giornata.control.ports.records import KeyRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, Forbidden, InvalidInput, NotFound
 from giornata.domain.money import format_usd
 from giornata.protocol.admin import ROOT_PROJECT, CreatedKey, CreateKey, Key, KeyPage, RotateKey, Scope
@@ -48,6 +50,7 @@ def create_key(ctx: Context, caller: Caller, request: CreateKey) -> CreatedKey:
         if tx.projects.get(project_id) is None:
             raise NotFound(f"there is no project {project_id}")
         tx.keys.add(key)
+        _record(tx, caller, AuditVerb.KEY_CREATE, key, at_ms=key.created_at_ms, expires_at_ms=key.expires_at_ms)
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
 
 
@@ -162,6 +165,7 @@ def revoke_key(ctx: Context, caller: Caller, key_id: str) -> Key:
         if governs and tx.keys.lock_admins(ROOT_PROJECT) == [key_id]:
             raise Conflict("this is the last admin key of the installation; make another one first")
         tx.keys.revoke(key_id, at_ms=now_ms)
+        _record(tx, caller, AuditVerb.KEY_REVOKE, key, at_ms=now_ms)
     ctx.memory.forget_callers()
     return key_reply(replace(key, revoked_at_ms=now_ms))
 
@@ -190,8 +194,16 @@ def rotate_key(ctx: Context, caller: Caller, key_id: str, request: RotateKey) ->
         )
         if not is_live(old, now_ms) or not tx.keys.rotate(key):
             raise Conflict("this key was revoked or has expired; make another one")
+        _record(tx, caller, AuditVerb.KEY_ROTATE, key, at_ms=now_ms, previous_until_ms=key.previous_until_ms)
     ctx.memory.forget_callers()
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
+
+
+def _record(
+    tx: Transaction, caller: Caller, verb: AuditVerb, key: KeyRecord, *, at_ms: int, **changes: int | None
+) -> None:
+    scopes = sorted(read_scopes(key.scope))
+    record_call(tx, caller, verb, key.id, at_ms=at_ms, project_id=key.project_id, scopes=scopes, **changes)
 
 
 def is_live(key: KeyRecord, at_ms: int) -> bool:

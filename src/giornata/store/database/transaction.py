@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 import sqlalchemy as sa
 
 from giornata.control.ports import store
+from giornata.store.audit_log import AuditLog
 from giornata.store.datasets import Datasets, Inputs
 from giornata.store.garbage import Garbage
 from giornata.store.gauges import GaugeQueries
@@ -86,3 +87,4 @@ class Transaction(store.Transaction):
     routing = _group(RoutingQueries)
     webhooks = _group(Webhooks)
     webhook_deliveries = _group(WebhookDeliveries)
+    audit_log = _group(AuditLog)
