@@ -7,7 +7,7 @@ the row, which counts from 1.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 HASH_FIELD = "sha256"
 FIRST_PREVIOUS = "0" * 64
 """What the first row of a chain names as the hash of the row before it."""
+OTHER_HASH = "it has another hash than the one that was noted of it"
 
 
 class AuditVerb(StrEnum):
@@ -31,8 +32,8 @@ class AuditVerb(StrEnum):
     KEY_CREATE = "key.create"
     KEY_ROTATE = "key.rotate"
     KEY_REVOKE = "key.revoke"
-    SECRET_SET = "secret.set"
-    SECRET_DELETE = "secret.delete"
+    SECRET_SET = "secret.set"  # noqa: S105 - a verb, not a password
+    SECRET_DELETE = "secret.delete"  # noqa: S105
     WEBHOOK_CREATE = "webhook.create"
     WEBHOOK_CHANGE = "webhook.change"
     WEBHOOK_ROTATE = "webhook.rotate"
@@ -86,7 +87,7 @@ class ChainLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainFault:
-    """The first row of a chain that is not as it was written, and why. `number` is the one that the row should have."""
+    """The first row of a chain that is not as it was written, and why. `number` is the number that it should have."""
 
     project_id: str
     number: int
@@ -109,10 +110,11 @@ def linked(row: Mapping[str, Any], after: ChainLink) -> dict[str, Any]:
 class ChainCheck:
     """Checks rows of one or more chains while they are read, each chain from its first row.
 
-    `ends` are the newest rows of the chains that were read, by project. After a fault the rest of that chain is
-    passed over: nothing can be said of it.
+    `known` are rows of which number and hash were noted earlier, by project. `ends` are the newest rows that were
+    read. After a fault the rest of that chain is passed over: nothing can be said of it.
     """
 
+    known: Mapping[str, ChainLink] = field(default_factory=dict)
     ends: dict[str, ChainLink] = field(default_factory=dict)
     faults: dict[str, ChainFault] = field(default_factory=dict)
     rows: int = 0
@@ -128,15 +130,27 @@ class ChainCheck:
         if why is not None:
             self._fault(project_id, before.number + 1, why)
             return
-        self.ends[project_id] = ChainLink(number=before.number + 1, sha256=str(row[HASH_FIELD]))
+        end = ChainLink(number=before.number + 1, sha256=str(row[HASH_FIELD]))
+        noted = self.known.get(project_id)
+        if noted is not None and noted.number == end.number and noted != end:
+            self._fault(project_id, end.number, OTHER_HASH)
+            return
+        self.ends[project_id] = end
 
-    def expect(self, project_id: str, head: ChainLink) -> None:
-        """Compare a chain that was read to its end with its newest row, as it is known from elsewhere."""
-        end = self.ends.get(project_id, ChainLink())
-        if project_id not in self.faults and end != head:
-            self._fault(project_id, *_wrong_end(end, head))
+    def end(self, project_id: str, head: ChainLink) -> None:
+        """Compare a chain that was read to its end with its head, and with what was noted of it earlier."""
+        if project_id in self.faults:
+            return
+        end, noted = self.ends.get(project_id, ChainLink()), self.known.get(project_id, ChainLink())
+        most = max(head.number, noted.number)
+        if end.number < most:
+            self._fault(project_id, end.number + 1, f"it is missing: {most} rows were written, {end.number} are here")
+        elif end.number > head.number:
+            self._fault(project_id, head.number + 1, f"it was added: the head names row {head.number} as the newest")
+        elif end != head:
+            self._fault(project_id, end.number, OTHER_HASH)
 
-    def first_faults(self) -> Iterable[ChainFault]:
+    def first_faults(self) -> list[ChainFault]:
         """Return the first fault of each broken chain, by project."""
         return [self.faults[project_id] for project_id in sorted(self.faults)]
 
@@ -152,11 +166,3 @@ def _fault_of(row: Mapping[str, Any], before: ChainLink) -> str | None:
     if row.get(HASH_FIELD) != row_sha256(row):
         return "its content was changed: it does not have its hash"
     return None
-
-
-def _wrong_end(end: ChainLink, head: ChainLink) -> tuple[int, str]:
-    if end.number < head.number:
-        return end.number + 1, f"it is missing: {head.number} rows were written, and {end.number} are here"
-    if end.number > head.number:
-        return head.number + 1, f"it was added: {head.number} rows were written, and {end.number} are here"
-    return end.number, "it has another hash than the one that was noted when it was written"

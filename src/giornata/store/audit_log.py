@@ -31,6 +31,10 @@ class AuditLog(Queries, audit_log_store.AuditLog):
         query = sa.select(*COLUMNS).where(audit_log.c.project_id == project_id, number > after, number <= up_to)
         return self._rows(query.order_by(number).limit(limit))
 
+    def chained_projects(self) -> list[str]:
+        query = sa.select(audit_log.c.project_id).where(audit_log.c.number.is_not(None)).distinct()
+        return list(self._connection.scalars(query))
+
     def unchained(self, *, limit: int) -> list[AuditRow]:
         query = sa.select(*COLUMNS).where(audit_log.c.number.is_(None))
         return self._rows(query.order_by(audit_log.c.id).limit(limit))

@@ -56,7 +56,7 @@ def create_invitation(ctx: Context, caller: Caller, request: CreateInvitation) -
         tx.invitations.add(invitation)
         verb, ends_ms = AuditVerb.INVITATION_CREATE, invitation.expires_at_ms
         changes = {"role": request.role, "expires_at_ms": ends_ms}
-        record_call(tx, caller, verb, invitation.id, at_ms=now_ms, project_id=project_id, **changes)
+        record_call(tx, caller, verb, invitation.id, at_ms=now_ms, project_id=project_id, changes=changes)
     return CreatedInvitation(**invitation_reply(invitation).model_dump(), secret=secret)
 
 
@@ -109,7 +109,7 @@ def accept_invitation(
             raise NotFound(REFUSAL)
         role = _join(ctx, tx, person, invitation)
         actor, verb, owner = visiting(person, visitor), AuditVerb.INVITATION_ACCEPT, invitation.project_id
-        record(tx, actor, verb, invitation.id, at_ms=ctx.clock.now_ms(), project_id=owner, role=role)
+        record(tx, actor, verb, invitation.id, at_ms=ctx.clock.now_ms(), project_id=owner, changes={"role": role})
         opened = open_session(ctx, tx, person.id, visitor, earlier=earlier)
     return replace(opened, reply=opened.reply.model_copy(update={"project_id": invitation.project_id}))
 

@@ -1,11 +1,12 @@
 """Create, list, rotate and revoke API keys."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from giornata.control.access.permissions import read_scopes, require_admin, stored_scopes, verbs_of
-from giornata.control.audit_log.record import record_call
+from giornata.control.audit_log.record import NONE, record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context, Foundations
 from giornata.control.pages import check_limit, cut, decode_cursor
@@ -50,7 +51,14 @@ def create_key(ctx: Context, caller: Caller, request: CreateKey) -> CreatedKey:
         if tx.projects.get(project_id) is None:
             raise NotFound(f"there is no project {project_id}")
         tx.keys.add(key)
-        _record(tx, caller, AuditVerb.KEY_CREATE, key, at_ms=key.created_at_ms, expires_at_ms=key.expires_at_ms)
+        _record(
+            tx,
+            caller,
+            AuditVerb.KEY_CREATE,
+            key,
+            at_ms=key.created_at_ms,
+            changes={"expires_at_ms": key.expires_at_ms},
+        )
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
 
 
@@ -194,16 +202,20 @@ def rotate_key(ctx: Context, caller: Caller, key_id: str, request: RotateKey) ->
         )
         if not is_live(old, now_ms) or not tx.keys.rotate(key):
             raise Conflict("this key was revoked or has expired; make another one")
-        _record(tx, caller, AuditVerb.KEY_ROTATE, key, at_ms=now_ms, previous_until_ms=key.previous_until_ms)
+        _record(
+            tx, caller, AuditVerb.KEY_ROTATE, key, at_ms=now_ms, changes={"previous_until_ms": key.previous_until_ms}
+        )
     ctx.memory.forget_callers()
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
 
 
 def _record(
-    tx: Transaction, caller: Caller, verb: AuditVerb, key: KeyRecord, *, at_ms: int, **changes: int | None
+    tx: Transaction, caller: Caller, verb: AuditVerb, key: KeyRecord, *, at_ms: int, changes: Mapping[str, Any] = NONE
 ) -> None:
     scopes = sorted(read_scopes(key.scope))
-    record_call(tx, caller, verb, key.id, at_ms=at_ms, project_id=key.project_id, scopes=scopes, **changes)
+    record_call(
+        tx, caller, verb, key.id, at_ms=at_ms, project_id=key.project_id, changes={"scopes": scopes, **changes}
+    )
 
 
 def is_live(key: KeyRecord, at_ms: int) -> bool:

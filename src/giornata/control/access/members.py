@@ -45,7 +45,7 @@ def set_member(ctx: Context, caller: Caller, project_id: str, user_id: str, requ
         )
         tx.memberships.put(member)
         verb, changes = AuditVerb.MEMBER_SET, {"role": request.role, "role_before": role}
-        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=project_id, **changes)
+        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=project_id, changes=changes)
         if request.role is not Role.OWNER:
             tx.invitations.revoke_of(user_id, project_id=project_id, at_ms=now_ms)
         found = next(each for each in tx.memberships.of_project(project_id) if each.user_id == user_id)
@@ -72,7 +72,7 @@ def remove_member(ctx: Context, caller: Caller, project_id: str, user_id: str) -
             _keep_an_owner(tx, caller, project_id, user_id)
         tx.memberships.drop(user_id, project_id)
         verb, changes = AuditVerb.MEMBER_REMOVE, {"role_before": found.role}
-        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=project_id, **changes)
+        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=project_id, changes=changes)
         tx.keys.revoke_of(user_id, project_id=project_id, at_ms=now_ms)
         tx.invitations.revoke_of(user_id, project_id=project_id, at_ms=now_ms)
     ctx.memory.forget_callers()

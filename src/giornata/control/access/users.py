@@ -28,7 +28,7 @@ def create_user(ctx: Context, caller: Caller, request: CreateUser) -> User:
         if not tx.users.add(user):
             raise Conflict(f"there is an account {user.email} already")
         verb, changes = AuditVerb.USER_CREATE, {"operator": user.operator}
-        record_call(tx, caller, verb, user.id, at_ms=user.created_at_ms, project_id=ROOT_PROJECT, **changes)
+        record_call(tx, caller, verb, user.id, at_ms=user.created_at_ms, project_id=ROOT_PROJECT, changes=changes)
     return user_reply(user)
 
 
@@ -88,7 +88,7 @@ def change_user(ctx: Context, caller: Caller, user_id: str, request: ChangeUser)
             tx.keys.revoke_of(user_id, project_id=None, at_ms=now_ms)
         changes = {"operator": request.operator, "active": request.active, "password": password_hash is not None}
         verb = AuditVerb.USER_CHANGE
-        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=ROOT_PROJECT, **changes)
+        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=ROOT_PROJECT, changes=changes)
     ctx.memory.forget_callers()
     return user_reply(user)
 

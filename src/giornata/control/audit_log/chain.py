@@ -5,16 +5,17 @@ and hashes, in the order of their ids, in one transaction that no other server s
 later number: no row is ever missed, and no number is left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from giornata.control.context import Foundations
-from giornata.control.ports.audit_log_store import AuditRow
+from giornata.control.ports.audit_log_store import AuditLog, AuditRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.audit_log import HASH_FIELD, ChainLink, linked
 from giornata.domain.errors import Unavailable
 
 AT_ONCE = 500
+ANY_NUMBER = 2**63 - 1
 LOOP_NAME = "audit-log"
 
 
@@ -35,6 +36,14 @@ def exported_row(row: AuditRow) -> dict[str, Any]:
         "previous_sha256": row.previous_sha256,
         HASH_FIELD: row.sha256,
     }
+
+
+def all_chained(log: AuditLog, project_id: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a chain from its first one, as they are exported."""
+    after = 0
+    while rows := log.chained(project_id, after=after, up_to=ANY_NUMBER, limit=AT_ONCE):
+        yield from map(exported_row, rows)
+        after = rows[-1].number or 0
 
 
 def chain_rows(ctx: Foundations) -> int:
@@ -72,7 +81,5 @@ def _linked(rows: Sequence[AuditRow], heads: dict[str, ChainLink]) -> list[Mappi
     for row in rows:
         done = linked(exported_row(row), heads.get(row.project_id, ChainLink()))
         heads[row.project_id] = ChainLink(number=done["number"], sha256=done[HASH_FIELD])
-        chained.append(
-            {"id": row.id, **{name: done[name] for name in ("number", "previous_sha256", HASH_FIELD)}}
-        )
+        chained.append({"id": row.id, **{name: done[name] for name in ("number", "previous_sha256", HASH_FIELD)}})
     return chained

@@ -4,6 +4,7 @@ A row holds ids, numbers and words of this program. It holds no secret, no token
 of mail.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,10 @@ from giornata.control.caller import NO_REQUEST, Caller, RequestOrigin
 from giornata.control.ports.audit_log_store import NewAuditRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.audit_log import ActorKind, AuditVerb
-from giornata.protocol.admin import ROOT_PROJECT
 
 MOST_ADDRESS_CHARS = 64
 MOST_TARGET_CHARS = 512
+NONE: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +40,9 @@ def actor_of(caller: Caller) -> AuditActor:
 
 
 def audit_row(
-    actor: AuditActor, verb: AuditVerb, target: str, *, at_ms: int, project_id: str = ROOT_PROJECT, **changes: Any
+    actor: AuditActor, verb: AuditVerb, target: str, *, at_ms: int, project_id: str, changes: Mapping[str, Any] = NONE
 ) -> NewAuditRow:
-    """Return a row. `changes` are values of JSON: text, whole numbers, true, false, null and lists of these."""
+    """Return a row. `changes` are values of JSON: text, whole numbers, true, false, null, lists and objects."""
     return NewAuditRow(
         project_id=project_id,
         at_ms=at_ms,
@@ -57,10 +58,17 @@ def audit_row(
 
 
 def record(
-    tx: Transaction, actor: AuditActor, verb: AuditVerb, target: str, *, at_ms: int, project_id: str, **changes: Any
+    tx: Transaction,
+    actor: AuditActor,
+    verb: AuditVerb,
+    target: str,
+    *,
+    at_ms: int,
+    project_id: str,
+    changes: Mapping[str, Any] = NONE,
 ) -> None:
     """Insert a row for a change of this transaction: both are committed, or neither is."""
-    tx.audit_log.add_each([audit_row(actor, verb, target, at_ms=at_ms, project_id=project_id, **changes)])
+    tx.audit_log.add_each([audit_row(actor, verb, target, at_ms=at_ms, project_id=project_id, changes=changes)])
 
 
 def record_call(
@@ -71,8 +79,8 @@ def record_call(
     *,
     at_ms: int,
     project_id: str | None = None,
-    **changes: Any,
+    changes: Mapping[str, Any] = NONE,
 ) -> None:
     """Insert a row for a change that the caller makes in the own project, or in `project_id`."""
     owner = caller.project_id if project_id is None else project_id
-    record(tx, actor_of(caller), verb, target, at_ms=at_ms, project_id=owner, **changes)
+    record(tx, actor_of(caller), verb, target, at_ms=at_ms, project_id=owner, changes=changes)

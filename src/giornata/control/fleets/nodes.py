@@ -115,7 +115,7 @@ def drain_node(ctx: Context, caller: Caller, node_id: str) -> Node:
             leaves = {"leaving_at_ms": now_ms, "leaving_reason": BY_HAND, "renewing": False}
             tx.fleets.update_instances(node.fleet, [instance.id], **leaves)
         tx.fleets.drain([node_id])
-        record_call(tx, caller, AuditVerb.NODE_DRAIN, node_id, at_ms=now_ms, machine=node.machine_id)
+        record_call(tx, caller, AuditVerb.NODE_DRAIN, node_id, at_ms=now_ms, changes={"machine": node.machine_id})
         return _shown(tx, ctx, caller, node_id)
 
 
@@ -136,7 +136,7 @@ def undrain_node(ctx: Context, caller: Caller, node_id: str) -> Node:
             stays = {"leaving_at_ms": None, "leaving_reason": "", "drained_at_ms": None}
             tx.fleets.update_instances(node.fleet, [instance.id], **stays)
         tx.fleets.drain([node_id], draining=False)
-        record_call(tx, caller, AuditVerb.NODE_UNDRAIN, node_id, at_ms=now_ms, machine=node.machine_id)
+        record_call(tx, caller, AuditVerb.NODE_UNDRAIN, node_id, at_ms=now_ms, changes={"machine": node.machine_id})
         return _shown(tx, ctx, caller, node_id)
 
 

@@ -68,7 +68,9 @@ def quarantine_machine(ctx: Context, caller: Caller, machine_id: str, *, reason:
             tx.machines.make_sure(newcomer(machine_id, kind, policy=policy, at_ms=now_ms))
         for held in tx.machines.lock_each([(machine_id, kind) for kind in sorted(kinds)]).values():
             put_judged(tx, ctx, held, shut_out(held, reason=reason, at_ms=now_ms), at_ms=now_ms)
-        record_call(tx, caller, AuditVerb.MACHINE_QUARANTINE, machine_id, at_ms=now_ms, kinds=sorted(kinds))
+        record_call(
+            tx, caller, AuditVerb.MACHINE_QUARANTINE, machine_id, at_ms=now_ms, changes={"kinds": sorted(kinds)}
+        )
         return _of_machine(ctx, tx, machine_id, now_ms)
 
 
@@ -86,7 +88,7 @@ def release_machine(ctx: Context, caller: Caller, machine_id: str) -> MachinePag
             raise NotFound(f"nothing is held against a machine {machine_id}")
         for held in tx.machines.lock_each(keys).values():
             tx.machines.put(let_go(held, policy=policy, at_ms=now_ms))
-        record_call(tx, caller, AuditVerb.MACHINE_RELEASE, machine_id, at_ms=now_ms, bans_lifted=lifted)
+        record_call(tx, caller, AuditVerb.MACHINE_RELEASE, machine_id, at_ms=now_ms, changes={"bans_lifted": lifted})
         return _of_machine(ctx, tx, machine_id, now_ms)
 
 
@@ -169,7 +171,14 @@ def scale_by_hand(ctx: Context, caller: Caller, name: str, request: ScaleFleet) 
         _check(governed, limits)
         if limits.set_ones() != row.limits:
             tx.fleets.update(name, limits=limits.set_ones())
-            record_call(tx, caller, AuditVerb.FLEET_SCALE, name, at_ms=ctx.clock.now_ms(), limits=limits.set_ones())
+            record_call(
+                tx,
+                caller,
+                AuditVerb.FLEET_SCALE,
+                name,
+                at_ms=ctx.clock.now_ms(),
+                changes={"limits": limits.set_ones()},
+            )
     return read_fleet(ctx, caller, name)
 
 

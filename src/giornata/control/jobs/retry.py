@@ -5,8 +5,8 @@ from typing import Any
 
 from giornata.control.access.permissions import require_any, require_scope, require_write
 from giornata.control.attempts.lift_bans import lift
-from giornata.control.budgets.budgets import reserve
 from giornata.control.audit_log.record import record_call
+from giornata.control.budgets.budgets import reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job, read_job
@@ -120,7 +120,9 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
             new_id = ctx.names.new("job")
             enqueue(tx, reserve(tx, ctx, _afresh(old, new_id, caller.maker, ctx.clock.now_ms())))
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
-            record_call(tx, caller, AuditVerb.JOB_RETRY, job_id, at_ms=ctx.clock.now_ms(), new_job=new_id)
+            record_call(
+                tx, caller, AuditVerb.JOB_RETRY, job_id, at_ms=ctx.clock.now_ms(), changes={"new_job": new_id}
+            )
         return read_job(ctx, tx, caller, new_id)
 
 
@@ -130,7 +132,7 @@ def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord)
         machine_ids = [ban.machine_id for ban in bans]
         now_ms = ctx.clock.now_ms()
         lift(tx, job, machine_ids, because="the job's owner asked for another try", at_ms=now_ms)
-        record_call(tx, caller, AuditVerb.JOB_RETRY, job.id, at_ms=now_ms, bans_lifted=len(bans))
+        record_call(tx, caller, AuditVerb.JOB_RETRY, job.id, at_ms=now_ms, changes={"bans_lifted": len(bans)})
     return read_job(ctx, tx, caller, job.id)
 
 

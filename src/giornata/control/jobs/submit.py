@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from giornata.control.access.permissions import require_write
-from giornata.control.budgets.budgets import reserve
 from giornata.control.audit_log.record import actor_of, audit_row
+from giornata.control.budgets.budgets import reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.job_reply import job_reply, waiting_because
@@ -92,8 +92,7 @@ def _record_each(tx: Transaction, made: Sequence[tuple[Caller, Job]], *, at_ms: 
                 job.id,
                 at_ms=at_ms,
                 project_id=caller.project_id,
-                kind=job.kind,
-                priority=job.priority,
+                changes={"kind": job.kind, "priority": job.priority},
             )
             for caller, job in made
         ]

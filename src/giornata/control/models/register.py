@@ -53,7 +53,7 @@ def add_model(ctx: Context, caller: Caller, request: AddModel) -> RegisteredMode
     with ctx.store.begin() as tx:
         if tx.models.add(record):
             changes = {"kind": record.kind, "sha256": record.sha256, "shared": record.shared, "pinned": record.pinned}
-            record_call(tx, caller, AuditVerb.MODEL_ADD, record.name, at_ms=record.created_at_ms, **changes)
+            record_call(tx, caller, AuditVerb.MODEL_ADD, record.name, at_ms=record.created_at_ms, changes=changes)
         stands = tx.models.named(caller.project_id, [request.name]).get(request.name) or record
     return _same(stands, request)
 
@@ -74,7 +74,9 @@ def change_model(ctx: Context, caller: Caller, name: str, request: ChangeModel) 
     check_name(name)
     with ctx.store.begin() as tx:
         changed = _found(tx.models.set_pinned(caller.project_id, name, pinned=request.pinned), name)
-        record_call(tx, caller, AuditVerb.MODEL_CHANGE, name, at_ms=ctx.clock.now_ms(), pinned=request.pinned)
+        record_call(
+            tx, caller, AuditVerb.MODEL_CHANGE, name, at_ms=ctx.clock.now_ms(), changes={"pinned": request.pinned}
+        )
     return model_reply(changed)
 
 
@@ -88,7 +90,7 @@ def remove_model(ctx: Context, caller: Caller, name: str) -> RegisteredModel:
     with ctx.store.begin() as tx:
         dropped = _found(tx.models.drop(caller.project_id, name), name)
         now_ms = ctx.clock.now_ms()
-        record_call(tx, caller, AuditVerb.MODEL_REMOVE, name, at_ms=now_ms, sha256=dropped.sha256)
+        record_call(tx, caller, AuditVerb.MODEL_REMOVE, name, at_ms=now_ms, changes={"sha256": dropped.sha256})
         if dropped.sha256 is not None:
             tx.uploads.touch_blobs(caller.project_id, [dropped.sha256], at_ms=now_ms)
     return model_reply(dropped)

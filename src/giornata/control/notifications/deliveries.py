@@ -48,7 +48,7 @@ def replay_deliveries(ctx: Context, caller: Caller, webhook_id: str, request: Re
             raise Conflict(f"webhook {webhook_id} is disabled: enable it first")
         now_ms, ids = ctx.clock.now_ms(), request.delivery_ids
         replayed = tx.webhook_deliveries.replay(record.id, ids, at_ms=now_ms, limit=MOST_REPLAYED)
-        record_call(tx, caller, AuditVerb.WEBHOOK_REPLAY, webhook_id, at_ms=now_ms, deliveries=replayed)
+        record_call(tx, caller, AuditVerb.WEBHOOK_REPLAY, webhook_id, at_ms=now_ms, changes={"deliveries": replayed})
         return Replayed(replayed=replayed)
 
 

@@ -58,7 +58,7 @@ def create_webhook(ctx: Context, caller: Caller, request: CreateWebhook) -> Secr
         )
         tx.webhooks.add(record)
         changes = {"format": record.format, "events": list(record.events), "job_id": record.job_id}
-        record_call(tx, caller, AuditVerb.WEBHOOK_CREATE, webhook_id, at_ms=now_ms, **changes)
+        record_call(tx, caller, AuditVerb.WEBHOOK_CREATE, webhook_id, at_ms=now_ms, changes=changes)
     return _with_secret(record, held)
 
 
@@ -108,7 +108,7 @@ def change_webhook(ctx: Context, caller: Caller, webhook_id: str, request: Chang
         if changed:
             tx.webhooks.update(record.id, **changed)
             said = {"enabled": request.enabled, "events": None if request.events is None else list(request.events)}
-            record_call(tx, caller, AuditVerb.WEBHOOK_CHANGE, webhook_id, at_ms=ctx.clock.now_ms(), **said)
+            record_call(tx, caller, AuditVerb.WEBHOOK_CHANGE, webhook_id, at_ms=ctx.clock.now_ms(), changes=said)
         return _shown(tx, require_webhook(tx, caller, webhook_id))
 
 
@@ -127,7 +127,7 @@ def rotate_webhook(ctx: Context, caller: Caller, webhook_id: str, request: Rotat
         sealed = held.seal(ctx.sealer, project_id=record.project_id, webhook_id=record.id)
         tx.webhooks.update(record.id, sealed=sealed, old_secret_until_ms=until_ms)
         verb = AuditVerb.WEBHOOK_ROTATE
-        record_call(tx, caller, verb, webhook_id, at_ms=now_ms, previous_until_ms=until_ms)
+        record_call(tx, caller, verb, webhook_id, at_ms=now_ms, changes={"previous_until_ms": until_ms})
         return _with_secret(require_webhook(tx, caller, webhook_id), held)
 
 

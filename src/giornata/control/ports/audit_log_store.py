@@ -64,6 +64,9 @@ class AuditLog(Protocol):
     def chained(self, project_id: str, *, after: int, up_to: int, limit: int) -> list[AuditRow]:
         """Return rows of a chain in its order, with numbers above `after` and at most `up_to`."""
 
+    def chained_projects(self) -> list[str]:
+        """Return the projects that have rows in a chain. It reads the whole log: for maintenance."""
+
     def unchained(self, *, limit: int) -> list[AuditRow]:
         """Return the oldest rows that are not in their chains yet."""
 

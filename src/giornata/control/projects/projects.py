@@ -1,8 +1,8 @@
 """Create, list and limit projects, and show them with their money."""
 
 from giornata.control.access.permissions import require_root_admin, require_user
-from giornata.control.budgets.budgets import project_spent
 from giornata.control.audit_log.record import record_call
+from giornata.control.budgets.budgets import project_spent
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
@@ -87,7 +87,7 @@ def set_project_limits(ctx: Context, caller: Caller, project_id: str, request: S
         if not is_id(project_id) or not tx.projects.set_max_pictures(project_id, request.max_pictures):
             raise NotFound(f"there is no project {project_id}")
         verb, changes = AuditVerb.PROJECT_LIMITS, {"max_pictures": request.max_pictures}
-        record_call(tx, caller, verb, project_id, at_ms=ctx.clock.now_ms(), project_id=project_id, **changes)
+        record_call(tx, caller, verb, project_id, at_ms=ctx.clock.now_ms(), project_id=project_id, changes=changes)
         return read_project(tx, ctx, project_id)
 
 
@@ -102,7 +102,9 @@ def set_project_safety(ctx: Context, caller: Caller, project_id: str, request: S
         if not is_id(project_id) or not tx.projects.set_safety(project_id, request.safety):
             raise NotFound(f"there is no project {project_id}")
         verb, now_ms = AuditVerb.PROJECT_SAFETY, ctx.clock.now_ms()
-        record_call(tx, caller, verb, project_id, at_ms=now_ms, project_id=project_id, safety=request.safety)
+        record_call(
+            tx, caller, verb, project_id, at_ms=now_ms, project_id=project_id, changes={"safety": request.safety}
+        )
         project = read_project(tx, ctx, project_id)
     ctx.memory.forget_order_specs()
     return project

@@ -52,7 +52,9 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
     with ctx.store.begin() as tx:
         if tx.datasets.add(dataset, rows):
             changes = {"pictures": dataset.picture_count, "size_bytes": dataset.size_bytes}
-            record_call(tx, caller, AuditVerb.DATASET_CREATE, dataset.id, at_ms=dataset.created_at_ms, **changes)
+            record_call(
+                tx, caller, AuditVerb.DATASET_CREATE, dataset.id, at_ms=dataset.created_at_ms, changes=changes
+            )
         stands = tx.datasets.get(dataset.id, project_id=caller.project_id) or dataset
         rows = tx.datasets.items(dataset.id, project_id=caller.project_id)
     return dataset_reply(stands, rows)
