@@ -108,9 +108,10 @@ def accept_invitation(
         if not tx.invitations.accept(invitation.id, user_id=person.id, at_ms=ctx.clock.now_ms()):
             raise NotFound(REFUSAL)
         role = _join(ctx, tx, person, invitation)
-        actor, verb, owner = visiting(person, visitor), AuditVerb.INVITATION_ACCEPT, invitation.project_id
-        record(tx, actor, verb, invitation.id, at_ms=ctx.clock.now_ms(), project_id=owner, changes={"role": role})
         opened = open_session(ctx, tx, person.id, visitor, earlier=earlier)
+        actor, verb = visiting(person, visitor, session_id=opened.reply.session.id), AuditVerb.INVITATION_ACCEPT
+        owner, now_ms = invitation.project_id, ctx.clock.now_ms()
+        record(tx, actor, verb, invitation.id, at_ms=now_ms, project_id=owner, changes={"role": role})
     return replace(opened, reply=opened.reply.model_copy(update={"project_id": invitation.project_id}))
 
 
