@@ -129,9 +129,7 @@ def row_deleted_and_numbers_closed(ctx: Context) -> None:
         (row_deleted_and_numbers_closed, "it does not follow the row before it"),
     ],
 )
-def test_changed_deleted_or_moved_row_is_named(
-    house: Context, tamper: Callable[[Context], None], why: str
-) -> None:
+def test_changed_deleted_or_moved_row_is_named(house: Context, tamper: Callable[[Context], None], why: str) -> None:
     for _ in range(5):
         note(house)
     assert check_of(house).rows == 5
