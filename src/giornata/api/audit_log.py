@@ -23,7 +23,7 @@ ProjectFilter = Annotated[
 OneProject = Annotated[str | None, Query(max_length=64, description="Default: the caller's project.")]
 
 
-class JsonLines(Response):
+class AuditLogLines(Response):
     """A reply of JSON Lines: one JSON object a line."""
 
     media_type = MEDIA_TYPE
@@ -64,7 +64,7 @@ def get_audit_log_heads(ctx: Ctx, caller: User, project_id: ProjectFilter = None
 
 @router.get(
     "/export",
-    response_class=JsonLines,
+    response_class=AuditLogLines,
     responses=USER_ITEM
     | {
         200: {
@@ -82,4 +82,4 @@ async def export_audit_log(
 ) -> Response:
     """Return rows of one chain as JSON Lines, oldest first. The last line names the newest row of the chain."""
     lines = await run_in_threadpool(read_audit_log.export_lines, ctx, caller, project_id, after=after, limit=limit)
-    return JsonLines("".join(f"{line}\n" for line in lines))
+    return AuditLogLines("".join(f"{line}\n" for line in lines))

@@ -19,7 +19,7 @@ OTHER_HASH = "it has another hash than the one that was noted of it"
 
 
 class AuditVerb(StrEnum):
-    """What was done. The words are stable: later versions add some, and change none."""
+    """The verb of a row. The words are stable: later versions add some, and change none."""
 
     JOB_SUBMIT = "job.submit"
     JOB_RETRY = "job.retry"

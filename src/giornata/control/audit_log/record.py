@@ -20,7 +20,7 @@ NONE: dict[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditActor:
-    """Whoever makes a change, and from where. `key_id` is the id of the key or of the session."""
+    """The one who makes a change, and from where. `key_id` is the id of the key or of the session."""
 
     kind: ActorKind
     id: str = ""

@@ -42,7 +42,7 @@ class AuditRow(NewAuditRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """What a list of the audit log is narrowed to. None: everything."""
+    """Conditions that the rows of a list meet, all of them. None stands for any value."""
 
     project_id: str | None = None
     actor: str | None = None
