@@ -13,6 +13,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from giornata import __version__
 from giornata.api import (
     admin,
+    audit_log,
     device,
     fleets,
     generations,
@@ -73,6 +74,7 @@ _ROUTERS = (
     device.router,
     people.router,
     webhooks.router,
+    audit_log.router,
     fleets.router,
     node.router,
     node.attempts,

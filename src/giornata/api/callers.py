@@ -5,6 +5,7 @@ A session comes in a cookie. A key that comes with the request goes before it.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -19,10 +20,11 @@ from giornata.control.access.authenticate import authenticate, remembered, signe
 from giornata.control.access.install import signing_key
 from giornata.control.access.oidc_sign_in import SIGN_IN_TTL_S
 from giornata.control.access.sessions import SESSION_MS, OpenedSession, require_csrf
-from giornata.control.caller import Caller
+from giornata.control.caller import Caller, RequestOrigin
 from giornata.control.context import Context
 from giornata.control.quotas.request_limits import read_quotas
 from giornata.domain.errors import Unauthenticated
+from giornata.domain.telemetry import request_id
 from giornata.protocol.people import CSRF_HEADER, PROJECT_HEADER
 
 MAX_KEY_LENGTH = 512
@@ -66,6 +68,11 @@ ReadLists = Annotated[Lists, Depends(_of_app("lists"))]
 Wake = Annotated[Wakeup, Depends(_of_app("wakeup"))]
 
 
+def origin_of(request: Request) -> RequestOrigin:
+    """Return the place that the request came from: the client's address, behind trusted proxies, and its id."""
+    return RequestOrigin(address="" if request.client is None else request.client.host, request_id=request_id.get())
+
+
 async def _caller(
     request: Request,
     ctx: Ctx,
@@ -73,6 +80,12 @@ async def _caller(
     header: Annotated[str | None, Depends(_header)],
     _: Annotated[str | None, Depends(_cookie)],
 ) -> Caller:
+    known = await _known(request, ctx, bearer, header)
+    return replace(known, origin=origin_of(request))
+
+
+async def _known(request: Request, ctx: Context, bearer: Bearer, header: str | None) -> Caller:
+    """Return the caller, which may be remembered from another request."""
     secret = bearer.credentials if bearer else header
     if not secret and (session := session_secret(request)) is not None:
         if request.method not in SAFE_METHODS:

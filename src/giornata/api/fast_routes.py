@@ -7,7 +7,7 @@ FastAPI, which knows how to refuse it.
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from giornata.api.body_limits import replayed
-from giornata.api.callers import known_attempt, known_caller
+from giornata.api.callers import known_attempt, known_caller, origin_of
 from giornata.api.problems import answer_to
 from giornata.api.request_limits import counted_at_once
 from giornata.control.context import Context
@@ -79,6 +79,7 @@ class FastRoute:
     waits: bool  # the function is a coroutine
     of_an_attempt: bool
     headers: Mapping[str, str]  # of each reply
+    is_logged: bool  # in the audit log, with the place that the request came from
 
 
 class FastNodeRoutes:
@@ -147,6 +148,8 @@ class FastNodeRoutes:
         state, says = request.app.state, Response(headers=fast.headers)  # what the route has to say besides its reply
         given |= {"ctx": self._ctx, "request": request, "response": says}
         given |= {"settings": state.settings, "wakeup": state.wakeup}
+        if fast.is_logged:
+            given["caller"] = replace(given["caller"], origin=origin_of(request))
         arguments = {name: given[name] for name in fast.parameters}
         if fast.waits:
             reply = await fast.route.endpoint(**arguments)
@@ -167,6 +170,7 @@ def _fast(route: APIRoute) -> FastRoute:
         waits=inspect.iscoroutinefunction(route.endpoint),
         of_an_attempt=route.path.startswith(_OF_AN_ATTEMPT),
         headers={PROTOCOL_HEADER: str(VERSION)} if route.path in _NEGOTIATED else {},
+        is_logged=BODIES[route.path] is SubmitJob,
     )
 
 

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Path, Request, Response, status
 
-from giornata.api.callers import Ctx, ReadLists, User, clear_cookie, session_secret, set_cookie
+from giornata.api.callers import Ctx, ReadLists, User, clear_cookie, origin_of, session_secret, set_cookie
 from giornata.api.lists import Cursor, Limit
 from giornata.api.openapi import USER, USER_ITEM, refusals
 from giornata.control.access import me, sessions, sign_in
@@ -45,8 +45,9 @@ async def _with(request: Request, verb: Callable[[], T], threads: anyio.Capacity
 
 def visitor_of(request: Request) -> Visitor:
     """Return where the request came from."""
-    address = "" if request.client is None else request.client.host
-    return Visitor(address=address, agent=request.headers.get("user-agent", ""))
+    origin = origin_of(request)
+    agent = request.headers.get("user-agent", "")
+    return Visitor(address=origin.address, agent=agent, request_id=origin.request_id)
 
 
 @router.post("/session", status_code=status.HTTP_201_CREATED, responses=SIGN_IN)

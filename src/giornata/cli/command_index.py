@@ -64,6 +64,7 @@ COMMANDS = (
         ("user", "operate.users", "Create, list and change the accounts of people."),
         ("secrets", "operate.secrets", "Store tokens that jobs need, such as for gated models."),
         ("webhook", "operate.webhooks", "Send events to a URL, to Slack, to Discord or by mail."),
+        ("audit-log", "operate.audit_log", "Show who changed what; verify that nothing was altered."),
     ),
     _section(
         "Maintenance",

@@ -164,6 +164,19 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "webhook replay": ("giornata webhook replay WEBHOOK", "giornata webhook replay WEBHOOK 17 18"),
     "webhook delete": ("giornata webhook delete WEBHOOK",),
+    "audit-log list": (
+        "giornata audit-log list --since 2026-11-01",
+        "giornata audit-log list --verb key.create --project acme",
+        "giornata audit-log list --target JOB --json",
+    ),
+    "audit-log export": (
+        "giornata audit-log export november.jsonl",
+        "giornata audit-log export november.jsonl --all",
+    ),
+    "audit-log verify": (
+        "giornata audit-log verify",
+        "giornata audit-log verify november.jsonl --against october.jsonl",
+    ),
     "lora inspect": ("giornata lora inspect my-dog.safetensors",),
     "lora resize": (
         "giornata lora resize my-dog.safetensors -o small.safetensors --rank 16",

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import httpx
 
+from giornata.client.audit_log_calls import AuditLogCalls
 from giornata.client.connection import LONG_TIMEOUT, Connection
 from giornata.client.downloads import download_artifacts, download_file
 from giornata.client.follow import follow
@@ -57,7 +58,7 @@ KEPT_CHECKPOINTS = (
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
-class Client(GenerationCalls, ModelCalls, PeopleCalls, ProjectCalls, WebhookCalls):
+class Client(AuditLogCalls, GenerationCalls, ModelCalls, PeopleCalls, ProjectCalls, WebhookCalls):
     """A server, seen with one key.
 
     Every method raises the classes of `giornata.domain.errors`. Calls that may be repeated are, on connection

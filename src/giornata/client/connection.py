@@ -52,7 +52,29 @@ class Connection:
         What is not `repeatable` is tried again only when it cannot have reached the server. Raises the error that
         the server sent; Unavailable when it could not be reached, or did not answer in its own terms.
         """
-        request = self.http.build_request(
+        request = self._request(method, path, body=body, params=params, headers=headers, timeout=timeout)
+        response = self._sent(request, repeatable=repeatable)
+        try:
+            return reply.model_validate_json(response.content or b"{}")
+        except ValidationError as error:
+            raise Unavailable(f"{request.url.path}: the answer is not one of Giornata's: {error}") from error
+
+    def text(self, path: str, *, params: Params | None = None) -> str:
+        """Get a reply that is no JSON object. Raises as `call`."""
+        request = self._request("GET", path, body=None, params=params, headers={"Accept": "*/*"}, timeout=TIMEOUT)
+        return self._sent(request, repeatable=True).text
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Message | None,
+        params: Params | None,
+        headers: Mapping[str, str] | None,
+        timeout: httpx.Timeout,
+    ) -> httpx.Request:
+        return self.http.build_request(
             method,
             self._base_url + path,
             content=None if body is None else body.model_dump_json(exclude_unset=True).encode(),
@@ -60,11 +82,6 @@ class Connection:
             headers=self._headers(headers or {}, has_body=body is not None),
             timeout=timeout,
         )
-        response = self._sent(request, repeatable=repeatable)
-        try:
-            return reply.model_validate_json(response.content or b"{}")
-        except ValidationError as error:
-            raise Unavailable(f"{request.url.path}: the answer is not one of Giornata's: {error}") from error
 
     @contextmanager
     def stream(self, path: str, *, after: int) -> Iterator[httpx.Response]:

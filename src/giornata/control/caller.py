@@ -1,9 +1,20 @@
 """The caller of a use case: which project, and what the key or the session allows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from giornata.control.ports.identities import WorkloadIdentity
 from giornata.protocol.admin import ROOT_PROJECT, Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOrigin:
+    """The place that a request came from, as the audit log keeps it: the client's address and the request's id."""
+
+    address: str = ""
+    request_id: str = ""
+
+
+NO_REQUEST = RequestOrigin()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +25,7 @@ class Caller:
     `key_id` is the id of the key or of the session. `user_id` is the person behind either, where there is one. A key
     may end at `expires_at_ms`. A key that `giornata login` got is a `login`.
     A node's key may be bound to one `fleet`, and allows its nodes a price up to `max_price_micro_usd_per_hour`.
+    `origin` is the place that this request came from.
     """
 
     project_id: str
@@ -26,6 +38,7 @@ class Caller:
     expires_at_ms: int | None = None
     fleet: str | None = None
     max_price_micro_usd_per_hour: int | None = None
+    origin: RequestOrigin = field(default=NO_REQUEST, compare=False)
 
     @property
     def maker(self) -> str:

@@ -6,13 +6,19 @@ from pathlib import Path
 import httpx
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.contexts import CountedNames, ManualClock
 from tests.fixtures.databases import opened
 from tests.fixtures.diagnosis import Examine, ShiftedWallClock, examined_at, findings_of
 
 from giornata import __version__
 from giornata.cli.maintenance.doctor.findings import Harm
 from giornata.client.trust import trusted
+from giornata.control.audit_log.chain import chain_rows
+from giornata.control.audit_log.record import SYSTEM, audit_row
+from giornata.control.context import Foundations
+from giornata.domain.audit_log import AuditVerb
 from giornata.store.database.dialects import connection_name, parse_url, postgres
+from giornata.store.schema import audit_log
 
 
 @pytest.fixture
@@ -54,3 +60,16 @@ def test_a_server_that_does_not_answer_is_found(look: Examine) -> None:
 def test_a_database_of_something_else_is_found(look: Examine, empty_postgres: Callable[[], str]) -> None:
     (found,) = findings_of(look(database=empty_postgres()), "database")
     assert found.message == "the database has no tables of Giornata"
+
+
+def test_a_changed_row_of_the_audit_log_is_found(look: Examine) -> None:
+    with opened(look().database) as store:
+        with store.begin() as tx:
+            rows = [audit_row(SYSTEM, AuditVerb.KEY_CREATE, f"key_{n}", at_ms=n, project_id="p") for n in range(3)]
+            tx.audit_log.add_each(rows)
+        chain_rows(Foundations(store=store, clock=ManualClock(), names=CountedNames()))
+        assert findings_of(look(), "audit-log") == []
+        with store.begin() as tx:
+            tx.connection.execute(sa.update(audit_log).where(audit_log.c.number == 2).values(target="key_9"))
+    (found,) = findings_of(look(), "audit-log")
+    assert "broken at row 2" in found.message

@@ -113,6 +113,9 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/webhooks/{webhook_id}/test": Route(needs=("admin",)),
     "POST /v1/webhooks/{webhook_id}/replay": Route(needs=("admin",), body={}),
     "GET /v1/webhooks/{webhook_id}/deliveries": Route(needs=("admin",)),
+    "GET /v1/audit-log": Route(needs=("admin",)),
+    "GET /v1/audit-log/heads": Route(needs=("admin",)),
+    "GET /v1/audit-log/export": Route(needs=("admin",)),
     "GET /v1/node/policy": Route(needs=("node",)),
     "POST /v1/node/checks": Route(needs=("node",), body={"node": NODE}),
     "POST /v1/node/claim": Route(

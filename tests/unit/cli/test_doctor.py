@@ -27,6 +27,7 @@ from giornata.cli.maintenance.doctor.examine import CHECKS, examine
 from giornata.cli.maintenance.doctor.findings import Harm
 from giornata.cli.operate.composition import write_server_file
 from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.audit_log.chain import chain_rows
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.loops import Loop, Loops
@@ -111,6 +112,36 @@ def test_a_database_that_is_being_moved_is_found(look: Examine, served: Served) 
     (found,) = findings_of(look(), "database")
     assert found.message == "this installation is being moved to db/giornata"
     assert "--abandon" in found.fix
+
+
+# ---- the audit log ----
+
+
+def test_a_changed_row_of_the_audit_log_is_found(look: Examine, served: Served, tmp_path: Path) -> None:
+    served.client().submit({}, kind="x-count")
+    chain_rows(served.ctx)
+    assert findings_of(look(), "audit-log") == []
+    sql(tmp_path, "UPDATE audit_log SET actor = 'nobody' WHERE project_id = 'default' AND number = ?", "2")
+    (found,) = findings_of(look(), "audit-log")
+    assert found.harm is Harm.LOSS
+    assert "the audit log of default: the chain is broken at row 2: its content was changed" in found.message
+
+
+@pytest.mark.parametrize("table", ["audit_log_heads", "audit_log"])
+def test_rows_or_heads_of_the_audit_log_that_were_deleted_are_found(
+    table: str, look: Examine, served: Served, tmp_path: Path
+) -> None:
+    chain_rows(served.ctx)
+    sql(tmp_path, f"DELETE FROM {table} WHERE project_id = 'other'")
+    (found,) = findings_of(look(), "audit-log")
+    assert "the audit log of other: the chain is broken at row 1" in found.message
+
+
+def test_rows_of_the_audit_log_that_no_loop_chains_are_found(look: Examine, served: Served) -> None:
+    assert findings_of(look(), "audit-log") == []
+    (found,) = findings_of(look(clock=ShiftedWallClock(HOUR_S)), "audit-log")
+    assert found.harm is Harm.DEGRADED
+    assert "to be chained" in found.message
 
 
 # ---- the clocks ----

@@ -22,7 +22,7 @@ from giornata.cli.settings.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.cli.settings.private_files import write_private
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
-from giornata.control.loops import DEFAULT_SCHEDULE, Loops
+from giornata.control.loops import AUDIT_LOG_LOOP, DEFAULT_SCHEDULE, Loops
 from giornata.control.webhook_loops import webhook_loops
 
 
@@ -88,7 +88,8 @@ def _app_with_loops(settings: Settings, opened: OpenControlPlane, context: Conte
     def wake() -> None:
         app.state.wakeup.notify()
 
-    loops = Loops(context, (*DEFAULT_SCHEDULE, *webhook_loops(), *fleet_loops(context.fleets)), after_work=wake)
+    schedule = (*DEFAULT_SCHEDULE, AUDIT_LOG_LOOP, *webhook_loops(), *fleet_loops(context.fleets))
+    loops = Loops(context, schedule, after_work=wake)
     app = create_app(
         context,
         settings=api_settings_of(settings),

@@ -3,9 +3,11 @@
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TextIO
 
 from giornata.domain.errors import Fault, InvalidInput
 
@@ -83,9 +85,16 @@ def _open_fault(folder: Path, mode: str, why: str, named: str, hint: str) -> Fau
 
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner may read, whole or not at all."""
+    with private_file(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def private_file(path: Path) -> Iterator[TextIO]:
+    """Open a new file that only its owner may read. It takes its place at the end of the block, or not at all."""
     aside = path.with_suffix(path.suffix + ".new")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         os.fchmod(descriptor, 0o600)  # a file that was there kept its mode
-        file.write(text)
+        yield file
     aside.replace(path)

@@ -5,9 +5,11 @@ import json
 import logging
 
 from giornata.control.access.keys import draw_key, key_of, secret_hash
+from giornata.control.audit_log.record import SYSTEM, record
 from giornata.control.context import Foundations
 from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.store import Transaction
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
@@ -35,7 +37,12 @@ def install(ctx: Foundations, *, admin_key: str | None = None) -> str | None:
             return None
         tx.projects.add(ProjectRecord(id=ROOT_PROJECT, name=ROOT_PROJECT, created_at_ms=now_ms))
         tx.keys.add(key)
+        _record(tx, AuditVerb.INSTALLATION_INSTALL, key.id, at_ms=now_ms)
     return drawn if admin_key is None else None
+
+
+def _record(tx: Transaction, verb: AuditVerb, target: str, *, at_ms: int) -> None:
+    record(tx, SYSTEM, verb, target, at_ms=at_ms, project_id=ROOT_PROJECT)
 
 
 def seal_signing_key(ctx: Foundations) -> bool:
@@ -61,6 +68,7 @@ def renew_signing_key(ctx: Foundations) -> None:
     clear, sealed = _stored(ctx, ctx.names.secret())
     with ctx.store.begin() as tx:
         tx.projects.replace_signing_key(signing_key=clear, sealed_signing_key=sealed)
+        _record(tx, AuditVerb.INSTALLATION_RENEW_SIGNING_KEY, "", at_ms=ctx.clock.now_ms())
     ctx.store.erase_replaced()
     ctx.memory.signing_key = None
 
@@ -130,10 +138,12 @@ def put_admin_key(ctx: Foundations, secret: str) -> None:
             raise InvalidInput([Fault(where="admin_key", message=message, hint=hint)])
         if known is None:
             tx.keys.add(wanted)
+            _record(tx, AuditVerb.KEY_CREATE, wanted.id, at_ms=now_ms)
         for each in admins:
             if each is None or each.name != GIVEN_KEY_NAME:
                 continue
             if not hmac.compare_digest(each.secret_sha256, wanted.secret_sha256):
                 tx.keys.revoke(each.id, at_ms=now_ms)
+                _record(tx, AuditVerb.KEY_REVOKE, each.id, at_ms=now_ms)
                 log.info("the admin key %s was revoked: the settings name another key", each.id)
     ctx.memory.forget_callers()

@@ -5,9 +5,10 @@ from dataclasses import replace
 from giornata.control.access.keys import secret_hash
 from giornata.control.access.members import check_role, require_project
 from giornata.control.access.permissions import require_admin
-from giornata.control.access.sessions import OpenedSession, Visitor, open_session
+from giornata.control.access.sessions import OpenedSession, Visitor, open_session, visiting
 from giornata.control.access.sign_in import known_user
 from giornata.control.access.users import new_user
+from giornata.control.audit_log.record import record, record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
@@ -15,6 +16,7 @@ from giornata.control.ports.people_store import InvitationRecord, MembershipReco
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound
 from giornata.protocol.people import (
     AcceptInvitation,
@@ -52,6 +54,9 @@ def create_invitation(ctx: Context, caller: Caller, request: CreateInvitation) -
     with ctx.store.begin() as tx:
         require_project(tx, caller, project_id)
         tx.invitations.add(invitation)
+        verb, ends_ms = AuditVerb.INVITATION_CREATE, invitation.expires_at_ms
+        changes = {"role": request.role, "expires_at_ms": ends_ms}
+        record_call(tx, caller, verb, invitation.id, at_ms=now_ms, project_id=project_id, changes=changes)
     return CreatedInvitation(**invitation_reply(invitation).model_dump(), secret=secret)
 
 
@@ -70,11 +75,14 @@ def revoke_invitation(ctx: Context, caller: Caller, invitation_id: str) -> Proje
     require_admin(caller)
     project_id = None if caller.is_root_admin else caller.project_id
     with ctx.store.begin() as tx:
-        if is_id(invitation_id) and tx.invitations.get(invitation_id, project_id=project_id) is not None:
-            tx.invitations.revoke(invitation_id, at_ms=ctx.clock.now_ms())
         found = tx.invitations.get(invitation_id, project_id=project_id) if is_id(invitation_id) else None
-    if found is None:
-        raise NotFound(f"there is no invitation {invitation_id}")
+        if found is None:
+            raise NotFound(f"there is no invitation {invitation_id}")
+        if found.revoked_at_ms is None and found.accepted_at_ms is None:
+            now_ms, verb = ctx.clock.now_ms(), AuditVerb.INVITATION_REVOKE
+            tx.invitations.revoke(invitation_id, at_ms=now_ms)
+            record_call(tx, caller, verb, invitation_id, at_ms=now_ms, project_id=found.project_id)
+            found = tx.invitations.get(invitation_id, project_id=project_id) or found
     return invitation_reply(found)
 
 
@@ -97,8 +105,11 @@ def accept_invitation(
         invitation = open_invitation(ctx, tx, wanted)
         if made is not None and not tx.users.add(replace(made, created_by=invitation.id)):
             raise Conflict("this address has just got an account; accept the invitation again")
-        use_invitation(ctx, tx, person.id, invitation)
+        role = use_invitation(ctx, tx, person.id, invitation)
         opened = open_session(ctx, tx, person.id, visitor, earlier=earlier)
+        actor, verb = visiting(person, visitor, session_id=opened.reply.session.id), AuditVerb.INVITATION_ACCEPT
+        owner, now_ms = invitation.project_id, ctx.clock.now_ms()
+        record(tx, actor, verb, invitation.id, at_ms=now_ms, project_id=owner, changes={"role": role})
     return replace(opened, reply=opened.reply.model_copy(update={"project_id": invitation.project_id}))
 
 
@@ -123,9 +134,12 @@ def _new_account(ctx: Context, request: AcceptInvitation) -> UserRecord:
     return new_user(ctx, request.email, request.name, ctx.passwords.hash(password), created_by=None)
 
 
-def use_invitation(ctx: Context, tx: Transaction, user_id: str, invitation: InvitationRecord) -> None:
-    """Let the person in, and use the invitation up. Raises NotFound when it has just been used by somebody."""
-    if not tx.invitations.accept(invitation.id, user_id=user_id, at_ms=ctx.clock.now_ms()):
+def use_invitation(ctx: Context, tx: Transaction, user_id: str, invitation: InvitationRecord) -> Role:
+    """Let the person in, and use the invitation up. Return the person's role in the project.
+
+    Raises NotFound when it has just been used by somebody.
+    """
+    if not tx.invitations.accept(invitation.id, user_id=person.id, at_ms=ctx.clock.now_ms()):
         raise NotFound(REFUSAL)
     now = tx.memberships.role(user_id, invitation.project_id)
     role = Role(invitation.role)
@@ -139,6 +153,7 @@ def use_invitation(ctx: Context, tx: Transaction, user_id: str, invitation: Invi
         created_by=invitation.created_by,
     )
     tx.memberships.put(member)
+    return role
 
 
 def invitation_reply(invitation: InvitationRecord) -> ProjectInvitation:

@@ -7,11 +7,13 @@ import json
 import re
 
 from giornata.control.access.permissions import require_admin
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_store import SecretRecord
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Fault, InvalidInput, NotFound, Unavailable
 from giornata.protocol.secrets import NAME_PATTERN, Secret, SecretPage, SetSecret
 
@@ -39,6 +41,7 @@ def set_secret(ctx: Context, caller: Caller, name: str, request: SetSecret) -> S
     )
     with ctx.store.begin() as tx:
         tx.secrets.put(record)
+        record_call(tx, caller, AuditVerb.SECRET_SET, name, at_ms=now_ms)
         kept = tx.secrets.get(caller.project_id, name)
     return _reply(kept or record)
 
@@ -58,6 +61,7 @@ def delete_secret(ctx: Context, caller: Caller, name: str) -> Secret:
         record = tx.secrets.get(caller.project_id, name)
         if record is None or not tx.secrets.drop(caller.project_id, name):
             raise NotFound(f"this project has no secret {name}")
+        record_call(tx, caller, AuditVerb.SECRET_DELETE, name, at_ms=ctx.clock.now_ms())
     return _reply(record)
 
 

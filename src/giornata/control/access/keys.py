@@ -1,10 +1,12 @@
 """Create, list, rotate and revoke API keys."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from giornata.control.access.permissions import read_scopes, require_admin, stored_scopes, verbs_of
+from giornata.control.audit_log.record import NONE, record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context, Foundations
 from giornata.control.pages import check_limit, cut, decode_cursor
@@ -12,6 +14,7 @@ from giornata.control.ports.records import KeyRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, Forbidden, InvalidInput, NotFound
 from giornata.domain.money import format_usd
 from giornata.protocol.admin import ROOT_PROJECT, CreatedKey, CreateKey, Key, KeyPage, RotateKey, Scope
@@ -50,6 +53,14 @@ def create_key(ctx: Context, caller: Caller, request: CreateKey) -> CreatedKey:
         if tx.projects.get(project_id) is None:
             raise NotFound(f"there is no project {project_id}")
         tx.keys.add(key)
+        _record(
+            tx,
+            caller,
+            AuditVerb.KEY_CREATE,
+            key,
+            at_ms=key.created_at_ms,
+            changes={"expires_at_ms": key.expires_at_ms},
+        )
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
 
 
@@ -176,6 +187,7 @@ def revoke_key(ctx: Context, caller: Caller, key_id: str) -> Key:
         if governs and tx.keys.lock_admins(ROOT_PROJECT) == [key_id]:
             raise Conflict("this is the last admin key of the installation; make another one first")
         tx.keys.revoke(key_id, at_ms=now_ms)
+        _record(tx, caller, AuditVerb.KEY_REVOKE, key, at_ms=now_ms)
     ctx.memory.forget_callers()
     return key_reply(replace(key, revoked_at_ms=now_ms))
 
@@ -206,6 +218,9 @@ def rotate_key(ctx: Context, caller: Caller, key_id: str, request: RotateKey) ->
         )
         if not is_live(old, now_ms) or not tx.keys.rotate(key):
             raise Conflict("this key was revoked or has expired; make another one")
+        _record(
+            tx, caller, AuditVerb.KEY_ROTATE, key, at_ms=now_ms, changes={"previous_until_ms": key.previous_until_ms}
+        )
     ctx.memory.forget_callers()
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
 
@@ -215,6 +230,15 @@ def _require_no_further(caller: Caller, key: KeyRecord) -> None:
     _require_reach(caller, read_scopes(key.scope))
     if caller.expires_at_ms is not None and (key.expires_at_ms or caller.expires_at_ms + 1) > caller.expires_at_ms:
         raise Forbidden("this key ends later than your login; sign in to the server, or make another key")
+
+
+def _record(
+    tx: Transaction, caller: Caller, verb: AuditVerb, key: KeyRecord, *, at_ms: int, changes: Mapping[str, Any] = NONE
+) -> None:
+    scopes = sorted(read_scopes(key.scope))
+    record_call(
+        tx, caller, verb, key.id, at_ms=at_ms, project_id=key.project_id, changes={"scopes": scopes, **changes}
+    )
 
 
 def is_live(key: KeyRecord, at_ms: int) -> bool:

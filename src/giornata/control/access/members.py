@@ -1,12 +1,14 @@
 """Members of projects: listed, given another role, removed. Who leaves loses every key and session there."""
 
 from giornata.control.access.permissions import require_admin, require_scope
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.people_store import MemberRecord, MembershipRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.people import MemberPage, ProjectMember, Role, SetMember
@@ -42,6 +44,8 @@ def set_member(ctx: Context, caller: Caller, project_id: str, user_id: str, requ
             created_by=caller.maker,
         )
         tx.memberships.put(member)
+        verb, changes = AuditVerb.MEMBER_SET, {"role": request.role, "role_before": role}
+        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=project_id, changes=changes)
         if request.role is not Role.OWNER:
             tx.invitations.revoke_of(user_id, project_id=project_id, at_ms=now_ms)
         found = next(each for each in tx.memberships.of_project(project_id) if each.user_id == user_id)
@@ -67,6 +71,8 @@ def remove_member(ctx: Context, caller: Caller, project_id: str, user_id: str) -
         if found.role == Role.OWNER:
             _keep_an_owner(tx, caller, project_id, user_id)
         tx.memberships.drop(user_id, project_id)
+        verb, changes = AuditVerb.MEMBER_REMOVE, {"role_before": found.role}
+        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=project_id, changes=changes)
         tx.keys.revoke_of(user_id, project_id=project_id, at_ms=now_ms)
         tx.invitations.revoke_of(user_id, project_id=project_id, at_ms=now_ms)
     ctx.memory.forget_callers()

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from giornata.control.access.keys import secret_hash
 from giornata.control.access.reach import reach_of_person
 from giornata.control.access.users import user_reply
-from giornata.control.caller import Caller
+from giornata.control.audit_log.record import AuditActor, record, record_call
+from giornata.control.caller import Caller, RequestOrigin
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.people_store import MemberRecord, SessionRecord, UserRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import ActorKind, AuditVerb
 from giornata.domain.errors import Forbidden, NotFound, Unauthenticated, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.people import CSRF_HEADER, SessionPage, SignedIn, UserSession
@@ -37,10 +39,18 @@ REFUSAL = "this session is unknown or has ended; sign in again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """The client of a sign-in: the address that its connection came from, and what it says that it is."""
+    """The client of a sign-in: the address that its connection came from, what it says that it is, and the id of the
+    request.
+    """
 
     address: str
     agent: str
+    request_id: str = ""
+
+    @property
+    def origin(self) -> RequestOrigin:
+        """Return the place of the sign-in, as the audit log keeps it."""
+        return RequestOrigin(address=self.address, request_id=self.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +86,23 @@ def open_session(
         agent=visitor.agent[:MOST_AGENT_CHARS],
     )
     tx.sessions.add(session)
+    record(
+        tx,
+        visiting(user, visitor, session_id=session.id),
+        AuditVerb.SIGN_IN,
+        session.id,
+        at_ms=now_ms,
+        project_id=ROOT_PROJECT,
+    )
     return OpenedSession(secret=secret, reply=_signed_in(session, user, secret))
+
+
+def visiting(user: UserRecord | None, visitor: Visitor, *, session_id: str = "") -> AuditActor:
+    """Return the person behind a visit as the audit log names it; without a person, nobody is named."""
+    if user is None:
+        return AuditActor(kind=ActorKind.VISITOR, origin=visitor.origin)
+    kind = ActorKind.OPERATOR if user.operator else ActorKind.USER
+    return AuditActor(kind=kind, id=user.id, key_id=session_id, origin=visitor.origin)
 
 
 def session_caller(ctx: Context, secret: str, project_id: str | None) -> Caller:
@@ -167,9 +193,11 @@ def list_sessions(ctx: Context, caller: Caller, cursor: str | None, limit: int) 
 def end_session(ctx: Context, caller: Caller, session_id: str) -> None:
     """End a session of the person; repeating it changes nothing. Raises Forbidden, and NotFound for another's."""
     user_id = require_person(caller)
+    now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        if not is_id(session_id) or not tx.sessions.revoke(session_id, user_id=user_id, at_ms=ctx.clock.now_ms()):
+        if not is_id(session_id) or not tx.sessions.revoke(session_id, user_id=user_id, at_ms=now_ms):
             raise NotFound(f"there is no session {session_id}")
+        record_call(tx, caller, AuditVerb.SIGN_OUT, session_id, at_ms=now_ms, project_id=ROOT_PROJECT)
     ctx.memory.forget_callers()
 
 

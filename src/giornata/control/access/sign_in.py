@@ -7,11 +7,14 @@ import hashlib
 import ipaddress
 from dataclasses import dataclass
 
-from giornata.control.access.sessions import OpenedSession, Visitor, open_session
+from giornata.control.access.sessions import OpenedSession, Visitor, open_session, visiting
+from giornata.control.audit_log.record import record
 from giornata.control.context import Context
 from giornata.control.ports.people_store import FailedSignIns, UserRecord
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import SignInDelayed, Unauthenticated
 from giornata.domain.sign_in import pause_after_s
+from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.people import ChangePassword, SignIn
 
 COUNTED_MS = 24 * 3600 * 1000
@@ -36,6 +39,7 @@ def sign_in(ctx: Context, request: SignIn, visitor: Visitor, *, earlier: str | N
     """
     user = known_user(ctx, request, visitor)
     if user is None:
+        _note_failure(ctx, None, visitor)
         raise Unauthenticated(REFUSAL)
     with ctx.store.begin() as tx:
         return open_session(ctx, tx, user.id, visitor, earlier=earlier)
@@ -58,6 +62,7 @@ def known_user(ctx: Context, request: SignIn, visitor: Visitor) -> UserRecord | 
     if user is None:
         return None
     if not is_right or user.deactivated_at_ms is not None:
+        _note_failure(ctx, user, visitor)
         raise Unauthenticated(REFUSAL)
     with ctx.store.begin() as tx:
         tx.sign_ins.clear(each.account_sha256, each.address)
@@ -76,7 +81,19 @@ def change_password(ctx: Context, user_id: str, session_id: str, request: Change
     with ctx.store.begin() as tx:
         tx.users.set_password(user_id, password_hash)
         tx.sessions.revoke_all(user_id, at_ms=now_ms, but=session_id)
+        actor = visiting(user, visitor, session_id=session_id)
+        record(tx, actor, AuditVerb.PASSWORD_CHANGE, user_id, at_ms=now_ms, project_id=ROOT_PROJECT)
     ctx.memory.forget_callers()
+
+
+def _note_failure(ctx: Context, user: UserRecord | None, visitor: Visitor) -> None:
+    """Log a wrong password, or an address that nobody has; both cost the same. What was typed is not kept: some
+    type their password there. Tries that are refused unseen, because too many failed, are not logged.
+    """
+    target = "" if user is None else user.id
+    actor, now_ms = visiting(None, visitor), ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        record(tx, actor, AuditVerb.SIGN_IN_FAILED, target, at_ms=now_ms, project_id=ROOT_PROJECT)
 
 
 def network_of(address: str) -> str:

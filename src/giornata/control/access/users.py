@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 from giornata.control.access.permissions import require_root_admin
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.people_store import UserRecord
 from giornata.control.text_limits import is_id, text_faults
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, InvalidInput, NotFound
+from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.people import ChangeUser, CreateUser, User, UserPage
 
 
@@ -24,6 +27,8 @@ def create_user(ctx: Context, caller: Caller, request: CreateUser) -> User:
     with ctx.store.begin() as tx:
         if not tx.users.add(user):
             raise Conflict(f"there is an account {user.email} already")
+        verb, changes = AuditVerb.USER_CREATE, {"operator": user.operator}
+        record_call(tx, caller, verb, user.id, at_ms=user.created_at_ms, project_id=ROOT_PROJECT, changes=changes)
     return user_reply(user)
 
 
@@ -81,6 +86,9 @@ def change_user(ctx: Context, caller: Caller, user_id: str, request: ChangeUser)
             tx.invitations.revoke_of(user_id, project_id=None, at_ms=now_ms)
         if request.active is False:
             tx.keys.revoke_of(user_id, project_id=None, at_ms=now_ms)
+        changes = {"operator": request.operator, "active": request.active, "password": password_hash is not None}
+        verb = AuditVerb.USER_CHANGE
+        record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=ROOT_PROJECT, changes=changes)
     ctx.memory.forget_callers()
     return user_reply(user)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from giornata.control.access.machine_names import MachineNames, machine_names
 from giornata.control.access.permissions import require_root_admin, require_scope
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleet_views import NodesOn
@@ -18,6 +19,7 @@ from giornata.control.ports.records import NodeRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, NotFound
 from giornata.protocol.admin import Node, NodePage, NodeState, Scope
 from giornata.protocol.node_checks import NodeVerdict
@@ -113,6 +115,7 @@ def drain_node(ctx: Context, caller: Caller, node_id: str) -> Node:
             leaves = {"leaving_at_ms": now_ms, "leaving_reason": BY_HAND, "renewing": False}
             tx.fleets.update_instances(node.fleet, [instance.id], **leaves)
         tx.fleets.drain([node_id])
+        record_call(tx, caller, AuditVerb.NODE_DRAIN, node_id, at_ms=now_ms, changes={"machine": node.machine_id})
         return _shown(tx, ctx, caller, node_id)
 
 
@@ -133,6 +136,7 @@ def undrain_node(ctx: Context, caller: Caller, node_id: str) -> Node:
             stays = {"leaving_at_ms": None, "leaving_reason": "", "drained_at_ms": None}
             tx.fleets.update_instances(node.fleet, [instance.id], **stays)
         tx.fleets.drain([node_id], draining=False)
+        record_call(tx, caller, AuditVerb.NODE_UNDRAIN, node_id, at_ms=now_ms, changes={"machine": node.machine_id})
         return _shown(tx, ctx, caller, node_id)
 
 

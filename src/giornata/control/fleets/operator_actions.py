@@ -7,6 +7,7 @@ The scaling loop acts on them at its next turn.
 from giornata.control.access.permissions import require_root_admin
 from giornata.control.attempts.judge_machines import put_judged
 from giornata.control.attempts.lift_bans import lift
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleets.read_fleets import read_fleet
@@ -14,6 +15,7 @@ from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound, Unavailable
 from giornata.domain.fleet_plan import ScalingLimits, limited
 from giornata.domain.health import Failure as HeldFailure
@@ -66,6 +68,9 @@ def quarantine_machine(ctx: Context, caller: Caller, machine_id: str, *, reason:
             tx.machines.make_sure(newcomer(machine_id, kind, policy=policy, at_ms=now_ms))
         for held in tx.machines.lock_each([(machine_id, kind) for kind in sorted(kinds)]).values():
             put_judged(tx, ctx, held, shut_out(held, reason=reason, at_ms=now_ms), at_ms=now_ms)
+        record_call(
+            tx, caller, AuditVerb.MACHINE_QUARANTINE, machine_id, at_ms=now_ms, changes={"kinds": sorted(kinds)}
+        )
         return _of_machine(ctx, tx, machine_id, now_ms)
 
 
@@ -83,6 +88,7 @@ def release_machine(ctx: Context, caller: Caller, machine_id: str) -> MachinePag
             raise NotFound(f"nothing is held against a machine {machine_id}")
         for held in tx.machines.lock_each(keys).values():
             tx.machines.put(let_go(held, policy=policy, at_ms=now_ms))
+        record_call(tx, caller, AuditVerb.MACHINE_RELEASE, machine_id, at_ms=now_ms, changes={"bans_lifted": lifted})
         return _of_machine(ctx, tx, machine_id, now_ms)
 
 
@@ -136,7 +142,9 @@ def pause_fleet(ctx: Context, caller: Caller, name: str) -> Fleet:
     with ctx.store.begin() as tx:
         row = _row(tx, governed)
         if row.paused_at_ms is None:
-            tx.fleets.update(name, paused_at_ms=ctx.clock.now_ms())
+            now_ms = ctx.clock.now_ms()
+            tx.fleets.update(name, paused_at_ms=now_ms)
+            record_call(tx, caller, AuditVerb.FLEET_PAUSE, name, at_ms=now_ms)
     return read_fleet(ctx, caller, name)
 
 
@@ -146,6 +154,7 @@ def resume_fleet(ctx: Context, caller: Caller, name: str) -> Fleet:
     with ctx.store.begin() as tx:
         if _row(tx, governed).paused_at_ms is not None:
             tx.fleets.update(name, paused_at_ms=None)
+            record_call(tx, caller, AuditVerb.FLEET_RESUME, name, at_ms=ctx.clock.now_ms())
     return read_fleet(ctx, caller, name)
 
 
@@ -162,6 +171,14 @@ def scale_by_hand(ctx: Context, caller: Caller, name: str, request: ScaleFleet) 
         _check(governed, limits)
         if limits.set_ones() != row.limits:
             tx.fleets.update(name, limits=limits.set_ones())
+            record_call(
+                tx,
+                caller,
+                AuditVerb.FLEET_SCALE,
+                name,
+                at_ms=ctx.clock.now_ms(),
+                changes={"limits": limits.set_ones()},
+            )
     return read_fleet(ctx, caller, name)
 
 

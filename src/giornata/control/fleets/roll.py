@@ -5,6 +5,7 @@ asked to renew it. No node is forced to leave: one that does not let go is waite
 """
 
 from giornata.control.access.permissions import require_root_admin
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_views import NodesOn
@@ -12,6 +13,7 @@ from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.ports.fleet import Renews
 from giornata.control.ports.fleet_store import FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, NotFound
 from giornata.domain.replacement import RolledInstance, RollStep, roll_step
 from giornata.protocol.fleets import Fleet
@@ -38,7 +40,9 @@ def ask_to_roll(ctx: Context, caller: Caller, name: str) -> Fleet:
         if row is None or row.seen_at_ms == 0:
             raise Conflict(f"the provider of {name} has not been listed yet; try again when giornata fleets shows it")
         if row.roll_since_ms is None:
-            tx.fleets.update(name, roll_since_ms=ctx.clock.now_ms())
+            now_ms = ctx.clock.now_ms()
+            tx.fleets.update(name, roll_since_ms=now_ms)
+            record_call(tx, caller, AuditVerb.FLEET_ROLL, name, at_ms=now_ms)
     return read_fleet(ctx, caller, name)
 
 

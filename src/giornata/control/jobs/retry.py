@@ -5,6 +5,7 @@ from typing import Any
 
 from giornata.control.access.permissions import require_any, require_scope, require_write
 from giornata.control.attempts.lift_bans import lift
+from giornata.control.audit_log.record import record_call
 from giornata.control.budgets.budgets import reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -15,6 +16,7 @@ from giornata.control.jobs.submit import enqueue, submit
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.quotas.use import standing_of
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound, OverQuota
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.admin import ROOT_PROJECT, Scope
@@ -130,6 +132,9 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
                 new = reserve(tx, ctx, new)
             enqueue(tx, new)
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
+            record_call(
+                tx, caller, AuditVerb.JOB_RETRY, job_id, at_ms=ctx.clock.now_ms(), changes={"new_job": new_id}
+            )
         return read_job(ctx, tx, caller, new_id)
 
 
@@ -143,7 +148,9 @@ def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord)
     bans = tx.bans.of_job(job.id)
     if bans:
         machine_ids = [ban.machine_id for ban in bans]
-        lift(tx, job, machine_ids, because="the job's owner asked for another try", at_ms=ctx.clock.now_ms())
+        now_ms = ctx.clock.now_ms()
+        lift(tx, job, machine_ids, because="the job's owner asked for another try", at_ms=now_ms)
+        record_call(tx, caller, AuditVerb.JOB_RETRY, job.id, at_ms=now_ms, changes={"bans_lifted": len(bans)})
     return read_job(ctx, tx, caller, job.id)
 
 

@@ -6,11 +6,13 @@ from typing import Any
 from giornata.control.access.permissions import require_any, require_write
 from giornata.control.attempts.end_attempt import end_attempt
 from giornata.control.attempts.validations import cancel_validations
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job, read_job
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import NotFound
 from giornata.domain.job import TERMINAL, JobEvent, JobState
 from giornata.domain.picture import ORDER_KINDS
@@ -68,15 +70,17 @@ def cancel(ctx: Context, caller: Caller, job_id: str) -> Job:
         if job is None:
             raise NotFound(f"there is no job {job_id}")
         if job.state is not JobState.CANCELED:
+            now_ms = ctx.clock.now_ms()
             stop_job(
                 tx,
                 ctx,
                 job,
                 JobEvent.CANCEL,
-                at_ms=ctx.clock.now_ms(),
+                at_ms=now_ms,
                 message="canceled by its owner",
                 data={"by": caller.maker},
             )
+            record_call(tx, caller, AuditVerb.JOB_CANCEL, job_id, at_ms=now_ms)
         return read_job(ctx, tx, caller, job_id)
 
 

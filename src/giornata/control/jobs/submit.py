@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from giornata.control.access.permissions import require_write
+from giornata.control.audit_log.record import actor_of, audit_row
 from giornata.control.budgets.budgets import reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -23,6 +24,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
 from giornata.control.quotas.ceilings import with_ceiling
 from giornata.control.quotas.use import standing_of
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.quotas import NO_QUOTAS, UNLIMITED, Quotas, QuotaStanding, with_request
@@ -76,7 +78,29 @@ def submit_each(ctx: Context, asked: Sequence[JobRequest]) -> list[Submitted | G
     with ctx.store.begin() as tx:
         for project_id, of_it in groupby(order, key=lambda each: each[1].caller.project_id):
             answers |= _submit_to(tx, ctx, project_id, dict(of_it))
+        said = ((asked[number].caller, answer) for number, answer in answers.items())
+        made = [(caller, it[0]) for caller, it in said if not isinstance(it, GiornataError) and it[1]]
+        _record_each(tx, made, at_ms=ctx.clock.now_ms())
     return [answers[number] for number in range(len(asked))]
+
+
+def _record_each(tx: Transaction, made: Sequence[tuple[Caller, Job]], *, at_ms: int) -> None:
+    """Insert a row of the audit log for each new job, all in one statement."""
+    if not made:
+        return
+    tx.audit_log.add_each(
+        [
+            audit_row(
+                actor_of(caller),
+                AuditVerb.JOB_SUBMIT,
+                job.id,
+                at_ms=at_ms,
+                project_id=caller.project_id,
+                changes={"kind": job.kind, "priority": job.priority},
+            )
+            for caller, job in made
+        ]
+    )
 
 
 def _submit_to(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from giornata.control.access.permissions import require_root_admin, require_scope, require_user
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.models.allowed_models import model_is_allowed
@@ -13,6 +14,7 @@ from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.quotas.use import quotas_of
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.model_header import name_faults
 from giornata.domain.model_kinds import KNOWN_REPOSITORIES, ModelFamily, ModelKind
@@ -45,7 +47,9 @@ def add_model(ctx: Context, caller: Caller, request: AddModel) -> RegisteredMode
     record = _uploaded(ctx, caller, request) if request.reference is None else _referred(ctx, caller, request)
     record = replace(record, created_by=caller.maker)
     with ctx.store.begin() as tx:
-        tx.models.add(record)
+        if tx.models.add(record):
+            changes = {"kind": record.kind, "sha256": record.sha256, "shared": record.shared, "pinned": record.pinned}
+            record_call(tx, caller, AuditVerb.MODEL_ADD, record.name, at_ms=record.created_at_ms, changes=changes)
         stands = tx.models.named(caller.project_id, [request.name]).get(request.name) or record
     return _same(stands, request)
 
@@ -67,8 +71,11 @@ def change_model(ctx: Context, caller: Caller, name: str, request: ChangeModel) 
     require_scope(caller, Scope.DATASETS)
     check_name(name)
     with ctx.store.begin() as tx:
-        changed = tx.models.set_pinned(caller.project_id, name, pinned=request.pinned)
-    return model_reply(_found(changed, name))
+        changed = _found(tx.models.set_pinned(caller.project_id, name, pinned=request.pinned), name)
+        record_call(
+            tx, caller, AuditVerb.MODEL_CHANGE, name, at_ms=ctx.clock.now_ms(), changes={"pinned": request.pinned}
+        )
+    return model_reply(changed)
 
 
 def remove_model(ctx: Context, caller: Caller, name: str) -> RegisteredModel:
@@ -80,8 +87,10 @@ def remove_model(ctx: Context, caller: Caller, name: str) -> RegisteredModel:
     check_name(name)
     with ctx.store.begin() as tx:
         dropped = _found(tx.models.drop(caller.project_id, name), name)
+        now_ms = ctx.clock.now_ms()
+        record_call(tx, caller, AuditVerb.MODEL_REMOVE, name, at_ms=now_ms, changes={"sha256": dropped.sha256})
         if dropped.sha256 is not None:
-            tx.uploads.touch_blobs(caller.project_id, [dropped.sha256], at_ms=ctx.clock.now_ms())
+            tx.uploads.touch_blobs(caller.project_id, [dropped.sha256], at_ms=now_ms)
     return model_reply(dropped)
 
 

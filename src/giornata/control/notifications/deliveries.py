@@ -1,5 +1,6 @@
 """The deliveries of a webhook: listed, replayed, and made as a test."""
 
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.notifications.announce import jobless_delivery
@@ -7,6 +8,7 @@ from giornata.control.notifications.manage_webhooks import require_webhook
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.webhook_store import DeliveryRecord
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict
 from giornata.domain.notifications import DeliveryState
 from giornata.protocol.events import OperatorEvent
@@ -45,7 +47,9 @@ def replay_deliveries(ctx: Context, caller: Caller, webhook_id: str, request: Re
         if not record.enabled:
             raise Conflict(f"webhook {webhook_id} is disabled: enable it first")
         now_ms, ids = ctx.clock.now_ms(), request.delivery_ids
-        return Replayed(replayed=tx.webhook_deliveries.replay(record.id, ids, at_ms=now_ms, limit=MOST_REPLAYED))
+        replayed = tx.webhook_deliveries.replay(record.id, ids, at_ms=now_ms, limit=MOST_REPLAYED)
+        record_call(tx, caller, AuditVerb.WEBHOOK_REPLAY, webhook_id, at_ms=now_ms, changes={"deliveries": replayed})
+        return Replayed(replayed=replayed)
 
 
 def send_test(ctx: Context, caller: Caller, webhook_id: str) -> WebhookDelivery:
@@ -60,6 +64,7 @@ def send_test(ctx: Context, caller: Caller, webhook_id: str) -> WebhookDelivery:
         event_id, now_ms = ctx.names.new("evt"), ctx.clock.now_ms()
         new = jobless_delivery(record, event_id, OperatorEvent.WEBHOOK_TEST, TEST_DATA, at_ms=now_ms)
         tx.webhook_deliveries.add_each([new])
+        record_call(tx, caller, AuditVerb.WEBHOOK_TEST, webhook_id, at_ms=now_ms)
         (delivery,) = tx.webhook_deliveries.page(record.id, state=None, before=None, limit=1)
     return _reply(delivery)
 

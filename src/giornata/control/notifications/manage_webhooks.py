@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from giornata.control.access.permissions import require_admin
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.notifications.sealed_target import SealedTarget, new_secret, shown_target, unseal
@@ -10,6 +11,7 @@ from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.webhook_store import WebhookRecord
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound, collecting
 from giornata.domain.notifications import DeliveryState
 from giornata.protocol.webhook_endpoints import (
@@ -55,6 +57,8 @@ def create_webhook(ctx: Context, caller: Caller, request: CreateWebhook) -> Secr
             created_at_ms=now_ms,
         )
         tx.webhooks.add(record)
+        changes = {"format": record.format, "events": list(record.events), "job_id": record.job_id}
+        record_call(tx, caller, AuditVerb.WEBHOOK_CREATE, webhook_id, at_ms=now_ms, changes=changes)
     return _with_secret(record, held)
 
 
@@ -103,6 +107,8 @@ def change_webhook(ctx: Context, caller: Caller, webhook_id: str, request: Chang
                 changed["begins_after"] = tx.webhook_deliveries.newest_event()
         if changed:
             tx.webhooks.update(record.id, **changed)
+            said = {"enabled": request.enabled, "events": None if request.events is None else list(request.events)}
+            record_call(tx, caller, AuditVerb.WEBHOOK_CHANGE, webhook_id, at_ms=ctx.clock.now_ms(), changes=said)
         return _shown(tx, require_webhook(tx, caller, webhook_id))
 
 
@@ -116,9 +122,12 @@ def rotate_webhook(ctx: Context, caller: Caller, webhook_id: str, request: Rotat
         if record.format is not WebhookFormat.STANDARD:
             raise Conflict(f"webhooks of the format {record.format} have no signing secret")
         held = unseal(ctx.sealer, record).rotated()
-        until_ms = ctx.clock.now_ms() + request.overlap_s * 1000
+        now_ms = ctx.clock.now_ms()
+        until_ms = now_ms + request.overlap_s * 1000
         sealed = held.seal(ctx.sealer, project_id=record.project_id, webhook_id=record.id)
         tx.webhooks.update(record.id, sealed=sealed, old_secret_until_ms=until_ms)
+        verb = AuditVerb.WEBHOOK_ROTATE
+        record_call(tx, caller, verb, webhook_id, at_ms=now_ms, changes={"previous_until_ms": until_ms})
         return _with_secret(require_webhook(tx, caller, webhook_id), held)
 
 
@@ -127,6 +136,7 @@ def delete_webhook(ctx: Context, caller: Caller, webhook_id: str) -> Webhook:
     with ctx.store.begin() as tx:
         shown = _shown(tx, require_webhook(tx, caller, webhook_id))
         tx.webhooks.drop(webhook_id, project_id=caller.project_id)
+        record_call(tx, caller, AuditVerb.WEBHOOK_DELETE, webhook_id, at_ms=ctx.clock.now_ms())
     return shown
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from giornata.control.ports.audit_log_store import AuditLog
 from giornata.control.ports.audit_store import Audits
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
@@ -87,6 +88,7 @@ class Transaction(Protocol):
     webhooks: Webhooks
     webhook_deliveries: WebhookDeliveries
     quotas: QuotaQueries
+    audit_log: AuditLog
 
     def savepoint(self) -> AbstractContextManager[Callable[[], None]]:
         """Open a part of the transaction. What is yielded undoes that part when it is called; then nothing more is

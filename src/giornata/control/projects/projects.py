@@ -1,6 +1,7 @@
 """Create, list and limit projects, and show them with their money."""
 
 from giornata.control.access.permissions import require_root_admin, require_user
+from giornata.control.audit_log.record import record_call
 from giornata.control.budgets.budgets import project_spent
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -10,6 +11,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.storage.datasets import max_pictures_of
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.budget import month_of
 from giornata.domain.errors import Conflict, NotFound
 from giornata.domain.picture import SafetyPolicy
@@ -58,6 +60,8 @@ def create_project(ctx: Context, caller: Caller, request: CreateProject) -> Proj
     with ctx.store.begin() as tx:
         if not tx.projects.add(project):
             raise Conflict(f"there is a project {request.id} already")
+        verb = AuditVerb.PROJECT_CREATE
+        record_call(tx, caller, verb, project.id, at_ms=project.created_at_ms, project_id=project.id)
         return project_reply(tx, ctx, project)
 
 
@@ -82,6 +86,8 @@ def set_project_limits(ctx: Context, caller: Caller, project_id: str, request: S
     with ctx.store.begin() as tx:
         if not is_id(project_id) or not tx.projects.set_max_pictures(project_id, request.max_pictures):
             raise NotFound(f"there is no project {project_id}")
+        verb, changes = AuditVerb.PROJECT_LIMITS, {"max_pictures": request.max_pictures}
+        record_call(tx, caller, verb, project_id, at_ms=ctx.clock.now_ms(), project_id=project_id, changes=changes)
         return read_project(tx, ctx, project_id)
 
 
@@ -95,6 +101,10 @@ def set_project_safety(ctx: Context, caller: Caller, project_id: str, request: S
     with ctx.store.begin() as tx:
         if not is_id(project_id) or not tx.projects.set_safety(project_id, request.safety):
             raise NotFound(f"there is no project {project_id}")
+        verb, now_ms = AuditVerb.PROJECT_SAFETY, ctx.clock.now_ms()
+        record_call(
+            tx, caller, verb, project_id, at_ms=now_ms, project_id=project_id, changes={"safety": request.safety}
+        )
         project = read_project(tx, ctx, project_id)
     ctx.memory.forget_order_specs()
     return project

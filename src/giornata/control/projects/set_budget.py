@@ -7,6 +7,7 @@ and for a monthly budget when the next month begins.
 from collections.abc import Callable, Sequence
 
 from giornata.control.access.permissions import require_any, require_root_admin, require_write
+from giornata.control.audit_log.record import record_call
 from giornata.control.budgets.budgets import pause_job, project_spent, require_room, resume_job, told, used_up
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -17,6 +18,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
 from giornata.control.projects.projects import read_project
 from giornata.control.text_limits import is_id
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.budget import Budget, Payer, ProjectLimits, first_used_up, project_budgets, reservation_micro_usd
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.job import TERMINAL, JobState
@@ -44,6 +46,9 @@ def set_project_budget(ctx: Context, caller: Caller, project_id: str, request: S
     with ctx.store.begin() as tx:
         if not is_id(project_id) or not tx.pausing.set_budgets(project_id, budgets):
             raise NotFound(f"there is no project {project_id}")
+        changes = {field: value for field, value in given.values() if field in request.model_fields_set}
+        verb = AuditVerb.PROJECT_BUDGET
+        record_call(tx, caller, verb, project_id, at_ms=ctx.clock.now_ms(), project_id=project_id, changes=changes)
     settle_budgets(ctx)
     with ctx.store.read() as tx:
         return read_project(tx, ctx, project_id)
@@ -66,6 +71,8 @@ def change_job(ctx: Context, caller: Caller, job_id: str, request: ChangeJob) ->
         if job.state in TERMINAL:
             raise IllegalTransition(f"a job that is {job.state} spends nothing any more: its budget stays as it is")
         _set(tx, ctx, old, request.budget_micro_usd)
+        verb, changes = AuditVerb.JOB_CHANGE, {"budget_micro_usd": request.budget_micro_usd}
+        record_call(tx, caller, verb, job_id, at_ms=ctx.clock.now_ms(), changes=changes)
         _settle(tx, ctx, job_id)
         return read_job(ctx, tx, caller, job_id)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from giornata.control.access.permissions import require_any, require_scope
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
@@ -14,6 +15,7 @@ from giornata.control.storage.inspect_blobs import inspect_blobs
 from giornata.control.storage.item_faults import item_faults, missing_faults
 from giornata.control.text_limits import is_id, label_faults
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.datasets import usage_words
 from giornata.domain.errors import InvalidInput, NotFound
 from giornata.protocol.admin import Scope
@@ -48,7 +50,11 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
     )
     rows = [ItemRecord(**item.model_dump()) for item in items]
     with ctx.store.begin() as tx:
-        tx.datasets.add(dataset, rows)
+        if tx.datasets.add(dataset, rows):
+            changes = {"pictures": dataset.picture_count, "size_bytes": dataset.size_bytes}
+            record_call(
+                tx, caller, AuditVerb.DATASET_CREATE, dataset.id, at_ms=dataset.created_at_ms, changes=changes
+            )
         stands = tx.datasets.get(dataset.id, project_id=caller.project_id) or dataset
         rows = tx.datasets.items(dataset.id, project_id=caller.project_id)
     return dataset_reply(stands, rows)

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 import sqlalchemy as sa
 
 from giornata.control.ports import store
+from giornata.store.audit_log import AuditLog
 from giornata.store.audits import Audits
 from giornata.store.datasets import Datasets, Inputs
 from giornata.store.garbage import Garbage
@@ -94,6 +95,7 @@ class Transaction(store.Transaction):
     webhooks = _group(Webhooks)
     webhook_deliveries = _group(WebhookDeliveries)
     quotas = _group(QuotaQueries)
+    audit_log = _group(AuditLog)
 
     @contextmanager
     def savepoint(self) -> Iterator[Callable[[], None]]:

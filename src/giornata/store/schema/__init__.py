@@ -5,6 +5,7 @@ Rows of users belong to a project, directly or through the job that they hang on
 operator's.
 """
 
+from giornata.store.schema.audit_log import audit_log, audit_log_heads
 from giornata.store.schema.audits import audits
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
@@ -27,6 +28,8 @@ from giornata.store.schema.work import attempts, bans, job_inputs, jobs, node_mo
 __all__ = [
     "artifacts",
     "attempts",
+    "audit_log",
+    "audit_log_heads",
     "audits",
     "bans",
     "billed_intervals",

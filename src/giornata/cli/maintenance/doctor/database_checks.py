@@ -10,7 +10,10 @@ import sqlalchemy as sa
 from giornata.cli.maintenance.doctor.examined import ExaminedInstallation
 from giornata.cli.maintenance.doctor.findings import DoctorFinding, Harm, NotChecked
 from giornata.cli.ui.text import duration
+from giornata.control.audit_log.chain import all_chained
+from giornata.domain.audit_log import ChainCheck, ChainLink
 from giornata.domain.errors import GiornataError, InvalidInput, Unavailable
+from giornata.store.audit_log import AuditLog
 from giornata.store.database.database import busy_is_unavailable
 from giornata.store.database.dialects import VERSION_PREFIX, parse_url, postgres, sqlite_path, sqlite_reader
 from giornata.store.database.migrate import is_current, knows_revision, revision_of
@@ -122,6 +125,28 @@ def check_fleets(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:
         yield _fleets(message, "start a node: giornata key create --scope node, then giornata node --join")
 
 
+def check_audit_log(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:
+    """Find rows of the audit log that were changed, deleted, added or moved, and rows that no loop chains."""
+    with _current(examined) as connection:
+        log = AuditLog(connection, connection.dialect.name)
+        check = ChainCheck()
+        heads = log.heads()
+        for project_id in sorted({*heads, *log.chained_projects()}):
+            for row in all_chained(log, project_id):
+                check.add(row)
+            check.end(project_id, heads.get(project_id, ChainLink()))
+        oldest = log.unchained(limit=1)
+    for fault in check.first_faults():
+        message = f"the audit log of {fault.project_id}: the chain is broken at row {fault.number}: {fault.why}"
+        fix = "compare it with an export or a backup from before: somebody wrote to the database past the server"
+        yield DoctorFinding(check="audit-log", harm=Harm.LOSS, message=message, fix=fix)
+    late_s = (examined.clock.now_ms() - oldest[0].at_ms) / MS_PER_S if oldest else 0.0
+    if late_s > examined.limits.unchained_s:
+        message = f"rows of the audit log have waited for {duration(late_s)} to be chained"
+        fix = "start a server; look for 'loop audit-log failed' in its log"
+        yield DoctorFinding(check="audit-log", harm=Harm.DEGRADED, message=message, fix=fix)
+
+
 @contextmanager
 def _current(examined: ExaminedInstallation) -> Iterator[sa.Connection]:
     """Read the database. Raises NotChecked where `check_database` has said already what is wrong."""
@@ -145,7 +170,8 @@ def _reading(examined: ExaminedInstallation) -> Iterator[sa.Connection]:
     engine = sqlite_reader(parsed) if is_sqlite else postgres(parsed, pool_size=1)
     try:
         with busy_is_unavailable(), engine.connect() as connection:
-            yield connection
+            # One snapshot, as SQLite gives it anyway: rows and what is noted of them belong together.
+            yield connection if is_sqlite else connection.execution_options(isolation_level="REPEATABLE READ")
     finally:
         engine.dispose()
 

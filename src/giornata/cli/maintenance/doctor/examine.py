@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from giornata.cli.maintenance.doctor.database_checks import (
+    check_audit_log,
     check_database,
     check_database_clock,
     check_fleets,
@@ -31,6 +32,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("clock of the database", check_database_clock),
     ("clocks of servers", check_server_clocks),
     ("clock of the storage", check_storage_clock),
+    ("audit-log", check_audit_log),
     ("disk", check_disks),
     ("loops", check_loops),
     ("storage", check_storage),

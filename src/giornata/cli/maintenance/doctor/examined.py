@@ -29,6 +29,7 @@ class DoctorLimits:
     certificate_days: float = 21.0
     nobody_for_s: float = 900.0
     timeout_s: float = 10.0
+    unchained_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

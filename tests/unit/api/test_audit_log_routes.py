@@ -1,0 +1,381 @@
+"""The audit log over HTTP: every route that changes something writes a row, and only those who govern may read it."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.fixtures.fleets import TalkativeFleet, governed, with_fleets
+from tests.fixtures.people import PASSWORD, Browser, browser_of, new_person
+from tests.fixtures.served import Served, serving
+from tests.fixtures.users import claim, end, new_job, progress
+
+from giornata.api.settings import ApiSettings
+from giornata.control.access.authenticate import authenticate
+from giornata.control.fleets.reconcile import reconcile_fleet
+from giornata.domain.audit_log import ChainCheck, ChainLink
+from giornata.domain.errors import Forbidden, InvalidInput, NotFound
+from giornata.domain.job import JobEvent
+from giornata.domain.reasons import Reason
+from giornata.protocol.people import Role
+
+SETTINGS = ApiSettings(stream_poll_s=0.02, claim_poll_s=0.05, images_wait_s=0.01)
+JOB = {"kind": "x-count", "spec": {"steps": 5}}
+NODE = {"node_id": "node_00000001", "machine_id": "m-1", "name": "n-1"}
+ORDER = {"model": "some/model", "prompt": "a fox", "width": 64, "height": 64}
+NODES_WORK = "a node's work on a lease; the job's events tell of it"
+BYTES = "bytes that nothing refers to yet; what refers to them is logged"
+# Routes that write no row, and why.
+EXEMPT = {
+    "POST /v1/uploads": BYTES,
+    "POST /v1/uploads/{upload_id}/urls": BYTES,
+    "POST /v1/uploads/{upload_id}/complete": BYTES,
+    "PUT /v1/blobs/{key}": BYTES,
+    "POST /v1/jobs:estimate": "it queues nothing",
+    "POST /v1/node/claim": NODES_WORK,
+    "POST /v1/node/checks": NODES_WORK,
+}
+OF_ATTEMPTS = "/v1/node/attempts/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedInstallation:
+    """A served installation whose routes are asked by its admin, with a fleet and a person."""
+
+    served: Served
+    folder: Path
+    browser: Browser
+
+    def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        return self.served.call(method, path, self.served.keys.admin, **({} if body is None else {"json": body}))
+
+    def made(self, path: str, body: Any) -> str:
+        """The id of a new thing."""
+        return str(self.ask("POST", path, body).json()["id"])
+
+    def job(self) -> str:
+        return self.made("/v1/jobs", JOB)
+
+    def upload(self) -> str:
+        """The sha256 of a file that the project has."""
+        file = self.folder / "a.png"
+        file.write_bytes(b"a picture")
+        (uploaded,) = self.served.client().upload_files([file])
+        return str(uploaded.sha256)
+
+    def canceled_job(self) -> str:
+        job_id = self.job()
+        self.ask("POST", f"/v1/jobs/{job_id}/cancel")
+        return job_id
+
+    def trained_job(self) -> str:
+        """A job that failed behind its first checkpoint."""
+        ctx = self.served.ctx
+        job = new_job(ctx, authenticate(ctx, self.served.keys.member))
+        lease = claim(ctx)
+        progress(ctx, lease, step=3, committed=b"weights")
+        end(ctx, lease, Reason.BAD_SPEC, JobEvent.FAIL, step=3)
+        return job.id
+
+    def key(self) -> str:
+        return self.made("/v1/keys", {"scope": "member"})
+
+    def invitation(self) -> dict[str, Any]:
+        return dict(self.ask("POST", "/v1/invitations", {"role": "viewer"}).json())
+
+    def webhook(self) -> str:
+        return self.made("/v1/webhooks", {"target": "https://hooks.example/in"})
+
+    def model(self, name: str) -> str:
+        return str(self.ask("POST", "/v1/models", {"name": name, "reference": "own/er"}).json()["name"])
+
+    def node(self) -> str:
+        """A node on the machine m-1, which got a job."""
+        self.job()
+        request = {"request_id": "request-1", "node": NODE, "kinds": ["x-count"]}
+        assert self.served.call("POST", "/v1/node/claim", self.served.keys.node, json=request).is_success
+        return str(NODE["node_id"])
+
+    def person(self, name: str) -> Browser:
+        return browser_of(self.served, new_person(self.served.ctx, name, {"default": Role.MEMBER}))
+
+    def listed_fleet(self) -> str:
+        reconcile_fleet(self.served.app.state.context, "gpu")
+        return "gpu"
+
+
+Ask = Callable[[AskedInstallation], httpx.Response]
+
+
+def sign_in(house: AskedInstallation, email: str, password: str) -> httpx.Response:
+    return house.served.http.post(f"{house.served.url}/v1/session", json={"email": email, "password": password})
+
+
+def accepted(house: AskedInstallation) -> httpx.Response:
+    body = {"secret": house.invitation()["secret"], "email": "guest@example.com", "password": PASSWORD}
+    return house.served.http.post(f"{house.served.url}/v1/invitations/accept", json=body)
+
+
+def ended_session(house: AskedInstallation) -> httpx.Response:
+    browser = house.person("leaver")
+    (session,) = browser.call("GET", "/v1/sessions").json()["items"]
+    return browser.call("DELETE", f"/v1/sessions/{session['id']}")
+
+
+def password_changed(house: AskedInstallation) -> httpx.Response:
+    body = {"password": PASSWORD, "new_password": f"{PASSWORD}, longer"}
+    return house.person("changer").call("POST", "/v1/me/password", json=body)
+
+
+def _asked(method: str, path: str, body: Any = None) -> Ask:
+    return lambda house: house.ask(method, path, body)
+
+
+def _on(method: str, path: str, thing: Callable[[AskedInstallation], str], body: Any = None) -> Ask:
+    """Ask a route about a thing that is made for it; `*` in the path is its id."""
+    return lambda house: house.ask(method, path.replace("*", thing(house)), body)
+
+
+WRITES: dict[str, tuple[str, Ask]] = {
+    "POST /v1/datasets": (
+        "dataset.create",
+        lambda house: house.ask("POST", "/v1/datasets", {"items": [{"sha256": house.upload(), "name": "a.png"}]}),
+    ),
+    "POST /v1/jobs": ("job.submit", _asked("POST", "/v1/jobs", JOB)),
+    "PATCH /v1/jobs/{job_id}": (
+        "job.change",
+        _on("PATCH", "/v1/jobs/*", AskedInstallation.job, {"budget_micro_usd": 5_000_000}),
+    ),
+    "POST /v1/jobs/{job_id}/cancel": ("job.cancel", _on("POST", "/v1/jobs/*/cancel", AskedInstallation.job)),
+    "POST /v1/jobs/{job_id}/retry": ("job.retry", _on("POST", "/v1/jobs/*/retry", AskedInstallation.canceled_job)),
+    "POST /v1/jobs/{job_id}/continue": (
+        "job.submit",
+        _on("POST", "/v1/jobs/*/continue", AskedInstallation.trained_job, {}),
+    ),
+    "POST /v1/generations": ("job.submit", _asked("POST", "/v1/generations", ORDER)),
+    "POST /v1/images/generations": (
+        "job.submit",
+        _asked("POST", "/v1/images/generations", {"model": "some/model", "prompt": "a fox"}),
+    ),
+    "POST /v1/models": ("model.add", _asked("POST", "/v1/models", {"name": "base", "reference": "own/er"})),
+    "PATCH /v1/models/{name}": (
+        "model.change",
+        _on("PATCH", "/v1/models/*", partial(AskedInstallation.model, name="pinned"), {"pinned": True}),
+    ),
+    "DELETE /v1/models/{name}": (
+        "model.remove",
+        _on("DELETE", "/v1/models/*", partial(AskedInstallation.model, name="gone")),
+    ),
+    "POST /v1/keys": ("key.create", _asked("POST", "/v1/keys", {"scopes": ["jobs:read"]})),
+    "POST /v1/keys/{key_id}/rotate": ("key.rotate", _on("POST", "/v1/keys/*/rotate", AskedInstallation.key, {})),
+    "DELETE /v1/keys/{key_id}": ("key.revoke", _on("DELETE", "/v1/keys/*", AskedInstallation.key)),
+    "PUT /v1/secrets/{name}": ("secret.set", _asked("PUT", "/v1/secrets/hub", {"value": "hf_something"})),
+    "DELETE /v1/secrets/{name}": ("secret.delete", _asked("DELETE", "/v1/secrets/hub")),
+    "POST /v1/webhooks": (
+        "webhook.create",
+        _asked("POST", "/v1/webhooks", {"target": "https://hooks.example/in"}),
+    ),
+    "PATCH /v1/webhooks/{webhook_id}": (
+        "webhook.change",
+        _on("PATCH", "/v1/webhooks/*", AskedInstallation.webhook, {"enabled": False}),
+    ),
+    "POST /v1/webhooks/{webhook_id}/rotate": (
+        "webhook.rotate",
+        _on("POST", "/v1/webhooks/*/rotate", AskedInstallation.webhook, {}),
+    ),
+    "POST /v1/webhooks/{webhook_id}/test": (
+        "webhook.test",
+        _on("POST", "/v1/webhooks/*/test", AskedInstallation.webhook),
+    ),
+    "POST /v1/webhooks/{webhook_id}/replay": (
+        "webhook.replay",
+        _on("POST", "/v1/webhooks/*/replay", AskedInstallation.webhook, {}),
+    ),
+    "DELETE /v1/webhooks/{webhook_id}": (
+        "webhook.delete",
+        _on("DELETE", "/v1/webhooks/*", AskedInstallation.webhook),
+    ),
+    "PUT /v1/projects/{project_id}/members/{user_id}": (
+        "member.set",
+        _on("PUT", "/v1/projects/default/members/*", lambda house: house.person("m").user.id, {"role": "viewer"}),
+    ),
+    "DELETE /v1/projects/{project_id}/members/{user_id}": (
+        "member.remove",
+        _on("DELETE", "/v1/projects/default/members/*", lambda house: house.person("n").user.id),
+    ),
+    "POST /v1/invitations": ("invitation.create", _asked("POST", "/v1/invitations", {"role": "viewer"})),
+    "DELETE /v1/invitations/{invitation_id}": (
+        "invitation.revoke",
+        _on("DELETE", "/v1/invitations/*", lambda house: str(house.invitation()["id"])),
+    ),
+    "POST /v1/invitations/accept": ("invitation.accept", accepted),
+    "POST /v1/users": (
+        "user.create",
+        _asked("POST", "/v1/users", {"email": "new@example.com", "password": PASSWORD}),
+    ),
+    "PATCH /v1/users/{user_id}": (
+        "user.change",
+        _on("PATCH", "/v1/users/*", lambda house: house.person("o").user.id, {"operator": True}),
+    ),
+    "POST /v1/session": ("session.open", lambda house: sign_in(house, house.browser.user.email, PASSWORD)),
+    "DELETE /v1/session": ("session.end", lambda house: house.person("p").call("DELETE", "/v1/session")),
+    "DELETE /v1/sessions/{session_id}": ("session.end", ended_session),
+    "POST /v1/me/password": ("password.change", password_changed),
+    "POST /v1/projects": ("project.create", _asked("POST", "/v1/projects", {"id": "third"})),
+    "PUT /v1/projects/{project_id}/budget": (
+        "project.set_budget",
+        _asked("PUT", "/v1/projects/other/budget", {"budget_micro_usd": 5}),
+    ),
+    "PUT /v1/projects/{project_id}/limits": (
+        "project.set_limits",
+        _asked("PUT", "/v1/projects/other/limits", {"max_pictures": 5}),
+    ),
+    "PUT /v1/projects/{project_id}/safety": (
+        "project.set_safety",
+        _asked("PUT", "/v1/projects/other/safety", {"safety": "block"}),
+    ),
+    "POST /v1/fleets/{name}/roll": (
+        "fleet.roll",
+        _on("POST", "/v1/fleets/*/roll", AskedInstallation.listed_fleet),
+    ),
+    "POST /v1/fleets/{name}/pause": ("fleet.pause", _asked("POST", "/v1/fleets/gpu/pause")),
+    "POST /v1/fleets/{name}/resume": ("fleet.resume", _asked("POST", "/v1/fleets/gpu/resume")),
+    "POST /v1/fleets/{name}/scale": ("fleet.scale", _asked("POST", "/v1/fleets/gpu/scale", {"max_nodes": 3})),
+    "POST /v1/nodes/{node_id}/drain": ("node.drain", _on("POST", "/v1/nodes/*/drain", AskedInstallation.node)),
+    "POST /v1/nodes/{node_id}/undrain": ("node.undrain", _asked("POST", "/v1/nodes/node_00000001/undrain")),
+    "POST /v1/machines/{machine_id}/quarantine": (
+        "machine.quarantine",
+        _asked("POST", "/v1/machines/m-1/quarantine", {}),
+    ),
+    "POST /v1/machines/{machine_id}/release": ("machine.release", _asked("POST", "/v1/machines/m-1/release")),
+}
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[AskedInstallation]:
+    with serving(tmp_path, SETTINGS) as served:
+        served.app.state.context = with_fleets(served.ctx, {"gpu": governed(TalkativeFleet(), kinds=("x-count",))})
+        yield AskedInstallation(
+            served=served, folder=tmp_path, browser=browser_of(served, new_person(served.ctx, "boss", operator=True))
+        )
+
+
+def rows_of(house: AskedInstallation, **query: str) -> list[dict[str, Any]]:
+    reply = house.served.call("GET", "/v1/audit-log", house.served.keys.admin, params={"limit": "500", **query})
+    assert reply.is_success, reply.text
+    return list(reply.json()["items"])
+
+
+def test_every_route_that_changes_something_writes_a_row_or_says_why_not(house: AskedInstallation) -> None:
+    document = house.served.http.get(f"{house.served.url}/openapi.json").json()
+    changing = {
+        f"{method.upper()} {path}"
+        for path, methods in document["paths"].items()
+        for method in methods
+        if method != "get" and not path.startswith(OF_ATTEMPTS)
+    }
+    assert changing == set(WRITES) | set(EXEMPT)
+    for route, (verb, ask) in WRITES.items():
+        reply = ask(house)
+        waited_in_vain = route == "POST /v1/images/generations"
+        assert reply.is_success or waited_in_vain, (route, reply.text)
+        request_id = reply.headers["x-request-id"]
+        rows = [row for row in rows_of(house) if row["request_id"] == request_id and row["verb"] == verb]
+        assert [row["address"] for row in rows] == ["127.0.0.1"], route
+        assert rows[0]["actor"] and rows[0]["key_id"] and rows[0]["target"], route
+
+
+def test_log_holds_no_secret_that_was_sent_or_handed_out(house: AskedInstallation) -> None:
+    for _, ask in WRITES.values():
+        ask(house)
+    text = json.dumps(rows_of(house))
+    sent = (PASSWORD, "hf_something", "a fox", "hooks.example", "example.com")
+    assert [secret for secret in (*sent, "gk_", "gs_", "gi_", "whsec_") if secret in text] == []
+
+
+def test_wrong_password_and_unknown_address_are_logged_alike_but_for_the_person(house: AskedInstallation) -> None:
+    user = house.browser.user
+    for email in (user.email, "nobody@example.com"):
+        assert sign_in(house, email, "not the password of theirs").status_code == 401
+    unknown, known = rows_of(house, verb="session.refuse")
+    assert (known["target"], unknown["target"]) == (user.id, "")
+    assert {known["actor_kind"], unknown["actor_kind"]} == {"visitor"}
+    assert known["address"] == unknown["address"] == "127.0.0.1"
+
+
+def test_request_that_is_refused_leaves_no_row(house: AskedInstallation) -> None:
+    before = rows_of(house)
+    assert house.ask("POST", "/v1/jobs", {"kind": "train", "spec": {}}).status_code == 400
+    assert house.ask("POST", "/v1/jobs/job_none/cancel").status_code == 404
+    assert house.ask("POST", "/v1/projects", {"id": "other"}).status_code == 409
+    assert house.served.call("POST", "/v1/keys", house.served.keys.member, json={}).status_code == 403
+    assert rows_of(house) == before
+
+
+def test_row_says_who_did_what_to_what_from_where_by_which_key(house: AskedInstallation) -> None:
+    served = house.served
+    job_id = served.call("POST", "/v1/jobs", served.keys.other_admin, json={**JOB, "priority": 3}).json()["id"]
+    (row,) = rows_of(house, target=job_id)
+    key_id = served.call("GET", "/v1/me", served.keys.other_admin).json()["key_id"]
+    assert (row["project_id"], row["actor_kind"], row["actor"], row["key_id"]) == ("other", "key", key_id, key_id)
+    assert row["changes"] == {"kind": "x-count", "priority": 3}
+    house.browser.call("POST", "/v1/jobs", json=JOB)
+    by_person = rows_of(house, actor=house.browser.user.id, verb="job.submit")
+    assert [each["actor_kind"] for each in by_person] == ["operator"]
+
+
+def test_owner_reads_own_project_alone_and_an_operator_all(house: AskedInstallation) -> None:
+    served = house.served
+    owner, operator = served.client(served.keys.other_admin), served.client(served.keys.admin)
+    owner.submit({"steps": 5}, kind="x-count")
+    assert {each.project_id for each in owner.audit_log()} == {"other"}
+    assert {each.project_id for each in operator.audit_log()} >= {"other", "default"}
+    assert {each.project_id for each in operator.audit_log(project_id="other")} == {"other"}
+    assert [head.project_id for head in owner.audit_log_heads()] == ["other"]
+    for project_id in ("default", "nowhere"):
+        calls = (
+            lambda wanted: list(owner.audit_log(project_id=wanted)),
+            lambda wanted: owner.audit_log_heads(project_id=wanted),
+            lambda wanted: list(owner.export_audit_log(project_id=wanted)),
+        )
+        for call in calls:
+            with pytest.raises(NotFound, match=f"^there is no project {project_id}$"):
+                call(project_id)
+    with pytest.raises(Forbidden):
+        list(served.client().audit_log())
+
+
+def test_list_is_narrowed_by_time_and_paged(house: AskedInstallation) -> None:
+    client = house.served.client(house.served.keys.admin)
+    for _ in range(3):
+        client.submit({"steps": 5}, kind="x-count")
+    newest, second, *_ = client.audit_log(verb="job.submit")
+    assert newest.at >= second.at
+    assert list(client.audit_log(until=second.at, verb="job.submit", target=newest.target)) == []
+    assert newest in list(client.audit_log(since=newest.at))
+    first = house.ask("GET", "/v1/audit-log?limit=2&verb=job.submit").json()
+    rest = house.ask("GET", f"/v1/audit-log?limit=2&verb=job.submit&cursor={first['next']}").json()
+    assert [len(first["items"]), len(rest["items"]), rest["next"]] == [2, 1, None]
+    assert house.ask("GET", "/v1/audit-log?verb=job.dance").status_code == 400
+    with pytest.raises(InvalidInput):
+        list(client.audit_log(verb="job.dance"))
+
+
+def test_export_comes_in_pages_of_json_lines_that_verify(house: AskedInstallation) -> None:
+    for _ in range(3):
+        house.job()
+    reply = house.ask("GET", "/v1/audit-log/export?limit=2")
+    assert reply.headers["content-type"] == "application/jsonl"
+    *rows, last = [json.loads(line) for line in reply.text.splitlines()]
+    assert [row["number"] for row in rows] == [1, 2]
+    assert last["head"]["number"] > 2
+    *rows, last = house.served.client(house.served.keys.admin).export_audit_log()
+    check = ChainCheck()
+    for row in rows:
+        check.add(row)
+    check.end("default", ChainLink(number=last["head"]["number"], sha256=last["head"]["sha256"]))
+    assert (check.faults, check.rows) == ({}, last["head"]["number"])
