@@ -13,6 +13,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from giornata import __version__
 from giornata.api import (
     admin,
+    end_of_life,
     fleets,
     generations,
     histories,
@@ -65,6 +66,7 @@ _ROUTERS = (
     sessions.router,
     people.router,
     webhooks.router,
+    end_of_life.router,
     fleets.router,
     node.router,
     node.attempts,

@@ -1,5 +1,5 @@
 """The loops that the server runs by itself: lapse leases, lift bans, expire jobs, replace bad machines,
-move slow jobs, collect garbage.
+move slow jobs, collect garbage, finish deletions, apply retention.
 
 Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every
 server: the store lets one at a time do it.
@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.lift_bans import lift_bans
 from giornata.control.context import Context
+from giornata.control.end_of_life.apply_retention import apply_retention
+from giornata.control.end_of_life.finish_deletions import finish_deletions
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.stragglers import move_stragglers
 from giornata.control.jobs.stop_job import expire_deadlines
@@ -49,6 +51,8 @@ DEFAULT_SCHEDULE: tuple[Loop, ...] = (
     Loop(name="stragglers", every_s=30.0, run=move_stragglers),
     Loop(name="budgets", every_s=2.0, run=settle_budgets),
     Loop(name="collect", every_s=600.0, run=collect),
+    Loop(name="deletions", every_s=30.0, run=finish_deletions, vital=False),
+    Loop(name="retention", every_s=3600.0, run=apply_retention, vital=False),
 )
 
 

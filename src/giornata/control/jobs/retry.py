@@ -23,6 +23,7 @@ from giornata.protocol.training.adapter import what_would_be_lost
 CONTINUED_FROM = "continued-from"
 """The label under which the new job names the old one."""
 RAISE_ITS_BUDGET = "it goes on by itself when its budget is raised: giornata budget ID AMOUNT, or the project's"
+DATASET_FIELDS = ("dataset", "class_dataset")
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
 
 
@@ -115,10 +116,22 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
             raise IllegalTransition(f"a job that is {old.state} cannot be retried{hint}")
         new_id = tx.submission.live_retry(job_id, project_id=caller.project_id)
         if new_id is None:
+            _hold_datasets(tx, old)
             new_id = ctx.names.new("job")
             enqueue(tx, reserve(tx, ctx, _afresh(old, new_id, caller.maker, ctx.clock.now_ms())))
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
         return read_job(ctx, tx, caller, new_id)
+
+
+def _hold_datasets(tx: Transaction, job: JobRecord) -> None:
+    """Keep the job's datasets from being deleted meanwhile. Raises InvalidInput when one is deleted already."""
+    named = [(field, job.spec[field]) for field in DATASET_FIELDS if isinstance(job.spec.get(field), str)]
+    gone = [each for each in named if tx.datasets.hold(each[1], project_id=job.project_id) is None]
+    if job.kind == "train" and gone:
+        hint = "create the dataset again, or submit a new job with another one"
+        raise InvalidInput(
+            [Fault(where=f"spec.{field}", message=f"{id_} was deleted", hint=hint) for field, id_ in gone]
+        )
 
 
 def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord) -> Job:

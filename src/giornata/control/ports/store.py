@@ -7,6 +7,7 @@ query is documented here and nowhere else.
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from giornata.control.ports.end_of_life_store import Deletions, Pins, RetentionQueries
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Bans, Machines, Paces
@@ -79,6 +80,9 @@ class Transaction(Protocol):
     routing: RoutingQueries
     webhooks: Webhooks
     webhook_deliveries: WebhookDeliveries
+    deletions: Deletions
+    retention: RetentionQueries
+    pins: Pins
 
 
 class Store(Protocol):

@@ -6,6 +6,7 @@ operator's.
 """
 
 from giornata.store.schema.columns import metadata
+from giornata.store.schema.deletions import deletions
 from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
 from giornata.store.schema.people import failed_sign_ins, invitations, memberships, sessions, users
@@ -25,6 +26,7 @@ __all__ = [
     "checkpoints",
     "dataset_items",
     "datasets",
+    "deletions",
     "events",
     "failed_sign_ins",
     "fleets",

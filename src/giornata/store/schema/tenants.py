@@ -1,6 +1,6 @@
 """Tables for projects, their keys, their secrets, and the requests that they may repeat."""
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
+from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
 
 from giornata.store.schema.columns import at, metadata
 
@@ -25,6 +25,8 @@ projects = Table(
     Column("max_pictures", Integer),  # that a dataset may have; NULL: as the installation says
     Column("safety", String(8), nullable=False, server_default="off"),  # what becomes of unsafe pictures
     at("created_at_ms"),
+    Column("retention", JSON, nullable=False, server_default="{}"),  # days by what is kept so long
+    at("deleted_at_ms", nullable=True),  # what is left then is its name and its money
 )
 
 keys = Table(
