@@ -38,9 +38,9 @@ DATASETS_AT_ONCE = 20
 PROJECT, BEFORE = sa.bindparam("project", type_=sa.String()), sa.bindparam("before", type_=sa.BigInteger())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RowsOfJobs:
-    """A table whose rows belong to jobs, by the column `job_id`."""
+    """A table whose rows belong to jobs, by the column `job_id`; the bytes of a row, and which rows may go at all."""
 
     table: sa.Table
     job_id: sa.Column[Any]
@@ -52,28 +52,16 @@ def _text_bytes(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     return sa.func.length(sa.cast(column, sa.Text()))
 
 
+ANY = sa.true()
 CLASSES: dict[KeptClass, RowsOfJobs] = {
     KeptClass.CHECKPOINTS: RowsOfJobs(
-        table=checkpoints,
-        job_id=checkpoints.c.job_id,
-        size_bytes=checkpoints.c.size_bytes,
-        may_go=checkpoints.c.pinned.is_(sa.false()),
+        checkpoints, checkpoints.c.job_id, checkpoints.c.size_bytes, checkpoints.c.pinned.is_(sa.false())
     ),
-    KeptClass.ARTIFACTS: RowsOfJobs(
-        table=artifacts, job_id=artifacts.c.job_id, size_bytes=artifacts.c.size_bytes, may_go=sa.true()
-    ),
-    KeptClass.PICTURES: RowsOfJobs(
-        table=pictures, job_id=pictures.c.order_id, size_bytes=pictures.c.size_bytes, may_go=HAS_BYTES
-    ),
-    KeptClass.LOGS: RowsOfJobs(
-        table=logs, job_id=logs.c.job_id, size_bytes=_text_bytes(logs.c.line), may_go=sa.true()
-    ),
-    KeptClass.METRICS: RowsOfJobs(
-        table=metrics, job_id=metrics.c.job_id, size_bytes=_text_bytes(metrics.c["values"]), may_go=sa.true()
-    ),
-    KeptClass.EVENTS: RowsOfJobs(
-        table=events, job_id=events.c.job_id, size_bytes=_text_bytes(events.c.data), may_go=told_events()
-    ),
+    KeptClass.ARTIFACTS: RowsOfJobs(artifacts, artifacts.c.job_id, artifacts.c.size_bytes, ANY),
+    KeptClass.PICTURES: RowsOfJobs(pictures, pictures.c.order_id, pictures.c.size_bytes, HAS_BYTES),
+    KeptClass.LOGS: RowsOfJobs(logs, logs.c.job_id, _text_bytes(logs.c.line), ANY),
+    KeptClass.METRICS: RowsOfJobs(metrics, metrics.c.job_id, _text_bytes(metrics.c["values"]), ANY),
+    KeptClass.EVENTS: RowsOfJobs(events, events.c.job_id, _text_bytes(events.c.data), told_events()),
 }
 HAS_ENDED: Condition = jobs.c.state.in_(sorted(TERMINAL)) & (jobs.c.ended_at_ms < BEFORE)
 """A job that has not ended may resume: nothing of it is taken."""
