@@ -1,4 +1,4 @@
-"""What a project keeps for how long, and what of it retention may take."""
+"""The time for which a project keeps what it owns, by class."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -40,7 +40,7 @@ class ProjectRetention(Reply):
 
 
 class AgedClass(Reply):
-    """What retention would take of a class now. Bytes that something else refers to are counted, and stay."""
+    """The sum of what retention would take of a class now. Bytes that something else refers to are counted, and stay."""
 
     kept: KeptClass
     days: int
@@ -51,7 +51,7 @@ class AgedClass(Reply):
 
 
 class RetentionPreview(Reply):
-    """What retention would take now, by class."""
+    """The sums of what retention would take now, by class."""
 
     project_id: str
     items: list[AgedClass]

@@ -119,9 +119,8 @@ def test_deletion_of_a_running_job_is_refused_unless_it_is_to_be_canceled(ctx: C
     job = new_job(ctx)
     lease = claim(ctx)
     progress(ctx, lease, step=5, committed=b"step 5")
-    with pytest.raises(IllegalTransition, match="running") as refusal:
+    with pytest.raises(IllegalTransition, match=r"running .* --cancel"):
         delete_job(ctx, ANN, job.id)
-    assert "--cancel" in refusal.value.hint
     assert Bytes(b"step 5").sha256 in below(ctx, "ann")
     delete_job(ctx, ANN, job.id, cancel=True)
     assert Bytes(b"step 5").sha256 not in below(ctx, "ann")

@@ -5,7 +5,19 @@ import sqlalchemy as sa
 from tests.contract.store.test_deletion import below, count, ended_job
 from tests.fixtures.contexts import ManualClock
 from tests.fixtures.store_rig import StoreRig
-from tests.fixtures.users import ANN, ANN_ADMIN, BOB, PICTURES, Bytes, claim, end, move_in, new_dataset, new_job, progress
+from tests.fixtures.users import (
+    ANN,
+    ANN_ADMIN,
+    BOB,
+    PICTURES,
+    Bytes,
+    claim,
+    end,
+    move_in,
+    new_dataset,
+    new_job,
+    progress,
+)
 
 from giornata.control.context import Context
 from giornata.control.end_of_life.apply_retention import apply_retention
@@ -20,7 +32,7 @@ from giornata.domain.reasons import Reason
 from giornata.domain.retention import KeptClass
 from giornata.protocol.end_of_life import SetRetention
 from giornata.store.database.database import Database
-from giornata.store.schema import artifacts, checkpoints, datasets, events, jobs, logs, metrics
+from giornata.store.schema import artifacts, checkpoints, datasets, events, logs, metrics
 
 DAY_S = 86_400
 EVERYTHING = SetRetention(**{kept.value: 1 for kept in KeptClass})

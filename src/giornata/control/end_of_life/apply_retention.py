@@ -18,7 +18,7 @@ MOST_STEPS = 200
 
 @dataclass(slots=True)
 class RetentionReport:
-    """What was taken: rows by class, and the bytes that storage does not have any more."""
+    """The rows that were taken, by class, and the bytes that storage does not have any more."""
 
     rows: Counter[KeptClass] = field(default_factory=Counter)
     freed: Freed = field(default_factory=Freed)

@@ -28,7 +28,7 @@ def delete_dataset(ctx: Context, caller: Caller, dataset_id: str) -> Deletion:
         if pinned is None:
             raise NotFound(f"there is no dataset {dataset_id}")
         if pinned:
-            raise Conflict(f"{dataset_id} is pinned", hint=f"giornata unpin {dataset_id}, and delete it then")
+            raise Conflict(f"{dataset_id} is pinned; unpin it first: giornata unpin {dataset_id}")
         # Asked after the lock was had: who submits a job for the dataset holds its row.
         _refuse_used(tx, dataset_id, project_id)
         sha256s = tx.deletions.drop_dataset(dataset_id, project_id=project_id)
@@ -44,5 +44,5 @@ def _refuse_used(tx: Transaction, dataset_id: str, project_id: str) -> None:
     users = tx.deletions.users_of_dataset(dataset_id, project_id=project_id, limit=SHOWN + 1)
     if users:
         named = ", ".join(users[:SHOWN]) + (" and others" if len(users) > SHOWN else "")
-        hint = "wait for their end, or cancel them"
-        raise Conflict(f"{dataset_id} is read by jobs that have not ended: {named}", hint=hint)
+        what = "wait for their end, or cancel them"
+        raise Conflict(f"{dataset_id} is read by jobs that have not ended: {named}; {what}")

@@ -71,14 +71,14 @@ def _locked(tx: Transaction, job_id: str) -> JobRow:
 
 def _refuse_pinned(tx: Transaction, job_id: str) -> None:
     if pinned := tx.deletions.pinned_of_job(job_id):
-        raise Conflict(f"{', '.join(pinned)} is pinned", hint=f"giornata unpin {pinned[0]}, and delete it then")
+        raise Conflict(f"{', '.join(pinned)} is pinned; unpin it first: giornata unpin {pinned[0]}")
 
 
 def _stop(tx: Transaction, ctx: Context, caller: Caller, job: JobRow, *, cancel: bool) -> None:
     if job.state in TERMINAL:
         return
     if not cancel:
-        hint = "cancel it first, or delete it with cancel: giornata delete --cancel"
-        raise IllegalTransition(f"a job that is {job.state} cannot be deleted", hint=hint)
+        what = "cancel it first, or delete it with cancel: giornata delete --cancel"
+        raise IllegalTransition(f"a job that is {job.state} cannot be deleted; {what}")
     now_ms, data = ctx.clock.now_ms(), {"by": caller.maker}
     stop_job(tx, ctx, job, JobEvent.CANCEL, at_ms=now_ms, message="deleted by its owner", data=data)

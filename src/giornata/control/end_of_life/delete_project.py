@@ -94,7 +94,7 @@ def _refuse_busy(tx: Transaction, project_id: str) -> None:
     live = tx.deletions.live_jobs(project_id, limit=SHOWN + 1)
     if live:
         named = ", ".join(live[:SHOWN]) + (" and others" if len(live) > SHOWN else "")
-        raise Conflict(f"jobs of {project_id} have not ended: {named}", hint="cancel them, or delete with cancel")
+        raise Conflict(f"jobs of {project_id} have not ended: {named}; cancel them, or delete with cancel")
 
 
 def _some_jobs(ctx: Context, project_id: str) -> list[str]:

@@ -117,7 +117,7 @@ class Deletions(Protocol):
         """Return ids of ended jobs that are not deleted."""
 
     def datasets_left(self, project_id: str, *, limit: int) -> list[str]:
-        """Return ids of datasets."""
+        """Return the ids of datasets of the project."""
 
     def take_project_rows(self, project_id: str, *, limit: int) -> TakenRows:
         """Delete models, caches, uploads, remembered requests and what else the project has besides its jobs."""

@@ -1,4 +1,4 @@
-"""Queries for pins."""
+"""Queries for pins of jobs, datasets and checkpoints."""
 
 from collections.abc import Sequence
 
