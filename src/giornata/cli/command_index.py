@@ -37,6 +37,10 @@ COMMANDS = (
         ("verify", "jobs.verify", "Verify the signed record of a job, offline."),
         ("cancel", "jobs.jobs", "Cancel a job."),
         ("retry", "jobs.jobs", "Continue a job that failed, expired or was canceled."),
+        ("delete", "operate.end_of_life", "Delete a job or a dataset with its bytes."),
+        ("pin", "operate.end_of_life", "Keep a job, a dataset or a checkpoint (JOB@STEP)."),
+        ("unpin", "operate.end_of_life", "Let retention and deletion take it again."),
+        ("pins", "operate.end_of_life", "List what is pinned in the project."),
     ),
     _section(
         "Pictures",

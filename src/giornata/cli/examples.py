@@ -53,6 +53,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "events": ("giornata events JOB", "giornata events JOB --follow"),
     "logs": ("giornata logs JOB", "giornata logs JOB --follow"),
     "pictures": ("giornata pictures JOB", "giornata pictures last --limit 20 --json"),
+    "delete": ("giornata delete JOB", "giornata delete JOB --cancel", "giornata delete ds_0123"),
+    "pin": ("giornata pin JOB", "giornata pin JOB@500", "giornata pin ds_0123"),
+    "unpin": ("giornata unpin JOB@500",),
+    "pins": ("giornata pins",),
     "checkpoints": ("giornata checkpoints JOB",),
     "download": (
         "giornata download JOB -o ./my-lora",
@@ -107,6 +111,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "giornata project budget art",
         "giornata project budget art 50 --monthly 20",
         "giornata project budget art none",
+    ),
+    "project delete": ("giornata project delete art", "giornata project delete art --confirm art --cancel"),
+    "project retention": (
+        "giornata project retention",
+        "giornata project retention checkpoints=30d logs=4w artifacts=none",
+        "giornata project retention pictures=30d --preview --project art",
     ),
     "project members": ("giornata project members art",),
     "project role": ("giornata project role art USER owner",),

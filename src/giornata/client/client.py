@@ -12,6 +12,7 @@ import httpx
 from giornata.client.audit_log_calls import AuditLogCalls
 from giornata.client.connection import LONG_TIMEOUT, Connection
 from giornata.client.downloads import download_artifacts, download_file
+from giornata.client.end_of_life_calls import EndOfLifeCalls
 from giornata.client.follow import follow
 from giornata.client.generation_calls import GenerationCalls
 from giornata.client.model_calls import ModelCalls
@@ -58,7 +59,7 @@ KEPT_CHECKPOINTS = (
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
-class Client(AuditLogCalls, GenerationCalls, ModelCalls, PeopleCalls, ProjectCalls, WebhookCalls):
+class Client(AuditLogCalls, EndOfLifeCalls, GenerationCalls, ModelCalls, PeopleCalls, ProjectCalls, WebhookCalls):
     """A server, seen with one key.
 
     Every method raises the classes of `giornata.domain.errors`. Calls that may be repeated are, on connection

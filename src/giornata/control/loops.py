@@ -1,5 +1,5 @@
 """The loops that the server runs by itself: lapse leases, lift bans, expire jobs, replace bad machines,
-move slow jobs, settle audits, collect garbage.
+move slow jobs, settle audits, collect garbage, finish deletions, apply retention.
 
 Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every
 server: the store lets one at a time do it.
@@ -16,6 +16,8 @@ from giornata.control.attempts.lift_bans import lift_bans
 from giornata.control.attempts.settle_audits import settle_audits
 from giornata.control.audit_log.chain import LOOP_NAME, chain_rows
 from giornata.control.context import Context
+from giornata.control.end_of_life.apply_retention import apply_retention
+from giornata.control.end_of_life.finish_deletions import finish_deletions
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.stragglers import move_stragglers
 from giornata.control.jobs.stop_job import expire_deadlines
@@ -52,6 +54,8 @@ DEFAULT_SCHEDULE: tuple[Loop, ...] = (
     Loop(name="budgets", every_s=2.0, run=settle_budgets),
     Loop(name="audits", every_s=5.0, run=settle_audits, vital=False),
     Loop(name="collect", every_s=600.0, run=collect),
+    Loop(name="deletions", every_s=30.0, run=finish_deletions, vital=False),
+    Loop(name="retention", every_s=3600.0, run=apply_retention, vital=False),
 )
 
 

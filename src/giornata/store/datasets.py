@@ -20,6 +20,13 @@ ITEM_COLUMNS = columns(dataset_items, ItemRecord)
 _GET = sa.select(*COLUMNS).where(
     datasets.c.id == sa.bindparam("wanted"), datasets.c.project_id == sa.bindparam("project")
 )
+# Those who submit for one dataset do not wait for each other; who deletes it waits for them.
+_HOLD = _GET.with_for_update(read=True, key_share=True)
+_LOCK = (
+    sa.select(datasets.c.pinned)
+    .where(datasets.c.id == sa.bindparam("wanted"), datasets.c.project_id == sa.bindparam("project"))
+    .with_for_update()
+)
 _ITEMS = (
     sa.select(*ITEM_COLUMNS)
     .where(
@@ -64,6 +71,14 @@ class Datasets(Queries, user_store.Datasets):
     def get(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None:
         row = self._connection.execute(_GET, {"wanted": dataset_id, "project": project_id}).first()
         return None if row is None else record_of(DatasetRecord, row)
+
+    def hold(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None:
+        row = self._connection.execute(_HOLD, {"wanted": dataset_id, "project": project_id}).first()
+        return None if row is None else record_of(DatasetRecord, row)
+
+    def lock(self, dataset_id: str, *, project_id: str) -> bool | None:
+        pinned: bool | None = self._connection.scalar(_LOCK, {"wanted": dataset_id, "project": project_id})
+        return pinned
 
     def items(self, dataset_id: str, *, project_id: str) -> list[ItemRecord]:
         found = self._connection.execute(_ITEMS, {"wanted": dataset_id, "project": project_id})

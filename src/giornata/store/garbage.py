@@ -45,7 +45,7 @@ class Garbage(Queries, user_store.Garbage):
     def take_blobs(self, *, created_before_ms: int, limit: int) -> list[str]:
         candidates = (
             sa.select(blobs.c.key)
-            .where(blobs.c.created_at_ms < created_before_ms, _unreferenced())
+            .where(blobs.c.created_at_ms < created_before_ms, unreferenced())
             .order_by(blobs.c.created_at_ms)
             .limit(limit)
             .with_for_update(of=blobs, skip_locked=True)
@@ -53,7 +53,7 @@ class Garbage(Queries, user_store.Garbage):
         keys = list(self._connection.scalars(candidates))
         # Asked again, in a statement of its own: the rows are locked now, so a reference that was written before
         # the lock is seen here, and a later one fails on its foreign key.
-        taken = sa.delete(blobs).where(blobs.c.key.in_(keys), _unreferenced()).returning(blobs.c.key)
+        taken = sa.delete(blobs).where(blobs.c.key.in_(keys), unreferenced()).returning(blobs.c.key)
         return list(self._connection.scalars(taken))
 
     def unknown(self, keys: Sequence[str]) -> set[str]:
@@ -114,7 +114,9 @@ class Garbage(Queries, user_store.Garbage):
         return self._connection.execute(sa.delete(idempotency).where(sa.tuple_(*columns_).in_(old))).rowcount
 
 
-def _unreferenced() -> sa.ColumnElement[bool]:
+def unreferenced() -> sa.ColumnElement[bool]:
+    """Return the condition of a blob that no row refers to."""
+
     def referred(table: sa.Table) -> sa.Exists:
         same = (table.c.project_id == blobs.c.project_id) & (table.c.sha256 == blobs.c.sha256)
         return sa.exists(sa.select(sa.literal(1)).select_from(table).where(same).correlate(blobs))

@@ -12,7 +12,8 @@ from giornata.store.schema import installation, keys, project_secrets, projects
 
 COLUMNS = columns(projects, ProjectRecord)
 THE_ROW = 1
-_GET = sa.select(*COLUMNS).where(projects.c.id == sa.bindparam("wanted"))
+_IS_OPEN = projects.c.deleted_at_ms.is_(None)
+_GET = sa.select(*COLUMNS).where(projects.c.id == sa.bindparam("wanted"), _IS_OPEN)
 KEY_COLUMNS = columns(keys, KeyRecord)
 SECRET_COLUMNS = columns(project_secrets, SecretRecord)
 
@@ -46,7 +47,8 @@ class Projects(Queries, user_store.Projects):
 
     def page(self, *, only: str | None, before: Before, limit: int) -> list[ProjectRecord]:
         place = sa.tuple_(projects.c.created_at_ms, projects.c.id)
-        query = sa.select(*COLUMNS).order_by(projects.c.created_at_ms.desc(), projects.c.id.desc()).limit(limit)
+        query = sa.select(*COLUMNS).where(_IS_OPEN)
+        query = query.order_by(projects.c.created_at_ms.desc(), projects.c.id.desc()).limit(limit)
         if only is not None:
             query = query.where(projects.c.id == only)
         if before is not None:
@@ -60,7 +62,7 @@ class Projects(Queries, user_store.Projects):
         return self._set(project_id, safety=safety)
 
     def _set(self, project_id: str, **values: object) -> bool:
-        statement = sa.update(projects).where(projects.c.id == project_id).values(values)
+        statement = sa.update(projects).where(projects.c.id == project_id, _IS_OPEN).values(values)
         return self._connection.execute(statement).rowcount == 1
 
 

@@ -54,8 +54,10 @@ DRAWS = settings(
 # Nothing in these can be broken: they take no body, and any text will do for what they take.
 UNBREAKABLE = {"GET /healthz", "GET /metrics", "GET /readyz", "GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
 # A good answer of these needs more than a draw: bytes that were uploaded, a signature, a job that has ended, a fleet,
-# a password, a person's session, a model's name, a key or a webhook that was not taken away by a draw before.
+# a password, a person's session, a project's name written twice, a model's name,
+# a key or a webhook that was not taken away by a draw before.
 HARD_TO_PLEASE = {
+    "DELETE /v1/projects/{project_id}",
     "GET /v1/models/coverage",
     "GET /v1/webhooks/{webhook_id}/deliveries",
     "POST /v1/webhooks/{webhook_id}/replay",
@@ -124,7 +126,7 @@ class ServedInstallation:
         claim = {"request_id": f"request-{self.leases}", "node": node, "kinds": ["x-count"]}
         reply = self.served.call("POST", "/v1/node/claim", self.served.keys.node, json=claim).json()
         self.lease = reply["lease"]
-        self.ids |= {"job_id": job["id"], "attempt_id": self.lease["attempt_id"]}
+        self.ids |= {"job_id": job["id"], "target": job["id"], "attempt_id": self.lease["attempt_id"]}
         self.ids |= {"machine_id": node["machine_id"], "node_id": node["node_id"]}
 
     def answer(self, case: Case, scope: str, *, known: bool) -> requests.Response:

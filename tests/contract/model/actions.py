@@ -54,6 +54,11 @@ WEIGHTS = {
     "continue_one": 2,
     "look_at": 1,
     "send_pictures": 1,
+    "delete_one": 4,
+    "finish_deletions": 1,
+    "delete_dataset": 2,
+    "retain": 4,
+    "pin": 3,
     "lapse": 6,
     "reap": 3,
     "lift_bans": 3,
@@ -190,6 +195,7 @@ class Actions(UserActions):
         """Somebody set the server's clock."""
         self.actors.latest_ms = max(self.actors.latest_ms, self.rig.clock.now_ms())
         self.rig.clock.advance_s(-HOUR_S * (1 + b) / 16)
+        self.rig.is_set_back = True
 
     def mute(self, a: int, b: int) -> None:
         """A partition: for a while nothing that this node sends arrives."""

@@ -7,6 +7,7 @@ from typing import TypeVar
 from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, Held
 from tests.contract.model.claim_actions import KEYS
+from tests.contract.model.end_actions import EndActions
 from tests.contract.model.model_rig import PLACES, Place, Row
 from tests.contract.model.picture_actions import PictureActions
 from tests.contract.model.quota_actions import QuotaActions
@@ -21,7 +22,7 @@ from giornata.protocol.work import Claim, Heartbeat
 T = TypeVar("T")
 
 
-class Everything(Beside, QuotaActions, PictureActions):
+class Everything(Beside, EndActions, QuotaActions, PictureActions):
     """All that a schedule is made of."""
 
     def claim_together(self, a: int, b: int) -> None:

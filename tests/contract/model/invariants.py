@@ -8,6 +8,7 @@ as it was.
 import dataclasses
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,8 @@ from giornata.domain.reasons import BAN, STRIKE, Reason
 TOLD = tuple(one.name for one in dataclasses.fields(ReplayedAttempt) if one.name != "intervals")
 REFERRERS = ("dataset_items", "job_inputs", "checkpoints", "artifacts", "caches")
 WHOLE_EVERY = 25  # looks
+LASTING = ("id", "project_id", "kind", "state", "committed_step", "attempt_count", "created_at_ms", "ended_at_ms")
+DAY_MS = 86_400_000
 
 
 class InvariantChecker:
@@ -109,6 +112,8 @@ class InvariantChecker:
             self._check_frozen(seen)
         if concerns("pictures", "picture_orders", "jobs", "attempts", "ledger", "events"):
             self._check_pictures(seen)
+        if concerns("jobs", "dataset_items"):
+            self._check_needs(seen)
         if concerns("checkpoints", "artifacts", "events"):
             self._check_saved(seen)
         if concerns("attempts", "ledger", "events"):
@@ -180,18 +185,50 @@ class InvariantChecker:
         for row in seen.artifacts:
             results[row.job_id][row.name] = (row.sha256, self._attempts[row.attempt_id].number)
         for job_id, replayed in self.replays.items():
+            self._forget_what_may_go(replayed, have[job_id], results[job_id])
             told = {step: (it.sha256, it.attempt, it.rejected, it.doubted_by) for step, it in replayed.saved.items()}
             assert have[job_id] == told, f"checkpoints of {job_id}: {have[job_id]}, by its events {told}"
             said = replayed.artifacts
             assert results[job_id] == said, f"results of {job_id}: {results[job_id]}, by its events {said}"
 
+    def _forget_what_may_go(self, replayed: ReplayedJob, saved: Collection[int], results: Collection[str]) -> None:
+        """A job that has ended may lose what its project keeps for a day, or all of it when it is deleted. One that
+        has not ended, and what is pinned, loses nothing."""
+        job = self._jobs[replayed.job_id]
+        if job.state not in TERMINAL:
+            return
+        if job.deleted_at_ms is None:
+            aged = job.ended_at_ms < self._rig.clock.now_ms() - DAY_MS
+            if job.project_id not in self._rig.retained or job.pinned or not (aged or self._rig.is_set_back):
+                return
+        pinned = set() if job.deleted_at_ms is not None else replayed.pinned
+        replayed.forgotten = max(replayed.forgotten, replayed.committed_step)
+        for step in [step for step in replayed.saved if step not in saved and step not in pinned]:
+            del replayed.saved[step]
+        for name in [name for name in replayed.artifacts if name not in results]:
+            del replayed.artifacts[name]
+
+    def _check_needs(self, seen: Snapshot) -> None:
+        """Whoever trains, or may, has a dataset."""
+        projects = {row.project_id for row in seen.dataset_items}
+        for job in seen.jobs:
+            needs = job.kind == "train" and job.state not in TERMINAL
+            assert not needs or job.project_id in projects, f"the dataset of {job} is gone"
+
     # ---- what never changes again
 
     def _check_frozen(self, seen: Snapshot) -> None:
         for id_, row in self._terminal.items():
-            assert self._jobs[id_] == row, f"a job that had ended was changed:\n{row}\n{self._jobs[id_]}"
+            now = self._jobs[id_]
+            if now.deleted_at_ms is not None:
+                assert [getattr(now, name) for name in LASTING] == [getattr(row, name) for name in LASTING], now
+                continue
+            assert now == row._replace(pinned=now.pinned), f"a job that had ended was changed:\n{row}\n{now}"
         for id_, row in self._ended.items():
-            assert self._attempts[id_] == row, f"an attempt that had ended was changed:\n{row}\n{self._attempts[id_]}"
+            attempt = self._attempts[id_]
+            if self._jobs[row.job_id].deleted_at_ms is not None:  # what people wrote is gone
+                row = row._replace(message=attempt.message, log_tail=attempt.log_tail)  # noqa: PLW2901
+            assert attempt == row, f"an attempt that had ended was changed:\n{row}\n{attempt}"
         self._terminal = {row.id: row for row in seen.jobs if row.state in TERMINAL}
         self._ended = {row.id: row for row in seen.attempts if row.ended_at_ms is not None}
 

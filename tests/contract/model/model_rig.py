@@ -92,6 +92,8 @@ class ModelRig:
         """Empty tables, an installation, projects, and a dataset in each."""
         self.clock = ManualClock()
         self.harmed: set[tuple[str, str]] = set()  # project and sha256 of bytes that storage lost at some time
+        self.retained: set[str] = set()  # projects that keep something for a day
+        self.is_set_back = False  # somebody set the clock back: what was old enough before need not be now
         self.blobs = MemoryBlobs(self.clock)
         self.ctx = Context(
             store=self.store,
@@ -108,7 +110,7 @@ class ModelRig:
         with self.store.begin() as tx:
             for name in PROJECTS[1:]:
                 tx.projects.add(ProjectRecord(id=name, name=name, created_at_ms=self.clock.now_ms()))
-        self.datasets = {name: self._dataset(name) for name in PROJECTS}
+        self.datasets = {name: self.new_dataset(name) for name in PROJECTS}
 
     def ceilings(self) -> dict[str, int]:
         """How many jobs each project may run that has such a limit, as the table says."""
@@ -117,7 +119,8 @@ class ModelRig:
             rows = tx.connection.execute(limited.where(schema.projects.c.max_running_jobs.is_not(None))).all()
         return {row.id: row.max_running_jobs for row in rows}
 
-    def _dataset(self, project: str) -> str:
+    def new_dataset(self, project: str) -> str:
+        """The id of the project's dataset, which is there from now on."""
         item = DatasetItem(sha256=have(self.ctx, owner(project), b"a picture"), name="0.png")
         return create_dataset(self.ctx, owner(project), CreateDataset(items=(item,))).id
 
@@ -146,7 +149,7 @@ def _table(table: sa.Table) -> tuple[str, Any]:
 WATCHED = {
     table.name: _table(table)
     for table in schema.metadata.sorted_tables
-    if table.name not in {"installation", "projects", "keys", "datasets", "events"}
+    if table.name not in {"installation", "projects", "keys", "datasets", "deletions", "events"}
 }
 EVENTS, Event = _table(schema.events)
 

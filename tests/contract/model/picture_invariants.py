@@ -28,7 +28,8 @@ class PictureWitness:
 
     def check(self, seen: Snapshot) -> None:
         """Raises AssertionError when something is not as it must be."""
-        jobs = {row.id: row for row in seen.jobs if row.kind in ORDER_KINDS}
+        orders = {row.id: row for row in seen.jobs if row.kind in ORDER_KINDS}
+        jobs = {id_: row for id_, row in orders.items() if row.deleted_at_ms is None}
         leases = {row.id: row for row in seen.attempts if row.pictures}
         rows: dict[str, list[Row]] = defaultdict(list)
         for row in seen.pictures:
@@ -41,13 +42,14 @@ class PictureWitness:
             bills[bill.attempt_id].append(bill)
         for row in seen.pictures:
             self._check_picture(row, leases, bills)
+        self._ended = {key: row for key, row in self._ended.items() if key[0] in jobs}
         self._check_ended(seen.pictures)
         held: dict[str, list[Row]] = defaultdict(list)
         for row in seen.pictures:
             if row.state == "leased":
                 held[row.lease].append(row)
         for lease in leases.values():
-            self._check_lease(lease, held[lease.id], sorted(bills[lease.id], key=lambda bill: bill.seq), jobs)
+            self._check_lease(lease, held[lease.id], sorted(bills[lease.id], key=lambda bill: bill.seq), orders)
 
     def _check_order(self, order: Row, job: Row, rows: list[Row]) -> None:
         assert [row.number for row in rows] == list(range(order.pictures)), f"pictures of {order} are lost: {rows}"

@@ -51,11 +51,13 @@ class ReplayedJob:
     retry_of: str | None = None
     ended_at_ms: int | None = None
     alone: bool = False  # whatever its spec allows
+    forgotten: int = 0  # the step that it had committed, when its checkpoints were deleted after its end
+    pinned: set[int] = field(default_factory=set)  # steps; no event tells of them
     lifted: list[tuple[int, str]] = field(default_factory=list)  # after so many attempts, the ban of this machine
 
     @property
     def committed_step(self) -> int:
-        return max((step for step, saved in self.saved.items() if not saved.rejected), default=0)
+        return max([self.forgotten, *(step for step, saved in self.saved.items() if not saved.rejected)])
 
     @property
     def live(self) -> ReplayedAttempt | None:
@@ -159,5 +161,6 @@ class ReplayedJob:
         stay = set(usable[-(self.spec.get("checkpoints_keep_latest") or 2) :])
         stay |= {step for step in usable if every and step % every == 0}
         for step, saved in list(self.saved.items()):
-            if (saved.rejected and step < min(stay, default=0)) or (not saved.rejected and step not in stay):
+            spare = step < min(stay, default=0) if saved.rejected else step not in stay
+            if spare and step not in self.pinned:
                 del self.saved[step]

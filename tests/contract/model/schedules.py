@@ -18,6 +18,8 @@ from tests.contract.model.shares import check_costs
 from giornata.control.attempts.claim import claim_once
 from giornata.control.attempts.complete import complete
 from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.end_of_life.delete_project import delete_project
+from giornata.control.end_of_life.finish_deletions import finish_deletions
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.control.projects.set_budget import change_job, set_project_budget
 from giornata.control.storage.collect import collect
@@ -138,8 +140,22 @@ def _all_over(rig: ModelRig, checker: InvariantChecker, actors: Actors) -> None:
     unended = [row for row in checker.now.jobs if row.state not in TERMINAL]
     assert not unended, "\n".join(["a job never ends", *(_story(checker, row) for row in unended)])
     rig.clock.advance_s(3 * DAY_S)
+    finish_deletions(rig.ctx)
     collect(rig.ctx)
     _check_clean(rig, checker)
+    _delete_a_project(rig, checker)
+
+
+def _delete_a_project(rig: ModelRig, checker: InvariantChecker) -> None:
+    """Nothing of it is left but what it cost, and the others have what they had."""
+    others = {key for key in rig.blobs.objects if "ann" not in key.split("/")[:2]}
+    bills = checker.now.ledger
+    delete_project(rig.ctx, ROOT, "ann", confirm="ann")
+    seen = checker.look(whole=True)
+    assert set(rig.blobs.objects) == others, "bytes of a deleted project are left, or others are gone"
+    assert seen.ledger == bills
+    for table in (*REFERRERS, "blobs", "pictures", "picture_orders", "uploads", "logs", "metrics"):
+        assert not [row for row in seen.tables[table] if "ann" in row], f"{table} has rows of a deleted project"
 
 
 def _lift_budgets(rig: ModelRig, checker: InvariantChecker) -> None:

@@ -187,6 +187,6 @@ class UserActions(ClaimActions):
         with self.rig.store.read() as tx:
             rows = tx.connection.execute(schema.jobs.select()).all()
         for row in rows:
-            if row.id not in known:
+            if row.id not in known and row.deleted_at_ms is None:
                 of_its_kind = self.actors.orders if row.kind in ORDER_KINDS else self.actors.jobs
                 of_its_kind.append((row.id, row.project_id))

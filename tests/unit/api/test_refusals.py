@@ -104,6 +104,16 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/secrets": Route(needs=("admin",)),
     "PUT /v1/secrets/{name}": Route(needs=("admin",), body={"value": "hf_something"}),
     "DELETE /v1/secrets/{name}": Route(needs=("admin",)),
+    "DELETE /v1/jobs/{job_id}": Route(needs=("jobs:write", "generate")),
+    "DELETE /v1/datasets/{dataset_id}": Route(needs=("datasets",)),
+    "DELETE /v1/projects/{project_id}": Route(needs=("admin",), query="?confirm=none"),
+    "GET /v1/projects/{project_id}/retention": Route(),
+    "PUT /v1/projects/{project_id}/retention": Route(needs=("admin",), body={"logs": 30}),
+    "GET /v1/projects/{project_id}/retention/preview": Route(needs=("admin",)),
+    "POST /v1/projects/{project_id}/retention/preview": Route(needs=("admin",), body={"logs": 30}),
+    "GET /v1/pins": Route(),
+    "PUT /v1/pins/{target}": Route(needs=("jobs:write", "datasets")),
+    "DELETE /v1/pins/{target}": Route(needs=("jobs:write", "datasets")),
     "POST /v1/webhooks": Route(needs=("admin",), body=WEBHOOK),
     "GET /v1/webhooks": Route(needs=("admin",)),
     "GET /v1/webhooks/{webhook_id}": Route(needs=("admin",)),
@@ -197,7 +207,7 @@ NAMED = (
     "project_id",
     "webhook_id",
 )
-UNKNOWN = {name: f"{name[:-3]}_none" for name in NAMED} | {"name": "none"}
+UNKNOWN = {name: f"{name[:-3]}_none" for name in NAMED} | {"name": "none", "target": "ds_none"}
 
 
 def is_problem(response: httpx.Response, status: int, code: str) -> bool:
@@ -227,9 +237,11 @@ def filled(path: str, ids: dict[str, str]) -> str:
 def own_things(served: Served, folder: Path) -> dict[str, str]:
     """One of each, in the first project."""
     call = partial(served.call, key=served.keys.admin)
+    dataset_id = a_dataset(served.client(), folder).id
     return {
         "upload_id": call("POST", "/v1/uploads", json={"files": [FILE]}).json()["items"][0]["upload_id"],
-        "dataset_id": a_dataset(served.client(), folder).id,
+        "dataset_id": dataset_id,
+        "target": dataset_id,
         "job_id": call("POST", "/v1/jobs", json=JOB).json()["id"],
         "key_id": call("POST", "/v1/keys", json={"scope": "member"}).json()["id"],
         "invitation_id": call("POST", "/v1/invitations", json={"role": "viewer"}).json()["id"],

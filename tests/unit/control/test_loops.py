@@ -103,7 +103,18 @@ def test_stop_waits_for_the_turn_under_way(ctx: Context) -> None:
 def test_the_real_loops_run_on_an_empty_installation(ctx: Context) -> None:
     loops = Loops(ctx)
     assert all(loops.run_once(loop) for loop in DEFAULT_SCHEDULE)
-    names = ["lapse", "orders", "bans", "expire", "reap", "stragglers", "budgets", "collect"]
+    names = [
+        "lapse",
+        "orders",
+        "bans",
+        "expire",
+        "reap",
+        "stragglers",
+        "budgets",
+        "collect",
+        "deletions",
+        "retention",
+    ]
     assert [status.name for status in loops.status()] == names
 
 

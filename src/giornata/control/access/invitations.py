@@ -139,7 +139,7 @@ def use_invitation(ctx: Context, tx: Transaction, user_id: str, invitation: Invi
 
     Raises NotFound when it has just been used by somebody.
     """
-    if not tx.invitations.accept(invitation.id, user_id=person.id, at_ms=ctx.clock.now_ms()):
+    if not tx.invitations.accept(invitation.id, user_id=user_id, at_ms=ctx.clock.now_ms()):
         raise NotFound(REFUSAL)
     now = tx.memberships.role(user_id, invitation.project_id)
     role = Role(invitation.role)

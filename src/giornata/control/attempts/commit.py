@@ -50,8 +50,8 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
 
 
 def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int]:
-    """Return the steps that need not be kept: all but the latest K, and those that N divides. Never the highest
-    usable one.
+    """Return the steps that need not be kept: all but the latest K, those that N divides, and those that are pinned.
+    Never the highest usable one.
 
     A rejected one goes when it lies below all that are kept.
     """
@@ -61,7 +61,8 @@ def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int
     if isinstance(every, int) and every > 0:
         kept |= {step for step in usable if step % every == 0}
     lowest_kept = min(kept, default=0)
-    return [row.step for row in rows if row.step not in kept and (not row.rejected or row.step < lowest_kept)]
+    spare = [row for row in rows if row.step not in kept and not row.pinned]
+    return [row.step for row in spare if not row.rejected or row.step < lowest_kept]
 
 
 def _with(rows: Sequence[CheckpointRow], attempt: AttemptRow, commit: CommitCheckpoint) -> list[CheckpointRow]:

@@ -64,8 +64,9 @@ def prepare_job(
     The stored spec is whole: the seed is drawn, and the adapter's alpha and the files' name are written down when
     they were not given, and epochs are turned into steps. An order's models have their sha256. `parsed_spec` is what
     `parse_spec` returned for this request, if it was asked already. `notes_use` is False when nothing is submitted:
-    the registry does not count it as a use of these models. `standing` is how the project stands to its quotas,
-    where that has been read already. Raises OverQuota where limits of the project are all that is in the way.
+    the registry does not count it as a use of these models, and the datasets are not held. `standing` is how the
+    project stands to its quotas, where that has been read already. Raises OverQuota where limits of the project are
+    all that is in the way.
     """
     if request.kind == PRETRAIN_KIND:
         require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
@@ -73,7 +74,7 @@ def prepare_job(
     is_sound, faults = not found, list(found)
     faults += _size_faults(ctx, request)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
-    faults += _dataset_faults(ctx, tx, caller, request, parsed)
+    faults += _dataset_faults(ctx, tx, caller, request, parsed, holds=notes_use)
     faults += _file_faults(tx, caller, request)
     faults += _secret_faults(ctx, tx, caller, request)
     order = None
@@ -170,18 +171,21 @@ def _size_faults(ctx: Context, request: SubmitJob) -> Iterable[Fault]:
 
 
 def _dataset_faults(
-    ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, parsed: Message | None
+    ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, parsed: Message | None, *, holds: bool
 ) -> Iterable[Fault]:
-    """Find faults of the datasets in the raw spec, so that a fault of another field does not hide these."""
+    """Find faults of the datasets in the raw spec, so that a fault of another field does not hide these.
+
+    `holds`: nobody deletes the datasets before the transaction ends.
+    """
     if request.kind != "train":
         return
-    items = _items(tx, caller, request.spec, "dataset")
+    items = _items(tx, caller, request.spec, "dataset", holds=holds)
     if items is not None:
         yield from few_faults(ctx.policy, len({item.sha256 for item in items}), where="spec.dataset")
         yield from _caption_faults(request.spec, items)
     elif _is_text(request.spec, "dataset"):
         yield _no_dataset(request.spec, "dataset")
-    classes = _items(tx, caller, request.spec, "class_dataset")
+    classes = _items(tx, caller, request.spec, "class_dataset", holds=holds)
     if classes is None and _is_text(request.spec, "class_dataset"):
         yield _no_dataset(request.spec, "class_dataset")
     if isinstance(parsed, TrainSpec):
@@ -237,10 +241,13 @@ def _secret_faults(ctx: Context, tx: Transaction, caller: Caller, request: Submi
             yield from refusal.faults
 
 
-def _items(tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str) -> list[ItemRecord] | None:
+def _items(
+    tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str, *, holds: bool = False
+) -> list[ItemRecord] | None:
     if not _is_text(spec, field):
         return None
-    if tx.datasets.get(spec[field], project_id=caller.project_id) is None:
+    find = tx.datasets.hold if holds else tx.datasets.get
+    if find(spec[field], project_id=caller.project_id) is None:
         return None
     return tx.datasets.items(spec[field], project_id=caller.project_id)
 

@@ -27,6 +27,7 @@ from giornata.protocol.training.adapter import what_would_be_lost
 CONTINUED_FROM = "continued-from"
 """The label under which the new job names the old one."""
 RAISE_ITS_BUDGET = "it goes on by itself when its budget is raised: giornata budget ID AMOUNT, or the project's"
+DATASET_FIELDS = ("dataset", "class_dataset")
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
 SUSPECT_RETRYABLE = RETRYABLE | {JobState.SUCCEEDED}
 """Those of a job that an audit has put into doubt. The operator pays for its retry."""
@@ -125,6 +126,7 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
         if new_id is None and old.state == JobState.SUCCEEDED:
             new_id = tx.submission.any_retry(job_id, project_id=caller.project_id)
         if new_id is None:
+            _hold_datasets(tx, old)
             new_id = ctx.names.new("job")
             new = _afresh(old, new_id, caller.maker, ctx.clock.now_ms())
             if new.billed_to is None:
@@ -142,6 +144,17 @@ def _require_room(tx: Transaction, ctx: Context, job: JobRecord) -> None:
     faults = retry_faults(tx, job, standing_of(tx, ctx, job.project_id, hold=True))
     if faults:
         raise OverQuota(faults)
+
+
+def _hold_datasets(tx: Transaction, job: JobRecord) -> None:
+    """Keep the job's datasets from being deleted meanwhile. Raises InvalidInput when one is deleted already."""
+    named = [(field, job.spec[field]) for field in DATASET_FIELDS if isinstance(job.spec.get(field), str)]
+    gone = [each for each in named if tx.datasets.hold(each[1], project_id=job.project_id) is None]
+    if job.kind == "train" and gone:
+        hint = "create the dataset again, or submit a new job with another one"
+        raise InvalidInput(
+            [Fault(where=f"spec.{field}", message=f"{id_} was deleted", hint=hint) for field, id_ in gone]
+        )
 
 
 def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord) -> Job:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from giornata.control.ports.audit_log_store import AuditLog
 from giornata.control.ports.audit_store import Audits
+from giornata.control.ports.end_of_life_store import Deletions, Pins, RetentionQueries
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Bans, Machines, Paces
@@ -87,6 +88,9 @@ class Transaction(Protocol):
     routing: RoutingQueries
     webhooks: Webhooks
     webhook_deliveries: WebhookDeliveries
+    deletions: Deletions
+    retention: RetentionQueries
+    pins: Pins
     quotas: QuotaQueries
     audit_log: AuditLog
 

@@ -160,6 +160,14 @@ class Datasets(Protocol):
 
     def get(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None: ...
 
+    def hold(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None:
+        """Return the dataset; nobody deletes it before this transaction ends."""
+
+    def lock(self, dataset_id: str, *, project_id: str) -> bool | None:
+        """Return whether the dataset is pinned, None when there is none; nobody else holds it until this transaction
+        ends.
+        """
+
     def items(self, dataset_id: str, *, project_id: str) -> list[ItemRecord]: ...
 
     def page(self, *, project_id: str, before: Before, limit: int, most_bytes: int) -> Rows[DatasetRecord]: ...

@@ -217,7 +217,8 @@ class InputRow:
 class CheckpointRow:
     """A committed checkpoint. `blob` says where its bytes are.
 
-    `doubted_by` is the number of the latest attempt that could not fetch it while the server found it good.
+    `doubted_by` is the number of the latest attempt that could not fetch it while the server found it good. One that
+    is `pinned` stays when later ones are in.
     """
 
     step: int
@@ -225,6 +226,7 @@ class CheckpointRow:
     rejected: bool
     blob: BlobRow
     doubted_by: int | None = None
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,9 @@ from giornata.control.ports import store
 from giornata.store.audit_log import AuditLog
 from giornata.store.audits import Audits
 from giornata.store.datasets import Datasets, Inputs
+from giornata.store.end_of_life.deletions import Deletions
+from giornata.store.end_of_life.pins import Pins
+from giornata.store.end_of_life.retention import RetentionQueries
 from giornata.store.garbage import Garbage
 from giornata.store.gauges import GaugeQueries
 from giornata.store.jobs.attempts import Attempts
@@ -94,6 +97,9 @@ class Transaction(store.Transaction):
     routing = _group(RoutingQueries)
     webhooks = _group(Webhooks)
     webhook_deliveries = _group(WebhookDeliveries)
+    deletions = _group(Deletions)
+    retention = _group(RetentionQueries)
+    pins = _group(Pins)
     quotas = _group(QuotaQueries)
     audit_log = _group(AuditLog)
 

@@ -56,7 +56,8 @@ _bills = (
     .subquery()
 )
 # Made once: building a statement costs more than running it.
-_JOB = sa.select(*JOB_COLUMNS).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT)
+_IS_KNOWN = jobs.c.deleted_at_ms.is_(None)
+_JOB = sa.select(*JOB_COLUMNS).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT, _IS_KNOWN)
 _WANTED = sa.bindparam("wanted", type_=sa.String())
 _AFTER = sa.bindparam("after", type_=sa.BigInteger())
 _MOST = sa.bindparam("most", type_=sa.Integer())
@@ -92,8 +93,8 @@ _METRICS = bounded(
 )
 _IN_SHORT = sa.select(
     jobs.c.id, jobs.c.name, jobs.c.state, jobs.c.spec["image_format"].as_string().label("image_format")
-).where(jobs.c.id == _WANTED, jobs.c.project_id == _PROJECT)
-_EXISTS = sa.select(jobs.c.id).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT)
+).where(jobs.c.id == _WANTED, jobs.c.project_id == _PROJECT, _IS_KNOWN)
+_EXISTS = sa.select(jobs.c.id).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT, _IS_KNOWN)
 
 
 def _attempts_of_jobs(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -142,7 +143,7 @@ class JobReads(Queries, user_store.JobReads):
         limit: int,
         most_bytes: int,
     ) -> Rows[JobRecord]:
-        wanted = sa.select(jobs.c.id, jobs.c.created_at_ms).where(jobs.c.project_id == project_id)
+        wanted = sa.select(jobs.c.id, jobs.c.created_at_ms).where(jobs.c.project_id == project_id, _IS_KNOWN)
         wanted = wanted.where(*(jobs.c.labels[name].as_string() == value for name, value in labels.items()))
         if states:
             wanted = wanted.where(jobs.c.state.in_(states))

@@ -21,6 +21,7 @@ _ALL: sa.Select[Any] = (
         checkpoints.c.attempt_number,
         checkpoints.c.rejected,
         checkpoints.c.doubted_by,
+        checkpoints.c.pinned,
         checkpoints.c.sha256,
         checkpoints.c.size_bytes,
         blobs.c.key,
@@ -90,6 +91,7 @@ def _checkpoint(row: sa.Row[Any]) -> CheckpointRow:
         attempt_number=row.attempt_number,
         rejected=row.rejected,
         doubted_by=row.doubted_by,
+        pinned=row.pinned,
         blob=BlobRow(sha256=row.sha256, size_bytes=row.size_bytes, key=row.key),
     )
 

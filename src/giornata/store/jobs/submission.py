@@ -60,7 +60,8 @@ class Submission(Queries, user_store.Submission):
         self._connection.execute(_INSERT_INPUT, rows)
 
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
-        query = sa.select(*COLUMNS).where(jobs.c.id == job_id, jobs.c.project_id == project_id).with_for_update()
+        mine = (jobs.c.id == job_id) & (jobs.c.project_id == project_id) & jobs.c.deleted_at_ms.is_(None)
+        query = sa.select(*COLUMNS).where(mine).with_for_update()
         row = self._connection.execute(query).first()
         return None if row is None else record_of(JobRecord, row)
 

@@ -17,6 +17,9 @@ checkpoints = Table(
     Column("rejected", Boolean, nullable=False, server_default=sa.false()),
     Column("doubted_by", Integer),  # the latest attempt that could not fetch it, though the server can
     at("created_at_ms"),
+    Column(
+        "pinned", Boolean, nullable=False, server_default=sa.false()
+    ),  # neither retention nor a later one takes it
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_checkpoints_blob", "project_id", "sha256"),
 )

@@ -52,6 +52,7 @@ datasets = Table(
     Column("size_bytes", BigInteger, nullable=False),
     at("created_at_ms"),
     Column("created_by", String(40)),  # the person or the key; NULL: not known
+    Column("pinned", Boolean, nullable=False, server_default=sa.false()),  # retention does not take it
     Index("ix_datasets_project", "project_id", "created_at_ms", "id"),
 )
 

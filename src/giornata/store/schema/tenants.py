@@ -36,6 +36,8 @@ projects = Table(
     Column("allowed_base_models", JSON(none_as_null=True)),  # patterns; NULL: any model
     Column("allowed_adapters", JSON(none_as_null=True)),
     at("created_at_ms"),
+    Column("retention", JSON, nullable=False, server_default="{}"),  # days by what is kept so long
+    at("deleted_at_ms", nullable=True),  # what is left then is its name and its money
 )
 
 keys = Table(

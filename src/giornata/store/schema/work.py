@@ -98,6 +98,8 @@ jobs = Table(
     Column("created_by", String(40)),  # the person or the key; NULL: the platform, or not known
     Column("billed_to", String(40)),  # the project that pays for its attempts; NULL: its own
     Column("suspect", Boolean, nullable=False, server_default=sa.false()),  # an audit refuted a machine that made it
+    Column("pinned", Boolean, nullable=False, server_default=sa.false()),  # retention takes nothing of it
+    at("deleted_at_ms", nullable=True),  # what is left then is what its bill names
     Index("ix_jobs_project", "project_id", "created_at_ms", "id"),
     # The claim walks these four in order; tests hold the planner to them. What comes after the id is there so that
     # jobs for larger nodes are passed over without a look at their rows.

@@ -1,0 +1,84 @@
+"""Delete a job with all that hangs on it. What stays is what it cost, and that it was deleted."""
+
+from giornata.control.access.permissions import require_any, require_write
+from giornata.control.caller import Caller
+from giornata.control.context import Context
+from giornata.control.end_of_life.purge_job import purge_job
+from giornata.control.end_of_life.record_deletion import JOB, record_deletion
+from giornata.control.end_of_life.remove_bytes import Freed
+from giornata.control.jobs.read_jobs import own_job
+from giornata.control.jobs.stop_job import stop_job
+from giornata.control.ports.end_of_life_store import DeletionRecord
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import JobRow
+from giornata.domain.errors import Conflict, IllegalTransition, NotFound
+from giornata.domain.job import TERMINAL, JobEvent
+from giornata.protocol.admin import Scope
+from giornata.protocol.end_of_life import Deletion
+
+
+def delete_job(ctx: Context, caller: Caller, job_id: str, *, cancel: bool = False) -> Deletion:
+    """Delete a job of the caller's project, its validations, and all bytes that nothing else refers to.
+
+    What other jobs start from stays: each of them has rows of its own for these bytes. Raises Forbidden, NotFound,
+    IllegalTransition for a job that has not ended unless `cancel`, and Conflict for one that is pinned.
+    """
+    require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
+    with ctx.store.begin() as tx:
+        require_write(caller, own_job(tx, caller, job_id).kind)
+        # The job is locked before what hangs on it, as everybody does.
+        job = _locked(tx, job_id)
+        _refuse_pinned(tx, job_id)
+        _stop(tx, ctx, caller, job, cancel=cancel)
+        deletions = [hide_job(tx, ctx, caller, job)]
+        for each in tx.deletions.validations_of(job_id, project_id=caller.project_id):
+            validation = _locked(tx, each)
+            _stop(tx, ctx, caller, validation, cancel=True)
+            deletions.append(hide_job(tx, ctx, caller, validation))
+    purged = [finish_job(ctx, each) for each in deletions]
+    freed = sum((freed for freed, _ in purged), Freed())
+    return Deletion(
+        id=job_id,
+        what=JOB,
+        objects=freed.objects,
+        size_bytes=freed.size_bytes,
+        finished=all(finished for _, finished in purged),
+    )
+
+
+def hide_job(tx: Transaction, ctx: Context, caller: Caller, job: JobRow) -> DeletionRecord:
+    """Hide a locked job that has ended, and write the line of its deletion. Its rows and bytes are still there."""
+    tx.deletions.empty_job(job.id, at_ms=ctx.clock.now_ms())
+    return record_deletion(tx, ctx, caller, what=JOB, target_id=job.id, project_id=job.project_id)
+
+
+def finish_job(ctx: Context, deletion: DeletionRecord) -> tuple[Freed, bool]:
+    """Delete what is left of a deleted job; return what was freed, and whether nothing is left. May be repeated."""
+    freed, finished = purge_job(ctx, deletion)
+    with ctx.store.begin() as tx:
+        tx.deletions.note(deletion.id, objects=freed.objects, size_bytes=freed.size_bytes)
+        if finished:
+            tx.deletions.finish(deletion.id, at_ms=ctx.clock.now_ms())
+    return freed, finished
+
+
+def _locked(tx: Transaction, job_id: str) -> JobRow:
+    job = tx.jobs.lock(job_id)
+    if job is None:
+        raise NotFound(f"there is no job {job_id}")
+    return job
+
+
+def _refuse_pinned(tx: Transaction, job_id: str) -> None:
+    if pinned := tx.deletions.pinned_of_job(job_id):
+        raise Conflict(f"{', '.join(pinned)} is pinned; unpin it first: giornata unpin {pinned[0]}")
+
+
+def _stop(tx: Transaction, ctx: Context, caller: Caller, job: JobRow, *, cancel: bool) -> None:
+    if job.state in TERMINAL:
+        return
+    if not cancel:
+        what = "cancel it first, or delete it with cancel: giornata delete --cancel"
+        raise IllegalTransition(f"a job that is {job.state} cannot be deleted; {what}")
+    now_ms, data = ctx.clock.now_ms(), {"by": caller.maker}
+    stop_job(tx, ctx, job, JobEvent.CANCEL, at_ms=now_ms, message="deleted by its owner", data=data)

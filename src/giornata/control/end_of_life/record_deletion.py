@@ -1,0 +1,29 @@
+"""Write the line that stays of what was deleted. An audit log takes its line from here."""
+
+import logging
+from dataclasses import replace
+
+from giornata.control.caller import Caller
+from giornata.control.context import Context
+from giornata.control.ports.end_of_life_store import DeletionRecord
+from giornata.control.ports.store import Transaction
+
+log = logging.getLogger("giornata.deletions")
+JOB, DATASET, PROJECT = "job", "dataset", "project"
+
+
+def record_deletion(
+    tx: Transaction, ctx: Context, caller: Caller, *, what: str, target_id: str, project_id: str
+) -> DeletionRecord:
+    """Write who deleted what, in the transaction that deletes it. It is unfinished until nothing is left."""
+    line = DeletionRecord(
+        id=0,
+        project_id=project_id,
+        what=what,
+        target_id=target_id,
+        asked_by=caller.maker,
+        asked_at_ms=ctx.clock.now_ms(),
+    )
+    number = tx.deletions.begin(line)
+    log.info("%s %s of project %s is deleted by %s", what, target_id, project_id, caller.maker)
+    return replace(line, id=number)

@@ -1,0 +1,81 @@
+"""Delete in storage what deleted rows named, and nothing that another row names.
+
+A row goes before its object. Who dies in between leaves an object without a row, which the collector finds.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from giornata.control.context import Context
+from giornata.control.ports.end_of_life_store import TakenBlob, TakenRows
+from giornata.control.ports.records import UploadRecord
+
+AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """The objects that storage does not have any more."""
+
+    objects: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: "Freed") -> "Freed":
+        return Freed(objects=self.objects + other.objects, size_bytes=self.size_bytes + other.size_bytes)
+
+
+def remove_bytes(ctx: Context, project_id: str, taken: TakenRows, *, asked_before_ms: int) -> Freed:
+    """Delete the bytes of rows that are gone.
+
+    A blob for which somebody asked after `asked_before_ms` stays for the collector: that somebody may be about to
+    refer to it. Raises Unavailable; the collector finds what is left.
+    """
+    freed = Freed()
+    for sha256s in in_batches(sorted(taken.sha256s)):
+        with ctx.store.begin() as tx:
+            blobs = tx.deletions.take_blobs(project_id, sha256s=sha256s, asked_before_ms=asked_before_ms)
+        freed += _delete_each(ctx, blobs)
+    _drop_uploads(ctx, taken.uploads)
+    for keys in in_batches(taken.picture_keys):
+        freed += _delete_unknown(ctx, keys)
+    return freed
+
+
+def remove_below(ctx: Context, project_id: str, prefix: str, *, asked_before_ms: int) -> Freed:
+    """Delete all objects whose keys begin so, but for those that a row needs. Raises Unavailable."""
+    freed = Freed()
+    for keys in in_batches(found.key for found in ctx.blobs.list(prefix)):
+        with ctx.store.begin() as tx:
+            blobs = tx.deletions.take_blobs(project_id, keys=keys, asked_before_ms=asked_before_ms)
+        freed += _delete_each(ctx, blobs)
+        freed += _delete_unknown(ctx, [key for key in keys if key not in {blob.key for blob in blobs}])
+    return freed
+
+
+def _delete_each(ctx: Context, blobs: Sequence[TakenBlob]) -> Freed:
+    deleted = [blob.size_bytes for blob in blobs if ctx.blobs.delete(blob.key)]
+    return Freed(objects=len(deleted), size_bytes=sum(deleted))
+
+
+def _delete_unknown(ctx: Context, keys: Collection[str]) -> Freed:
+    """Delete objects that no row names any more. A key without a row never has one again."""
+    with ctx.store.read() as tx:
+        strays = tx.garbage.unknown(list(keys))
+    sizes = {found.key: found.size_bytes for key in sorted(strays) for found in ctx.blobs.list(key)}
+    deleted = [sizes.get(key, 0) for key in sorted(strays) if ctx.blobs.delete(key)]
+    return Freed(objects=len(deleted), size_bytes=sum(deleted))
+
+
+def _drop_uploads(ctx: Context, uploads: Iterable[UploadRecord]) -> None:
+    for upload in uploads:
+        if upload.multipart_id is not None:
+            ctx.blobs.abort_multipart(upload.key, upload.multipart_id)
+        ctx.blobs.delete(upload.key)
+
+
+def in_batches(keys: Iterable[str]) -> Iterator[list[str]]:
+    """Yield lists of at most AT_ONCE."""
+    walk = iter(keys)
+    while batch := list(islice(walk, AT_ONCE)):
+        yield batch

@@ -1,0 +1,79 @@
+"""How long a project keeps what: read, set, and looked at before it is set."""
+
+from giornata.control.access.members import require_project
+from giornata.control.access.permissions import require_admin, require_scope
+from giornata.control.caller import Caller
+from giornata.control.context import Context
+from giornata.control.ports.end_of_life_store import AgedRows
+from giornata.control.ports.store import Transaction
+from giornata.control.timestamps import instant
+from giornata.domain.errors import NotFound
+from giornata.domain.retention import KeptClass, Retention, ended_before_ms
+from giornata.protocol.admin import Scope
+from giornata.protocol.end_of_life import AgedClass, ProjectRetention, RetentionPreview, SetRetention
+
+
+def read_retention_of(ctx: Context, caller: Caller, project_id: str) -> ProjectRetention:
+    """Return how long the project keeps what. Raises Forbidden, NotFound."""
+    require_scope(caller, Scope.JOBS_READ)
+    with ctx.store.read() as tx:
+        require_project(tx, caller, project_id)
+        return _reply(project_id, _stored(tx, project_id))
+
+
+def set_retention(ctx: Context, caller: Caller, project_id: str, request: SetRetention) -> ProjectRetention:
+    """Set how long the project keeps what, from now on; a loop takes what is older.
+
+    Raises Forbidden unless the caller owns the project or governs the installation, NotFound.
+    """
+    require_admin(caller)
+    with ctx.store.begin() as tx:
+        require_project(tx, caller, project_id)
+        tx.retention.set(project_id, _asked(request))
+        return _reply(project_id, _stored(tx, project_id))
+
+
+def preview_retention(
+    ctx: Context, caller: Caller, project_id: str, request: SetRetention | None = None
+) -> RetentionPreview:
+    """Return what the loop would take now, by what is set, or as if `request` was. Nothing is changed.
+
+    Raises Forbidden unless the caller owns the project or governs the installation, NotFound.
+    """
+    require_admin(caller)
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.read() as tx:
+        require_project(tx, caller, project_id)
+        wanted = _stored(tx, project_id) if request is None else _asked(request)
+        items = [
+            _aged(kept, days, tx.retention.aged(project_id, kept, before_ms=ended_before_ms(days, now_ms=now_ms)))
+            for kept, days in wanted.items()
+        ]
+    return RetentionPreview(project_id=project_id, items=items, size_bytes=sum(each.size_bytes for each in items))
+
+
+def _stored(tx: Transaction, project_id: str) -> Retention:
+    stored = tx.retention.of_project(project_id)
+    if stored is None:
+        raise NotFound(f"there is no project {project_id}")
+    return stored
+
+
+def _asked(request: SetRetention) -> Retention:
+    days = {kept: getattr(request, kept.value) for kept in KeptClass}
+    return {kept: count for kept, count in days.items() if count is not None}
+
+
+def _reply(project_id: str, retention: Retention) -> ProjectRetention:
+    return ProjectRetention(project_id=project_id, **{kept.value: days for kept, days in retention.items()})
+
+
+def _aged(kept: KeptClass, days: int, rows: AgedRows) -> AgedClass:
+    return AgedClass(
+        kept=kept,
+        days=days,
+        count=rows.count,
+        size_bytes=rows.size_bytes,
+        oldest_at=None if rows.oldest_at_ms is None else instant(rows.oldest_at_ms),
+        examples=list(rows.examples),
+    )

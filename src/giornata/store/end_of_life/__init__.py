@@ -1,0 +1,1 @@
+"""Queries that delete, that retention runs, and that pin. Read deletions first."""
