@@ -23,6 +23,7 @@ from giornata.api import (
     order_pictures,
     people,
     sessions,
+    sweeps,
     uploads,
     webhooks,
 )
@@ -57,6 +58,7 @@ _ROUTERS = (
     uploads.router,
     models.router,
     jobs.router,
+    sweeps.router,
     histories.router,
     order_pictures.router,
     generations.router,

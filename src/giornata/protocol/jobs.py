@@ -172,6 +172,7 @@ class Job(Reply):
     result: dict[str, Any] = Field(default_factory=dict)
     pictures: PictureCounts | None = Field(None, description="Of an order of pictures; left out of lists.")
     retry_of: str | None = None
+    parent_id: str | None = Field(None, description="The sweep that it belongs to.")
     attempts: tuple[Attempt, ...] = ()
     urls: JobUrls
 

@@ -15,6 +15,7 @@ from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
 from giornata.protocol.specs import TrainSpec, canonical_names, shape_key_of
@@ -108,6 +109,8 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
         old = tx.submission.lock(job_id, project_id=caller.project_id)
         if old is None:
             raise NotFound(f"there is no job {job_id}")
+        if old.kind == SWEEP_KIND:
+            raise IllegalTransition("a sweep cannot be retried; retry its jobs, or submit it anew")
         if old.state == JobState.QUEUED and old.interrupted:
             return _without_bans(ctx, tx, caller, old)
         if old.state not in RETRYABLE:
@@ -139,6 +142,7 @@ def _afresh(old: JobRecord, job_id: str, created_by: str, now_ms: int) -> JobRec
         state=JobState.QUEUED,
         interrupted=False,
         retry_of=old.id,
+        parent_id=None,
         created_by=created_by,
         shape_key=shape_key_of(old.kind, old.spec),  # one of long ago has none
         attempt_id=None,

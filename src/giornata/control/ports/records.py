@@ -170,6 +170,7 @@ class JobRecord:
     only_machine_id: str | None = None
     turn: int = 0  # given when it is queued
     created_by: str | None = None  # the person or the key; None: the platform, or not known
+    parent_id: str | None = None  # the sweep that it belongs to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

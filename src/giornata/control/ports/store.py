@@ -15,6 +15,7 @@ from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, 
 from giornata.control.ports.people_store import Invitations, Memberships, Sessions, SignIns, Users
 from giornata.control.ports.picture_store import PictureLeases, PictureOrders
 from giornata.control.ports.routing_store import RoutingQueries
+from giornata.control.ports.sweep_store import Sweeps
 from giornata.control.ports.user_store import (
     Datasets,
     Garbage,
@@ -58,6 +59,7 @@ class Transaction(Protocol):
     models: Models
     job_reads: JobReads
     submission: Submission
+    sweeps: Sweeps
     garbage: Garbage
     spending: Spending
     forecasts: Forecasts

@@ -95,6 +95,7 @@ jobs = Table(
     at("ended_at_ms", nullable=True),
     at("deadline_at_ms", nullable=True),
     Column("created_by", String(40)),  # the person or the key; NULL: the platform, or not known
+    Column("parent_id", String(40)),  # the sweep that it belongs to
     Index("ix_jobs_project", "project_id", "created_at_ms", "id"),
     # The claim walks these four in order; tests hold the planner to them. What comes after the id is there so that
     # jobs for larger nodes are passed over without a look at their rows.
@@ -127,6 +128,18 @@ jobs = Table(
         "reserved_micro_usd",
         sqlite_where=sa.text("state IN ('queued', 'running', 'paused') AND reserved_micro_usd > 0"),
         postgresql_where=sa.text("state IN ('queued', 'running', 'paused') AND reserved_micro_usd > 0"),
+    ),
+    Index(
+        "ix_jobs_parent",
+        "parent_id",
+        sqlite_where=sa.text("parent_id IS NOT NULL"),
+        postgresql_where=sa.text("parent_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_jobs_sweeps",
+        "id",
+        sqlite_where=sa.text("kind = 'sweep' AND state IN ('running', 'paused')"),
+        postgresql_where=sa.text("kind = 'sweep' AND state IN ('running', 'paused')"),
     ),
     Index(
         "ix_jobs_paused",
