@@ -14,7 +14,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.control.access.sign_in_links import SignInLinks
-from giornata.dashboard import component_pages, reference_pages, sign_in_pages
+from giornata.dashboard import (
+    component_pages,
+    fleet_pages,
+    home_pages,
+    job_page,
+    jobs_pages,
+    project_pages,
+    reference_pages,
+    sign_in_pages,
+)
 from giornata.dashboard.problem_pages import on_domain_error, on_http_error
 from giornata.dashboard.rendering import STATIC
 from giornata.dashboard.visit import ROOT
@@ -32,6 +41,11 @@ FOR_EVER = b"public, max-age=31536000, immutable"
 
 PAGES: Sequence[BaseRoute] = (
     *sign_in_pages.ROUTES,
+    *home_pages.ROUTES,
+    *jobs_pages.ROUTES,
+    *job_page.ROUTES,
+    *fleet_pages.ROUTES,
+    *project_pages.ROUTES,
     *component_pages.ROUTES,
     *reference_pages.ROUTES,
 )

@@ -18,6 +18,8 @@ SAID: Mapping[str, str] = MappingProxyType(
         "released": "The machine gets work again.",
         "fleet-paused": "The fleet is paused: its nodes finish and leave.",
         "fleet-resumed": "The fleet is resumed.",
+        "drained": "The node gets no more jobs, and gives those it has back.",
+        "undrained": "The node may have jobs again.",
         "fleet-scaled": "The limits of the fleet are set.",
         "saved": "Saved.",
         "revoked": "Revoked.",

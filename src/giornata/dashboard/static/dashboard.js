@@ -61,6 +61,39 @@
   });
 
   const SILENCE_MS = 30000;
+  // A part that somebody uses, or that nobody sees, is not replaced.
+  document.body.addEventListener("htmx:beforeRequest", (event) => {
+    const part = event.detail.elt, began = event.detail.requestConfig?.triggeringEvent?.type === "load";
+    if (!part.hasAttribute("data-poll") || began) return;
+    const used = part.contains(document.activeElement) || part.querySelector("input:checked, details[open]");
+    if (document.hidden || (used && part.innerHTML)) event.preventDefault();
+  });
+
+  // --- logs: the last lines, which go on while the page is open ---
+  const LINES = 1000;
+  const readLog = async (box) => {
+    if (box.dataset.busy) return;
+    box.dataset.busy = "yes";
+    try {
+      for (let more = true; more;) {
+        const url = `${box.dataset.log}?limit=500&after=${box.dataset.after ?? 0}`;
+        const reply = await fetch(url, { headers: { "X-Project": box.dataset.project } });
+        if (!reply.ok) break;
+        const { items, next } = await reply.json();
+        const atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 20;
+        for (const item of items) { box.append(`${item.line}\n`); box.dataset.after = item.id; }
+        while (box.childNodes.length > LINES) box.firstChild.remove();
+        if (atEnd) box.scrollTop = box.scrollHeight;
+        more = Boolean(next);
+      }
+      if (!box.childNodes.length) box.dataset.empty = "yes"; else delete box.dataset.empty;
+    } catch { /* the next event reads what is missing */ }
+    delete box.dataset.busy;
+  };
+  const readLogs = () => $$("[data-log]").forEach(readLog);
+  readLogs();
+  document.body.addEventListener("fresh", readLogs);
+
   const wait = (ms) => new Promise((done) => setTimeout(done, ms));
   let pending = null;
   const refresh = () => {
