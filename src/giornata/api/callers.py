@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import Depends, Path, Request, Response
+from fastapi import Depends, Path, Request
 from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from giornata.api.lists import Lists
@@ -16,11 +16,12 @@ from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import authenticate, remembered, signed_in, verify
 from giornata.control.access.install import signing_key
-from giornata.control.access.sessions import SESSION_MS, OpenedSession, require_csrf
+from giornata.control.access.sessions import require_csrf
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.domain.errors import Unauthenticated
 from giornata.protocol.people import CSRF_HEADER, PROJECT_HEADER
+from giornata.web.session_cookies import COOKIE, session_secret
 
 MAX_KEY_LENGTH = 512
 # Tokens of providers, which name and sign a handful of things. SaladCloud's have 1,000 characters at most.
@@ -28,10 +29,6 @@ MAX_SECRET_LENGTH = 4096
 
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`Authorization: Bearer gk_…`")
 _header = APIKeyHeader(name="X-API-Key", auto_error=False, scheme_name="key_header")
-# The prefix has browsers refuse a cookie that another host of the domain, or plain http, would plant.
-COOKIE = "__Host-giornata-session"
-LOOPBACK_COOKIE = "giornata-session"
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _cookie = APIKeyCookie(
@@ -80,31 +77,6 @@ async def _caller(
     # Mostly remembered: a thread is only taken when the database has to be asked.
     known = remembered(ctx, secret)
     return await anyio.to_thread.run_sync(authenticate, ctx, secret) if known is None else known
-
-
-def session_secret(request: Request) -> str | None:
-    """Return the secret of the session's cookie, if there is one."""
-    return request.cookies.get(_cookie_name(request)) or None
-
-
-def set_cookie(request: Request, response: Response, opened: OpenedSession) -> None:
-    """Hand the session to the browser: to no script, and with no request that another site makes."""
-    name = _cookie_name(request)
-    response.set_cookie(
-        name, opened.secret, max_age=SESSION_MS // 1000, secure=name == COOKIE, httponly=True, samesite="lax"
-    )
-
-
-def clear_cookie(request: Request, response: Response) -> None:
-    """Have the browser forget the session."""
-    name = _cookie_name(request)
-    response.delete_cookie(name, secure=name == COOKIE, httponly=True, samesite="lax")
-
-
-def _cookie_name(request: Request) -> str:
-    """Return the name of the cookie. Only plain http on this machine itself does without `Secure`."""
-    plain = request.url.scheme == "http" and request.url.hostname in LOOPBACK
-    return LOOPBACK_COOKIE if plain else COOKIE
 
 
 def known_caller(ctx: Context, secret: str) -> Caller | None:
