@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.control.access.sign_in_links import SignInLinks
 from giornata.dashboard import (
+    compare_page,
     component_pages,
     fleet_pages,
     home_pages,
@@ -23,6 +24,7 @@ from giornata.dashboard import (
     project_pages,
     reference_pages,
     sign_in_pages,
+    train_page,
 )
 from giornata.dashboard.problem_pages import on_domain_error, on_http_error
 from giornata.dashboard.rendering import STATIC
@@ -44,8 +46,10 @@ PAGES: Sequence[BaseRoute] = (
     *home_pages.ROUTES,
     *jobs_pages.ROUTES,
     *job_page.ROUTES,
+    *compare_page.ROUTES,
     *fleet_pages.ROUTES,
     *project_pages.ROUTES,
+    *train_page.ROUTES,
     *component_pages.ROUTES,
     *reference_pages.ROUTES,
 )

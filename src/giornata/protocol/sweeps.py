@@ -55,6 +55,13 @@ class SweptJobReply(Reply):
     sheet: Artifact | None = Field(None, description="The latest sheet of sample images.")
 
 
+class Comparison(Reply):
+    """Training jobs side by side."""
+
+    differs: tuple[str, ...]
+    jobs: tuple[SweptJobReply, ...]
+
+
 class Sweep(Reply):
     """A sweep with a row for each of its jobs, in their order. `job` is the parent, of kind `sweep`."""
 

@@ -42,11 +42,11 @@ class Sweeps(Protocol):
     def spent(self, sweep_ids: Sequence[str]) -> Mapping[str, int]:
         """Return what all jobs of each sweep have cost, in micro-dollars."""
 
-    def records(self, sweep_id: str, *, project_id: str) -> Sequence[JobRecord]:
-        """Return the jobs of a sweep of the project, without their specs."""
+    def records(self, job_ids: Sequence[str], *, project_id: str) -> Sequence[JobRecord]:
+        """Return those of the jobs that are the project's."""
 
-    def losses(self, sweep_id: str, *, project_id: str) -> Mapping[str, float]:
+    def losses(self, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, float]:
         """Return the mean loss over the last tenth of the steps that each job has made, by the job's id."""
 
-    def sheets(self, sweep_id: str, *, project_id: str) -> Sequence[tuple[str, ArtifactRecord]]:
+    def sheets(self, job_ids: Sequence[str], *, project_id: str) -> Sequence[tuple[str, ArtifactRecord]]:
         """Return (job, sheet) of the sheets of sample images by their steps; that of the end is last."""

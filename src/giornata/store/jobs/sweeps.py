@@ -11,11 +11,10 @@ from giornata.control.ports.records import ArtifactRecord, JobRecord
 from giornata.control.ports.sweep_store import OpenSweep, SweptRow
 from giornata.domain.job import JobState
 from giornata.protocol.training.file_names import BY_STEP, SAMPLES
-from giornata.store.database.rows import Queries, columns
+from giornata.store.database.rows import Queries, columns, record_of
 from giornata.store.money.budgets import Spending
 from giornata.store.schema import artifacts, blobs, jobs, metrics
 
-LEFT_OUT: dict[str, Any] = {"spec": {}}
 _SHEETS = "samples-"
 """What the names of sheets that are made while a job goes on have in them."""
 _SWEEPS = jobs.alias("sweeps")
@@ -33,12 +32,13 @@ _COUNTED = (
 )
 _SWEEP = sa.bindparam("sweep", type_=sa.String())
 _PROJECT = sa.bindparam("project", type_=sa.String())
-_MINE = (jobs.c.parent_id == _SWEEP, jobs.c.project_id == _PROJECT)
+_SOME_JOBS: sa.BindParameter[Any] = sa.bindparam("jobs", expanding=True)
+_MINE = (jobs.c.id.in_(_SOME_JOBS), jobs.c.project_id == _PROJECT)
 # Made once: building a statement costs more than running it.
 _JOBS = (
     sa.select(*(jobs.c[name] for name in SweptRow.__slots__)).where(jobs.c.parent_id == _SWEEP).order_by(jobs.c.id)
 )
-_RECORDS = sa.select(*columns(jobs, JobRecord, but=frozenset(LEFT_OUT))).where(*_MINE).order_by(jobs.c.id)
+_RECORDS = sa.select(*columns(jobs, JobRecord)).where(*_MINE).order_by(jobs.c.id)
 _LOSSES = (
     sa.select(
         metrics.c.job_id,
@@ -89,16 +89,16 @@ class Sweeps(Queries, sweep_store.Sweeps):
             spent[parents[job_id]] += amount
         return spent
 
-    def records(self, sweep_id: str, *, project_id: str) -> list[JobRecord]:
-        rows = self._connection.execute(_RECORDS, {"sweep": sweep_id, "project": project_id})
-        return [JobRecord(**row._mapping, **LEFT_OUT) for row in rows]
+    def records(self, job_ids: Sequence[str], *, project_id: str) -> list[JobRecord]:
+        rows = self._connection.execute(_RECORDS, {"jobs": job_ids, "project": project_id})
+        return [record_of(JobRecord, row) for row in rows]
 
-    def losses(self, sweep_id: str, *, project_id: str) -> dict[str, float]:
-        rows = self._connection.execute(_LOSSES, {"sweep": sweep_id, "project": project_id})
+    def losses(self, job_ids: Sequence[str], *, project_id: str) -> dict[str, float]:
+        rows = self._connection.execute(_LOSSES, {"jobs": job_ids, "project": project_id})
         return {row.job_id: row.loss for row in rows if row.loss is not None}
 
-    def sheets(self, sweep_id: str, *, project_id: str) -> list[tuple[str, ArtifactRecord]]:
-        rows = self._connection.execute(_SHEETS_OF_JOBS, {"sweep": sweep_id, "project": project_id})
+    def sheets(self, job_ids: Sequence[str], *, project_id: str) -> list[tuple[str, ArtifactRecord]]:
+        rows = self._connection.execute(_SHEETS_OF_JOBS, {"jobs": job_ids, "project": project_id})
         found = []
         for row in rows:
             values = dict(row._mapping)
