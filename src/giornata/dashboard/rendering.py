@@ -46,8 +46,16 @@ def _mark(name: str) -> str:
     return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
 
 
+class _TextByField(dict[str, str]):
+    """The faults of a form, or what was typed into it. A field without any has an empty text."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
 def _text(template: str, values: Mapping[str, Any]) -> str:
-    return _environment().get_template(template).render(values)
+    by_field = {name: _TextByField(values[name]) for name in ("faults", "typed") if isinstance(values.get(name), Mapping)}
+    return _environment().get_template(template).render({**values, **by_field})
 
 
 @cache
