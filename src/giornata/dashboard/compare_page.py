@@ -22,12 +22,24 @@ def show(visit: Visit) -> Response:
     if chosen := visit.request.query_params.getlist("job")[: MOST_SWEPT + 1]:
         found = compare_jobs(visit.ctx, visit.caller, chosen)
         return _page(visit, "Compare", found.jobs, found.differs)
-    listed = {"states": (), "labels": {}, "cursor": None, "limit": LISTED}
+    of_sweeps = visit.query("kind") == SWEEP_KIND
+    found = list_jobs(
+        visit.ctx,
+        visit.caller,
+        states=(),
+        labels={},
+        kind=SWEEP_KIND if of_sweeps else "train",
+        cursor=visit.query("cursor"),
+        limit=LISTED,
+    )
+    kind = SWEEP_KIND if of_sweeps else None
     return render(
         visit,
         "compare_choice.html",
-        sweeps=list_jobs(visit.ctx, visit.caller, kind=SWEEP_KIND, **listed).items,
-        jobs=list_jobs(visit.ctx, visit.caller, kind="train", **listed).items,
+        of_sweeps=of_sweeps,
+        jobs=found.items,
+        next_url=visit.url("/compare", kind=kind, cursor=found.next) if found.next else "",
+        first_url=visit.url("/compare", kind=kind) if visit.query("cursor") else "",
     )
 
 
@@ -58,7 +70,7 @@ def _page(
 
 
 def _described(job: SweptJobReply, differs: tuple[str, ...]) -> str:
-    return ", ".join(f"{field} {_value(job.changes.get(field))}" for field in differs)[:80] or job.name
+    return ", ".join(f"{field} {_value(job.changes.get(field))}" for field in differs)[:60] or job.name
 
 
 def _value(value: Any) -> str:

@@ -62,6 +62,7 @@ def _prepared(
     changes, faults = changes_of(request)
     common, wrong = canonical_names(TrainSpec, request.spec)
     faults += wrong
+    common.setdefault("seed", ctx.names.seed())  # the same for all: what differs is what was asked for
     jobs: list[JobRecord] = []
     for number, change in enumerate(changes):
         try:

@@ -30,6 +30,7 @@
   const draw = () => {
     plot?.destroy();
     const steps = [...new Set(found.flatMap((points) => [...points.keys()]))].sort((a, b) => a - b);
+    figure.toggleAttribute("data-empty", !steps.length);
     if (!steps.length) { box.textContent = "No job has reported a loss yet."; return; }
     box.textContent = "";
     const axis = { stroke: css("soft"), grid: { stroke: css("line"), width: 1 }, ticks: { stroke: css("line"), width: 1 } };
