@@ -3,12 +3,14 @@
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Response
+from fastapi.responses import JSONResponse
 
 from giornata.dashboard.rendering import render
 from giornata.dashboard.timeline import AttemptSpan, draw_timeline
 from giornata.dashboard.visit import Visit, page
 from giornata.domain.job import JobState
 
+MOST_STEPS = 200
 BEGAN = datetime(2026, 1, 5, 8, tzinfo=UTC)
 TOKENS = ("plaster", "raised", "wet", "line", "ink", "soft", "terra", "ochre", "verdigris", "lapis", "sinopia")
 
@@ -26,4 +28,11 @@ def show(visit: Visit) -> Response:
     return render(visit, "components_page.html", timeline=timeline, states=list(JobState), tokens=TOKENS)
 
 
-ROUTES = (page("/ui", show),)
+def show_metrics(visit: Visit) -> Response:
+    """Send values for the chart of this page, in the form of a job's metrics."""
+    first = int(visit.query("after_step") or -1) + 1
+    points = [{"step": step, "values": {"loss": 0.05 + 0.1 / (1 + step / 20)}} for step in range(first, MOST_STEPS)]
+    return JSONResponse({"items": points, "next": None})
+
+
+ROUTES = (page("/ui", show), page("/ui/metrics", show_metrics))

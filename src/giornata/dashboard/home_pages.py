@@ -1,12 +1,14 @@
 """The first page: for a tenant the jobs that run and those that ended, for the operator the installation besides."""
 
+from urllib.parse import quote
+
 from fastapi import Response
 
 from giornata.control.fleets.operator_actions import list_machines
 from giornata.control.jobs.read_jobs import list_jobs
 from giornata.control.monitoring import read_installation
 from giornata.dashboard.rendering import render
-from giornata.dashboard.visit import Visit, page, see
+from giornata.dashboard.visit import Visit, page, project_url, see
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
 from giornata.protocol.admin import Scope
@@ -15,6 +17,7 @@ from giornata.protocol.jobs import JobPage
 ACTIVE = (JobState.RUNNING, JobState.QUEUED, JobState.PAUSED)
 ENDED = tuple(state for state in JobState if state not in ACTIVE)
 SHOWN = 8
+SHEETS = 2
 
 
 def enter(visit: Visit) -> Response:
@@ -24,11 +27,23 @@ def enter(visit: Visit) -> Response:
     return render(visit, "no_project.html")
 
 
+def open_project(visit: Visit) -> Response:
+    """Lead an operator to the project that was typed."""
+    return see(project_url(quote(visit.query("project") or visit.project_id, safe="")))
+
+
 def show(visit: Visit) -> Response:
     """Show the jobs of the project."""
     if not visit.may(Scope.JOBS_READ):
         return render(visit, "no_project.html")
-    return render(visit, "home.html", active=_jobs(visit, ACTIVE), ended=_jobs(visit, ENDED))
+    active = _jobs(visit, ACTIVE)
+    drawing = [job for job in active.items if job.kind == "train" and job.state is JobState.RUNNING][:SHEETS]
+    return render(visit, "home.html", active=active, drawing=drawing)
+
+
+def show_ended(visit: Visit) -> Response:
+    """Show the jobs that ended lately, which the first page loads by itself."""
+    return render(visit, "home_ended.html", ended=_jobs(visit, ENDED))
 
 
 def show_installation(visit: Visit) -> Response:
@@ -63,6 +78,8 @@ def _jobs(visit: Visit, states: tuple[JobState, ...]) -> JobPage:
 
 ROUTES = (
     page("/", enter),
+    page("/open", open_project),
     page("/projects/{project_id}", show),
+    page("/projects/{project_id}/ended", show_ended),
     page("/projects/{project_id}/installation", show_installation),
 )

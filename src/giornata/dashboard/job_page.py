@@ -52,6 +52,13 @@ def show_pictures(visit: Visit) -> Response:
     return render(visit, "job_pictures.html", rows=sheets)
 
 
+def show_newest(visit: Visit) -> Response:
+    """Show the newest sample sheet of a job, for the first page."""
+    found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
+    sheets = _sheets(visit, found.items)
+    return render(visit, "job_newest.html", sheet=sheets[-1] if sheets else None)
+
+
 def show_files(visit: Visit) -> Response:
     """Show checkpoints and results with links to fetch them, which the page loads by itself."""
     job_id = visit.path("job_id")
@@ -207,6 +214,7 @@ ROUTES = (
     page(_JOB, show),
     page(f"{_JOB}/pictures", show_pictures),
     page(f"{_JOB}/pictures/{{name}}", send_picture),
+    page(f"{_JOB}/newest", show_newest),
     page(f"{_JOB}/files", show_files),
     action(f"{_JOB}/cancel", cancel_job),
     action(f"{_JOB}/retry", retry_job),

@@ -1,4 +1,4 @@
-"""The project: its money, members, keys, secrets by name, and webhooks."""
+"""The project: its members, money, keys, secrets by name, and webhooks."""
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -29,8 +29,7 @@ Faults = Mapping[str, str]
 
 
 def show(visit: Visit, *, faults: Faults | None = None, invited: Any = None, refusal: str = "") -> Response:
-    """Show the project's money, its members and its open invitations."""
-    project = own_project(visit.ctx, visit.caller)
+    """Show the project's members and its open invitations."""
     people = members.list_members(visit.ctx, visit.caller, visit.project_id)
     governs = visit.may(Scope.ADMIN)
     asked = invitations.list_invitations(visit.ctx, visit.caller, None, PER_PAGE).items if governs else ()
@@ -38,14 +37,26 @@ def show(visit: Visit, *, faults: Faults | None = None, invited: Any = None, ref
         visit,
         "project.html",
         status=_status(faults, refusal),
-        tab="project",
-        project=project,
+        tab="members",
         members=people.items[:PER_PAGE],
         invitations=[each for each in asked if each.accepted_at is None and each.revoked_at is None],
         roles=[(str(role), str(role)) for role in Role],
         governs=governs,
-        is_operator=visit.me.user is not None and visit.me.user.operator,
         invited=invited,
+        faults=faults or {},
+        refusal=refusal,
+    )
+
+
+def show_money(visit: Visit, *, faults: Faults | None = None, refusal: str = "") -> Response:
+    """Show what the project may spend, and what it has spent."""
+    return render(
+        visit,
+        "project_money.html",
+        status=_status(faults, refusal),
+        tab="money",
+        project=own_project(visit.ctx, visit.caller),
+        is_operator=visit.me.user is not None and visit.me.user.operator,
         faults=faults or {},
         refusal=refusal,
         typed=visit.form.typed(),
@@ -144,9 +155,9 @@ def set_budgets(visit: Visit) -> Response:
             faults[name] = "Type an amount in dollars, such as 250, or leave the field empty."
     asked, more = _asked(SetBudget, wanted) if not faults else (None, {})
     if asked is None:
-        return show(visit, faults=faults | {name.removesuffix("_micro_usd"): said for name, said in more.items()})
+        return show_money(visit, faults=faults | {name.removesuffix("_micro_usd"): said for name, said in more.items()})
     verb = partial(set_project_budget, visit.ctx, visit.caller, visit.project_id, asked)
-    return _changed(visit, verb, show, "/settings", "saved")
+    return _changed(visit, verb, show_money, "/settings/money", "saved")
 
 
 def create_key(visit: Visit) -> Response:
@@ -248,6 +259,7 @@ def _status(faults: Faults | None, refusal: str) -> int:
 _HERE = "/projects/{project_id}/settings"
 ROUTES = (
     page(_HERE, show),
+    page(f"{_HERE}/money", show_money),
     page(f"{_HERE}/keys", show_keys),
     page(f"{_HERE}/webhooks", show_webhooks),
     page(f"{_HERE}/webhooks/{{webhook_id}}", show_deliveries),

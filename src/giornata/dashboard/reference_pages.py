@@ -11,14 +11,17 @@ from giornata.dashboard.visit import Visit, page
 
 
 def show(visit: Visit) -> Response:
-    """Show every operation by its tag."""
+    """Show the operations of one tag; the tags lead to each other."""
     document = visit.request.app.openapi()
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             tag = (operation.get("tags") or ["others"])[0]
             groups[tag].append(_operation(path, method, operation))
-    return render(visit, "api_reference.html", groups=dict(groups), described=document["info"]["description"])
+    given = visit.query("tag")
+    tag = given if given in groups else next(iter(groups))
+    described = document["info"]["description"]
+    return render(visit, "api_reference.html", tags=list(groups), tag=tag, operations=groups[tag], described=described)
 
 
 def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Mapping[str, Any]:

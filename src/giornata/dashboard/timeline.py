@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 WIDTH, TOP, HEIGHT = 1000.0, 14.0, 60.0
 COLORS = 6
 LEAST_WIDTH = 6.0
-EDGE_STEPS = 4
-ROUGH = 3.0
+EDGE_STEPS = 12
+ROUGH = 6.0
 MOST_CHECKPOINTS = 60
 
 
