@@ -28,6 +28,7 @@ PLACES = (
     Place(label="Home", path=""),
     Place(label="Jobs", path="/jobs"),
     Place(label="New training", path="/train", scopes=frozenset({Scope.JOBS_WRITE})),
+    Place(label="Generate", path="/generate", scopes=frozenset({Scope.GENERATE})),
     Place(label="Compare", path="/compare"),
     Place(label="Fleet", path="/fleet", scopes=USER_VERBS),
     Place(label="Project", path="/settings"),

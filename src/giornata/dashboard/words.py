@@ -9,6 +9,7 @@ from typing import Any
 SAID: Mapping[str, str] = MappingProxyType(
     {
         "canceled": "The job was canceled.",
+        "ordered": "The pictures are ordered. They appear below as they are drawn.",
         "submitted": "The job is in the queue.",
         "retried": "The job is in the queue again, as a new job that goes on from the last checkpoint.",
         "several-canceled": "The chosen jobs were canceled.",

@@ -46,10 +46,12 @@ def list_jobs(
     include: Collection[JobPart] = (),
     cursor: str | None,
     limit: int,
+    costs: bool = True,
 ) -> JobPage:
     """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first. With
     `match`, only those whose name this is, or whose id begins so, with or without the prefix.
 
+    Without `costs`, money, time and interruptions are 0 in the reply, and nothing is asked of the store for them.
     Attempts, and why a job waits, are said by `get_job` only; the spec and the result also here if `include` names
     them. A page may end before `limit`, for its bytes. Raises Forbidden, InvalidInput.
     """
@@ -74,8 +76,8 @@ def list_jobs(
             most_bytes=ctx.policy.max_page_bytes,
         )
         ids = [job.id for job in rows.items]
-        found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False)
-        spent = _spent_beside(tx, rows.items)
+        found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False) if costs else []
+        spent = _spent_beside(tx, rows.items) if costs else {}
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in found:
         attempts[attempt.job_id].append(attempt)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
