@@ -3,6 +3,7 @@
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
 # make check     format, lint, types, contracts, unit tests: three minutes on two cores
 # make test      the same, parts and whole jobs on real databases, storage and processes: eighteen minutes
+# make browser   the dashboard in Debian's Chromium: what people do, accessibility, screenshots in build/screenshots: two minutes
 # make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: eighteen more
 # make sim       of `make test`, the scenarios of the simulator, small
 # make sim-night every scenario of the simulator with 30 seeds (or SEEDS=…, FIRST=…): about 40 minutes on two cores
@@ -27,7 +28,7 @@ export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
 .PHONY: help demo pretrain-demo test check docs lint format types contracts unit contract sim sim-night system faults \
-        long learning pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes gpu clean
+        browser long learning pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes gpu clean
 .DEFAULT_GOAL := help
 
 help:
@@ -95,6 +96,10 @@ sim-night: $(STAMP)
 system: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not long' tests/system tests/gpu \
 	  --ignore tests/system/faults --ignore tests/system/pretrain
+
+# Skipped where there is no Chromium, with a line that says so.
+browser: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 2 --dist load tests/browser
 
 # Real processes killed, cut off and lied to, at every phase of a job. They wait more than they work: for leases to run
 # out, and for each other.

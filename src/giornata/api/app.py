@@ -29,6 +29,7 @@ from giornata.api import (
     quotas,
     sessions,
     sign_in_pages,
+    sweeps,
     uploads,
     webhooks,
 )
@@ -64,6 +65,7 @@ _ROUTERS = (
     uploads.router,
     models.router,
     jobs.router,
+    sweeps.router,
     histories.router,
     order_pictures.router,
     generations.router,

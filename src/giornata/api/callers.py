@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import Depends, Path, Request, Response
+from fastapi import Depends, Path, Request
 from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from giornata.api.lists import Lists
@@ -18,14 +18,14 @@ from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import authenticate, remembered, signed_in, verify
 from giornata.control.access.install import signing_key
-from giornata.control.access.oidc_sign_in import SIGN_IN_TTL_S
-from giornata.control.access.sessions import SESSION_MS, OpenedSession, require_csrf
-from giornata.control.caller import Caller, RequestOrigin
+from giornata.control.access.sessions import require_csrf
+from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.quotas.request_limits import read_quotas
 from giornata.domain.errors import Unauthenticated
-from giornata.domain.telemetry import request_id
 from giornata.protocol.people import CSRF_HEADER, PROJECT_HEADER
+from giornata.web.session_cookies import COOKIE, session_secret
+from giornata.web.visitors import origin_of
 
 MAX_KEY_LENGTH = 512
 # Tokens of providers, which name and sign a handful of things. SaladCloud's have 1,000 characters at most.
@@ -33,12 +33,6 @@ MAX_SECRET_LENGTH = 4096
 
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`Authorization: Bearer gk_…`")
 _header = APIKeyHeader(name="X-API-Key", auto_error=False, scheme_name="key_header")
-# The prefix has browsers refuse a cookie that another host of the domain, or plain http, would plant.
-COOKIE = "__Host-giornata-session"
-LOOPBACK_COOKIE = "giornata-session"
-PROVIDER_COOKIE = "__Host-giornata-provider"
-LOOPBACK_PROVIDER_COOKIE = "giornata-provider"
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _cookie = APIKeyCookie(
@@ -66,11 +60,6 @@ Ctx = Annotated[Context, Depends(_of_app("context"))]
 Settings = Annotated[ApiSettings, Depends(_of_app("settings"))]
 ReadLists = Annotated[Lists, Depends(_of_app("lists"))]
 Wake = Annotated[Wakeup, Depends(_of_app("wakeup"))]
-
-
-def origin_of(request: Request) -> RequestOrigin:
-    """Return the place that the request came from: the client's address, behind trusted proxies, and its id."""
-    return RequestOrigin(address="" if request.client is None else request.client.host, request_id=request_id.get())
 
 
 async def _caller(
@@ -108,52 +97,6 @@ async def _counted(request: Request, ctx: Context, caller: Caller) -> Caller:
         quotas = await anyio.to_thread.run_sync(read_quotas, ctx, caller)
         count(request.scope, ctx, caller, quotas)
     return caller
-
-
-def session_secret(request: Request) -> str | None:
-    """Return the secret of the session's cookie, if there is one."""
-    return request.cookies.get(_cookie_name(request)) or None
-
-
-def set_cookie(request: Request, response: Response, opened: OpenedSession) -> None:
-    """Hand the session to the browser: to no script, and with no request that another site makes."""
-    name = _cookie_name(request)
-    response.set_cookie(
-        name, opened.secret, max_age=SESSION_MS // 1000, secure=name == COOKIE, httponly=True, samesite="lax"
-    )
-
-
-def clear_cookie(request: Request, response: Response) -> None:
-    """Have the browser forget the session."""
-    name = _cookie_name(request)
-    response.delete_cookie(name, secure=name == COOKIE, httponly=True, samesite="lax")
-
-
-def provider_cookie(request: Request) -> str | None:
-    """Return what belongs to a sign-in that is on its way to the OpenID provider, if there is one."""
-    return request.cookies.get(LOOPBACK_PROVIDER_COOKIE if _is_plain(request) else PROVIDER_COOKIE) or None
-
-
-def set_provider_cookie(request: Request, response: Response, sealed: str) -> None:
-    """Hand the browser what belongs to a sign-in at the provider; an empty text has the browser forget it."""
-    plain = _is_plain(request)
-    response.set_cookie(
-        LOOPBACK_PROVIDER_COOKIE if plain else PROVIDER_COOKIE,
-        sealed,
-        max_age=SIGN_IN_TTL_S if sealed else 0,
-        secure=not plain,
-        httponly=True,
-        samesite="lax",  # the provider's page leads back here
-    )
-
-
-def _cookie_name(request: Request) -> str:
-    return LOOPBACK_COOKIE if _is_plain(request) else COOKIE
-
-
-def _is_plain(request: Request) -> bool:
-    """Return True on this machine itself by plain http, where alone cookies do without `Secure`."""
-    return request.url.scheme == "http" and request.url.hostname in LOOPBACK
 
 
 def known_caller(ctx: Context, secret: str) -> Caller | None:

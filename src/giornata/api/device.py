@@ -15,7 +15,6 @@ from giornata.api.addresses import DEVICE_PATH, page_url
 from giornata.api.callers import Ctx, Settings, User
 from giornata.api.forms import FORM, Fields, message_of
 from giornata.api.openapi import refusals
-from giornata.api.sessions import visitor_of
 from giornata.control.access import device_sign_in
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.sign_in import (
@@ -30,6 +29,7 @@ from giornata.protocol.sign_in import (
     TakeDeviceKey,
 )
 from giornata.protocol.strict_json import Json
+from giornata.web.visitors import visitor_of
 
 DEVICE = refusals(401, 403, 404, 409, 429)
 NO_STORE = {"Cache-Control": "no-store"}

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from giornata.api.body_limits import replayed
-from giornata.api.callers import known_attempt, known_caller, origin_of
+from giornata.api.callers import known_attempt, known_caller
 from giornata.api.problems import answer_to
 from giornata.api.request_limits import counted_at_once
 from giornata.control.context import Context
@@ -42,6 +42,7 @@ from giornata.protocol.work import (
     NoticeReport,
     ReleaseAttempt,
 )
+from giornata.web.visitors import origin_of
 
 MEDIA_TYPE = b"application/json"
 ATTEMPTS_PATH = "/v1/node/attempts/"

@@ -6,9 +6,8 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response, status
 
 from giornata.api.addresses import CALLBACK_PATH, page_url
-from giornata.api.callers import Ctx, Settings, session_secret, set_provider_cookie
+from giornata.api.callers import Ctx, Settings
 from giornata.api.openapi import refusals
-from giornata.api.sessions import with_provider
 from giornata.control.access.authenticate import signed_in
 from giornata.control.access.oidc_sign_in import begin_oidc
 from giornata.control.access.sessions import require_csrf
@@ -17,6 +16,8 @@ from giornata.control.context import Context
 from giornata.protocol.people import CSRF_HEADER
 from giornata.protocol.sign_in import BeginSignIn, BegunSignIn
 from giornata.protocol.strict_json import Json
+from giornata.web.session_cookies import session_secret, set_provider_cookie
+from giornata.web.visitors import with_provider
 
 router = APIRouter(prefix="/v1", tags=["people"])
 

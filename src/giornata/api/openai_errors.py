@@ -7,9 +7,10 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from giornata.api.problems import RETRY_AFTER_S, problem_of, status_of, wait_header
+from giornata.api.problems import RETRY_AFTER_S, problem_of, wait_header
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.protocol.openai_images import ImageError, ImageErrorReply
+from giornata.web.error_status import status_of
 
 PATHS = "/v1/images/"
 TYPES = MappingProxyType(

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Path, Request, Response, status
 from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.lists import Cursor, Limit
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
-from giornata.api.sessions import with_password
 from giornata.control.access import invitations, members, users
 from giornata.protocol import people
 from giornata.protocol.strict_json import Json
+from giornata.web.visitors import with_password
 
 router = APIRouter(prefix="/v1", tags=["people"])
 ProjectId = Annotated[str, Path(max_length=64)]

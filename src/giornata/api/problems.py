@@ -15,72 +15,24 @@ from starlette.exceptions import HTTPException
 from giornata.api.known_query import unknown_query_faults
 from giornata.control.timestamps import instant
 from giornata.domain.errors import (
-    BlobMismatch,
-    BlobMissing,
-    Conflict,
     Fault,
-    FleetRefused,
-    FleetUnavailable,
-    Forbidden,
     GiornataError,
-    IdempotencyMismatch,
-    IllegalTransition,
-    InstanceGone,
     InvalidInput,
-    KeyInFlight,
-    LeaseLost,
     NotFound,
-    OverBudget,
-    OverQuota,
-    ProtocolMismatch,
     QuotaFault,
     RateLimited,
     SignInDelayed,
     TooLarge,
-    TooMany,
-    TooSlow,
-    Unauthenticated,
-    Unavailable,
-    Unreachable,
 )
 from giornata.protocol.jobs import FaultReply
 from giornata.protocol.model import Reply
 from giornata.protocol.quotas import QuotaRefusal
+from giornata.web.error_status import status_of
 
 log = logging.getLogger("giornata.api")
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:giornata:problem:"
-
-STATUS: Mapping[type[GiornataError], HTTPStatus] = MappingProxyType(
-    {
-        InvalidInput: HTTPStatus.BAD_REQUEST,
-        Unauthenticated: HTTPStatus.UNAUTHORIZED,
-        Forbidden: HTTPStatus.FORBIDDEN,
-        NotFound: HTTPStatus.NOT_FOUND,
-        Conflict: HTTPStatus.CONFLICT,
-        IllegalTransition: HTTPStatus.CONFLICT,
-        LeaseLost: HTTPStatus.CONFLICT,
-        BlobMissing: HTTPStatus.CONFLICT,
-        BlobMismatch: HTTPStatus.CONFLICT,
-        ProtocolMismatch: HTTPStatus.CONFLICT,
-        KeyInFlight: HTTPStatus.CONFLICT,
-        IdempotencyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
-        OverBudget: HTTPStatus.PAYMENT_REQUIRED,
-        OverQuota: HTTPStatus.FORBIDDEN,
-        TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        InstanceGone: HTTPStatus.NOT_FOUND,
-        FleetRefused: HTTPStatus.CONFLICT,
-        FleetUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-        TooMany: HTTPStatus.TOO_MANY_REQUESTS,
-        RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
-        SignInDelayed: HTTPStatus.TOO_MANY_REQUESTS,
-        TooSlow: HTTPStatus.REQUEST_TIMEOUT,
-        Unreachable: HTTPStatus.SERVICE_UNAVAILABLE,
-        Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-        GiornataError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    }
-)
 
 # What the framework itself refuses, before one of our errors could be raised.
 CODE_OF_STATUS: Mapping[int, str] = MappingProxyType(
@@ -122,11 +74,6 @@ class QuotaProblem(Problem):
     """The body of a refusal by limits of the project, alone or among other faults."""
 
     quotas: tuple[QuotaRefusal, ...]
-
-
-def status_of(error: GiornataError) -> HTTPStatus:
-    """Return the status of the nearest class of the error's own tree that has a row."""
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 def problem_of(error: GiornataError) -> Problem:

@@ -3,51 +3,25 @@
 Passwords are hashed in a few threads of their own: however many people sign in, other requests do not wait.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-import anyio
-import anyio.to_thread
 from fastapi import APIRouter, Path, Request, Response, status
 
-from giornata.api.callers import Ctx, ReadLists, User, clear_cookie, origin_of, session_secret, set_cookie
+from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.lists import Cursor, Limit
 from giornata.api.openapi import USER, USER_ITEM, refusals
 from giornata.control.access import me, sessions, sign_in
 from giornata.control.access.invitations import accept_invitation
-from giornata.control.access.sessions import OpenedSession, Visitor, require_person
+from giornata.control.access.sessions import OpenedSession, require_person
 from giornata.domain.errors import Unauthenticated
 from giornata.protocol.people import AcceptInvitation, ChangePassword, Me, SessionPage, SignedIn, SignIn
 from giornata.protocol.strict_json import Json
+from giornata.web.session_cookies import clear_cookie, session_secret, set_cookie
+from giornata.web.visitors import visitor_of, with_password
 
 router = APIRouter(prefix="/v1", tags=["people"])
-T = TypeVar("T")
 SIGN_IN = refusals(401, 429)
-
-
-async def with_password(request: Request, verb: Callable[[], T]) -> T:
-    """Call a verb that hashes a password, in a thread for passwords. Raises TooMany when this client has too many
-    such requests open.
-    """
-    return await _with(request, verb, request.app.state.password_threads)
-
-
-async def with_provider(request: Request, verb: Callable[[], T]) -> T:
-    """Call a verb that asks the OpenID provider, in a thread for it. Raises TooMany as `with_password`."""
-    return await _with(request, verb, request.app.state.provider_threads)
-
-
-async def _with(request: Request, verb: Callable[[], T], threads: anyio.CapacityLimiter) -> T:
-    with request.app.state.sign_ins.taken(sign_in.network_of(visitor_of(request).address)):
-        return await anyio.to_thread.run_sync(verb, limiter=threads)
-
-
-def visitor_of(request: Request) -> Visitor:
-    """Return where the request came from."""
-    origin = origin_of(request)
-    agent = request.headers.get("user-agent", "")
-    return Visitor(address=origin.address, agent=agent, request_id=origin.request_id)
 
 
 @router.post("/session", status_code=status.HTTP_201_CREATED, responses=SIGN_IN)

@@ -19,14 +19,9 @@ from giornata.api.addresses import CALLBACK_PATH, DEVICE_PATH, SIGN_IN_PATH, pag
 from giornata.api.callers import (
     Ctx,
     Settings,
-    provider_cookie,
-    session_secret,
-    set_cookie,
-    set_provider_cookie,
 )
 from giornata.api.forms import Fields, message_of
 from giornata.api.problems import input_faults, log_defect, problem_of, status_of
-from giornata.api.sessions import visitor_of, with_password, with_provider
 from giornata.api.settings import ApiSettings
 from giornata.control.access import device_sign_in, me, oidc_sign_in, sessions, sign_in
 from giornata.control.access.authenticate import signed_in
@@ -38,6 +33,8 @@ from giornata.domain.sign_in import local_path
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.people import SignIn
 from giornata.protocol.sign_in import ApproveDevice, BeginSignIn, DeviceRequest, FindDevice
+from giornata.web.session_cookies import provider_cookie, session_secret, set_cookie, set_provider_cookie
+from giornata.web.visitors import visitor_of, with_password, with_provider
 
 SEE_OTHER = 303
 HEADERS = {

@@ -23,6 +23,7 @@ COMMANDS = (
     _section(
         "Jobs",
         ("train", "jobs.train", "Train a LoRA on the pictures in DIR."),
+        ("sweep", "jobs.sweep", "Train LoRAs that differ in some settings, under one budget."),
         ("generate", "jobs.generate", "Draw pictures of each PROMPT."),
         ("preprocess", "jobs.preprocess", "Make control pictures of FILEs, such as edges or depth."),
         ("presets", "tools.presets", "Named starting points for training."),

@@ -44,6 +44,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "giornata preprocess photo.png --annotator canny -o ./edges",
         "giornata preprocess *.jpg --annotator lineart --set sigma=3 -o ./lines",
     ),
+    "sweep run": (
+        "giornata sweep run ./my-dog --preset subject --set rank=8,16 --set learning_rate=1e-4,5e-5 --max-cost 5",
+        "giornata sweep run ./my-dog --preset subject --changes changes.json",
+    ),
+    "sweep show": ("giornata sweep show SWEEP", "giornata sweep show my-dog --json"),
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),
     "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --limit 5 --json"),

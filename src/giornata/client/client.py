@@ -20,6 +20,7 @@ from giornata.client.operator_calls import quoted
 from giornata.client.people_calls import PeopleCalls
 from giornata.client.project_calls import ProjectCalls
 from giornata.client.retry import Backoff
+from giornata.client.sweep_calls import SweepCalls
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.trust import trusted
 from giornata.client.uploads import Progress, UploadedFile, local_files, upload
@@ -59,7 +60,16 @@ KEPT_CHECKPOINTS = (
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
-class Client(AuditLogCalls, EndOfLifeCalls, GenerationCalls, ModelCalls, PeopleCalls, ProjectCalls, WebhookCalls):
+class Client(
+    AuditLogCalls,
+    EndOfLifeCalls,
+    GenerationCalls,
+    ModelCalls,
+    PeopleCalls,
+    ProjectCalls,
+    SweepCalls,
+    WebhookCalls,
+):
     """A server, seen with one key.
 
     Every method raises the classes of `giornata.domain.errors`. Calls that may be repeated are, on connection

@@ -20,6 +20,7 @@ from giornata.control.end_of_life.apply_retention import apply_retention
 from giornata.control.end_of_life.finish_deletions import finish_deletions
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.stragglers import move_stragglers
+from giornata.control.jobs.settle_sweep import settle_sweeps
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.control.pictures.settle_order import settle_orders
 from giornata.control.projects.set_budget import settle_budgets
@@ -47,6 +48,7 @@ class Loop:
 DEFAULT_SCHEDULE: tuple[Loop, ...] = (
     Loop(name="lapse", every_s=1.0, run=lapse_leases),
     Loop(name="orders", every_s=1.0, run=settle_orders),
+    Loop(name="sweeps", every_s=2.0, run=settle_sweeps),
     Loop(name="bans", every_s=2.0, run=lift_bans),
     Loop(name="expire", every_s=5.0, run=expire_deadlines),
     Loop(name="reap", every_s=10.0, run=reap),

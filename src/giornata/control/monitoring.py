@@ -3,7 +3,9 @@
 import threading
 from dataclasses import replace
 
+from giornata.control.access.permissions import require_root_admin
 from giornata.control.budgets.budgets import BEGINNING_MS, SETTLES_MS, project_spent
+from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.gauges import EndedTotals, Gauges
 from giornata.control.ports.store import Transaction
@@ -52,6 +54,17 @@ def read_gauges(ctx: Context) -> Gauges:
         ended = _attempts_ended(tx, ctx, at_ms=now_ms)
         spent = project_spent(tx, ctx, None, at_ms=now_ms)
     return replace(gauges, ended=ended, spend_micro_usd=spent.total_micro_usd)
+
+
+def read_installation(ctx: Context, caller: Caller) -> Gauges:
+    """Return `read_gauges` to an operator, as of now or of a few seconds ago. Raises Forbidden, Unavailable."""
+    require_root_admin(caller)
+    at_ms = ctx.clock.now_ms()
+    known = ctx.memory.gauges(at_ms=at_ms, kept_ms=KEPT_MS)
+    if known is None:
+        known = read_gauges(ctx)
+        ctx.memory.remember_gauges(known, at_ms=at_ms)
+    return known
 
 
 def _attempts_ended(tx: Transaction, ctx: Context, *, at_ms: int) -> EndedTotals:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from giornata.control.caller import Caller
-from giornata.control.ports.gauges import EndedTotals
+from giornata.control.ports.gauges import EndedTotals, Gauges
 from giornata.control.ports.picture_store import OrderSpec, PictureKey
 from giornata.control.ports.routing_store import BaseQueue
 from giornata.control.quota_memory import QuotaMemory
@@ -97,6 +97,7 @@ class ProcessCache:
         self._standing: dict[str, range] = {}  # when those who stay were found good, by id
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
+        self._gauges: tuple[Gauges, int] | None = None
         self._settled: dict[str | None, Settled] = {}
         self.ended_attempts: EndedAttempts | None = None  # read and written by the gauges only
         self._measured: dict[str, MetricNames] = {}
@@ -163,6 +164,15 @@ class ProcessCache:
     def remember_mtbi(self, mtbi_s: float, *, at_ms: int) -> None:
         """Remember the mean time between interruptions; of two threads that find it at once the later wins."""
         self._mtbi = (mtbi_s, at_ms)
+
+    def gauges(self, *, at_ms: int, kept_ms: int) -> Gauges | None:
+        """Return the gauges of the installation, if they were read at most `kept_ms` ago."""
+        found = self._gauges
+        return found[0] if found is not None and 0 <= at_ms - found[1] < kept_ms else None
+
+    def remember_gauges(self, gauges: Gauges, *, at_ms: int) -> None:
+        """Remember the gauges of the installation; of two threads that read them at once the later wins."""
+        self._gauges = (gauges, at_ms)
 
     def settled(self, project_id: str | None) -> Settled | None:
         """Return the sum that was last worked out for this project."""

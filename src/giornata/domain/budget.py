@@ -13,9 +13,11 @@ MARGIN_PERCENT = 25
 
 
 class Payer(StrEnum):
-    """The owner of a budget, in the order in which budgets stop a job. MONTH is the project's monthly budget."""
+    """The owner of a budget, in the order in which budgets stop a job. SWEEP is the budget of all jobs of the sweep
+    that the job belongs to, MONTH the project's monthly budget."""
 
     JOB = "job"
+    SWEEP = "sweep"
     PROJECT = "project"
     MONTH = "month"
 

@@ -175,6 +175,7 @@ class Job(Reply):
     suspect: bool = Field(
         False, description="An audit contradicts a machine that made part of the result. A retry costs nothing."
     )
+    parent_id: str | None = Field(None, description="The sweep that it belongs to.")
     attempts: tuple[Attempt, ...] = ()
     urls: JobUrls
 

@@ -57,6 +57,8 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/datasets/{dataset_id}": Route(needs=("jobs:read", "datasets")),
     "POST /v1/jobs": Route(needs=("jobs:write",), body=JOB),
     "POST /v1/jobs:estimate": Route(needs=("jobs:write",), body=JOB),
+    "POST /v1/sweeps": Route(needs=("jobs:write",), body={"spec": {}, "changes": [{"rank": 8}]}),
+    "GET /v1/sweeps/{job_id}": Route(),
     "GET /v1/jobs": Route(),
     "GET /v1/jobs/{job_id}": Route(),
     "PATCH /v1/jobs/{job_id}": Route(needs=("jobs:write", "generate"), body={"budget_micro_usd": 5}),

@@ -11,7 +11,7 @@ from giornata.cli.options import CLASS_FOLDER
 from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.control.jobs.length_faults import LengthCheck, length_check
 from giornata.control.jobs.spec_faults import NO_DATASET, parse_spec
-from giornata.diffusion.draws.buckets import bucket_sizes, target_size
+from giornata.domain.buckets import bucket_sizes, target_size
 from giornata.domain.datasets import enlarged_note
 from giornata.domain.errors import InvalidInput
 from giornata.pictures.subsets import Subset

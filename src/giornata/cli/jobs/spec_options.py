@@ -30,7 +30,7 @@ def parse_assignments(assignments: Sequence[str], *, spec: type[Message] = Train
     ]
     if faults:
         raise InvalidInput(faults)
-    return {key.strip(): _as_list(spec, key.strip(), _value(text)) for key, _, text in pairs}
+    return {key.strip(): _as_list(spec, key.strip(), parse_value(text)) for key, _, text in pairs}
 
 
 def with_model_option(faults: Iterable[Fault], spec: Mapping[str, Any]) -> list[Fault]:
@@ -54,7 +54,7 @@ def _as_list(spec: type[Message], key: str, value: Any) -> Any:
         return value
     if isinstance(value, str) and "," in value:
         parts = [part.strip() for part in value.split(",") if part.strip()]
-        return [_value(part) for part in parts] if items & {int, float} else parts
+        return [parse_value(part) for part in parts] if items & {int, float} else parts
     understands_text = any(isinstance(each, BeforeValidator) for each in field.metadata)
     return value if understands_text else [value]
 
@@ -69,7 +69,8 @@ def _items_of(annotation: Any) -> set[Any] | None:
     return {get_args(each)[0] if get_origin(each) is Annotated else each for each in get_args(annotation)}
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Return the JSON value that the text is, or else the text itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -27,7 +27,9 @@ NewSigningKey = Annotated[
         "nodes claim their jobs again. Use it once where secrets_key is lost or others know the signing key.",
     ),
 ]
-StartedJson = Annotated[bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data.")]
+StartedJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data, dashboard.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -116,8 +118,11 @@ def _serve(settings: Settings, out: Output, *, embedded: bool, new_signing_key: 
         private_folder(settings.data, named="data", holds=DATA)
         log_to_file(settings.log_level, settings.data / "logs" / "server.log", settings.log_format)
 
-    def started(url: str) -> None:
+    def started(url: str, link: str | None) -> None:
         out.say(f"Giornata is up at {url}")
+        if link is not None:
+            out.hint(f"  dashboard   {link}")
+            out.hint("              the link signs you in, once")
         if own is not None:
             out.hint(f"  nodes       {_nodes_words(own)}")
             out.hint(f"  logs        {settings.data / 'logs'}")
@@ -129,7 +134,7 @@ def _serve(settings: Settings, out: Output, *, embedded: bool, new_signing_key: 
         out.hint(f"  try         {_client_command(settings)} train PICTURES --model MODEL \\")
         out.hint('                --instance-prompt "a photo of sks dog"')
         out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
-        out.result({"url": url, "pid": os.getpid(), "data": str(settings.data)})
+        out.result({"url": url, "pid": os.getpid(), "data": str(settings.data), "dashboard": link})
 
     run_server(settings, on_started=started, own_nodes=own, new_signing_key=new_signing_key)
     out.say("Giornata is down.")

@@ -20,10 +20,13 @@ from giornata.cli.operate.open_fleets import open_fleets
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.cli.settings.private_files import write_private
+from giornata.control.access.sign_in_links import SignInLinks
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.loops import AUDIT_LOG_LOOP, DEFAULT_SCHEDULE, Loops
 from giornata.control.webhook_loops import webhook_loops
+from giornata.dashboard.app import mount_dashboard
+from giornata.dashboard.sign_in_pages import link_url
 
 
 @dataclass(slots=True)
@@ -39,13 +42,14 @@ class _Address:
 def run_server(
     settings: Settings,
     *,
-    on_started: Callable[[str], None],
+    on_started: Callable[[str, str | None], None],
     own_nodes: range | None = None,
     new_signing_key: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT. With `own_nodes`, also run so many nodes on this machine.
 
-    `on_started` is called with the URL. With `new_signing_key` leases and URLs from before are refused. Raises
+    `on_started` is called with the URL, and with a one-time link to the dashboard where the server runs nodes on this
+    machine. With `new_signing_key` leases and URLs from before are refused. Raises
     GiornataError when the server cannot start.
     """
     address = _Address(settings.public_url or "")
@@ -54,6 +58,9 @@ def run_server(
             write_private(settings.data / ADMIN_KEY_FILE, opened.first_admin_key + "\n")
         fleets = open_fleets(settings, opened.context, address, own=own_nodes)
         app, loops = _app_with_loops(settings, opened, fleets.context)
+        links = SignInLinks() if settings.dashboard and own_nodes is not None else None
+        if settings.dashboard:
+            mount_dashboard(app, links=links)
 
         def bound(url: str) -> None:
             address.url = settings.public_url or url
@@ -62,7 +69,7 @@ def run_server(
             write_server_file(settings.data, address.url)
             loops.start()
             fleets.start()
-            on_started(address.url)
+            on_started(address.url, None if links is None else link_url(address.url, links.make(opened.context)))
 
         def leave() -> None:
             # No further nodes are requested; draining nodes need the server for their last checkpoints.

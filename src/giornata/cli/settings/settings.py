@@ -98,6 +98,9 @@ class Settings(BaseSettings):
         None,
         description="File with the admin key, in place of admin_key. The server reads the file at its start.",
     )
+    dashboard: bool = Field(
+        True, description="Serve the dashboard, the pages for people, below /dashboard. false: the API alone."
+    )
     cors_origins: tuple[str, ...] = Field(
         (), description="Web origins whose pages may call the API from a browser. Default: none."
     )

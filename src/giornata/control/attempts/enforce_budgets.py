@@ -45,7 +45,8 @@ def enforce_budgets(
 
 
 def _has_budget(job: JobRow) -> bool:
-    return job.budget_micro_usd is not None or bool(limits_of(job))
+    own = (job.budget_micro_usd, job.sweep_budget_micro_usd)
+    return own != (None, None) or bool(limits_of(job))
 
 
 def _ordered(attempt: AttemptRow) -> bool:
@@ -83,8 +84,8 @@ def _warn(tx: Transaction, held: Sequence[Held], budgets: Mapping[str, tuple[Bud
     asked: set[tuple[str, Payer]] = set()
     for job, attempt in held:
         for budget in budgets[job.id]:
-            if not budget.nearly:
-                continue
+            if not budget.nearly or budget.payer is Payer.SWEEP:
+                continue  # of a sweep's budget its own loop warns, which may hold the sweep
             if budget.payer is Payer.JOB:
                 first = job.budget_warned_at_ms is None
                 if first:

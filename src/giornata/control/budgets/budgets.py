@@ -41,13 +41,12 @@ def budgets_each(
     tx: Transaction, ctx: Foundations, jobs: Sequence[JobRow], *, at_ms: int
 ) -> Mapping[str, tuple[Budget, ...]]:
     """Return the budgets of these locked jobs by their ids, the job's own before the project's; none for most."""
-    own = tx.spending.of_jobs([job.id for job in jobs if job.budget_micro_usd is not None])
+    own = {**tx.spending.of_jobs([job.id for job in jobs if job.budget_micro_usd is not None])}
     limited = sorted({job.project_id for job in jobs if limits_of(job)})
     spent = {project_id: project_spent(tx, ctx, project_id, at_ms=at_ms) for project_id in limited}
-    return {
-        job.id: tuple(_budgets(job, own.get(job.id, 0), spent.get(job.project_id, Spent()), at_ms=at_ms))
-        for job in jobs
-    }
+    if sweeps := {job.parent_id for job in jobs if job.sweep_budget_micro_usd is not None and job.parent_id}:
+        own |= tx.sweeps.spent(sorted(sweeps))
+    return {job.id: tuple(_budgets(job, own, spent.get(job.project_id, Spent()), at_ms=at_ms)) for job in jobs}
 
 
 def limits_of(job: JobRow) -> ProjectLimits:
@@ -98,12 +97,18 @@ def told(budget: Budget) -> dict[str, Any]:
     return data if budget.month is None else {**data, "month": budget.month}
 
 
-def _budgets(job: JobRow, own_spent: int, spent: Spent, *, at_ms: int) -> list[Budget]:
+def _budgets(job: JobRow, own: Mapping[str, int], spent: Spent, *, at_ms: int) -> list[Budget]:
+    """Return the budgets of one job. `own`: what jobs and sweeps with a budget have spent, by their ids."""
     found: list[Budget] = []
     if job.kind == CANARY_KIND or job.billed_to is not None:  # the platform's own affair
         return found
     if job.budget_micro_usd is not None:
-        found.append(Budget(payer=Payer.JOB, limit_micro_usd=job.budget_micro_usd, spent_micro_usd=own_spent))
+        spent_of_it = own.get(job.id, 0)
+        found.append(Budget(payer=Payer.JOB, limit_micro_usd=job.budget_micro_usd, spent_micro_usd=spent_of_it))
+    if job.sweep_budget_micro_usd is not None and job.parent_id is not None:
+        spent_of_it = own.get(job.parent_id, 0)
+        limit = job.sweep_budget_micro_usd
+        found.append(Budget(payer=Payer.SWEEP, limit_micro_usd=limit, spent_micro_usd=spent_of_it))
     return [*found, *project_budgets(limits_of(job), spent, at_ms=at_ms)]
 
 

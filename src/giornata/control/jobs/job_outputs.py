@@ -1,5 +1,7 @@
 """Read a job's checkpoints, artifacts, events, log lines and metrics for a user."""
 
+from dataclasses import dataclass
+
 from giornata.control.access.machine_names import machine_names
 from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
@@ -8,6 +10,7 @@ from giornata.control.jobs.read_jobs import require_job
 from giornata.control.pages import check_after, check_limit
 from giornata.control.storage.signed_urls import signed_get
 from giornata.control.timestamps import instant
+from giornata.domain.errors import NotFound, TooLarge
 from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import (
     Artifact,
@@ -22,6 +25,14 @@ from giornata.protocol.jobs import (
     MetricPoint,
 )
 from giornata.protocol.model import sendable_media_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactBytes:
+    """A result with its bytes, for a page that shows it."""
+
+    media_type: str
+    content: bytes
 
 
 def read_checkpoints(ctx: Context, caller: Caller, job_id: str) -> CheckpointPage:
@@ -67,6 +78,20 @@ def read_artifacts(ctx: Context, caller: Caller, job_id: str) -> ArtifactPage:
             for row in rows
         )
     )
+
+
+def read_artifact(ctx: Context, caller: Caller, job_id: str, name: str, *, most_bytes: int) -> ArtifactBytes:
+    """Return one committed result with its bytes. Raises Forbidden, NotFound, TooLarge, and what storage raises."""
+    require_scope(caller, Scope.JOBS_READ)
+    with ctx.store.read() as tx:
+        require_job(tx, caller, job_id)
+        rows = tx.job_reads.artifacts(job_id, project_id=caller.project_id)
+    row = next((each for each in rows if each.name == name), None)
+    if row is None:
+        raise NotFound(f"{job_id} has no result {name[:64]}")
+    if row.size_bytes > most_bytes:
+        raise TooLarge(f"{name} has {row.size_bytes} bytes; download it by its signed URL")
+    return ArtifactBytes(media_type=sendable_media_type(row.media_type), content=b"".join(ctx.blobs.read(row.key)))
 
 
 def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: int) -> EventPage:

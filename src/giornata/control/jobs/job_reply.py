@@ -13,6 +13,7 @@ from giornata.domain.job import JobState
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd, format_usd
 from giornata.domain.picture import offered_kind
 from giornata.domain.reasons import BLAME, INTERRUPTION, Reason
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.jobs import Attempt, FaultReply, Job, JobUrls
 
 
@@ -21,16 +22,17 @@ def job_reply(
     attempts: Sequence[AttemptRecord],
     *,
     names: MachineNames | None,
-    spent_on_pictures_micro_usd: int = 0,
+    spent_beside_micro_usd: int = 0,
     waiting_because: str | None = None,
     next_try_at: datetime | None = None,
 ) -> Job:
     """Return the job with its money and time, summed over all attempts; they are listed with these names of
     machines.
 
-    An order has no attempts here: `spent_on_pictures_micro_usd` is its part of the leases with pictures of it.
+    An order has no attempts here: `spent_beside_micro_usd` is its part of the leases with pictures of it. Of a sweep
+    it is what its jobs cost.
     """
-    spent = spent_on_pictures_micro_usd + sum(attempt.amount_micro_usd for attempt in attempts)
+    spent = spent_beside_micro_usd + sum(attempt.amount_micro_usd for attempt in attempts)
     seconds = _seconds(attempts)
     per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_steps_made(attempts))
     per_useful_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, attempts))
@@ -69,6 +71,7 @@ def job_reply(
         result=job.result,
         retry_of=job.retry_of,
         suspect=job.suspect,
+        parent_id=job.parent_id,
         attempts=() if names is None else tuple(_attempt_reply(each, names) for each in attempts),
         urls=_urls(job.id),
     )
@@ -138,6 +141,13 @@ def _at(found: Outlook | None) -> str:
 def _paused_because(job: JobRecord, spent: int) -> str | None:
     if job.state != JobState.PAUSED:
         return None
+    if job.kind == SWEEP_KIND:
+        return "every job of it that has not ended waits until a budget is raised"
+    if job.paused_by == Payer.SWEEP:
+        return (
+            "the sweep's budget has no room for it; it goes on by itself when that is raised, or when other jobs of "
+            f"the sweep cost less than they set aside: giornata budget {job.parent_id} USD"
+        )
     if job.paused_by == Payer.MONTH:
         return (
             "the project's budget for this month is used up; the job goes on by itself when the next month begins "

@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from giornata.control.access.permissions import require_any
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs.read_jobs import read_job
+from giornata.control.jobs.job_reply import job_reply
+from giornata.control.jobs.read_jobs import own_job, read_job
 from giornata.control.pages import check_after, check_limit
 from giornata.control.ports.picture_store import PictureRow
 from giornata.control.ports.records import JobInShort
 from giornata.control.ports.store import Transaction
 from giornata.control.storage.signed_urls import signed_get
 from giornata.control.text_limits import is_id
-from giornata.domain.errors import Fault, InvalidInput, NotFound
+from giornata.domain.errors import Fault, InvalidInput, NotFound, TooLarge
 from giornata.domain.job import JobState
 from giornata.domain.picture import PictureState, picture_key
 from giornata.protocol.admin import Scope
@@ -81,6 +82,15 @@ def read_generation(ctx: Context, caller: Caller, job_id: str) -> Generation:
         return Generation(job=read_job(ctx, tx, caller, job_id), pictures=page.items, next=page.next)
 
 
+def read_order(ctx: Context, caller: Caller, job_id: str, *, limit: int) -> Generation:
+    """Return an order with its first pictures; its money and its leases are left out. Raises Forbidden, NotFound."""
+    require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
+    with ctx.store.read() as tx:
+        job = job_reply(own_job(tx, caller, job_id), (), names=None)
+        page = _page(ctx, tx, caller, job_id, after=-1, limit=limit)
+    return Generation(job=job, pictures=page.items, next=page.next)
+
+
 def picture_bytes(ctx: Context, caller: Caller, job_id: str) -> list[tuple[OrderPicture, bytes]]:
     """Return the pictures of a small order that have files, with their bytes. Raises Forbidden, NotFound, and
     what storage raises."""
@@ -90,6 +100,25 @@ def picture_bytes(ctx: Context, caller: Caller, job_id: str) -> list[tuple[Order
         rows = tx.picture_orders.page(job_id, project_id=caller.project_id, after=-1, limit=GENERATION_PAGE)
     found = [(picture, _key(row)) for picture, row in zip(_replies(ctx, order, rows), rows, strict=True)]
     return [(picture, b"".join(ctx.blobs.read(key))) for picture, key in found if key is not None]
+
+
+def picture_file(
+    ctx: Context, caller: Caller, job_id: str, number: int, *, most_bytes: int
+) -> tuple[OrderPicture, bytes]:
+    """Return one picture of an order with its bytes. Raises Forbidden, NotFound, also for a picture without a file,
+    TooLarge, and what storage raises.
+    """
+    require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
+    with ctx.store.read() as tx:
+        order = _in_short(tx, caller, job_id)
+        rows = tx.picture_orders.page(job_id, project_id=caller.project_id, after=number - 1, limit=1)
+    key = _key(rows[0]) if rows and rows[0].number == number else None
+    if key is None:
+        raise NotFound(f"{job_id} has no picture {number} with a file")
+    picture = _replies(ctx, order, rows)[0]
+    if (picture.size_bytes or 0) > most_bytes:
+        raise TooLarge(f"the picture has {picture.size_bytes} bytes; download it by its signed URL")
+    return picture, b"".join(ctx.blobs.read(key))
 
 
 def _check(after: int, limit: int) -> None:

@@ -24,6 +24,7 @@ from giornata.domain.fleet_share import Bidder
 from giornata.domain.job import JobState
 from giornata.domain.picture import ORDER_KINDS, offered_kind
 from giornata.domain.starts import is_late
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts
 
@@ -46,10 +47,12 @@ def list_jobs(
     include: Collection[JobPart] = (),
     cursor: str | None,
     limit: int,
+    costs: bool = True,
 ) -> JobPage:
     """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first. With
     `match`, only those whose name this is, or whose id begins so, with or without the prefix.
 
+    Without `costs`, money, time and interruptions are 0 in the reply, and nothing is asked of the store for them.
     Attempts, and why a job waits, are said by `get_job` only; the spec and the result also here if `include` names
     them. A page may end before `limit`, for its bytes. Raises Forbidden, InvalidInput.
     """
@@ -74,14 +77,14 @@ def list_jobs(
             most_bytes=ctx.policy.max_page_bytes,
         )
         ids = [job.id for job in rows.items]
-        found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False)
-        spent = _spent_on_pictures(tx, rows.items)
+        found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False) if costs else []
+        spent = _spent_beside(tx, rows.items) if costs else {}
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
     following = next_cursor(rows, lambda job: (job.created_at_ms, job.id))
     items = (
-        job_reply(job, attempts[job.id], names=None, spent_on_pictures_micro_usd=spent.get(job.id, 0))
+        job_reply(job, attempts[job.id], names=None, spent_beside_micro_usd=spent.get(job.id, 0))
         for job in rows.items
     )
     return JobPage(items=tuple(items), next=following)
@@ -104,17 +107,20 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         job,
         attempts,
         names=names,
-        spent_on_pictures_micro_usd=_spent_on_pictures(tx, [job]).get(job_id, 0),
+        spent_beside_micro_usd=_spent_beside(tx, [job]).get(job_id, 0),
         waiting_because=because,
         next_try_at=next_try_at(found),
     )
     return _with_pictures(tx, reply) if job.kind in ORDER_KINDS else reply
 
 
-def _spent_on_pictures(tx: Transaction, jobs: Sequence[JobRecord]) -> Mapping[str, int]:
-    """Return the cost of each order among the jobs, in micro-dollars: its part of every lease."""
+def _spent_beside(tx: Transaction, jobs: Sequence[JobRecord]) -> Mapping[str, int]:
+    """Return the cost of each order and each sweep among the jobs, in micro-dollars: an order's part of every lease,
+    and what the jobs of a sweep cost."""
     orders = [job.id for job in jobs if job.kind in ORDER_KINDS]
-    return tx.spending.of_jobs(orders) if orders else {}
+    sweeps = [job.id for job in jobs if job.kind == SWEEP_KIND]
+    of_orders = tx.spending.of_jobs(orders) if orders else {}
+    return {**of_orders, **tx.sweeps.spent(sweeps)} if sweeps else of_orders
 
 
 def _with_pictures(tx: Transaction, order: Job) -> Job:

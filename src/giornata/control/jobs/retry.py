@@ -19,6 +19,7 @@ from giornata.control.quotas.use import standing_of
 from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound, OverQuota
 from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
 from giornata.protocol.specs import TrainSpec, canonical_names, shape_key_of
@@ -117,6 +118,8 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
         old = tx.submission.lock(job_id, project_id=caller.project_id)
         if old is None:
             raise NotFound(f"there is no job {job_id}")
+        if old.kind == SWEEP_KIND:
+            raise IllegalTransition("a sweep cannot be retried; retry its jobs, or submit it anew")
         if old.state == JobState.QUEUED and old.interrupted:
             return _without_bans(ctx, tx, caller, old)
         if old.state not in (SUSPECT_RETRYABLE if old.suspect else RETRYABLE):
@@ -177,6 +180,7 @@ def _afresh(old: JobRecord, job_id: str, created_by: str, now_ms: int) -> JobRec
         state=JobState.QUEUED,
         interrupted=False,
         retry_of=old.id,
+        parent_id=None,
         created_by=created_by,
         shape_key=shape_key_of(old.kind, old.spec),  # one of long ago has none
         attempt_id=None,

@@ -17,6 +17,7 @@ from giornata.domain.errors import NotFound
 from giornata.domain.job import TERMINAL, JobEvent, JobState
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import Reason
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import Scope
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job
@@ -49,6 +50,8 @@ def stop_job(
         # Nodes that draw some of them are told when they ask or report.
         tx.picture_orders.close_order(job.id)
     cancel_validations(tx, ctx, job, at_ms=at_ms)
+    if job.kind == SWEEP_KIND:
+        _stop_swept(tx, ctx, job, event, at_ms=at_ms, message=message, data=data)
     attempt = tx.attempts.live_of_job(job.id)
     number = None
     if attempt is not None:
@@ -56,6 +59,23 @@ def stop_job(
         end_attempt(tx, job, attempt, reason=Reason.CANCELED, at_ms=at_ms, alive=False, message=message)
     tx.events.add(job.id, job.project_id, _TYPES[event], number, data, at_ms)
     return state
+
+
+def _stop_swept(
+    tx: Transaction,
+    ctx: Context,
+    sweep: JobRow,
+    event: JobEvent,
+    *,
+    at_ms: int,
+    message: str,
+    data: Mapping[str, Any],
+) -> None:
+    """Stop the jobs of a sweep that have not ended, in the order of their ids, in which everybody locks jobs."""
+    for each in sorted(tx.sweeps.jobs(sweep.id), key=lambda row: row.id):
+        job = None if each.state in TERMINAL else tx.jobs.lock(each.id)
+        if job is not None and job.state not in TERMINAL:
+            stop_job(tx, ctx, job, event, at_ms=at_ms, message=message, data=data)
 
 
 def cancel(ctx: Context, caller: Caller, job_id: str) -> Job:

@@ -31,6 +31,7 @@ from giornata.domain.quotas import NO_QUOTAS, UNLIMITED, Quotas, QuotaStanding, 
 from giornata.domain.routing import Turns, next_turn
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, SubmitJob
+from giornata.protocol.model import Message
 from giornata.protocol.specs import input_files
 
 ROUTE = "POST /v1/jobs"
@@ -137,22 +138,25 @@ def _prepared(ctx: Context, tx: Transaction, asked: JobRequest, standing: QuotaS
     """Return the job that is to be queued, its key stored; or the one that the key stands for already."""
     caller, request, key = asked.caller, asked.request, asked.idempotency_key
     require_write(caller, request.kind)
+    check_key(key)
+    job_id = remembered(ctx, tx, caller, request, key)
+    if job_id is not None:
+        return read_job(ctx, tx, caller, job_id), False
+    job = prepare_job(ctx, tx, caller, request, parsed_spec=asked.parsed_spec, standing=standing)
+    if key is not None:
+        job_id = remember(ctx, tx, caller, request, key, job_id=job.id)
+        if job_id != job.id:  # an equal request was committed a moment ago; nothing was written for this one
+            return read_job(ctx, tx, caller, job_id), False
+    return job
+
+
+def check_key(key: str | None) -> None:
+    """Raises InvalidInput for an Idempotency-Key that cannot be one."""
     if key is not None and IDEMPOTENCY_KEY.fullmatch(key) is None:
         hint = "a UUID is a good one"
         raise InvalidInput(
             [Fault(where="Idempotency-Key", message="is 1 to 255 visible ASCII characters", hint=hint)]
         )
-    job_id = None if key is None else _earlier(ctx, tx, caller, request, key)
-    if job_id is not None:
-        return read_job(ctx, tx, caller, job_id), False
-    job = prepare_job(ctx, tx, caller, request, parsed_spec=asked.parsed_spec, standing=standing)
-    if key is not None and not _remember(ctx, tx, job, request, key):
-        # An equal request was committed a moment ago; nothing was written for this one.
-        job_id = _earlier(ctx, tx, caller, request, key)
-        if job_id is None:
-            raise KeyInFlight(f"another request with Idempotency-Key {key} is just being answered")
-        return read_job(ctx, tx, caller, job_id), False
-    return job
 
 
 def enqueue(tx: Transaction, job: JobRecord) -> JobRecord:
@@ -238,14 +242,21 @@ def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord], quotas: Quo
     ]
 
 
-def request_hash(request: SubmitJob) -> str:
+def request_hash(request: Message) -> str:
     """Return the hash that equal requests share, whatever the order of their fields."""
     canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _earlier(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, key: str) -> str | None:
-    found = tx.submission.remembered(caller.project_id, key, ROUTE, since_ms=_since_ms(ctx))
+def remembered(
+    ctx: Context, tx: Transaction, caller: Caller, request: Message, key: str | None, *, route: str = ROUTE
+) -> str | None:
+    """Return the job that an earlier request with this key made; None if there is none. Raises IdempotencyMismatch
+    when that was another request.
+    """
+    if key is None:
+        return None
+    found = tx.submission.remembered(caller.project_id, key, route, since_ms=_since_ms(ctx))
     if found is None:
         return None
     request_sha256, job_id = found
@@ -254,16 +265,32 @@ def _earlier(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, 
     return job_id
 
 
-def _remember(ctx: Context, tx: Transaction, job: JobRecord, request: SubmitJob, key: str) -> bool:
-    return tx.submission.remember(
-        job.project_id,
+def remember(
+    ctx: Context,
+    tx: Transaction,
+    caller: Caller,
+    request: Message,
+    key: str,
+    *,
+    job_id: str,
+    route: str = ROUTE,
+) -> str:
+    """Store that the request with this key makes this job, and return the job; that of an equal request which was
+    committed a moment ago. Raises KeyInFlight while another request with the key is being answered.
+    """
+    stored = tx.submission.remember(
+        caller.project_id,
         key,
-        ROUTE,
+        route,
         request_sha256=request_hash(request),
-        job_id=job.id,
-        at_ms=job.created_at_ms,
+        job_id=job_id,
+        at_ms=ctx.clock.now_ms(),
         since_ms=_since_ms(ctx),
     )
+    earlier = job_id if stored else remembered(ctx, tx, caller, request, key, route=route)
+    if earlier is None:
+        raise KeyInFlight(f"another request with Idempotency-Key {key} is just being answered")
+    return earlier
 
 
 def _since_ms(ctx: Context) -> int:

@@ -175,6 +175,7 @@ class JobRecord:
     created_by: str | None = None  # the person or the key; None: the platform, or not known
     billed_to: str | None = None  # the project that pays for its attempts; None: its own
     suspect: bool = False  # an audit refuted a machine that made part of it
+    parent_id: str | None = None  # the sweep that it belongs to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from giornata.control.ports.picture_store import PictureLeases, PictureOrders
 from giornata.control.ports.quota_store import QuotaQueries
 from giornata.control.ports.routing_store import RoutingQueries
 from giornata.control.ports.sign_in_store import DeviceSignIns, UserIdentities
+from giornata.control.ports.sweep_store import Sweeps
 from giornata.control.ports.user_store import (
     Datasets,
     Garbage,
@@ -64,6 +65,7 @@ class Transaction(Protocol):
     models: Models
     job_reads: JobReads
     submission: Submission
+    sweeps: Sweeps
     garbage: Garbage
     spending: Spending
     forecasts: Forecasts

@@ -36,8 +36,10 @@ class JobRow:
     created_at_ms: int
     started_at_ms: int | None  # its first attempt
     billed_to: str | None = None  # the project that pays for its attempts; None: its own
+    parent_id: str | None = None  # the sweep that it belongs to
     project_budget_micro_usd: int | None = None  # of a job that was locked; a claim does not ask for it
     project_monthly_budget_micro_usd: int | None = None  # likewise
+    sweep_budget_micro_usd: int | None = None  # likewise; of the sweep that it belongs to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

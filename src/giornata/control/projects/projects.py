@@ -53,6 +53,13 @@ def read_project(tx: Transaction, ctx: Context, project_id: str) -> Project:
     return project_reply(tx, ctx, project)
 
 
+def own_project(ctx: Context, caller: Caller) -> Project:
+    """Return the caller's project with its money. Raises Forbidden for a node's key, and NotFound."""
+    require_user(caller)
+    with ctx.store.read() as tx:
+        return read_project(tx, ctx, caller.project_id)
+
+
 def create_project(ctx: Context, caller: Caller, request: CreateProject) -> Project:
     """Make a project. Raises Forbidden unless the caller governs the installation, Conflict when the id is taken."""
     require_root_admin(caller)

@@ -12,6 +12,7 @@ from giornata.control.budgets.budgets import pause_job, project_spent, require_r
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job, read_job
+from giornata.control.jobs.settle_sweep import settle_sweep
 from giornata.control.ports.money_store import PausedJob
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
@@ -23,6 +24,7 @@ from giornata.domain.budget import Budget, Payer, ProjectLimits, first_used_up, 
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import Project, Scope, SetBudget
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, Job
@@ -73,12 +75,16 @@ def change_job(ctx: Context, caller: Caller, job_id: str, request: ChangeJob) ->
         _set(tx, ctx, old, request.budget_micro_usd)
         verb, changes = AuditVerb.JOB_CHANGE, {"budget_micro_usd": request.budget_micro_usd}
         record_call(tx, caller, verb, job_id, at_ms=ctx.clock.now_ms(), changes=changes)
-        _settle(tx, ctx, job_id)
+        if job.kind == SWEEP_KIND:
+            settle_sweep(tx, ctx, job_id, at_ms=ctx.clock.now_ms())
+        else:
+            _settle(tx, ctx, job_id)
         return read_job(ctx, tx, caller, job_id)
 
 
 def _set(tx: Transaction, ctx: Context, job: JobRecord, budget: int | None) -> None:
-    asked = reservation_micro_usd(budget=budget, estimate=None)
+    # The jobs of a sweep set money aside, not the sweep.
+    asked = 0 if job.kind == SWEEP_KIND else reservation_micro_usd(budget=budget, estimate=None)
     if asked > job.reserved_micro_usd:
         require_room(tx, ctx, job, asked=asked)
     tx.jobs.update(job.id, budget_micro_usd=budget, reserved_micro_usd=asked, budget_warned_at_ms=None)

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from giornata.diffusion.draws.buckets import Size
+from giornata.domain.buckets import Size
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard, json_bytes
 from giornata.pretrain.data.shards import read_rows, shard_name, write_shard

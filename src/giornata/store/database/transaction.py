@@ -22,6 +22,7 @@ from giornata.store.jobs.jobs import Jobs
 from giornata.store.jobs.reports import Events, Reports
 from giornata.store.jobs.results import Artifacts, Checkpoints
 from giornata.store.jobs.submission import Submission
+from giornata.store.jobs.sweeps import Sweeps
 from giornata.store.jobs.uploads import Uploads
 from giornata.store.machines.bans import Bans
 from giornata.store.machines.fleets import Fleets
@@ -83,6 +84,7 @@ class Transaction(store.Transaction):
     models = _group(Models)
     job_reads = _group(JobReads)
     submission = _group(Submission)
+    sweeps = _group(Sweeps)
     garbage = _group(Garbage)
     fleets = _group(Fleets)
     machines = _group(Machines)

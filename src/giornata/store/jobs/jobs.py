@@ -26,17 +26,22 @@ from giornata.store.jobs.claiming import (
 from giornata.store.jobs.queue import is_claimable, read_demand, why_nothing
 from giornata.store.schema import attempts, jobs, projects
 
-# Not columns of jobs. They are in the statement that locks the job, so that asking for them costs no query more.
+# Not columns of the job. They are in the statement that locks the job, so that asking for them costs no query more.
 _OF_PROJECT = {
     "project_budget_micro_usd": projects.c.budget_micro_usd,
     "project_monthly_budget_micro_usd": projects.c.monthly_budget_micro_usd,
 }
-_COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__ if name not in _OF_PROJECT)
+_OF_SWEEP = "sweep_budget_micro_usd"
+_COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__ if name not in {*_OF_PROJECT, _OF_SWEEP})
 _PROJECT_BUDGETS = [
     sa.select(column).where(projects.c.id == jobs.c.project_id).scalar_subquery().label(name)
     for name, column in _OF_PROJECT.items()
 ]
-_WHOLE = (*_COLUMNS, *_PROJECT_BUDGETS)  # in the order of the fields of JobRow
+_SWEEPS = jobs.alias("sweeps")
+_SWEEP_BUDGET = (
+    sa.select(_SWEEPS.c.budget_micro_usd).where(_SWEEPS.c.id == jobs.c.parent_id).scalar_subquery().label(_OF_SWEEP)
+)
+_WHOLE = (*_COLUMNS, *_PROJECT_BUDGETS, _SWEEP_BUDGET)  # in the order of the fields of JobRow
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_WHOLE).where(jobs.c.id == sa.bindparam("wanted"))
 # Weaker than what a foreign key waits for: a lease of pictures is billed to orders that somebody else may hold.

@@ -100,6 +100,7 @@ jobs = Table(
     Column("suspect", Boolean, nullable=False, server_default=sa.false()),  # an audit refuted a machine that made it
     Column("pinned", Boolean, nullable=False, server_default=sa.false()),  # retention takes nothing of it
     at("deleted_at_ms", nullable=True),  # what is left then is what its bill names
+    Column("parent_id", String(40)),  # the sweep that it belongs to
     Index("ix_jobs_project", "project_id", "created_at_ms", "id"),
     # The claim walks these four in order; tests hold the planner to them. What comes after the id is there so that
     # jobs for larger nodes are passed over without a look at their rows.
@@ -134,6 +135,18 @@ jobs = Table(
         "reserved_micro_usd",
         sqlite_where=sa.text("state IN ('queued', 'running', 'paused') AND reserved_micro_usd > 0"),
         postgresql_where=sa.text("state IN ('queued', 'running', 'paused') AND reserved_micro_usd > 0"),
+    ),
+    Index(
+        "ix_jobs_parent",
+        "parent_id",
+        sqlite_where=sa.text("parent_id IS NOT NULL"),
+        postgresql_where=sa.text("parent_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_jobs_sweeps",
+        "id",
+        sqlite_where=sa.text("kind = 'sweep' AND state IN ('running', 'paused')"),
+        postgresql_where=sa.text("kind = 'sweep' AND state IN ('running', 'paused')"),
     ),
     Index(
         "ix_jobs_paused",

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from giornata.diffusion.draws.buckets import Size
 from giornata.diffusion.draws.sample_order import Role, Sample, by_content
 from giornata.diffusion.encode import pixels
+from giornata.domain.buckets import Size
 from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from giornata.diffusion.draws import randomness
-from giornata.diffusion.draws.buckets import Size
 from giornata.diffusion.draws.randomness import Multires
 from giornata.diffusion.draws.sample_order import BucketOrder, Role, Sample, SampleOrder, by_bucket
 from giornata.diffusion.encode.captions import CaptionAugmentation
 from giornata.diffusion.encode.latents import CropPolicy, CropView, LatentCache, sample
 from giornata.diffusion.optim.objective import NoisyBatch
+from giornata.domain.buckets import Size
 from giornata.workloads.train.sample_set import SampleSet
 
 AS_WRITTEN = CaptionAugmentation()

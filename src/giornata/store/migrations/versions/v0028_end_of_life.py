@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0028"
-down_revision = "0024"
+down_revision = "0027"
 branch_labels = None
 depends_on = None
 

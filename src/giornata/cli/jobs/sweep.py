@@ -1,0 +1,186 @@
+"""`giornata sweep`: training jobs that differ in some settings, under one budget."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from giornata.cli.jobs.base_models import sent_name
+from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.option_types import MinVramOption, PriorityOption
+from giornata.cli.jobs.submission import Checked, SubmissionOptions, check, send_inputs
+from giornata.cli.jobs.sweep_axes import Change, first_job, read_changes, read_grid
+from giornata.cli.options import JobId, JsonFlag, settings_of
+from giornata.cli.settings.connection import connect
+from giornata.cli.settings.hints import giornata
+from giornata.cli.tools.presets import known
+from giornata.cli.ui.output import Output, reporting
+from giornata.cli.ui.text import cost, count
+from giornata.client import Client
+from giornata.domain.errors import Fault, InvalidInput, collecting
+from giornata.protocol.presets import started_from
+from giornata.protocol.specs import TrainSpec, canonical_names
+from giornata.protocol.sweeps import Sweep, SweptJobReply
+
+sweep = typer.Typer(help="Train LoRAs that differ in some settings, under one budget.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group `sweep` to `app`."""
+    app.add_typer(sweep, name="sweep")
+
+
+@sweep.command()
+def run(
+    context: typer.Context,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder with the subject's pictures.", show_default=False)
+    ],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE[,VALUE]",
+            help="Any field of the spec. Several values: a job for each combination. Write values of a list or a "
+            "text as a JSON list. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    changes_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--changes",
+            metavar="FILE",
+            help="JSON file with a list of objects: a job for each, with these fields changed.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Base model: a hub id, a folder, or a .safetensors file.", show_default=False)
+    ] = None,
+    instance_prompt: Annotated[
+        str | None, typer.Option(help="Caption of every picture that has no caption of its own.", show_default=False)
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Preset that all jobs start from.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the sweep. Default: the name of the folder.", show_default=False)
+    ] = None,
+    priority: PriorityOption[int | None] = None,
+    max_cost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD",
+            help="Budget of all jobs together, in US dollars. A job begins only when there is room for it.",
+            show_default=False,
+        ),
+    ] = None,
+    min_vram: MinVramOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a LoRA for each combination of values, or for each change in a file.
+
+    All jobs are checked before any of them is submitted.
+    """
+    with reporting(as_json) as out:
+        settings = settings_of(context)
+        options = {
+            "pretrained_model_name_or_path": None if model is None else sent_name(model),
+            "instance_prompt": instance_prompt,
+        }
+        given = {key: value for key, value in options.items() if value is not None}
+        faults: list[Fault] = []
+        grid, changes, common = dict[str, list[Any]](), list[Change](), given
+        with collecting(faults):
+            fixed, grid = read_grid(assignments or [])
+            common = {**given, **fixed} if preset is None else started_from(known(preset), {**given, **fixed})
+        with collecting(faults):
+            changes = [] if changes_file is None else read_changes(changes_file)
+        faults += _axis_faults(grid, changes, faults)
+        if faults:
+            raise InvalidInput(faults)
+        asked = SubmissionOptions(
+            directory=directory, name=name, priority=priority, max_cost=max_cost, min_vram=min_vram
+        )
+        with tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
+            first = first_job(common, grid, changes)
+            checked = check(asked, settings, lambda: first, copies=Path(copies), others=())
+            with connect(settings) as client:
+                made = _submit(client, checked, common, grid, changes, out)
+        out.say(f"{made.job.id} is a sweep of {count(len(made.jobs), 'job')}")
+        _table(made, out)
+        out.hint(f"  results       {giornata('sweep', 'show', made.job.id)}")
+        out.hint(f"  cancel all    {giornata('cancel', made.job.id)}")
+        out.result(made)
+
+
+def _axis_faults(grid: dict[str, list[Any]], changes: Sequence[Change], others: Sequence[Fault]) -> list[Fault]:
+    if grid and changes:
+        fields = ", ".join(grid)
+        message = f"cannot be combined with several values of {fields}"
+        return [Fault(where="--changes", message=message, hint="put the values into the file")]
+    if not grid and not changes and not others:
+        hint = "such as --set rank=8,16, or --changes FILE"
+        return [Fault(where="--set", message="no field has several values", hint=hint)]
+    return []
+
+
+def _submit(
+    client: Client,
+    checked: Checked,
+    common: dict[str, Any],
+    grid: dict[str, list[Any]],
+    changes: Sequence[Change],
+    out: Output,
+) -> Sweep:
+    """Send the pictures, and then the sweep."""
+    sent = send_inputs(client, checked, out)
+    own = canonical_names(TrainSpec, common)[0]
+    spec = {field: value for field, value in sent.items() if field in own or field == "dataset"}
+    terms = {**checked.terms, "priority": checked.terms["priority"] or 0}
+    return client.submit_sweep(spec, grid=grid, changes=changes, **terms)
+
+
+@sweep.command()
+def show(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+    """Show the jobs of a sweep: what differs, loss, cost and sample sheet of each."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        found = client.get_sweep(find_job(client, job_id))
+        job = found.job
+        limit = "" if job.budget_micro_usd is None else f", at most {cost(job.budget_micro_usd)}"
+        out.say(f"{job.id} {job.name}: {job.state}, {job.step} of {job.total_steps} jobs have ended")
+        out.say(f"  cost        {cost(job.cost_micro_usd)}{limit}")
+        _table(found, out)
+        for each in found.jobs:
+            if why := each.error or each.waiting_because:
+                out.hint(f"  {each.number}: {why}")
+        out.result(found)
+
+
+def _table(found: Sweep, out: Output) -> None:
+    headers = ("#", *found.differs, "job", "state", "steps", "loss", "held out", "cost", "sheet")
+    right = (0, *(len(found.differs) + place for place in (3, 4, 5, 6)))
+    rows = [(str(each.number), *_differences(found, each), *_outcome(each)) for each in found.jobs]
+    out.table(headers, rows, right=right, spare=(len(headers) - 1, len(found.differs) + 5))
+
+
+def _differences(found: Sweep, swept: SweptJobReply) -> list[str]:
+    values = (swept.changes.get(field, "–") for field in found.differs)
+    return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
+
+
+def _outcome(swept: SweptJobReply) -> tuple[str, ...]:
+    steps = str(swept.step) if swept.total_steps is None else f"{swept.step}/{swept.total_steps}"
+    return (
+        swept.job_id,
+        str(swept.state),
+        steps,
+        "–" if swept.loss is None else f"{swept.loss:.4f}",
+        "–" if swept.validation_loss is None else f"{swept.validation_loss:.4f}",
+        cost(swept.cost_micro_usd),
+        "–" if swept.sheet is None else swept.sheet.name,
+    )

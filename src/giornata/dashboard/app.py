@@ -1,0 +1,105 @@
+"""Mount the dashboard on the app of the API: its routes, its static files and its security headers."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from pathlib import Path
+
+from anyio import CapacityLimiter
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from giornata.control.access.sign_in_links import SignInLinks
+from giornata.dashboard import (
+    compare_page,
+    component_pages,
+    fleet_pages,
+    generate_page,
+    home_pages,
+    job_page,
+    jobs_pages,
+    project_pages,
+    reference_pages,
+    sign_in_pages,
+    train_page,
+)
+from giornata.dashboard.problem_pages import on_domain_error, on_http_error
+from giornata.dashboard.rendering import STATIC
+from giornata.dashboard.visit import ROOT
+from giornata.domain.errors import GiornataError
+
+# `default-src` does not stand for the last three; without them a page would allow more.
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+)
+PAGE_THREADS = 4
+FOR_EVER = b"public, max-age=31536000, immutable"
+
+PAGES: Sequence[BaseRoute] = (
+    *sign_in_pages.ROUTES,
+    *home_pages.ROUTES,
+    *jobs_pages.ROUTES,
+    *job_page.ROUTES,
+    *compare_page.ROUTES,
+    *fleet_pages.ROUTES,
+    *generate_page.ROUTES,
+    *project_pages.ROUTES,
+    *train_page.ROUTES,
+    *component_pages.ROUTES,
+    *reference_pages.ROUTES,
+)
+
+
+def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
+    """Add the dashboard below /dashboard to an app of `create_app`; `/`, `/ui` and `/docs` lead there.
+
+    `links` are the one-time links that sign the operator of this machine in.
+    """
+    app.state.page_threads = CapacityLimiter(PAGE_THREADS)
+    app.state.sign_in_links = links
+    files = Mount("/static", app=StaticFiles(directory=Path(STATIC)))
+    pages = Router([*PAGES, files], redirect_slashes=False)
+    handled = ExceptionMiddleware(pages, handlers={GiornataError: on_domain_error, HTTPException: on_http_error})
+    for path, target in (("/", f"{ROOT}/"), (ROOT, f"{ROOT}/"), ("/ui", f"{ROOT}/ui"), ("/docs", f"{ROOT}/api")):
+        app.router.routes.append(_leading(path, target))
+    app.router.routes.append(Mount(ROOT, app=_SecurityHeaders(handled)))
+
+
+def _leading(path: str, target: str) -> Route:
+    async def lead(request: Request) -> Response:
+        request.scope["route"] = route
+        return RedirectResponse(target, HTTPStatus.TEMPORARY_REDIRECT)
+
+    route = Route(path, lead, methods=["GET"], include_in_schema=False)
+    return route
+
+
+class _SecurityHeaders:
+    """ASGI middleware that says what a page may load, and for how long a browser may keep it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await PlainTextResponse("this is no page", HTTPStatus.NOT_FOUND)(scope, receive, send)
+            return
+        is_file = scope["path"].startswith(f"{ROOT}/static/")
+        kept = FOR_EVER if is_file and scope["query_string"].startswith(b"v=") else b"no-cache"
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = message.get("headers", [])
+                known = {name.lower() for name, _ in given}
+                added = [*HEADERS, (b"cache-control", kept if is_file else b"no-store")]
+                message["headers"] = [*given, *(pair for pair in added if pair[0] not in known)]
+            await send(message)
+
+        await self._app(scope, receive, sent)

@@ -1,0 +1,38 @@
+"""The page `/ui` for developers: every component in every state, and the tokens of the style sheet."""
+
+from datetime import UTC, datetime, timedelta
+
+from fastapi import Response
+from fastapi.responses import JSONResponse
+
+from giornata.dashboard.rendering import render
+from giornata.dashboard.timeline import AttemptSpan, draw_timeline
+from giornata.dashboard.visit import Visit, page
+from giornata.domain.job import JobState
+
+MOST_STEPS = 200
+BEGAN = datetime(2026, 1, 5, 8, tzinfo=UTC)
+TOKENS = ("plaster", "raised", "wet", "line", "ink", "soft", "terra", "ochre", "verdigris", "lapis", "sinopia")
+
+
+def show(visit: Visit) -> Response:
+    """Show the components."""
+    hour = timedelta(hours=1)
+    spans = [
+        AttemptSpan(number=1, machine="machine-a", began_at=BEGAN, ended_at=BEGAN + 2 * hour, ending="preempted"),
+        AttemptSpan(number=2, machine="machine-b", began_at=BEGAN + 2.2 * hour, ended_at=BEGAN + 4 * hour, ending=""),
+        AttemptSpan(number=3, machine="machine-a", began_at=BEGAN + 4.1 * hour, ended_at=None, ending=""),
+    ]
+    checkpoints = [(1000, BEGAN + hour), (2000, BEGAN + 3 * hour)]
+    timeline = draw_timeline(spans, checkpoints, began_at=BEGAN, until=BEGAN + 6 * hour)
+    return render(visit, "components_page.html", timeline=timeline, states=list(JobState), tokens=TOKENS)
+
+
+def show_metrics(visit: Visit) -> Response:
+    """Send values for the chart of this page, in the form of a job's metrics."""
+    first = int(visit.query("after_step") or -1) + 1
+    points = [{"step": step, "values": {"loss": 0.05 + 0.1 / (1 + step / 20)}} for step in range(first, MOST_STEPS)]
+    return JSONResponse({"items": points, "next": None})
+
+
+ROUTES = (page("/ui", show), page("/ui/metrics", show_metrics))

@@ -1,0 +1,147 @@
+"""Nodes, and for the operator fleets and the health of machines."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Response
+from pydantic import ValidationError
+
+from giornata.control.access.permissions import require_root_admin
+from giornata.control.fleets import operator_actions
+from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
+from giornata.control.fleets.read_fleets import read_fleet
+from giornata.dashboard.rendering import render
+from giornata.dashboard.visit import Visit, action, page, see
+from giornata.domain.errors import Conflict, FleetRefused
+from giornata.domain.health import MachineState
+from giornata.protocol.fleets import QuarantineMachine, ScaleFleet
+
+PER_PAGE = 50
+
+
+def show(visit: Visit) -> Response:
+    """Show nodes; the operator's page loads fleets and machines by itself."""
+    found = list_nodes(
+        visit.ctx, visit.caller, gone=visit.query("gone") == "yes", cursor=visit.query("cursor"), limit=PER_PAGE
+    )
+    gone = visit.query("gone")
+    return render(
+        visit,
+        "fleet.html",
+        nodes=found.items,
+        is_operator=visit.caller.is_root_admin,
+        fleets=sorted(visit.ctx.fleets) if visit.caller.is_root_admin else (),
+        here=visit.url("/fleet", gone=gone),
+        next_url=visit.url("/fleet", gone=gone, cursor=found.next) if found.next else "",
+        first_url=visit.url("/fleet", gone=gone) if visit.query("cursor") else "",
+        shows_gone=gone == "yes",
+    )
+
+
+def show_fleet(visit: Visit) -> Response:
+    """Show one fleet: wanted, there, and what is wrong, in words."""
+    return render(visit, "one_fleet.html", fleet=read_fleet(visit.ctx, visit.caller, visit.path("name")), faults={})
+
+
+def show_machines(visit: Visit) -> Response:
+    """Show the health of machines, those whose state changed last first."""
+    given = visit.query("state")
+    state = MachineState(given) if given in set(MachineState) else None
+    found = operator_actions.list_machines(
+        visit.ctx, visit.caller, state=state, cursor=visit.query("cursor"), limit=PER_PAGE
+    )
+    here = visit.url("/fleet/machines", state=state)
+    return render(
+        visit,
+        "machines.html",
+        machines=found.items,
+        given=str(state or ""),
+        states=[("", "any"), *((str(each), str(each)) for each in MachineState)],
+        here=here,
+        next_url=visit.url("/fleet/machines", state=state, cursor=found.next) if found.next else "",
+        first_url=here if visit.query("cursor") else "",
+    )
+
+
+def quarantine(visit: Visit) -> Response:
+    """Give a machine no more work."""
+    reason = QuarantineMachine(reason=visit.form.get("reason")[:500] or "by hand").reason
+    operator_actions.quarantine_machine(visit.ctx, visit.caller, visit.path("machine_id"), reason=reason)
+    return see(visit.url("/fleet/machines", said="quarantined"))
+
+
+def release(visit: Visit) -> Response:
+    """Clear all that is held against a machine."""
+    operator_actions.release_machine(visit.ctx, visit.caller, visit.path("machine_id"))
+    visit.request.app.state.wakeup.notify()
+    return see(visit.url("/fleet/machines", said="released"))
+
+
+def drain(visit: Visit) -> Response:
+    """Give a node no more jobs."""
+    drain_node(visit.ctx, visit.caller, visit.path("node_id"))
+    visit.request.app.state.wakeup.notify()
+    return see(visit.url("/fleet", said="drained"))
+
+
+def undrain(visit: Visit) -> Response:
+    """Let a node have jobs again."""
+    undrain_node(visit.ctx, visit.caller, visit.path("node_id"))
+    visit.request.app.state.wakeup.notify()
+    return see(visit.url("/fleet", said="undrained"))
+
+
+def pause(visit: Visit) -> Response:
+    """Have no nodes of a fleet until it is resumed."""
+    return _fleet_done(visit, operator_actions.pause_fleet, "fleet-paused")
+
+
+def resume(visit: Visit) -> Response:
+    """Let a paused fleet follow the queue again."""
+    return _fleet_done(visit, operator_actions.resume_fleet, "fleet-resumed")
+
+
+def scale(visit: Visit) -> Response:
+    """Set the limits of a fleet; an empty field goes back to the settings."""
+    require_root_admin(visit.caller)
+    wanted: dict[str, int | None] = {}
+    faults = {}
+    for name in ("min_nodes", "max_nodes"):
+        given = visit.form.get(name)
+        if given and not (given.isascii() and given.isdigit()):
+            faults[name] = "Type a whole number, or leave the field empty."
+        wanted[name] = int(given) if given and name not in faults else None
+    try:
+        asked = ScaleFleet(**wanted)
+    except ValidationError as error:
+        faults |= {str(each["loc"][0]): each["msg"] for each in error.errors()}
+    if faults:
+        fleet = read_fleet(visit.ctx, visit.caller, visit.path("name"))
+        return render(visit, "one_fleet_page.html", status=400, fleet=fleet, faults=faults)
+    return _fleet_done(visit, lambda *given: operator_actions.scale_by_hand(*given, asked), "fleet-scaled")
+
+
+def _fleet_done(visit: Visit, verb: Callable[..., Any], said: str) -> Response:
+    name = visit.path("name")
+    try:
+        verb(visit.ctx, visit.caller, name)
+    except (Conflict, FleetRefused) as error:
+        fleet = read_fleet(visit.ctx, visit.caller, name)
+        return render(visit, "one_fleet_page.html", status=409, fleet=fleet, faults={"min_nodes": error.public})
+    visit.request.app.state.wakeup.notify()
+    return see(visit.url("/fleet", said=said))
+
+
+_FLEET = "/projects/{project_id}/fleet"
+ROUTES = (
+    page(_FLEET, show),
+    page(f"{_FLEET}/machines", show_machines),
+    page(f"{_FLEET}/named/{{name}}", show_fleet),
+    action(f"{_FLEET}/machines/{{machine_id}}/quarantine", quarantine),
+    action(f"{_FLEET}/machines/{{machine_id}}/release", release),
+    action(f"{_FLEET}/nodes/{{node_id}}/drain", drain),
+    action(f"{_FLEET}/nodes/{{node_id}}/undrain", undrain),
+    action(f"{_FLEET}/named/{{name}}/pause", pause),
+    action(f"{_FLEET}/named/{{name}}/resume", resume),
+    action(f"{_FLEET}/named/{{name}}/scale", scale),
+)

@@ -1,0 +1,236 @@
+"""Generate: order pictures, watch them come, and order more like one of them or like a file."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import Response
+from pydantic import ValidationError
+
+from giornata.control.jobs.order_models import bring_order_models
+from giornata.control.jobs.order_pictures import picture_file, read_order, read_picture
+from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.control.jobs.submit import JobRequest, submit_each
+from giornata.control.storage import training_view
+from giornata.dashboard.rendering import render
+from giornata.dashboard.train_page import SHA256
+from giornata.dashboard.visit import Form, Visit, action, page, see
+from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound
+from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.picture import PictureState
+from giornata.protocol.admin import Scope
+from giornata.protocol.generation.metadata import picture_params_of
+from giornata.protocol.generation.specs import GENERATE_KIND
+from giornata.protocol.jobs import Job, SubmitJob
+
+MOST_SHOWN = 60
+MOST_SHOWN_BYTES = 64 * 2**20
+ORDERS = 8
+LORAS = 50
+NAME_CHARS = 60
+NUMBERS = ("width", "height", "num_inference_steps", "seed", "num_images_per_prompt")
+FIELDS = ("prompts", "negative_prompt", "model", "lora", "scheduler", "guidance_scale", *NUMBERS)
+"""Fields of the form; all but `lora` have the names of the spec."""
+
+
+def show(visit: Visit) -> Response:
+    """Show the form: empty, or with the settings of a picture of the project, or of an uploaded file."""
+    _require_writer(visit)
+    try:
+        return _page(visit, _settings(visit))
+    except InvalidInput as error:
+        return _page(visit, {}, faults=error.faults, status=400)
+
+
+def order(visit: Visit) -> Response:
+    """Place the order, or show the form again with every fault in its place."""
+    _require_writer(visit)
+    try:
+        request = _request(visit.form)
+        parsed = bring_order_models(visit.ctx, visit.caller, request)
+        key = visit.form.get("key") or None
+        asked = JobRequest(caller=visit.caller, request=request, idempotency_key=key, parsed_spec=parsed)
+        (answer,) = submit_each(visit.ctx, [asked])
+        if isinstance(answer, GiornataError):
+            raise answer
+    except InvalidInput as error:
+        return _page(visit, visit.form.typed(), faults=error.faults, status=400)
+    except NotFound:
+        raise
+    except GiornataError as error:
+        faults = [Fault(where="The order", message=error.public)]
+        return _page(visit, visit.form.typed(), faults=faults, status=400)
+    visit.request.app.state.wakeup.notify()
+    return see(visit.url("/generate", order=answer[0].id, said="ordered"))
+
+
+def show_gallery(visit: Visit) -> Response:
+    """Show the latest orders, which the page loads by itself; each loads its pictures when it is seen."""
+    match = visit.query("match")
+    found = list_jobs(
+        visit.ctx,
+        visit.caller,
+        states=(),
+        labels={},
+        kind=GENERATE_KIND,
+        match=match[:128] if match else None,
+        cursor=visit.query("cursor"),
+        limit=ORDERS,
+        costs=False,
+    )
+    following = visit.url("/gallery", match=match, cursor=found.next) if found.next else ""
+    return render(visit, "gallery.html", orders=found.items, next_url=following)
+
+
+def show_order(visit: Visit) -> Response:
+    """Show the pictures of an order, which the page loads again while they come."""
+    found = read_order(visit.ctx, visit.caller, visit.path("job_id"), limit=MOST_SHOWN)
+    done = [each for each in found.pictures if each.state == PictureState.SUCCEEDED and each.request is not None]
+    return render(
+        visit,
+        "order_pictures.html",
+        job=found.job,
+        pictures=done,
+        failed=[each for each in found.pictures if each.error],
+        is_active=found.job.state not in TERMINAL,
+        more=found.next is not None,
+    )
+
+
+def send_picture(visit: Visit) -> Response:
+    """Send one picture of an order. The policy of the pages lets a browser load it from no other place."""
+    number = visit.path("number")
+    if not (number.isascii() and number.isdigit() and len(number) < 10):
+        raise NotFound("there is no such picture")
+    job_id = visit.path("job_id")
+    picture, content = picture_file(visit.ctx, visit.caller, job_id, int(number), most_bytes=MOST_SHOWN_BYTES)
+    kept = {"Cache-Control": "private, max-age=86400, immutable"}
+    return Response(content, media_type=picture.media_type, headers=kept)
+
+
+def _settings(visit: Visit) -> Mapping[str, Any]:
+    """Return the fields that the address asks for. Raises NotFound, InvalidInput for a file that tells nothing."""
+    if sha256 := visit.query("file"):
+        return _of_file(visit, sha256)
+    job_id, number = visit.query("like"), visit.query("number")
+    if job_id is None:
+        return {}
+    job = get_job(visit.ctx, visit.caller, job_id)
+    if job.kind != GENERATE_KIND or number is None or not number.isdecimal() or len(number) > 9:
+        raise NotFound("there is no such picture")
+    picture = read_picture(visit.ctx, visit.caller, job_id, int(number))
+    spec = {**job.spec, "seed": picture.seed, "num_images_per_prompt": 1}
+    return _typed(spec | ({"prompts": picture.prompt} if picture.prompt else {}))
+
+
+def _of_file(visit: Visit, sha256: str) -> Mapping[str, Any]:
+    if SHA256.fullmatch(sha256) is None:
+        raise NotFound("there is no such picture")
+    _, content = training_view.read_picture(visit.ctx, visit.caller, sha256, most_bytes=MOST_SHOWN_BYTES)
+    try:
+        return _typed(picture_params_of(content).fields)
+    except ValueError as error:
+        hint = "a PNG, JPEG or WebP file of Giornata or A1111, as it was saved"
+        raise InvalidInput([Fault(where="The file", message=str(error), hint=hint)]) from None
+
+
+def _typed(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return a spec as the texts of the form's fields. What the form has no field for is left out."""
+    found = {name: spec[name] for name in FIELDS if spec.get(name) not in (None, "")}
+    prompts = spec.get("prompts", spec.get("prompt"))
+    if prompts:
+        found["prompts"] = prompts if isinstance(prompts, str) else "\n".join(prompts)
+    if "model" in found:
+        found["model"] = _use(found["model"])
+    if loras := spec.get("loras"):
+        found["lora"] = ", ".join(_use(each, weighted=True) for each in loras)
+    return {name: str(value) for name, value in found.items()}
+
+
+def _use(use: Any, *, weighted: bool = False) -> str:
+    if not isinstance(use, dict):
+        return str(use)
+    return f"{use['name']}:{use.get('weight', 1.0):g}" if weighted else str(use["name"])
+
+
+def _request(form: Form) -> SubmitJob:
+    """Return the order of the form. Raises InvalidInput with every field that is no number."""
+    prompts = [line.strip() for line in form.get("prompts").splitlines() if line.strip()]
+    spec: dict[str, Any] = {"prompts": prompts}
+    faults: list[Fault] = []
+    for name in (*NUMBERS, "guidance_scale"):
+        if text := form.get(name):
+            kind = float if name == "guidance_scale" else int
+            try:
+                spec[name] = kind(text)
+            except ValueError:
+                faults.append(Fault(where=f"spec.{name}", message="is no number"))
+    spec |= {name: text for name in ("negative_prompt", "model", "scheduler") if (text := form.get(name))}
+    if lora := form.get("lora"):
+        spec["loras"] = [_lora(part.strip(), faults) for part in lora.split(",") if part.strip()]
+    if faults:
+        raise InvalidInput(faults)
+    name = prompts[0][:NAME_CHARS] if prompts else None
+    try:
+        return SubmitJob(kind=GENERATE_KIND, spec=spec, name=name)
+    except ValidationError:
+        return SubmitJob(kind=GENERATE_KIND, spec=spec)
+
+
+def _lora(text: str, faults: list[Fault]) -> dict[str, Any]:
+    name, colon, weight = text.rpartition(":")
+    if not colon or "/" in weight:
+        return {"name": text}
+    try:
+        return {"name": name, "weight": float(weight)}
+    except ValueError:
+        faults.append(Fault(where="spec.loras", message=f"{weight[:20]!r} is no weight", hint="NAME:0.8"))
+        return {"name": name}
+
+
+def _page(visit: Visit, typed: Mapping[str, Any], *, faults: Sequence[Fault] = (), status: int = 200) -> Response:
+    places = {f"spec.{name}": name for name in FIELDS} | {"spec.loras": "lora", "spec.prompt": "prompts"}
+    beside, others = dict[str, str](), list[Fault]()
+    for fault in faults:
+        place = next((name for where, name in places.items() if f"{fault.where}.".startswith(f"{where}.")), None)
+        if place is None:
+            others.append(fault)
+        else:
+            beside[place] = fault.message + (f" ({fault.hint})" if fault.hint else "")
+    return render(
+        visit,
+        "generate.html",
+        status=status,
+        typed=typed,
+        faults=beside,
+        others=others,
+        loras=_own_loras(visit),
+        order_id=visit.query("order"),
+        match=visit.query("match") or "",
+        key=visit.ctx.names.new("form"),
+    )
+
+
+def _own_loras(visit: Visit) -> Sequence[Job]:
+    """Return the training jobs whose LoRA the form offers."""
+    if not visit.may(Scope.JOBS_READ):
+        return ()
+    states = (JobState.SUCCEEDED,)
+    listed = list_jobs(
+        visit.ctx, visit.caller, states=states, labels={}, kind="train", cursor=None, limit=LORAS, costs=False
+    )
+    return listed.items
+
+
+def _require_writer(visit: Visit) -> None:
+    if not visit.may(Scope.GENERATE):
+        raise NotFound("there is no such page")
+
+
+_ORDER = "/projects/{project_id}/orders/{job_id}"
+ROUTES = (
+    page("/projects/{project_id}/generate", show),
+    action("/projects/{project_id}/generate", order),
+    page("/projects/{project_id}/gallery", show_gallery),
+    page(_ORDER, show_order),
+    page(f"{_ORDER}/pictures/{{number}}", send_picture),
+)

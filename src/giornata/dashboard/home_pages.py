@@ -1,0 +1,89 @@
+"""The first page: for a tenant the jobs that run and those that ended, for the operator the installation besides."""
+
+from urllib.parse import quote
+
+from fastapi import Response
+
+from giornata.control.fleets.operator_actions import list_machines
+from giornata.control.jobs.read_jobs import list_jobs
+from giornata.control.monitoring import read_installation
+from giornata.dashboard.rendering import render
+from giornata.dashboard.visit import Visit, page, project_url, see
+from giornata.domain.health import MachineState
+from giornata.domain.job import JobState
+from giornata.protocol.admin import Scope
+from giornata.protocol.jobs import JobPage
+
+ACTIVE = (JobState.RUNNING, JobState.QUEUED, JobState.PAUSED)
+ENDED = tuple(state for state in JobState if state not in ACTIVE)
+SHOWN = 8
+SHEETS = 2
+
+
+def enter(visit: Visit) -> Response:
+    """Lead to the person's first project. A person without one is told what to do."""
+    if visit.project_id:
+        return see(visit.url())
+    return render(visit, "no_project.html")
+
+
+def open_project(visit: Visit) -> Response:
+    """Lead an operator to the project that was typed."""
+    return see(project_url(quote(visit.query("project") or visit.project_id, safe="")))
+
+
+def show(visit: Visit) -> Response:
+    """Show the jobs of the project."""
+    if not visit.may(Scope.JOBS_READ):
+        return render(visit, "no_project.html")
+    active = _jobs(visit, ACTIVE)
+    drawing = [job for job in active.items if job.kind == "train" and job.state is JobState.RUNNING][:SHEETS]
+    return render(visit, "home.html", active=active, drawing=drawing)
+
+
+def show_ended(visit: Visit) -> Response:
+    """Show the jobs that ended lately, which the first page loads by itself."""
+    return render(visit, "home_ended.html", ended=_jobs(visit, ENDED))
+
+
+def show_installation(visit: Visit) -> Response:
+    """Show the operator's part, which the first page loads by itself."""
+    gauges = read_installation(visit.ctx, visit.caller)
+    quarantined = list_machines(visit.ctx, visit.caller, state=MachineState.QUARANTINED, cursor=None, limit=SHOWN)
+    counts: dict[str, int] = {}
+    for (_, state), count in gauges.jobs.items():
+        counts[state] = counts.get(state, 0) + count
+    fleets = [
+        (
+            name,
+            gauges.fleet_desired.get(name, 0),
+            sum(n for (each, _), n in gauges.fleet_instances.items() if each == name),
+        )
+        for name in sorted({*gauges.fleet_desired, *(name for name, _ in gauges.fleet_instances)})
+    ]
+    return render(
+        visit,
+        "installation.html",
+        gauges=gauges,
+        counts=counts,
+        fleets=fleets,
+        quarantined=quarantined.items,
+        waited_s=_waited_s(visit, gauges.oldest_queued_at_ms),
+    )
+
+
+def _waited_s(visit: Visit, since_ms: int | None) -> float | None:
+    return None if since_ms is None else (visit.ctx.clock.now_ms() - since_ms) / 1000
+
+
+def _jobs(visit: Visit, states: tuple[JobState, ...]) -> JobPage:
+    return list_jobs(visit.ctx, visit.caller, states=states, labels={}, kind=None, cursor=None, limit=SHOWN)
+
+
+ROUTES = (
+    page("/", enter),
+    page("/open", open_project),
+    page("/projects/{project_id}", show),
+    page("/projects/{project_id}/ended", show_ended),
+    page("/projects/{project_id}/installation", show_installation),
+)

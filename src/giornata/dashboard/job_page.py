@@ -1,0 +1,223 @@
+"""One job: its life, its numbers, its pictures, its files, and what its owner may do with it.
+
+The page itself reads the job. Its parts (pictures, files) are loaded by themselves, so that each stays small.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from http import HTTPStatus
+
+from fastapi import Response
+
+from giornata.control.jobs import job_outputs
+from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.retry import continue_training, retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.projects.set_budget import change_job
+from giornata.dashboard.rendering import render
+from giornata.dashboard.timeline import AttemptSpan, Timeline, draw_timeline
+from giornata.dashboard.visit import Visit, action, page, see
+from giornata.dashboard.words import duration, plural
+from giornata.domain.errors import GiornataError, InvalidInput, NotFound
+from giornata.domain.job import JobState
+from giornata.domain.money import MICRO_USD
+from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.reasons import INTERRUPTION
+from giornata.protocol.admin import Scope
+from giornata.protocol.jobs import Artifact, ChangeJob, Checkpoint, ContinueJob, Job
+from giornata.web.error_status import status_of
+
+ACTIVE = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED})
+RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+SHEET = re.compile(r"samples-(\d{8})\.png\Z", re.ASCII)
+LAST_SHEET = re.compile(r"(?:\A|-)samples\.png\Z", re.ASCII)
+SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
+MOST_PICTURE_BYTES = 32 * 2**20
+MOST_SHEETS = 60
+MOST_ATTEMPTS = 50
+
+
+def show(visit: Visit) -> Response:
+    """Show the job."""
+    return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")))
+
+
+def show_pictures(visit: Visit) -> Response:
+    """Show the sample sheets by step, which the page loads by itself."""
+    found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
+    sheets = _sheets(visit, found.items)
+    return render(visit, "job_pictures.html", rows=sheets)
+
+
+def show_newest(visit: Visit) -> Response:
+    """Show the newest sample sheet of a job, for the first page."""
+    found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
+    sheets = _sheets(visit, found.items)
+    return render(visit, "job_newest.html", sheet=sheets[-1] if sheets else None)
+
+
+def show_files(visit: Visit) -> Response:
+    """Show checkpoints and results with links to fetch them, which the page loads by itself."""
+    job_id = visit.path("job_id")
+    checkpoints = job_outputs.read_checkpoints(visit.ctx, visit.caller, job_id)
+    artifacts = job_outputs.read_artifacts(visit.ctx, visit.caller, job_id)
+    return render(visit, "job_files.html", checkpoints=checkpoints.items, artifacts=artifacts.items)
+
+
+def send_picture(visit: Visit) -> Response:
+    """Send one picture among the results. The policy of the pages lets a browser load it from no other place."""
+    name = visit.path("name")
+    found = job_outputs.read_artifact(
+        visit.ctx, visit.caller, visit.path("job_id"), name, most_bytes=MOST_PICTURE_BYTES
+    )
+    if found.media_type not in SHOWN_TYPES:
+        raise NotFound(f"{name[:64]} is no picture")
+    kept = {"Cache-Control": "private, max-age=86400, immutable"}
+    return Response(found.content, media_type=found.media_type, headers=kept)
+
+
+def cancel_job(visit: Visit) -> Response:
+    """End the job."""
+    return _done(visit, lambda job_id: cancel(visit.ctx, visit.caller, job_id), "canceled")
+
+
+def retry_job(visit: Visit) -> Response:
+    """Try the job again."""
+    return _done(visit, lambda job_id: retry(visit.ctx, visit.caller, job_id), "retried")
+
+
+def set_budget(visit: Visit) -> Response:
+    """Set the job's budget, or lift it by an empty field."""
+    given = visit.form.get("budget")
+    try:
+        wanted = None if not given else round(Decimal(given) * MICRO_USD)
+        asked = ChangeJob(budget_micro_usd=wanted)
+    except (InvalidOperation, ValueError, OverflowError):
+        faults = {"budget": "Type an amount in dollars above 0, such as 2.50, or leave the field empty."}
+        return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")), faults=faults)
+    return _done(visit, lambda job_id: change_job(visit.ctx, visit.caller, job_id, asked), "saved")
+
+
+def continue_job(visit: Visit) -> Response:
+    """Train on from the weights of a job that has ended, for so many steps."""
+    given = visit.form.get("steps")
+    if not (given.isascii() and given.isdigit() and int(given) > 0):
+        faults = {"steps": "Type a number of steps, such as 500."}
+        return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")), faults=faults)
+    asked = ContinueJob(spec={"max_train_steps": int(given)})
+    return _done(visit, lambda job_id: continue_training(visit.ctx, visit.caller, job_id, asked, None)[0], "saved")
+
+
+def story(job: Job) -> str:
+    """Return what became of the machines that the job lost; empty where there were none."""
+    if not job.interruptions:
+        return ""
+    machines = {each.machine_id for each in job.attempts if each.reason is not None and INTERRUPTION[each.reason]}
+    lost = plural(max(1, len(machines)), "machine")
+    often = "" if job.interruptions <= len(machines) else f" ({plural(job.interruptions, 'interruption')})"
+    if job.lost_s < 1:
+        return f"{lost} lost{often}, nothing lost."
+    return f"{lost} lost{often}, {duration(job.lost_s)} of work done again, no step missing."
+
+
+def _done(visit: Visit, verb: object, said: str) -> Response:
+    job_id = visit.path("job_id")
+    assert callable(verb)  # noqa: S101
+    try:
+        job: Job = verb(job_id)
+    except NotFound:
+        raise
+    except InvalidInput as error:
+        return _refused(visit, "; ".join(f"{each.where}: {each.message}" for each in error.faults), 400)
+    except GiornataError as error:
+        return _refused(visit, error.public, status_of(error))
+    visit.request.app.state.wakeup.notify()
+    return see(visit.url(f"/jobs/{job.id}", said=said))
+
+
+def _refused(visit: Visit, sentence: str, status: int) -> Response:
+    if status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED}:
+        raise NotFound("there is no such page")
+    job = get_job(visit.ctx, visit.caller, visit.path("job_id"))
+    return _page(visit, job, refusal=f"{sentence[:1].upper()}{sentence[1:]}.", status=status)
+
+
+def _page(
+    visit: Visit, job: Job, *, refusal: str = "", faults: dict[str, str] | None = None, status: int = HTTPStatus.OK
+) -> Response:
+    writes = Scope.GENERATE if job.kind in ORDER_KINDS else Scope.JOBS_WRITE
+    may = visit.may(writes)
+    return render(
+        visit,
+        "job.html",
+        status=HTTPStatus.BAD_REQUEST if faults else status,
+        job=job,
+        story=story(job),
+        timeline=_timeline(visit, job),
+        spec=json.dumps(job.spec, indent=2, ensure_ascii=False),
+        result=json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
+        attempts=job.attempts[-MOST_ATTEMPTS:],
+        is_active=job.state in ACTIVE,
+        may_cancel=may and job.state in ACTIVE,
+        may_retry=may and (job.state in RETRYABLE or job.recovering),
+        may_continue=may and job.kind == "train" and job.state not in ACTIVE,
+        may_write=may,
+        refusal=refusal,
+        faults=faults or {},
+        typed=visit.form.typed(),
+    )
+
+
+def _timeline(visit: Visit, job: Job) -> Timeline | None:
+    if not job.attempts:
+        return None
+    now = datetime.fromtimestamp(visit.ctx.clock.now_ms() / 1000, tz=UTC)
+    spans = [
+        AttemptSpan(
+            number=each.number,
+            machine=each.node_name or each.machine_id,
+            began_at=each.started_at,
+            ended_at=each.ended_at,
+            ending=str(each.reason) if each.reason is not None and INTERRUPTION[each.reason] else "",
+        )
+        for each in job.attempts[-MOST_ATTEMPTS:]
+    ]
+    began_at = job.created_at if len(job.attempts) <= MOST_ATTEMPTS else spans[0].began_at
+    return draw_timeline(spans, _checkpoints(visit, job), began_at=began_at, until=job.ended_at or now)
+
+
+def _checkpoints(visit: Visit, job: Job) -> list[tuple[int, datetime]]:
+    found: Sequence[Checkpoint] = job_outputs.read_checkpoints(visit.ctx, visit.caller, job.id).items
+    return [(each.step, each.created_at) for each in found]
+
+
+def _sheets(visit: Visit, artifacts: Sequence[Artifact]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the sheets by ascending step, and the sheet of the finished job behind them."""
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+    for each in sorted(artifacts, key=lambda one: (LAST_SHEET.search(one.name) is not None, one.name)):
+        step = SHEET.search(each.name)
+        if each.media_type not in SHOWN_TYPES or each.size_bytes > MOST_PICTURE_BYTES:
+            continue
+        if step is None and LAST_SHEET.search(each.name) is None:
+            continue
+        label = "end" if step is None else str(int(step.group(1)))
+        address = visit.url(f"/jobs/{visit.path('job_id')}/pictures/{each.name}", sha256=each.sha256[:16])
+        found.append((label, [(address, f"Samples at step {label}" if step else "Samples at the end")]))
+    return found[-MOST_SHEETS:]
+
+
+_JOB = "/projects/{project_id}/jobs/{job_id}"
+ROUTES = (
+    page(_JOB, show),
+    page(f"{_JOB}/pictures", show_pictures),
+    page(f"{_JOB}/pictures/{{name}}", send_picture),
+    page(f"{_JOB}/newest", show_newest),
+    page(f"{_JOB}/files", show_files),
+    action(f"{_JOB}/cancel", cancel_job),
+    action(f"{_JOB}/retry", retry_job),
+    action(f"{_JOB}/budget", set_budget),
+    action(f"{_JOB}/continue", continue_job),
+)

@@ -1,0 +1,285 @@
+"""The project: its members, money, keys, secrets by name, and webhooks."""
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Response
+from pydantic import BaseModel, ValidationError
+
+from giornata.control.access import invitations, keep_secrets, keys, members
+from giornata.control.notifications import deliveries, manage_webhooks
+from giornata.control.projects.projects import own_project
+from giornata.control.projects.set_budget import set_project_budget
+from giornata.dashboard.rendering import render
+from giornata.dashboard.visit import Visit, action, page, see
+from giornata.domain.errors import Conflict, GiornataError, InvalidInput
+from giornata.domain.money import MICRO_USD
+from giornata.protocol.admin import CreateKey, Scope, SetBudget
+from giornata.protocol.people import CreateInvitation, Role, SetMember
+from giornata.protocol.secrets import SetSecret
+from giornata.protocol.webhook_endpoints import CreateWebhook, ReplayDeliveries, WebhookFormat
+from giornata.web.error_status import status_of
+
+PER_PAGE = 50
+DAY_S = 86_400
+Faults = Mapping[str, str]
+
+
+def show(visit: Visit, *, faults: Faults | None = None, invited: Any = None, refusal: str = "") -> Response:
+    """Show the project's members and its open invitations."""
+    people = members.list_members(visit.ctx, visit.caller, visit.project_id)
+    governs = visit.may(Scope.ADMIN)
+    asked = invitations.list_invitations(visit.ctx, visit.caller, None, PER_PAGE).items if governs else ()
+    return render(
+        visit,
+        "project.html",
+        status=_status(faults, refusal),
+        tab="members",
+        members=people.items[:PER_PAGE],
+        invitations=[each for each in asked if each.accepted_at is None and each.revoked_at is None],
+        roles=[(str(role), str(role)) for role in Role],
+        governs=governs,
+        invited=invited,
+        faults=faults or {},
+        refusal=refusal,
+    )
+
+
+def show_money(visit: Visit, *, faults: Faults | None = None, refusal: str = "") -> Response:
+    """Show what the project may spend, and what it has spent."""
+    return render(
+        visit,
+        "project_money.html",
+        status=_status(faults, refusal),
+        tab="money",
+        project=own_project(visit.ctx, visit.caller),
+        is_operator=visit.me.user is not None and visit.me.user.operator,
+        faults=faults or {},
+        refusal=refusal,
+        typed=visit.form.typed(),
+    )
+
+
+def show_keys(visit: Visit, *, faults: Faults | None = None, created: Any = None, refusal: str = "") -> Response:
+    """Show keys and the names of secrets."""
+    found = keys.list_keys(visit.ctx, visit.caller, visit.query("cursor"), PER_PAGE)
+    governs = visit.may(Scope.ADMIN)
+    return render(
+        visit,
+        "project_keys.html",
+        status=_status(faults, refusal),
+        tab="keys",
+        keys=found.items,
+        next_url=visit.url("/settings/keys", cursor=found.next) if found.next else "",
+        secrets=keep_secrets.list_secrets(visit.ctx, visit.caller).items[:PER_PAGE] if governs else (),
+        scopes=[
+            (str(each), str(each))
+            for each in (Scope.MEMBER, Scope.JOBS_READ, Scope.GENERATE, Scope.ADMIN, Scope.NODE)
+        ],
+        governs=governs,
+        created=created,
+        faults=faults or {},
+        refusal=refusal,
+        typed=visit.form.typed(),
+    )
+
+
+def show_webhooks(visit: Visit, *, faults: Faults | None = None, created: Any = None, refusal: str = "") -> Response:
+    """Show webhooks with what waits for them."""
+    found = manage_webhooks.list_webhooks(visit.ctx, visit.caller, visit.query("cursor"), PER_PAGE)
+    return render(
+        visit,
+        "project_webhooks.html",
+        status=_status(faults, refusal),
+        tab="webhooks",
+        webhooks=found.items,
+        formats=[(str(each), str(each)) for each in WebhookFormat],
+        next_url=visit.url("/settings/webhooks", cursor=found.next) if found.next else "",
+        created=created,
+        faults=faults or {},
+        refusal=refusal,
+        typed=visit.form.typed(),
+    )
+
+
+def show_deliveries(visit: Visit) -> Response:
+    """Show the deliveries of one webhook, newest first."""
+    webhook_id = visit.path("webhook_id")
+    webhook = manage_webhooks.read_webhook(visit.ctx, visit.caller, webhook_id)
+    found = deliveries.list_deliveries(
+        visit.ctx, visit.caller, webhook_id, state=None, cursor=visit.query("cursor"), limit=PER_PAGE
+    )
+    here = f"/settings/webhooks/{webhook_id}"
+    next_url = visit.url(here, cursor=found.next) if found.next else ""
+    return render(visit, "deliveries.html", tab="webhooks", webhook=webhook, items=found.items, next_url=next_url)
+
+
+def invite(visit: Visit) -> Response:
+    """Make an invitation, whose link is shown once."""
+    asked, faults = _asked(CreateInvitation, {"role": visit.form.get("role")})
+    if asked is None:
+        return show(visit, faults=faults)
+    return show(visit, invited=invitations.create_invitation(visit.ctx, visit.caller, asked))
+
+
+def revoke_invitation(visit: Visit) -> Response:
+    """End an invitation."""
+    invitations.revoke_invitation(visit.ctx, visit.caller, visit.path("invitation_id"))
+    return see(visit.url("/settings", said="revoked"))
+
+
+def set_member(visit: Visit) -> Response:
+    """Give a member another role."""
+    asked, faults = _asked(SetMember, {"role": visit.form.get("role")})
+    if asked is None:
+        return show(visit, faults=faults)
+    verb = partial(members.set_member, visit.ctx, visit.caller, visit.project_id, visit.path("user_id"), asked)
+    return _changed(visit, verb, show, "/settings", "saved")
+
+
+def remove_member(visit: Visit) -> Response:
+    """Remove a member, whose keys and sessions end."""
+    verb = partial(members.remove_member, visit.ctx, visit.caller, visit.project_id, visit.path("user_id"))
+    return _changed(visit, verb, show, "/settings", "removed")
+
+
+def set_budgets(visit: Visit) -> Response:
+    """Set both budgets of the project; an empty field lifts one."""
+    wanted: dict[str, int | None] = {}
+    faults = {}
+    for name in ("budget", "monthly_budget"):
+        given = visit.form.get(name)
+        try:
+            wanted[f"{name}_micro_usd"] = round(Decimal(given) * MICRO_USD) if given else None
+        except (InvalidOperation, ValueError, OverflowError):
+            faults[name] = "Type an amount in dollars, such as 250, or leave the field empty."
+    asked, more = _asked(SetBudget, wanted) if not faults else (None, {})
+    if asked is None:
+        return show_money(
+            visit, faults=faults | {name.removesuffix("_micro_usd"): said for name, said in more.items()}
+        )
+    verb = partial(set_project_budget, visit.ctx, visit.caller, visit.project_id, asked)
+    return _changed(visit, verb, show_money, "/settings/money", "saved")
+
+
+def create_key(visit: Visit) -> Response:
+    """Make a key, whose secret is shown once."""
+    days = visit.form.get("days")
+    if days and not (days.isascii() and days.isdigit()):
+        return show_keys(visit, faults={"days": "Type a number of days, or leave the field empty."})
+    given = {
+        "name": visit.form.get("name") or "key",
+        "scope": visit.form.get("scope"),
+        "expires_in_s": int(days) * DAY_S if days else None,
+        "project_id": visit.project_id,
+    }
+    asked, faults = _asked(CreateKey, given)
+    if asked is None:
+        return show_keys(
+            visit, faults={{"expires_in_s": "days"}.get(name, name): said for name, said in faults.items()}
+        )
+    try:
+        created = keys.create_key(visit.ctx, visit.caller, asked)
+    except InvalidInput as error:
+        return show_keys(visit, faults={each.where: each.message for each in error.faults})
+    return show_keys(visit, created=created)
+
+
+def revoke_key(visit: Visit) -> Response:
+    """End a key."""
+    verb = partial(keys.revoke_key, visit.ctx, visit.caller, visit.path("key_id"))
+    return _changed(visit, verb, show_keys, "/settings/keys", "revoked")
+
+
+def set_secret(visit: Visit) -> Response:
+    """Keep a value under a name. No page shows it again."""
+    asked, faults = _asked(SetSecret, {"value": visit.form.get("value")})
+    if asked is None:
+        return show_keys(visit, faults=faults)
+    try:
+        keep_secrets.set_secret(visit.ctx, visit.caller, visit.form.get("secret_name"), asked)
+    except InvalidInput as error:
+        return show_keys(visit, faults={"secret_name": each.message for each in error.faults})
+    return see(visit.url("/settings/keys", said="saved"))
+
+
+def delete_secret(visit: Visit) -> Response:
+    """Forget a value."""
+    keep_secrets.delete_secret(visit.ctx, visit.caller, visit.path("name"))
+    return see(visit.url("/settings/keys", said="removed"))
+
+
+def create_webhook(visit: Visit) -> Response:
+    """Make a webhook, whose signing secret is shown once."""
+    asked, faults = _asked(CreateWebhook, {"target": visit.form.get("target"), "format": visit.form.get("format")})
+    if asked is None:
+        return show_webhooks(visit, faults=faults)
+    try:
+        created = manage_webhooks.create_webhook(visit.ctx, visit.caller, asked)
+    except InvalidInput as error:
+        return show_webhooks(visit, faults={each.where: each.message for each in error.faults})
+    return show_webhooks(visit, created=created)
+
+
+def delete_webhook(visit: Visit) -> Response:
+    """Delete a webhook with its deliveries."""
+    manage_webhooks.delete_webhook(visit.ctx, visit.caller, visit.path("webhook_id"))
+    return see(visit.url("/settings/webhooks", said="removed"))
+
+
+def replay(visit: Visit) -> Response:
+    """Try every dead delivery again."""
+    webhook_id = visit.path("webhook_id")
+    deliveries.replay_deliveries(visit.ctx, visit.caller, webhook_id, ReplayDeliveries())
+    return see(visit.url(f"/settings/webhooks/{webhook_id}", said="replayed"))
+
+
+def _asked(kind: type[BaseModel], given: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Return the request of this kind, or None and each fault by the name of its field."""
+    try:
+        return kind.model_validate(given), {}
+    except ValidationError as error:
+        return None, {str((each["loc"] or ("form",))[0]): f"{each['msg']}." for each in error.errors()}
+
+
+def _changed(visit: Visit, verb: Any, shown: Any, path: str, said: str) -> Response:
+    """Call the verb, and show its page again with the reason when it is refused."""
+    try:
+        verb()
+    except (Conflict, InvalidInput) as error:
+        return shown(visit, refusal=_sentence(error))
+    return see(visit.url(path, said=said))
+
+
+def _sentence(error: GiornataError) -> str:
+    text = "; ".join(each.message for each in error.faults) if isinstance(error, InvalidInput) else error.public
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _status(faults: Faults | None, refusal: str) -> int:
+    return status_of(Conflict("")) if refusal else HTTPStatus.BAD_REQUEST if faults else HTTPStatus.OK
+
+
+_HERE = "/projects/{project_id}/settings"
+ROUTES = (
+    page(_HERE, show),
+    page(f"{_HERE}/money", show_money),
+    page(f"{_HERE}/keys", show_keys),
+    page(f"{_HERE}/webhooks", show_webhooks),
+    page(f"{_HERE}/webhooks/{{webhook_id}}", show_deliveries),
+    action(f"{_HERE}/invitations", invite),
+    action(f"{_HERE}/invitations/{{invitation_id}}/revoke", revoke_invitation),
+    action(f"{_HERE}/members/{{user_id}}", set_member),
+    action(f"{_HERE}/members/{{user_id}}/remove", remove_member),
+    action(f"{_HERE}/budgets", set_budgets),
+    action(f"{_HERE}/keys", create_key),
+    action(f"{_HERE}/keys/{{key_id}}/revoke", revoke_key),
+    action(f"{_HERE}/secrets", set_secret),
+    action(f"{_HERE}/secrets/{{name}}/delete", delete_secret),
+    action(f"{_HERE}/webhooks", create_webhook),
+    action(f"{_HERE}/webhooks/{{webhook_id}}/delete", delete_webhook),
+    action(f"{_HERE}/webhooks/{{webhook_id}}/replay", replay),
+)

@@ -1,0 +1,74 @@
+"""Turn values into HTML by the templates. Every value is escaped; no template marks a value as safe."""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from giornata import __version__
+from giornata.dashboard import words
+from giornata.dashboard.navigation import entries
+from giornata.dashboard.visit import ROOT, Visit
+from giornata.protocol.admin import Scope
+
+HERE = Path(__file__).parent
+TEMPLATES, STATIC = HERE / "templates", HERE / "static"
+
+
+def render(visit: Visit, template: str, *, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:
+    """Return a page for a person who signed in."""
+    shared = {
+        "visit": visit,
+        "csrf": visit.csrf,
+        "navigation": entries(visit),
+        "said": words.SAID.get(visit.query("said") or ""),
+    }
+    return HTMLResponse(_text(template, shared | values), status)
+
+
+def render_bare(template: str, *, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:
+    """Return a page for whoever asks, without a person: sign-in, and refusals."""
+    return HTMLResponse(_text(template, values), status)
+
+
+def static_url(name: str) -> str:
+    """Return the address of a static file. It changes with the file, so that browsers keep it for ever."""
+    return f"{ROOT}/static/{name}?v={_mark(name)}"
+
+
+@cache
+def _mark(name: str) -> str:
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+
+
+class _TextByField(dict[str, str]):
+    """The faults of a form, or what was typed into it. A field without any has an empty text."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+def _text(template: str, values: Mapping[str, Any]) -> str:
+    by_field = {
+        name: _TextByField(values[name]) for name in ("faults", "typed") if isinstance(values.get(name), Mapping)
+    }
+    return _environment().get_template(template).render({**values, **by_field})
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"static": static_url, "root": ROOT, "version": __version__, "Scope": Scope}
+    made.filters |= words.FILTERS
+    return made

@@ -1,0 +1,128 @@
+"""Sign in by password or by a one-time link, and sign out.
+
+A form that another site sends is refused by its Origin: before the sign-in there is no session, and so no CSRF token.
+"""
+
+import re
+from functools import partial
+from http import HTTPStatus
+from urllib.parse import urlencode, urlsplit
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+from starlette.routing import Route
+
+from giornata.control.access import sessions, sign_in
+from giornata.control.access.sessions import OpenedSession
+from giornata.dashboard.rendering import render_bare
+from giornata.dashboard.visit import ROOT, Form, Visit, action, read_form
+from giornata.domain.errors import GiornataError, Unauthenticated
+from giornata.protocol.people import SignIn
+from giornata.web.error_status import status_of
+from giornata.web.session_cookies import clear_cookie, session_secret, set_cookie
+from giornata.web.visitors import visitor_of, with_password
+
+HOME = f"{ROOT}/"
+OWN_PAGE = re.compile(rf"{ROOT}/[A-Za-z0-9/_.~%?=&+:-]*", re.ASCII)
+LONGEST_NEXT = 1000
+OTHER_SITE = "The form came from another site. Load this page again, and sign in here."
+
+
+async def show(request: Request) -> Response:
+    """Show the form; a person who is signed in already may use it to become another."""
+    return _form(request, Form(), request.query_params.get("next", ""))
+
+
+async def submit(request: Request) -> Response:
+    """Sign in with address and password."""
+    form = await read_form(request)
+    following = form.get("next")
+    if not _from_here(request):
+        return _form(request, form, following, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
+    try:
+        asked = SignIn.model_validate({"email": form.get("email"), "password": form.get("password")})
+    except ValidationError as error:
+        faults = {str(each["loc"][0]): _FAULTS[str(each["loc"][0])] for each in error.errors()}
+        return _form(request, form, following, faults=faults, status=HTTPStatus.BAD_REQUEST)
+    verb = partial(sign_in.sign_in, request.app.state.context, asked, visitor_of(request))
+    try:
+        opened = await with_password(request, partial(verb, earlier=session_secret(request)))
+    except GiornataError as error:
+        return _form(request, form, following, sentence=_sentence(error), status=status_of(error))
+    return _entered(request, opened, following)
+
+
+async def enter(request: Request) -> Response:
+    """Sign the operator of this machine in by a one-time link."""
+    state, secret = request.app.state, request.query_params.get("link", "")
+    if state.sign_in_links is None or not secret:
+        raise Unauthenticated(sessions.REFUSAL)
+    verb = partial(state.sign_in_links.enter, state.context, secret[:200], visitor_of(request))
+    try:
+        opened = await with_password(request, partial(verb, earlier=session_secret(request)))
+    except GiornataError as error:
+        return _form(request, Form(), "", sentence=_sentence(error), status=status_of(error))
+    return _entered(request, opened, "")
+
+
+def leave(visit: Visit) -> Response:
+    """Sign out: the session of this browser ends."""
+    sessions.end_session(visit.ctx, visit.caller, visit.caller.key_id)
+    response = RedirectResponse(f"{ROOT}/sign-in", HTTPStatus.SEE_OTHER)
+    clear_cookie(visit.request, response)
+    return response
+
+
+def link_url(server_url: str, secret: str) -> str:
+    """Return the address of a one-time link."""
+    return f"{server_url}{ROOT}/enter?{urlencode({'link': secret})}"
+
+
+def own_page(address: str) -> str:
+    """Return the address when it is a page of the dashboard; else the first page."""
+    is_own = len(address) <= LONGEST_NEXT and OWN_PAGE.fullmatch(address) is not None and "//" not in address
+    return address if is_own else HOME
+
+
+def _form(
+    request: Request,
+    form: Form,
+    following: str,
+    *,
+    sentence: str = "",
+    faults: dict[str, str] | None = None,
+    status: int = HTTPStatus.OK,
+) -> Response:
+    given = {"email": form.get("email"), "next": own_page(following)}
+    return render_bare("sign_in.html", status=status, given=given, sentence=sentence, faults=faults or {})
+
+
+def _entered(request: Request, opened: OpenedSession, following: str) -> Response:
+    response = RedirectResponse(own_page(following), HTTPStatus.SEE_OTHER)
+    set_cookie(request, response, opened)
+    return response
+
+
+def _from_here(request: Request) -> bool:
+    origin = request.headers.get("origin")
+    if origin is None:
+        return request.headers.get("sec-fetch-site", "none") in {"none", "same-origin"}
+    return urlsplit(origin).netloc == request.headers.get("host")
+
+
+def _sentence(error: GiornataError) -> str:
+    text = error.public
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+_FAULTS = {
+    "email": "Type a mail address, such as ann@example.com.",
+    "password": "Type your password.",
+}
+ROUTES = (
+    Route("/sign-in", show, methods=["GET"]),
+    Route("/sign-in", submit, methods=["POST"]),
+    Route("/enter", enter, methods=["GET"]),
+    action("/sign-out", leave),
+)

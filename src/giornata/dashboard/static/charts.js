@@ -1,0 +1,85 @@
+// Charts of a job's metrics: raw and smoothed values by step, which go on while the job runs.
+"use strict";
+(() => {
+  const PAGE = 500, MOST_PAGES = 60, SMOOTHING = 0.95;
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+  // Exponential moving average, divided by the weight that there is so far, so that the beginning is not pulled to zero.
+  const smoothed = (values) => {
+    let sum = 0, weight = 0;
+    return values.map((value) => {
+      if (value == null) return null;
+      sum = sum * SMOOTHING + value * (1 - SMOOTHING);
+      weight = weight * SMOOTHING + 1 - SMOOTHING;
+      return sum / weight;
+    });
+  };
+
+  class Chart {
+    constructor(figure) {
+      this.figure = figure;
+      this.box = figure.querySelector(".chart-plot");
+      this.said = figure.querySelector(".chart-said");
+      this.keys = figure.dataset.keys.split(",");
+      this.points = new Map();
+      this.last = -1;
+      this.busy = false;
+    }
+
+    async load() {
+      if (this.busy) return;
+      this.busy = true;
+      try {
+        for (let page = 0; page < MOST_PAGES; page++) {
+          const url = `${this.figure.dataset.chart}?after_step=${this.last}&limit=${PAGE}`;
+          const reply = await fetch(url, { headers: { "X-Project": this.figure.dataset.project } });
+          if (!reply.ok) break;
+          const { items, next } = await reply.json();
+          for (const item of items) this.points.set(item.step, item.values);
+          if (items.length) this.last = items[items.length - 1].step;
+          if (!next) break;
+        }
+      } catch { /* the sign of the page says that it is not live; the next event loads what is missing */ }
+      this.busy = false;
+      this.draw();
+    }
+
+    series() {
+      const steps = [...this.points.keys()].sort((a, b) => a - b);
+      const found = this.keys.filter((key) => steps.some((step) => this.points.get(step)[key] != null));
+      const columns = found.map((key) => steps.map((step) => this.points.get(step)[key] ?? null));
+      return { steps, found, columns };
+    }
+
+    draw() {
+      const { steps, found, columns } = this.series();
+      this.plot?.destroy();
+      this.plot = null;
+      if (!found.length) { this.said.textContent = "no values yet"; return; }
+      const pigments = ["terra", "lapis", "verdigris", "ochre"].map(css);
+      const data = [steps], series = [{ label: "step" }];
+      found.forEach((key, index) => {
+        const color = pigments[index % pigments.length];
+        const smooths = this.figure.dataset.smooth === "yes" && index === 0 && steps.length > 20;
+        data.push(columns[index]);
+        series.push({ label: key, stroke: smooths ? css("line") : color, width: smooths ? 1 : 2, spanGaps: true, points: { show: index > 0 } });
+        if (smooths) { data.push(smoothed(columns[index])); series.push({ label: `${key}, smoothed`, stroke: color, width: 2, spanGaps: true, points: { show: false } }); }
+      });
+      const axis = { stroke: css("soft"), grid: { stroke: css("line"), width: 1 }, ticks: { stroke: css("line"), width: 1 } };
+      const options = { width: this.box.clientWidth, height: 240, scales: { x: { time: false } }, series, axes: [axis, { ...axis, size: 56 }] };
+      this.plot = new uPlot(options, data, this.box);
+      const value = columns[0].findLast((each) => each != null);
+      this.said.textContent = `${found[0]} ${value.toPrecision(4)} at step ${steps[steps.length - 1]}`;
+    }
+  }
+
+  const charts = [...document.querySelectorAll("[data-chart]")].map((figure) => new Chart(figure));
+  for (const chart of charts) chart.load();
+  document.body.addEventListener("fresh", () => charts.forEach((chart) => chart.load()));
+  document.addEventListener("theme", () => charts.forEach((chart) => chart.draw()));
+  let resizing = null;
+  addEventListener("resize", () => {
+    clearTimeout(resizing);
+    resizing = setTimeout(() => charts.forEach((chart) => chart.draw()), 200);
+  });
+})();

@@ -1,0 +1,52 @@
+// One chart with the smoothed loss of several jobs.
+"use strict";
+(() => {
+  const PAGE = 500, MOST_PAGES = 20, SMOOTHING = 0.95;
+  const DASHES = [[], [8, 4], [2, 4]], PIGMENTS = ["terra", "lapis", "verdigris", "ochre", "violet", "umber"];
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const figure = document.querySelector("[data-curves]"), box = figure?.querySelector(".chart-plot");
+  if (!figure) return;
+  const curves = JSON.parse(figure.dataset.curves);
+
+  const read = async (url) => {
+    const points = new Map();
+    let sum = 0, weight = 0;
+    for (let after = -1, page = 0; page < MOST_PAGES; page++) {
+      const reply = await fetch(`${url}?after_step=${after}&limit=${PAGE}`, { headers: { "X-Project": figure.dataset.project } });
+      if (!reply.ok) break;
+      const { items, next } = await reply.json();
+      for (const { step, values } of items) {
+        if (values.loss == null) continue;
+        sum = sum * SMOOTHING + values.loss * (1 - SMOOTHING);
+        weight = weight * SMOOTHING + 1 - SMOOTHING;
+        points.set(step, sum / weight);
+      }
+      if (!next || !items.length) break;
+      after = items[items.length - 1].step;
+    }
+    return points;
+  };
+  let plot = null, found = [];
+  const draw = () => {
+    plot?.destroy();
+    const steps = [...new Set(found.flatMap((points) => [...points.keys()]))].sort((a, b) => a - b);
+    figure.toggleAttribute("data-empty", !steps.length);
+    if (!steps.length) { box.textContent = "No job has reported a loss yet."; return; }
+    box.textContent = "";
+    const axis = { stroke: css("soft"), grid: { stroke: css("line"), width: 1 }, ticks: { stroke: css("line"), width: 1 } };
+    const series = curves.map((curve, index) => ({
+      label: curve.name, stroke: css(PIGMENTS[index % PIGMENTS.length]), dash: DASHES[Math.floor(index / PIGMENTS.length)],
+      width: 2, spanGaps: true, points: { show: false },
+    }));
+    const options = { width: box.clientWidth, height: 280, scales: { x: { time: false } }, series: [{ label: "step" }, ...series], axes: [axis, { ...axis, size: 56 }] };
+    plot = new uPlot(options, [steps, ...found.map((points) => steps.map((step) => points.get(step) ?? null))], box);
+  };
+  const load = async () => {
+    try { found = await Promise.all(curves.map((curve) => read(curve.url))); } catch { return; }
+    draw();
+  };
+  load();
+  document.addEventListener("theme", draw);
+  let resizing = null;
+  addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(draw, 200); });
+})();

@@ -1,0 +1,54 @@
+// New training: upload dropped pictures, show them, and keep what was typed until it is submitted.
+"use strict";
+(() => {
+  const form = document.querySelector("#train"), drop = document.querySelector("#drop");
+  if (!form) return;
+  const said = document.querySelector("#upload-said"), kept = `train:${drop.dataset.project}`;
+  const AT_ONCE = 3, PICTURE = /\.(png|jpe?g|webp|heic|heif|avif|gif|bmp|tiff?)$/i;
+  const say = (text) => { said.textContent = text; };
+
+  const show = (values) => htmx.ajax("POST", drop.dataset.pictures, { source: form, target: "#pictures", values });
+
+  let upload = null;
+  const take = async (files) => {
+    const wanted = files.filter((file) => file.type.startsWith("image/") || PICTURE.test(file.name));
+    if (!wanted.length) return say("There is no picture among these files.");
+    if (!crypto.subtle) return say("This browser uploads only over HTTPS, or from localhost.");
+    const added = [], failed = [], queue = [...wanted];
+    const work = async () => {
+      for (let file = queue.shift(); file; file = queue.shift()) {
+        try { added.push(await upload(file)); } catch (error) { failed.push(`${file.name}: ${error.message}`); }
+        say(`${added.length + failed.length} of ${wanted.length} uploaded`);
+      }
+    };
+    await Promise.all(Array.from({ length: AT_ONCE }, work));
+    added.sort((a, b) => a.name.localeCompare(b.name));
+    await show({ added: JSON.stringify(added) });
+    say([`${added.length} of ${wanted.length} uploaded`, ...failed].join("; "));
+    keep();
+  };
+
+  // --- what was typed stays, also when the page is loaded again ---
+  const keep = () => {
+    const pairs = [...new FormData(form)].filter(([name, value]) => typeof value === "string" && !["csrf", "key", "find", "put"].includes(name));
+    try { localStorage.setItem(kept, JSON.stringify(pairs)); } catch { /* it stays as long as the page */ }
+  };
+  form.addEventListener("input", keep);
+  document.body.addEventListener("htmx:afterSwap", (event) => { if (event.detail.target.id === "pictures") keep(); });
+  form.addEventListener("submit", () => { try { localStorage.removeItem(kept); } catch { /* nothing is kept */ } });
+  const restore = async () => {
+    let pairs = [];
+    try { pairs = JSON.parse(localStorage.getItem(kept) ?? "[]"); } catch { return; }
+    if (!pairs.length || form.querySelector('[name="picture"]')) return;
+    const of = (wanted) => pairs.filter(([name]) => name === wanted).map(([, value]) => value);
+    for (const [name, value] of pairs) if (form.elements[name] && !("length" in form.elements[name] && !form.elements[name].options)) form.elements[name].value = value;
+    const shas = of("picture"), names = of("picture_name"), captions = of("caption");
+    if (!shas.length) return;
+    await show({ added: JSON.stringify(shas.map((sha256, index) => ({ sha256, name: names[index] }))) });
+    form.querySelectorAll('[name="caption"]').forEach((field, index) => { field.value = captions[index] ?? ""; });
+    say(`${shas.length} uploaded before`);
+    keep();
+  };
+  upload = globalThis.uploads(form.elements.csrf.value, take);
+  restore();
+})();

@@ -1,0 +1,52 @@
+// Upload files that are chosen or dropped, by the routes that the API has. A page calls `uploads(csrf, take)`.
+"use strict";
+globalThis.uploads = (csrf, take) => {
+  const drop = document.querySelector("#drop"), project = drop.dataset.project;
+
+  const call = async (path, body) => {
+    const headers = { "Content-Type": "application/json", "X-Project": project, "X-CSRF-Token": csrf };
+    const reply = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+    const found = await reply.json();
+    if (!reply.ok) throw new Error(found.faults?.map((each) => `${each.where}: ${each.message}`).join("; ") || found.detail || found.title);
+    return found;
+  };
+
+  const upload = async (file) => {
+    const bytes = await file.arrayBuffer();
+    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    const sha256 = [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+    const { items: [ticket] } = await call("/v1/uploads", { files: [{ sha256, size_bytes: bytes.byteLength, name: file.name }] });
+    if (!ticket.exists) {
+      if (!ticket.put) throw new Error("it is too large for this page");
+      const to = new URL(ticket.put.url, location.href);
+      // The address that the server knows itself by may be another than this page's; the signature is of the path.
+      const url = to.pathname.startsWith("/v1/blobs/") ? to.pathname + to.search : to.href;
+      const put = await fetch(url, { method: ticket.put.method, headers: ticket.put.headers, body: bytes });
+      if (!put.ok) throw new Error(`storage answered ${put.status}`);
+      await call(`/v1/uploads/${ticket.upload_id}/complete`, { etags: [] });
+    }
+    return { sha256, name: file.name };
+  };
+
+  // Files of dropped folders too. readEntries gives at most a hundred at a time.
+  const filesOf = async (entry) => {
+    if (entry.isFile) return [await new Promise((done, refused) => entry.file(done, refused))];
+    const reader = entry.createReader(), found = [];
+    for (;;) {
+      const some = await new Promise((done, refused) => reader.readEntries(done, refused));
+      if (!some.length) return found;
+      for (const each of some) found.push(...await filesOf(each));
+    }
+  };
+  drop.addEventListener("dragover", (event) => { event.preventDefault(); drop.dataset.over = "yes"; });
+  drop.addEventListener("dragleave", () => { delete drop.dataset.over; });
+  drop.addEventListener("drop", async (event) => {
+    event.preventDefault();
+    delete drop.dataset.over;
+    const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+    const files = entries.length ? (await Promise.all(entries.map(filesOf))).flat() : [...event.dataTransfer.files];
+    take(files);
+  });
+  document.querySelector("#files").addEventListener("change", (event) => take([...event.target.files]));
+  return upload;
+};

@@ -1,0 +1,146 @@
+"""One request of a person who signed in, and the routes that turn it into a page or an action."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from types import MappingProxyType
+from urllib.parse import parse_qsl, urlencode
+
+import anyio.to_thread
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.routing import Route
+
+from giornata.control.access.authenticate import signed_in
+from giornata.control.access.me import read_me
+from giornata.control.access.sessions import REFUSAL, csrf_token, require_csrf
+from giornata.control.caller import Caller
+from giornata.control.context import Context
+from giornata.domain.errors import Fault, InvalidInput, Unauthenticated
+from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.people import CSRF_HEADER, Me
+from giornata.web.session_cookies import session_secret
+
+ROOT = "/dashboard"
+CSRF_FIELD = "csrf"
+MOST_FIELDS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The fields of a submitted form, in their order. A name may come several times."""
+
+    pairs: Sequence[tuple[str, str]] = ()
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return the first value of this name without the white space around it."""
+        return next((value.strip() for key, value in self.pairs if key == name), default)
+
+    def all(self, name: str) -> list[str]:
+        """Return every value of this name."""
+        return [value for key, value in self.pairs if key == name]
+
+    def typed(self) -> Mapping[str, str]:
+        """Return what a page shows again after a refusal: all fields but the token."""
+        return MappingProxyType({key: value for key, value in self.pairs if key != CSRF_FIELD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """A request with the person behind it. `form` is empty for a GET."""
+
+    request: Request
+    ctx: Context
+    caller: Caller
+    me: Me
+    csrf: str = field(repr=False)
+    form: Form = field(default_factory=Form)
+
+    @property
+    def project_id(self) -> str:
+        """The project of the page; empty for a person without one."""
+        return self.caller.project_id
+
+    def path(self, name: str) -> str:
+        """Return a part of the address, such as the id of a job."""
+        return str(self.request.path_params[name])
+
+    def query(self, name: str) -> str | None:
+        """Return a parameter of the query; None when it is missing or empty."""
+        return self.request.query_params.get(name) or None
+
+    def may(self, *scopes: Scope) -> bool:
+        """Return True when the person has one of these scopes in the project."""
+        return not self.caller.scopes.isdisjoint(scopes)
+
+    def url(self, path: str = "", **query: str | None) -> str:
+        """Return the address of a page of this project. A parameter that is None is left out."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return project_url(self.project_id, path) + (f"?{urlencode(given)}" if given else "")
+
+    def projects(self) -> list[str]:
+        """Return the projects that the person may choose from."""
+        operators = [ROOT_PROJECT] if self.me.user is not None and self.me.user.operator else []
+        own = [each.project_id for each in self.me.projects]
+        return list(dict.fromkeys([*operators, *own, *filter(None, [self.project_id])]))
+
+
+Verb = Callable[[Visit], Response]
+
+
+def project_url(project_id: str, path: str = "") -> str:
+    """Return the address of a page of a project."""
+    return f"{ROOT}/projects/{project_id}{path}"
+
+
+def page(path: str, verb: Verb) -> Route:
+    """Return the route of a page below /dashboard. `verb` runs in a thread."""
+    return _route(path, verb, method="GET")
+
+
+def action(path: str, verb: Verb) -> Route:
+    """Return the route of what a form or a button asks for. `verb` runs in a thread; the CSRF token was checked."""
+    return _route(path, verb, method="POST")
+
+
+def see(url: str) -> Response:
+    """Return the reply that leads the browser to another page, after an action too."""
+    return RedirectResponse(url, HTTPStatus.SEE_OTHER)
+
+
+def _route(path: str, verb: Verb, *, method: str) -> Route:
+    async def serve(request: Request) -> Response:
+        request.scope["route"] = named
+        form = await read_form(request) if method == "POST" else Form()
+        answer = partial(_answered, request, form, verb)
+        return await anyio.to_thread.run_sync(answer, limiter=request.app.state.page_threads)
+
+    named = Route(f"{ROOT}{path}", serve, methods=[method])
+    return Route(path, serve, methods=[method])
+
+
+def _answered(request: Request, form: Form, verb: Verb) -> Response:
+    ctx: Context = request.app.state.context
+    secret = session_secret(request)
+    if secret is None:
+        raise Unauthenticated(REFUSAL)
+    if request.method == "POST":
+        require_csrf(secret, form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER))
+    caller = signed_in(ctx, secret, request.path_params.get("project_id"))
+    me = read_me(ctx, caller)
+    if me.user is None:
+        raise Unauthenticated(REFUSAL)
+    return verb(Visit(request=request, ctx=ctx, caller=caller, me=me, csrf=csrf_token(secret), form=form))
+
+
+async def read_form(request: Request) -> Form:
+    """Return the fields of a form that came as `application/x-www-form-urlencoded`. Raises InvalidInput."""
+    body = await request.body()
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+    except ValueError:
+        raise InvalidInput([Fault(where="form", message="this is not a form that a page of ours sends")]) from None
+    if "\0" in "".join(value for pair in pairs for value in pair):
+        raise InvalidInput([Fault(where="form", message="a field holds a NUL character", hint="remove it")])
+    return Form(tuple(pairs))

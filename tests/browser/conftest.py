@@ -1,0 +1,57 @@
+"""Debian's Chromium, driven by Playwright, in front of a furnished installation.
+
+Where the browser cannot be had these tests are skipped; `.ci/run` installs it.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.fixtures.browsing import ARGUMENTS, CHROMIUM, Window
+from tests.fixtures.dashboard import Furnished, furnished
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[object]:
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM}; on Debian: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Furnished]:
+    """An installation for a test that changes it."""
+    with furnished(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def museum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
+    """An installation for tests that only look."""
+    with furnished(tmp_path_factory.mktemp("museum")) as made:
+        yield made
+
+
+@pytest.fixture
+def window(chromium: object) -> Iterator[Callable[..., Window]]:
+    """Open windows, each with its own cookies. At the end none has said an error or asked another origin."""
+    opened: list[Window] = []
+
+    def open_one(house: Furnished, *, scheme: str = "light", width: int = 1280) -> Window:
+        context = chromium.new_context(  # type: ignore[attr-defined]
+            color_scheme=scheme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
+        )
+        context.set_default_timeout(20_000)
+        opened.append(Window(house=house, context=context))
+        return opened[-1]
+
+    yield open_one
+    complaints = [each for one in opened for each in one.complaints]
+    for one in opened:
+        one.context.close()
+    assert complaints == []

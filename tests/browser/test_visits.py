@@ -1,0 +1,158 @@
+"""What people do in a browser: sign in, watch a job, choose and cancel, with the mouse and without."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from tests.fixtures.browsing import Window
+from tests.fixtures.dashboard import OTHER, PROJECT, STEPS, Furnished, pages_of
+from tests.fixtures.people import PASSWORD
+
+from giornata.control.attempts.complete import complete
+from giornata.control.attempts.heartbeat import heartbeat
+from giornata.control.attempts.report import add_log_lines, put_metrics
+from giornata.protocol.work import CompleteAttempt, Heartbeat, LogLines, MetricBatch, StepMetrics
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = getattr(sync_api, "expect", None)
+
+
+def test_a_person_signs_in_by_keyboard_alone_sees_the_jobs_and_signs_out(
+    house: Furnished, window: Callable[..., Window]
+) -> None:
+    here = window(house)
+    page = here.page
+    page.goto(f"{here.url}/")
+    page.keyboard.press("Tab")
+    page.keyboard.type(house.member.email)
+    page.keyboard.press("Tab")
+    page.keyboard.type(PASSWORD)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/projects/{PROJECT}")
+    expect(page.get_by_role("heading", name="Today")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Jobs", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="watercolor style")).to_be_visible()
+    page.get_by_text("mia", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Sign out")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.goto(here.url + pages_of(house)["jobs"])
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_a_sign_in_leads_back_to_the_page_that_was_wanted(house: Furnished, window: Callable[..., Window]) -> None:
+    here = window(house)
+    here.page.goto(here.url + pages_of(house)["job"])
+    here.page.get_by_label("Mail address").fill(house.viewer.email)
+    here.page.get_by_label("Password").fill(PASSWORD)
+    here.page.get_by_role("button", name="Sign in").click()
+    expect(here.page.get_by_role("heading", name="portrait of a red fox")).to_be_visible()
+
+
+def test_a_job_is_watched_to_its_end_without_a_reload(house: Furnished, window: Callable[..., Window]) -> None:
+    here, ctx, attempt_id = window(house), house.served.ctx, house.running.attempt_id
+    page = here.page
+    here.sign_in(house.owner)
+    here.go(pages_of(house)["job-running"])
+    expect(page.locator("#liveness")).to_have_text("live")
+    expect(page.locator(".wide-progress")).to_contain_text(f"121 / {STEPS}")
+    page.evaluate("window.kept = 'this document'")
+    heartbeat(ctx, attempt_id, Heartbeat(step=260, total_steps=STEPS, phase="training"))
+    points = tuple(StepMetrics(step=step, values={"loss": 0.07}) for step in range(121, 261))
+    put_metrics(ctx, attempt_id, MetricBatch(points=points))
+    add_log_lines(ctx, attempt_id, LogLines(first=50, lines=("a line that came just now",)))
+    expect(page.locator(".wide-progress")).to_contain_text(f"260 / {STEPS}")
+    complete(ctx, attempt_id, CompleteAttempt(step=STEPS))
+    house.served.app.state.wakeup.notify()
+    expect(page.locator("#job-head .badge").first).to_have_text("succeeded")
+    expect(page.locator(".chart-said").first).to_contain_text("at step 260")
+    expect(page.locator("[data-log]")).to_contain_text("a line that came just now")
+    assert page.evaluate("window.kept") == "this document"
+
+
+def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(
+    house: Furnished, window: Callable[..., Window]
+) -> None:
+    here, ctx = window(house), house.served.ctx
+    page = here.page
+    here.sign_in(house.owner)
+    here.go(pages_of(house)["job-running"])
+    expect(page.locator("#liveness")).to_have_text("live")
+    here.context.set_offline(True)
+    expect(page.locator("#liveness")).to_have_text("not live")
+    heartbeat(ctx, house.running.attempt_id, Heartbeat(step=300, total_steps=STEPS, phase="training"))
+    expect(page.locator(".wide-progress")).to_contain_text(f"121 / {STEPS}")  # what was true when it was live
+    here.context.set_offline(False)
+    expect(page.locator("#liveness")).to_have_text("live")
+    expect(page.locator(".wide-progress")).to_contain_text(f"300 / {STEPS}")
+    here.complaints[:] = [each for each in here.complaints if "ERR_INTERNET_DISCONNECTED" not in each]
+
+
+def test_chosen_jobs_are_canceled_by_keyboard(house: Furnished, window: Callable[..., Window]) -> None:
+    here = window(house)
+    page = here.page
+    here.sign_in(house.member)
+    here.go(pages_of(house)["jobs"])
+    page.get_by_label("Choose my grandmother's garden").focus()
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Cancel the chosen").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status").filter(has_text="were canceled")).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("grandmother"))).to_contain_text("canceled")
+
+
+def test_the_slider_of_samples_goes_by_keyboard(museum: Furnished, window: Callable[..., Window]) -> None:
+    here = window(museum)
+    here.sign_in(museum.viewer)
+    here.go(pages_of(museum)["job"])
+    slider = here.page.get_by_label("Samples by step")
+    slider.focus()
+    expect(here.page.get_by_alt_text("Samples at the end")).to_be_visible()
+    here.page.keyboard.press("ArrowLeft")
+    expect(here.page.get_by_alt_text("Samples at step 350")).to_be_visible()
+    expect(here.page.get_by_alt_text("Samples at the end")).to_be_hidden()
+
+
+def test_a_chosen_theme_stays(museum: Furnished, window: Callable[..., Window]) -> None:
+    here = window(museum)
+    here.sign_in(museum.viewer)
+    before = here.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    here.page.get_by_label("Change between light and dark").click()
+    here.page.reload()
+    assert here.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_two_people_side_by_side_see_their_own_project_alone(
+    museum: Furnished, window: Callable[..., Window]
+) -> None:
+    ann, bob = window(museum), window(museum)
+    ann.sign_in(museum.owner)
+    bob.sign_in(museum.stranger)
+    expect(ann.page.get_by_role("link", name="watercolor style").first).to_be_visible()
+    expect(bob.page.get_by_role("link", name="of another project")).to_be_visible()
+    expect(bob.page.get_by_role("link", name="watercolor style")).to_have_count(0)
+    bob.page.goto(bob.url + pages_of(museum)["job"])
+    expect(bob.page.get_by_role("heading", name="Not Found")).to_be_visible()
+    ann.page.goto(f"{ann.url}/dashboard/projects/{OTHER}/jobs/{museum.stranger_job}")
+    expect(ann.page.get_by_role("heading", name="Not Found")).to_be_visible()
+    for each in (ann, bob):
+        each.complaints[:] = [said for said in each.complaints if "404" not in said]
+
+
+def test_a_one_time_link_signs_in_once(museum: Furnished, window: Callable[..., Window]) -> None:
+    first, second = window(museum), window(museum)
+    first.follow_link()
+    expect(first.page.get_by_role("heading", name="Today")).to_be_visible()
+    used = first.page.evaluate("performance.getEntriesByType('navigation')[0].name")
+    assert "link=" not in used  # the address that stays in the window holds no secret
+    second.page.goto(f"{second.url}/dashboard/enter?link=guessed")
+    expect(second.page.get_by_role("alert")).to_contain_text("used, or is too old")
+    second.complaints[:] = [said for said in second.complaints if "401" not in said]

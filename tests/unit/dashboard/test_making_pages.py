@@ -1,0 +1,273 @@
+"""New training and Compare: who sees them, what a person types stays, and what a tenant names is never run."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from tests.fixtures.dashboard import CLOSING, OTHER, PROJECT, SCRIPT, Furnished, furnished
+from tests.fixtures.people import Browser, browser_of
+from tests.fixtures.picture_rig import PictureRig, generate_spec
+from tests.fixtures.served import Served
+from tests.fixtures.store_rig import StoreRig
+from tests.fixtures.users import have, new_dataset
+
+from giornata.control.caller import Caller
+from giornata.control.jobs.submit_sweep import submit_sweep
+from giornata.control.pictures.settle_order import settle_orders
+from giornata.dashboard.app import POLICY
+from giornata.dashboard.rendering import STATIC
+from giornata.domain.reasons import Reason
+from giornata.protocol.admin import Scope
+from giornata.protocol.sweeps import SubmitSweep
+
+HERE = f"/dashboard/projects/{PROJECT}"
+ANN = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_ann")
+MOST_STATEMENTS, MOST_ROWS = 8, 200
+DRAWN = b"\x89PNG\r\n\x1a\n was drawn"
+PICTURE = b"\x89PNG\r\n\x1a\n and so on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Studio:
+    """A furnished house with a sweep whose values are scripts, and an uploaded picture."""
+
+    house: Furnished
+    sweep_id: str
+    sha256: str
+    order_id: str
+
+    @property
+    def pages(self) -> dict[str, str]:
+        """The pages that a viewer may see."""
+        jobs = urlencode([("job", self.house.done_job), ("job", self.house.hostile_job)])
+        return {
+            "choice": f"{HERE}/compare",
+            "sweeps": f"{HERE}/compare?kind=sweep",
+            "compare": f"{HERE}/compare?{jobs}",
+            "sweep": f"{HERE}/compare/{self.sweep_id}",
+            "gallery": f"{HERE}/gallery",
+            "order": f"{HERE}/orders/{self.order_id}",
+        }
+
+    def browser(self, person: str) -> Browser:
+        return browser_of(self.house.served, getattr(self.house, person))
+
+    def post(self, person: str, path: str, fields: list[tuple[str, str]]) -> httpx.Response:
+        browser = self.browser(person)
+        content = urlencode([("csrf", browser.csrf_token), *fields])
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        return browser.call("POST", HERE + path, content=content, headers=headers)
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    with furnished(tmp_path_factory.mktemp("studio")) as house:
+        ctx = house.served.ctx
+        spec = {"model": "some/model", "dataset": new_dataset(ctx, ANN).id, "max_train_steps": 10}
+        grid = {"instance_prompt": (SCRIPT, CLOSING), "rank": (4, 8)}
+        sweep_id, _ = submit_sweep(ctx, ANN, SubmitSweep(spec=spec, grid=grid, name=SCRIPT), None)
+        yield Studio(
+            house=house, sweep_id=sweep_id, sha256=have(ctx, ANN, PICTURE), order_id=drawn_order(house.served)
+        )
+
+
+def drawn_order(served: Served) -> str:
+    """An order whose prompt is a script: one picture is drawn, another failed."""
+    rig = PictureRig(StoreRig(served.ctx, served.ctx.store, served.ctx.clock))  # type: ignore[arg-type]
+    spec = {
+        **generate_spec(2),
+        "prompts": [SCRIPT],
+        "negative_prompt": CLOSING,
+        "loras": [{"name": "l", "weight": 0.5}],
+    }
+    order_id = rig.order(spec=spec, project_id=PROJECT, name=CLOSING[:100])
+    lease = rig.lease()
+    drawn, failing = lease.pictures
+    done = [rig.upload(lease, drawn, DRAWN)]
+    rig.report(lease, done, [(failing, Reason.BAD_SPEC)], complete=True)
+    settle_orders(served.ctx)
+    return order_id
+
+
+@pytest.mark.parametrize("person", ["operator", "owner", "member", "viewer", "stranger"])
+def test_a_person_sees_these_pages_by_the_own_role(studio: Studio, person: str) -> None:
+    browser = studio.browser(person)
+    for name, path in studio.pages.items():
+        assert browser.call("GET", path).status_code == (404 if person == "stranger" else 200), name
+    writes = person in {"operator", "owner", "member"}
+    assert browser.call("GET", f"{HERE}/generate").status_code == (200 if writes else 404)
+    picture = browser.call("GET", f"{HERE}/orders/{studio.order_id}/pictures/0")
+    assert picture.status_code == (404 if person == "stranger" else 200)
+    assert person == "stranger" or (picture.headers["content-type"], picture.content) == ("image/png", DRAWN)
+    assert browser.call("GET", f"{HERE}/train").status_code == (200 if writes else 404)
+    assert browser.call("GET", f"{HERE}/uploaded/{studio.sha256}").status_code == (200 if writes else 404)
+    for action in ("/train", "/train/pictures", "/train/estimate", "/generate"):
+        assert (studio.post(person, action, []).status_code == 404) == (not writes), action
+
+
+def test_another_project_gets_neither_pictures_nor_jobs_nor_sweeps(studio: Studio) -> None:
+    stranger = studio.browser("stranger")
+    for path in (
+        f"/compare/{studio.sweep_id}",
+        f"/compare?job={studio.house.done_job}",
+        f"/uploaded/{studio.sha256}",
+        f"/orders/{studio.order_id}",
+        f"/orders/{studio.order_id}/pictures/0",
+        f"/generate?like={studio.order_id}&number=0",
+        f"/generate?file={studio.sha256}",
+    ):
+        assert stranger.call("GET", f"/dashboard/projects/{OTHER}{path}").status_code == 404, path
+    choice = stranger.call("GET", f"/dashboard/projects/{OTHER}/compare").text
+    assert studio.sweep_id not in choice
+    assert studio.house.done_job not in choice
+
+
+def test_no_text_of_a_tenant_becomes_markup(studio: Studio) -> None:
+    browser, pictures = studio.browser("owner"), json.dumps([{"sha256": studio.sha256, "name": SCRIPT}])
+    fields = [
+        ("added", pictures),
+        ("name", CLOSING),
+        ("instance_prompt", SCRIPT),
+        ("steps", CLOSING),
+        ("more", SCRIPT),
+    ]
+    texts = {name: browser.call("GET", path).text for name, path in studio.pages.items()}
+    texts["train"] = studio.post("owner", "/train", fields).text
+    texts["pictures"] = studio.post("owner", "/train/pictures", fields).text
+    texts["estimate"] = studio.post("owner", "/train/estimate", fields).text
+    texts["like"] = browser.call("GET", f"{HERE}/generate?like={studio.order_id}&number=0").text
+    ordered = [("prompts", SCRIPT), ("model", CLOSING), ("lora", SCRIPT), ("width", CLOSING), ("seed", SCRIPT)]
+    texts["generate"] = studio.post("owner", "/generate", ordered).text
+    for name, text in texts.items():
+        assert SCRIPT not in text, name
+        assert "<script>document" not in text, name
+    assert "&lt;img src=x" in texts["sweep"]
+    assert "&lt;img src=x" in texts["pictures"]
+    assert "&lt;img src=x" in texts["like"]
+    assert "&lt;img src=x" in texts["generate"]
+
+
+def test_each_of_these_pages_has_the_policy_and_no_inline_script_or_style(studio: Studio) -> None:
+    browser = studio.browser("owner")
+    for name, path in {**studio.pages, "train": f"{HERE}/train", "generate": f"{HERE}/generate"}.items():
+        response = browser.call("GET", path)
+        assert response.headers["content-security-policy"] == POLICY, name
+        assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=", response.text), name
+
+
+def test_a_compare_page_costs_at_most_8_statements_and_200_rows(studio: Studio) -> None:
+    browser = studio.browser("owner")
+    for name, path in {**studio.pages, "train": f"{HERE}/train", "generate": f"{HERE}/generate"}.items():
+        browser.call("GET", path)  # the caller is remembered from here on
+        seen: list[str] = []
+
+        def note(_c: object, _cursor: object, statement: str, *_: object, seen: list[str] = seen) -> None:
+            seen.append(statement)
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        try:
+            browser.call("GET", path)
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+        statements = [each for each in seen if not each.startswith("BEGIN")]
+        assert len(statements) <= MOST_STATEMENTS, (name, statements)
+
+
+def test_every_fault_stands_beside_its_field_and_what_was_typed_stays(studio: Studio) -> None:
+    typed = [
+        ("name", "my dog"),
+        ("preset", "subject"),
+        ("steps", "many"),
+        ("budget", "-1"),
+        ("instance_prompt", "sks"),
+    ]
+    added = json.dumps([{"sha256": studio.sha256, "name": "a.png"}, {"sha256": "0" * 64, "name": "lost.png"}])
+    refused = studio.post("owner", "/train", [*typed, ("added", added)])
+    assert refused.status_code == 400
+    for field in ("steps", "budget"):
+        assert f'id="{field}-fault"' in refused.text, field
+    assert 'value="my dog"' in refused.text
+    assert 'value="many"' in refused.text
+    assert re.search(r'id="fault-2">.*\n?', refused.text), "the picture that is not there is named at the picture"
+
+
+def test_a_form_with_pictures_becomes_a_job_and_sending_it_twice_makes_one(studio: Studio) -> None:
+    ctx = studio.house.served.ctx
+    pictures = [have(ctx, ANN, PICTURE + bytes([number])) for number in range(5)]
+    fields = [
+        ("name", "from a page"),
+        ("model", "some/model"),
+        ("steps", "12"),
+        ("budget", "1.50"),
+        ("key", "form_1"),
+    ]
+    for number, sha256 in enumerate(pictures):
+        fields += [("picture", sha256), ("picture_name", f"{number}.png"), ("caption", f"a dog {number}")]
+    estimated = studio.post("owner", "/train/estimate", fields)
+    assert "Place in the queue" in estimated.text, estimated.text
+    first, second = (studio.post("owner", "/train", fields) for _ in range(2))
+    assert first.status_code == 303
+    assert first.headers["location"] == second.headers["location"]
+    job_id = first.headers["location"].rpartition("/")[2].partition("?")[0]
+    job = studio.browser("owner").call("GET", f"/v1/jobs/{job_id}", headers={"X-Project": PROJECT}).json()
+    assert (job["name"], job["total_steps"], job["budget_micro_usd"]) == ("from a page", 12, 1_500_000)
+
+
+def test_captions_are_replaced_in_all_and_a_picture_is_removed(studio: Studio) -> None:
+    ctx = studio.house.served.ctx
+    fields: list[tuple[str, str]] = [("do", "replace"), ("find", "dog"), ("put", "cat")]
+    shas = [have(ctx, ANN, PICTURE + bytes([number])) for number in range(3)]
+    for sha256 in shas:
+        fields += [("picture", sha256), ("picture_name", f"{sha256[:4]}.png"), ("caption", "a dog, a dog")]
+    text = studio.post("owner", "/train/pictures", [*fields, ("remove", shas[0])]).text
+    assert text.count("a cat, a cat</textarea>") == 2
+    assert shas[0] not in text
+    assert "2 captions changed" in text
+
+
+def test_the_settings_of_a_picture_fill_the_form(studio: Studio) -> None:
+    text = studio.browser("owner").call("GET", f"{HERE}/generate?like={studio.order_id}&number=0").text
+    for value in ('value="base-a"', 'value="l:0.5"', 'value="512"', 'value="10"', 'value="7"'):
+        assert value in text, value
+
+
+def test_the_settings_in_a_file_fill_the_form_and_a_file_without_any_is_said(studio: Studio) -> None:
+    browser, ctx = studio.browser("owner"), studio.house.served.ctx
+    told = "a red fox\nNegative prompt: blurry\nSteps: 20, Sampler: Euler, Seed: 99, Size: 640x512, Model: some"
+    info = PngInfo()
+    info.add_text("parameters", told)
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "PNG", pnginfo=info)
+    text = browser.call("GET", f"{HERE}/generate?file={have(ctx, ANN, buffer.getvalue())}").text
+    for value in ("a red fox</textarea>", 'value="blurry"', 'value="640"', 'value="99"', 'value="20"'):
+        assert value in text, value
+    refused = browser.call("GET", f"{HERE}/generate?file={studio.sha256}")
+    assert refused.status_code == 400
+    assert "says nothing about how it was made" in refused.text
+
+
+def test_an_order_of_the_form_is_placed_once_and_its_faults_stand_beside_the_fields(studio: Studio) -> None:
+    refused = studio.post("owner", "/generate", [("prompts", "a fox"), ("width", "wide"), ("lora", "x:heavy")])
+    assert refused.status_code == 400
+    assert 'id="width-fault"' in refused.text
+    assert 'id="lora-fault"' in refused.text
+    assert 'value="wide"' in refused.text
+    fields = [("prompts", "a fox\na hare"), ("model", "some/model"), ("width", "512"), ("key", "form_2")]
+    first, second = (studio.post("owner", "/generate", fields) for _ in range(2))
+    assert first.status_code == 303, first.text
+    assert first.headers["location"] == second.headers["location"]
+    shown = studio.browser("owner").call("GET", first.headers["location"])
+    assert "/orders/job_" in shown.text
+
+
+def test_own_scripts_of_the_dashboard_have_at_most_600_lines() -> None:
+    lines = sum(len(file.read_text("utf-8").splitlines()) for file in STATIC.glob("*.js"))
+    assert lines <= 600
