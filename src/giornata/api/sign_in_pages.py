@@ -21,7 +21,7 @@ from giornata.api.callers import (
     Settings,
 )
 from giornata.api.forms import Fields, message_of
-from giornata.api.problems import input_faults, log_defect, problem_of, status_of
+from giornata.api.problems import input_faults, log_defect, problem_of
 from giornata.api.settings import ApiSettings
 from giornata.control.access import device_sign_in, me, oidc_sign_in, sessions, sign_in
 from giornata.control.access.authenticate import signed_in
@@ -33,6 +33,7 @@ from giornata.domain.sign_in import local_path
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.people import SignIn
 from giornata.protocol.sign_in import ApproveDevice, BeginSignIn, DeviceRequest, FindDevice
+from giornata.web.error_status import status_of
 from giornata.web.session_cookies import provider_cookie, session_secret, set_cookie, set_provider_cookie
 from giornata.web.visitors import visitor_of, with_password, with_provider
 
