@@ -16,6 +16,7 @@
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
 # make tiny-shapes  pre-train the small SDXL that draws shapes, from nothing: under an hour on two cores (OUT=…)
 # make gpu       what a GPU shows, in parts that a second call does not repeat: 25 minutes at most (DEVICE=cpu rehearses it)
+# make audit     ask pip-audit whether a pinned version has a known hole (AUDITED=FILE); says so where there is no network
 # make odd-time  what depends on a clock or a locale, in two odd time zones
 # Each sets up .venv first.
 
@@ -28,7 +29,7 @@ export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
 .PHONY: help demo pretrain-demo test check docs lint format types contracts unit contract sim sim-night system faults \
-        browser long learning pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes gpu clean
+        browser long learning pretrain pretrain-cluster fuzz audit odd-time soak soak-hour mutants tiny-shapes gpu clean
 .DEFAULT_GOAL := help
 
 help:
@@ -118,6 +119,13 @@ pretrain-cluster: $(STAMP)
 
 fuzz: $(STAMP)
 	@GIORNATA_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/contract/api/test_fuzz.py
+
+# In an environment of its own, so that what is audited is what is pinned and nothing else.
+AUDITED ?= constraints.txt
+audit:
+	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet pip-audit; } \
+	  || { rm -rf build/audit; echo 'pip-audit cannot be installed here: nothing was audited'; exit 0; }; \
+	test ! -x build/audit/bin/pip-audit || build/audit/bin/pip-audit --no-deps --disable-pip --progress-spinner off -r $(AUDITED)
 
 # Kiritimati, 14 hours ahead, when 31 bits of seconds run over; St. John's, half an hour off, in the hour that is left
 # out when summer begins. As rules, which need no zone files. No locale.

@@ -32,7 +32,7 @@ from giornata.protocol.people import Role
 SETTINGS = ApiSettings(stream_poll_s=0.01, keep_alive_s=0.05, claim_poll_s=0.01, images_wait_s=0.01)
 DEEPER = os.environ.get("GIORNATA_FUZZ_EXAMPLES")
 PEOPLE = tuple(f"session of {role}" for role in Role)
-SCOPES = ("nobody", "admin", "member", "node", "attempt", *PEOPLE)
+SCOPES = ("nobody", "admin", "node", "attempt", *PEOPLE)
 ATTEMPT_SCOPES = ("nobody", "node", "attempt")  # to an attempt, one key is as good as any other
 HELD = [
     not_a_server_error,
@@ -142,7 +142,7 @@ class ServedInstallation:
         keys = self.served.keys
         if scope in self.people:
             return self.people[scope]
-        secrets = {"admin": keys.admin, "member": keys.member, "node": keys.node, "attempt": self.lease["token"]}
+        secrets = {"admin": keys.admin, "node": keys.node, "attempt": self.lease["token"]}
         return {"Authorization": f"Bearer {secrets[scope]}"} if scope in secrets else {}
 
 
@@ -180,8 +180,9 @@ def started_on(folder: Path, database: str | None) -> Iterator[ServedInstallatio
 
 
 def session_of(served: Served, role: Role) -> dict[str, str]:
-    """The headers of a browser in which a person of that role in the project `other` is signed in."""
-    browser = browser_of(served, new_person(served.ctx, f"one-{role}", {"other": role}))
+    """The headers of a browser in which a person of that role is signed in. The project of the ids has no owners."""
+    project = "other" if role is Role.OWNER else "default"
+    browser = browser_of(served, new_person(served.ctx, f"one-{role}", {project: role}))
     return {"Cookie": f"giornata-session={browser.secret}", "X-CSRF-Token": browser.csrf_token}
 
 

@@ -47,6 +47,7 @@ def test_problem_codes_and_their_http_statuses_are_stable() -> None:
         "conflict": 409,
         "illegal-transition": 409,
         "lease-lost": 409,
+        "protocol-mismatch": 409,
         "blob-missing": 409,
         "blob-mismatch": 409,
         "idempotency-in-flight": 409,

@@ -86,6 +86,7 @@ def _upgrade_beside_servers(engine: Engine) -> None:
     """
     try:
         with busy_is_unavailable(), engine.begin() as turn:
+            _wait_for_long(turn)  # another server may be at it
             turn.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             config = _checked(turn)
             for tries_left in reversed(range(_TRIES)):
@@ -102,11 +103,16 @@ def _upgrade_beside_servers(engine: Engine) -> None:
 
 def _upgrade_each(engine: Engine, config: Config) -> None:
     with engine.connect() as connection:
-        connection.execute(sa.text(f"SET lock_timeout = {_LOCK_WAIT_MS}"))
-        connection.execute(sa.text("SET statement_timeout = 0"))
+        _wait_for_long(connection, lock_timeout_ms=_LOCK_WAIT_MS)
         connection.commit()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def _wait_for_long(connection: sa.Connection, *, lock_timeout_ms: int = 0) -> None:
+    """Let statements of this connection take as long as they take, and wait for locks for so long; 0: without end."""
+    connection.execute(sa.text(f"SET lock_timeout = {lock_timeout_ms}"))
+    connection.execute(sa.text("SET statement_timeout = 0"))
 
 
 def _checked(connection: sa.Connection) -> Config:
