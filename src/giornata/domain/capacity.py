@@ -164,7 +164,7 @@ def with_deadlines(groups: Sequence[Demand], urgent: Sequence[Demand]) -> tuple[
 
 
 def within_rooms(groups: Sequence[Demand], rooms: Mapping[str, int]) -> list[Demand]:
-    """The groups without those jobs that could not begin: of each project in `rooms` so many are left, the first ones.
+    """The groups without jobs that could not begin: of each project in `rooms` so many are left, the first ones.
 
     Jobs for one machine are the platform's own, and are not counted.
     """
