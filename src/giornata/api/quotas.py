@@ -1,4 +1,4 @@
-"""Routes of quotas."""
+"""Routes that show and set the quotas of a project."""
 
 from typing import Annotated
 

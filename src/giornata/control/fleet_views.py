@@ -8,7 +8,8 @@ from giornata.control.context import Context, GovernedFleet
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
+from giornata.control.ports.work_rows import QueuedDemand
+from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable, within_rooms
 from giornata.domain.fleet_plan import FleetView, ScalingLimits, ScalingPolicy, limited
 from giornata.domain.fleet_share import Bidder, share_demand
 from giornata.domain.money import MS_PER_HOUR
@@ -77,21 +78,9 @@ def demand_of(
     `room` has the free places beside running jobs by joint key; of the jobs that may join them, those that have come
     since `queued_since_ms` are counted besides.
     """
-    groups = [
-        Demand(
-            kind=each.kind,
-            jobs=each.count,
-            min_vram_bytes=each.min_vram_bytes,
-            project_id=each.project_id,
-            banned_machines=each.banned_machines,
-            only_machine_id=each.only_machine_id,
-        )
-        # A queued order is no job that a node takes.
-        for each in (
-            *(group for group in tx.jobs.demand() if group.kind not in ORDER_KINDS),
-            *tx.picture_orders.demand(),
-        )
-    ]
+    # A queued order is no job that a node takes. What waits for a place of its project fills no node either.
+    jobs = [_group_of(each) for each in tx.jobs.demand() if each.kind not in ORDER_KINDS]
+    groups = [*within_rooms(jobs, _rooms(tx)), *map(_group_of, tx.picture_orders.demand())]
     urgent = [
         Demand(
             kind=each.kind,
@@ -113,6 +102,24 @@ def demand_of(
         for each in (tx.fleets.joinable(room, queued_since_ms=queued_since_ms) if room else ())
     ]
     return with_deadlines(with_joinable(groups, joinable), urgent)
+
+
+def _group_of(queued: QueuedDemand) -> Demand:
+    return Demand(
+        kind=queued.kind,
+        jobs=queued.count,
+        min_vram_bytes=queued.min_vram_bytes,
+        project_id=queued.project_id,
+        banned_machines=queued.banned_machines,
+        only_machine_id=queued.only_machine_id,
+    )
+
+
+def _rooms(tx: Transaction) -> Mapping[str, int]:
+    """Return how many more jobs each project with a ceiling may begin."""
+    ceilings = tx.quotas.ceilings()
+    running = tx.quotas.running() if ceilings else {}
+    return {project_id: max(0, most - running.get(project_id, 0)) for project_id, most in ceilings.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Find the instances of a fleet that could really take the jobs that wait."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -161,6 +161,22 @@ def with_deadlines(groups: Sequence[Demand], urgent: Sequence[Demand]) -> tuple[
     `urgent` counts them besides: of jobs that are banned somewhere it may count some, which then keep no deadline.
     """
     return _apart(groups, urgent, lambda group: replace(group, deadline_at_ms=None))
+
+
+def within_rooms(groups: Sequence[Demand], rooms: Mapping[str, int]) -> list[Demand]:
+    """The groups without jobs that could not begin: of each project in `rooms` so many are left, the first ones.
+
+    Jobs for one machine are the platform's own, and are not counted.
+    """
+    left, found = dict(rooms), []
+    for group in groups:
+        jobs = group.jobs
+        if group.only_machine_id is None and group.project_id in left:
+            jobs = min(jobs, left[group.project_id])
+            left[group.project_id] -= jobs
+        if jobs:
+            found.append(replace(group, jobs=jobs))
+    return found
 
 
 def _apart(

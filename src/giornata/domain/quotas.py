@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from giornata.domain.errors import Fault, InvalidInput, OverQuota, QuotaFault
 
 
-class Quota(StrEnum):
+class QuotaName(StrEnum):
     """The name of a limit, as refusals and replies give it."""
 
     RUNNING_JOBS = "running_jobs"
@@ -61,7 +61,7 @@ QUOTA_NAMES = tuple(each.name for each in fields(Quotas))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """What a project has of all that a submission may need: as of `at_ms`, in epoch milliseconds."""
+    """The use of all that a submission may need: as of `at_ms`, in epoch milliseconds."""
 
     at_ms: int
     queued_jobs: int = 0
@@ -85,7 +85,7 @@ UNLIMITED = QuotaStanding()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRequest:
-    """What one submission asks for, in jobs, pictures and bytes."""
+    """The demand of one submission, in jobs, pictures and bytes."""
 
     jobs: int = 0
     pictures: int = 0
@@ -113,14 +113,14 @@ def over_quota(standing: QuotaStanding, asked: QuotaRequest, *, where: str = "pr
     most, used = quotas.max_queued_jobs, use.queued_jobs
     if most is not None and asked.jobs and used + asked.jobs > most:
         hint = "wait until a job begins, cancel one, or have the operator raise the limit"
-        message, quota = f"{used} of {most} queued jobs are taken", Quota.QUEUED_JOBS
+        message, quota = f"{used} of {most} queued jobs are taken", QuotaName.QUEUED_JOBS
         yield QuotaFault(where=where, message=message, hint=hint, quota=quota, limit=most, used=used)
     most, used = quotas.max_pictures_per_day, use.pictures_today
     if most is not None and asked.pictures and used + asked.pictures > most:
         free_at_ms = day_start_ms(use.at_ms, days=1) if asked.pictures <= most else None
         message = f"asks for {asked.pictures} pictures, and {used} of {most} of this day are ordered already"
         hint = "ask for fewer" + ("" if free_at_ms is None else f", or order after {_instant(free_at_ms)}")
-        quota = Quota.PICTURES_PER_DAY
+        quota = QuotaName.PICTURES_PER_DAY
         fault = QuotaFault(where=where, message=message, hint=hint, quota=quota, limit=most, used=used)
         yield replace(fault, free_at_ms=free_at_ms)
     most, used = quotas.max_stored_bytes, use.stored_bytes
@@ -128,7 +128,7 @@ def over_quota(standing: QuotaStanding, asked: QuotaRequest, *, where: str = "pr
         wanted = f" and {asked.stored_bytes} more do not fit" if asked.stored_bytes else ""
         message = f"{used} of {most} stored bytes are taken{wanted}"
         hint = "delete what is not needed any more, or have the operator raise the limit"
-        quota = Quota.STORED_BYTES
+        quota = QuotaName.STORED_BYTES
         yield QuotaFault(where=where, message=message, hint=hint, quota=quota, limit=most, used=used)
 
 
@@ -137,7 +137,7 @@ def priority_fault(quotas: Quotas, priority: int) -> Iterator[QuotaFault]:
     most = quotas.max_priority
     if most is not None and priority > most:
         message = f"is {priority}; the highest of this project is {most}"
-        hint, quota = f"give {most} or less", Quota.PRIORITY
+        hint, quota = f"give {most} or less", QuotaName.PRIORITY
         yield QuotaFault(where="priority", message=message, hint=hint, quota=quota, limit=most, used=priority)
 
 
@@ -152,7 +152,7 @@ def refusal_of(faults: Sequence[Fault]) -> InvalidInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """What is known of a model for certain. `names` are none that a tenant could have made up."""
+    """The facts of a model that are certain. `names` are none that a tenant could have made up."""
 
     names: Sequence[str]
     sha256: str | None = None

@@ -4,6 +4,7 @@ from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import fail
+from giornata.control.fleet_views import demand_of
 from giornata.control.ports.work_rows import QueuedDemand
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import FailAttempt
@@ -77,3 +78,18 @@ def test_a_job_for_one_machine_is_counted_by_itself(rig: StoreRig) -> None:
     assert found[2:] == [
         asked(banned_machines=frozenset({"machine-2"}), only_machine_id="machine-2", min_vram_bytes=7)
     ]
+
+
+def test_jobs_that_wait_for_a_place_of_their_project_ask_for_no_node(rig: StoreRig) -> None:
+    rig.add_project("other")
+    for _ in range(5):
+        rig.add_job()
+        rig.add_job(project_id="other")
+    rig.lease(1)
+    with rig.store.begin() as tx:
+        tx.quotas.set("default", {"max_running_jobs": 3})
+    with rig.store.read() as tx:
+        found = {group.project_id: group.jobs for group in demand_of(tx)}
+        queued = {group.project_id: group.count for group in tx.jobs.demand()}
+    running = 5 - queued["default"]
+    assert found == {"default": 3 - running, "other": queued["other"]}

@@ -53,6 +53,7 @@ def test_problem_codes_and_their_http_statuses_are_stable() -> None:
         "idempotency-in-flight": 409,
         "idempotency-mismatch": 422,
         "over-budget": 402,
+        "over-quota": 403,
         "too-large": 413,
         "unavailable": 503,
         "unreachable": 503,
@@ -60,6 +61,7 @@ def test_problem_codes_and_their_http_statuses_are_stable() -> None:
         "fleet-refused": 409,
         "fleet-unavailable": 503,
         "too-many": 429,
+        "rate-limited": 429,
         "sign-in-delayed": 429,
         "too-slow": 408,
     }

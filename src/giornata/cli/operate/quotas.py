@@ -1,4 +1,4 @@
-"""`giornata project quotas`."""
+"""Command `giornata project quotas`: show and set the limits of a project."""
 
 from typing import Annotated, Any
 

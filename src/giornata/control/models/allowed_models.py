@@ -12,7 +12,7 @@ from giornata.control.ports.store import Transaction
 from giornata.domain.errors import QuotaFault
 from giornata.domain.model_kinds import KNOWN_REPOSITORIES, ModelKind
 from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.quotas import ModelIdentity, Quota, Quotas, is_allowed
+from giornata.domain.quotas import ModelIdentity, QuotaName, Quotas, is_allowed
 from giornata.protocol.generation.named_models import NamedModel, named_models
 from giornata.protocol.model_references import ModelSource
 
@@ -86,7 +86,7 @@ def _fault(quotas: Quotas, role: str, where: str, name: str, found: Iterable[Mod
     patterns = _patterns(quotas, role)
     if patterns is None or any(is_allowed(patterns, each) for each in found):
         return
-    quota = Quota.ADAPTERS if role in ADAPTERS else Quota.BASE_MODELS
+    quota = QuotaName.ADAPTERS if role in ADAPTERS else QuotaName.BASE_MODELS
     allowed = ", ".join(patterns[:SHOWN]) + (f" and {len(patterns) - SHOWN} more" if len(patterns) > SHOWN else "")
     hint = f"allowed are: {allowed}" if patterns else "none is allowed"
     message = f"{name} is not among the {quota.replace('_', ' ')} that this project may use"

@@ -1,4 +1,4 @@
-"""What a project uses of its quotas, and the refusals of what has no room in them.
+"""The use that a project makes of its quotas, and refusals of what has no room in them.
 
 A count that decides is made while the project's row is held, so that of two requests at once only one gets the last
 place. Nothing is counted for a project without such a limit.
