@@ -127,17 +127,21 @@ def test_a_changed_row_of_the_audit_log_is_found(look: Examine, served: Served, 
     assert "the audit log of default: the chain is broken at row 2: its content was changed" in found.message
 
 
-@pytest.mark.parametrize("table", ["audit_log_heads", "audit_log"])
+@pytest.mark.parametrize(
+    "statement",
+    ["DELETE FROM audit_log_heads WHERE project_id = ?", "DELETE FROM audit_log WHERE project_id = ?"],
+)
 def test_rows_or_heads_of_the_audit_log_that_were_deleted_are_found(
-    table: str, look: Examine, served: Served, tmp_path: Path
+    statement: str, look: Examine, served: Served, tmp_path: Path
 ) -> None:
     chain_rows(served.ctx)
-    sql(tmp_path, f"DELETE FROM {table} WHERE project_id = 'other'")
+    sql(tmp_path, statement, "other")
     (found,) = findings_of(look(), "audit-log")
     assert "the audit log of other: the chain is broken at row 1" in found.message
 
 
 def test_rows_of_the_audit_log_that_no_loop_chains_are_found(look: Examine, served: Served) -> None:
+    served.client().submit({}, kind="x-count")
     assert findings_of(look(), "audit-log") == []
     (found,) = findings_of(look(clock=ShiftedWallClock(HOUR_S)), "audit-log")
     assert found.harm is Harm.DEGRADED

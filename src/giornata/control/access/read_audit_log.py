@@ -15,6 +15,7 @@ from giornata.control.context import Context
 from giornata.control.pages import check_after, check_limit, cut, decode_cursor
 from giornata.control.ports.audit_log_store import AuditFilter, AuditRow
 from giornata.control.ports.store import Transaction
+from giornata.control.text_limits import is_id
 from giornata.control.timestamps import EPOCH, instant
 from giornata.domain.audit_log import ChainLink
 from giornata.protocol.audit_log import AuditLogEntry, AuditLogHead, AuditLogHeads, AuditLogPage
@@ -85,7 +86,7 @@ def _project(tx: Transaction, caller: Caller, project_id: str | None) -> str | N
     """
     if project_id is None:
         return None if caller.is_root_admin else caller.project_id
-    if caller.is_root_admin and tx.audit_log.heads(project_id=project_id):
+    if caller.is_root_admin and is_id(project_id) and tx.audit_log.heads(project_id=project_id):
         return project_id
     require_project(tx, caller, project_id)
     return project_id

@@ -1,7 +1,7 @@
 """Write rows of the audit log, in the transaction of the change that they tell of.
 
-A row holds ids, numbers and words of this program. It holds no secret, no token, no prompt, no caption, and no address
-of mail.
+A row holds ids, numbers and words of this program, and names where they are what a thing is known by: those of
+secrets, models and fleets. It holds no secret, no token, no prompt, no caption, and no address of mail.
 """
 
 from collections.abc import Mapping

@@ -255,9 +255,11 @@ WRITES: dict[str, tuple[str, Ask]] = {
 }
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[AskedInstallation]:
-    with serving(tmp_path, SETTINGS) as served:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AskedInstallation]:
+    """An installation on a database of its own."""
+    database = request.getfixturevalue("new_postgres")() if request.param == "postgresql" else None
+    with serving(tmp_path, SETTINGS, database=database) as served:
         served.app.state.context = with_fleets(served.ctx, {"gpu": governed(TalkativeFleet(), kinds=("x-count",))})
         yield AskedInstallation(
             served=served, folder=tmp_path, browser=browser_of(served, new_person(served.ctx, "boss", operator=True))
@@ -284,7 +286,7 @@ def test_every_route_that_changes_something_writes_a_row_or_says_why_not(house: 
         waited_in_vain = route == "POST /v1/images/generations"
         assert reply.is_success or waited_in_vain, (route, reply.text)
         request_id = reply.headers["x-request-id"]
-        rows = [row for row in rows_of(house) if row["request_id"] == request_id and row["verb"] == verb]
+        rows = [row for row in rows_of(house, verb=verb) if row["request_id"] == request_id]
         assert [row["address"] for row in rows] == ["127.0.0.1"], route
         assert rows[0]["actor"] and rows[0]["key_id"] and rows[0]["target"], route
 
