@@ -52,7 +52,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),
     "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --limit 5 --json"),
-    "job": ("giornata job JOB", "giornata job JOB --json", "giornata job JOB --provenance > record.json"),
+    "job": ("giornata job JOB", "giornata job JOB --json", "giornata job JOB --provenance"),
     "verify": ("giornata verify record.json --public-key KEY --lora ./my-lora.safetensors",),
     "follow": ("giornata follow last", "giornata follow my-dog -o ./loras"),
     "events": ("giornata events JOB", "giornata events JOB --follow"),

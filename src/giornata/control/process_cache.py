@@ -182,6 +182,10 @@ class ProcessCache:
         """Remember the project's sum; of two threads that work it out at once the later wins."""
         self._settled[project_id] = settled
 
+    def forget_settled(self) -> None:
+        """Forget all sums: bills of attempts that have ended are another project's now."""
+        self._settled.clear()
+
     def order_spec(self, order_id: str, *, at_ms: int) -> OrderSpec | None:
         """Return the spec of an order of pictures as it was read a moment ago."""
         found = self._order_specs.get(order_id)

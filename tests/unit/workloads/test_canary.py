@@ -177,9 +177,9 @@ def test_canary_holds_no_model_and_runs_on_every_built_in_engine() -> None:
     settings: dict[str, Any] = {"url": "http://x", "key": "k", "machine_id": "m", "name": "n", "work_dir": Path("w")}
     commands = AgentSettings(**settings).engine_commands()
     # One engine, and the first kind is the one that it is kept warm for.
-    assert list(commands) == ["train", "generate", "validate", "canary"]
+    assert list(commands) == ["train", "generate", "validate", "canary", "audit"]
     assert commands["train"] == commands["generate"] == commands["validate"] == commands["canary"]
-    assert "train,generate,validate,canary" in commands["train"]
+    assert "train,generate,validate,canary,audit" in commands["train"]
     own = AgentSettings(**settings, kinds=(), workloads={"x-own": ("program",)}).engine_commands()
     assert list(own) == ["x-own"]  # an engine of somebody else's cannot do it
 

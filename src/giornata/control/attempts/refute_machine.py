@@ -3,6 +3,7 @@
 Memory that fails makes the same mistakes as somebody who lies, and nobody can tell one from the other here.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from giornata.control.attempts.end_attempt import end_attempt
@@ -18,6 +19,9 @@ from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.events import EventType
+
+MOST_NAMED = 20
+"""Jobs that the reason of a quarantine names."""
 
 
 def refute_machine(tx: Transaction, ctx: Context, attempt_id: str, *, because: AuditRow, at_ms: int) -> None:
@@ -35,12 +39,17 @@ def refute_machine(tx: Transaction, ctx: Context, attempt_id: str, *, because: A
             _take_back(tx, ctx, job, attempt.machine_id, because, at_ms=at_ms)
     # The platform pays for what it cannot use.
     tx.audits.bill([attempt_id for each in tainted for attempt_id in each.attempt_ids], ROOT_PROJECT)
-    _strike(tx, ctx, attempt, because, tainted=len(tainted), at_ms=at_ms)
+    doubt = _in_doubt([each.job_id for each in tainted])
+    _strike(tx, ctx, attempt, because, doubt=doubt, at_ms=at_ms)
 
 
-def _strike(
-    tx: Transaction, ctx: Context, attempt: AttemptRow, because: AuditRow, *, tainted: int, at_ms: int
-) -> None:
+def _in_doubt(job_ids: Sequence[str]) -> str:
+    """Return the jobs in words, for the operator; of many the first."""
+    more = f" and {len(job_ids) - MOST_NAMED} more" if len(job_ids) > MOST_NAMED else ""
+    return f"in doubt: {', '.join(job_ids[:MOST_NAMED])}{more}"
+
+
+def _strike(tx: Transaction, ctx: Context, attempt: AttemptRow, because: AuditRow, *, doubt: str, at_ms: int) -> None:
     """Quarantine the machine: two others contradict it, which is no suspicion any more."""
     policy = ctx.policy.health
     tx.bans.strike(attempt, Reason.AUDIT_MISMATCH, at_ms=at_ms)
@@ -56,13 +65,7 @@ def _strike(
     tx.machines.make_sure(newcomer(*key, policy=policy, at_ms=at_ms))
     for health in tx.machines.lock_each([key]).values():
         judged = failed(health, failure, policy=policy)
-        put_judged(
-            tx,
-            ctx,
-            health,
-            replace(judged, reason=f"{judged.reason}; {tainted} jobs of it are in doubt"),
-            at_ms=at_ms,
-        )
+        put_judged(tx, ctx, health, replace(judged, reason=f"{judged.reason}; {doubt}"), at_ms=at_ms)
 
 
 def _take_back(tx: Transaction, ctx: Context, job: JobRow, machine_id: str, because: AuditRow, *, at_ms: int) -> None:

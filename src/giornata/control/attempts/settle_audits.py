@@ -37,7 +37,10 @@ def settle_audits(ctx: Context) -> int:
             return 0
         with ctx.store.read() as tx:
             open_ids = tx.audits.open_ids(limit=AT_MOST)
-        return sum(_settle(ctx, audit_id) for audit_id in open_ids)
+        changed = sum(_settle(ctx, audit_id) for audit_id in open_ids)
+    if changed:
+        ctx.memory.forget_settled()
+    return changed
 
 
 def _settle(ctx: Context, audit_id: str) -> bool:
