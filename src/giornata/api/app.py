@@ -68,6 +68,7 @@ _ROUTERS = (
     sessions.router,
     oidc.router,
     device.router,
+    device.oauth,
     people.router,
     webhooks.router,
     fleets.router,
