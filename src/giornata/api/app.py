@@ -75,6 +75,7 @@ _ROUTERS = (
     sessions.router,
     oidc.router,
     device.router,
+    device.oauth,
     people.router,
     webhooks.router,
     audit_log.router,

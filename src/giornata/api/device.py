@@ -4,17 +4,21 @@ The device's two routes speak OAuth: forms, and OAuth's errors. The person's rou
 """
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
+import anyio.to_thread
 from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from giornata.api.addresses import DEVICE_PATH, page_url
 from giornata.api.callers import Ctx, Settings, User
-from giornata.api.forms import FORM, Fields, message_of
+from giornata.api.forms import FORM, form_fields, message_of
 from giornata.api.openapi import refusals
+from giornata.api.problems import input_faults
 from giornata.control.access import device_sign_in
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.sign_in import (
@@ -52,6 +56,8 @@ class OAuthRoute(APIRoute):
         async def handled(request: Request) -> Response:
             try:
                 return await handle(request)
+            except RequestValidationError as error:
+                return _refused("invalid_request", str(InvalidInput(input_faults(request, error))))
             except InvalidInput as error:
                 return _refused(_word(error), str(error))
 
@@ -59,7 +65,7 @@ class OAuthRoute(APIRoute):
 
 
 router = APIRouter(prefix="/v1", tags=["people"])
-_oauth = APIRouter(prefix="/device", route_class=OAuthRoute)
+oauth = APIRouter(prefix="/v1/device", tags=["people"], route_class=OAuthRoute)
 
 
 def _form_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -67,36 +73,34 @@ def _form_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route of OAuth. A query that it does not take is a problem, as everywhere."""
+    """Return the `responses` of a route of OAuth. What is refused before the route is a problem, as everywhere."""
     known = refusals(*statuses)
     oauth = {"schema": OAuthErrorReply.model_json_schema()}
     known[400] = {**known[400], "content": {**known[400]["content"], "application/json": oauth}}
     return known
 
 
-@_oauth.post("/authorization", responses=_responses(429), openapi_extra=_form_of(AuthorizeDevice))
-def authorize_device(
-    request: Request, response: Response, ctx: Ctx, settings: Settings, fields: Fields
-) -> DeviceAuthorization:
+@oauth.post("/authorization", responses=_responses(429), openapi_extra=_form_of(AuthorizeDevice))
+async def authorize_device(request: Request, response: Response, ctx: Ctx, settings: Settings) -> DeviceAuthorization:
     """Begin to sign a device in. It shows `user_code` and the address to its person."""
     response.headers.update(NO_STORE)
-    asked = message_of(AuthorizeDevice, fields)
+    # The body is read here and not by a dependency: a query that is wrong is told before it.
+    asked = message_of(AuthorizeDevice, await form_fields(request))
     url = page_url(request, settings, DEVICE_PATH)
-    return device_sign_in.begin_device(ctx, asked, visitor_of(request), page_url=url)
+    begin = partial(device_sign_in.begin_device, ctx, asked, visitor_of(request), page_url=url)
+    return await anyio.to_thread.run_sync(begin)
 
 
-@_oauth.post("/token", responses=_responses(), openapi_extra=_form_of(TakeDeviceKey), response_model=DeviceToken)
-def take_device_key(response: Response, ctx: Ctx, fields: Fields) -> DeviceToken | JSONResponse:
+@oauth.post("/token", responses=_responses(), openapi_extra=_form_of(TakeDeviceKey), response_model=DeviceToken)
+async def take_device_key(request: Request, response: Response, ctx: Ctx) -> DeviceToken | JSONResponse:
     """Return the device's key once a person has approved. Until then the error is `authorization_pending`."""
-    asked = message_of(TakeDeviceKey, fields)
-    taken = device_sign_in.take_device_key(ctx, asked.device_code.get_secret_value())
+    asked = message_of(TakeDeviceKey, await form_fields(request))
+    device_code = asked.device_code.get_secret_value()
+    taken = await anyio.to_thread.run_sync(device_sign_in.take_device_key, ctx, device_code)
     if isinstance(taken, DeviceRefusal):
         return _refused(taken, DESCRIPTIONS[taken])
     response.headers.update(NO_STORE)
     return taken
-
-
-router.include_router(_oauth)
 
 
 @router.post("/device/lookup", responses=DEVICE)

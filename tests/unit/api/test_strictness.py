@@ -118,6 +118,8 @@ def test_every_route_refuses_them(served: Served) -> None:
             reply = served.call(method.upper(), f"{where}?nonsense=1", key, json={} if method != "get" else None)
             if path == "/v1/images/generations":
                 assert "query.nonsense" in reply.json()["error"]["message"]
+            elif path in {"/v1/device/authorization", "/v1/device/token"}:
+                assert "query.nonsense" in reply.json()["error_description"]
             else:
                 assert "query.nonsense" in faults(reply), (method, path)
 

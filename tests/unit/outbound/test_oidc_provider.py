@@ -73,6 +73,7 @@ def test_code_is_good_once_and_for_the_browser_that_began(provider: OpenIdServer
         {"nonce": "another"},
         {"nonce": None},
         {"aud": "somebody-else"},
+        {"aud": "somebody-else", "azp": CLIENT_ID},
         {"aud": ["somebody-else", CLIENT_ID]},  # without azp
         {"aud": [CLIENT_ID, "somebody-else"], "azp": "somebody-else"},
         {"aud": None},
