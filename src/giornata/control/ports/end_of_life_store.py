@@ -31,7 +31,7 @@ class DeletionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenRows:
-    """Rows that are gone, and what they named: hashes of the project's bytes, sizes of objects by key, open uploads."""
+    """Rows that are gone, and what they named: hashes of bytes, sizes of objects by key, open uploads."""
 
     rows: int = 0
     sha256s: frozenset[str] = frozenset()
