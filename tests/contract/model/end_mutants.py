@@ -14,37 +14,12 @@ END_MUTANTS = (
         ),
     ),
     Mutant(
-        name="retention takes what is pinned",
-        patches=(
-            Patch(
-                file="store/end_of_life/retention.py",
-                old="HAS_ENDED & ~jobs.c.pinned & jobs",
-                new="HAS_ENDED & jobs",
-            ),
-        ),
-    ),
-    Mutant(
         name="a dataset is deleted although jobs use it",
         patches=(
             Patch(
                 file="control/end_of_life/delete_dataset.py",
                 old="        _refuse_used(tx, dataset_id, project_id)\n",
                 new="",
-            ),
-        ),
-    ),
-    Mutant(
-        name="bytes of a deleted job go although others name them",
-        patches=(
-            Patch(
-                file="store/end_of_life/deletions.py",
-                old="locked = sa.select(blobs.c.key).where(named, unreferenced())",
-                new="locked = sa.select(blobs.c.key).where(named)",
-            ),
-            Patch(
-                file="store/end_of_life/deletions.py",
-                old="        # Asked again, as the collector does: the rows are locked now.\n",
-                new="        return [TakenBlob(key=key, size_bytes=0) for key in found]\n",
             ),
         ),
     ),
