@@ -1,4 +1,4 @@
-"""Planted bugs of deletion, retention and pins."""
+"""Planted bugs of deletion and retention."""
 
 from tests.contract.model.mutant import Mutant, Patch
 
@@ -20,16 +20,6 @@ END_MUTANTS = (
                 file="control/end_of_life/delete_dataset.py",
                 old="        _refuse_used(tx, dataset_id, project_id)\n",
                 new="",
-            ),
-        ),
-    ),
-    Mutant(
-        name="a later checkpoint takes a pinned one",
-        patches=(
-            Patch(
-                file="control/attempts/commit.py",
-                old="row.step not in kept and not row.pinned]",
-                new="row.step not in kept]",
             ),
         ),
     ),
