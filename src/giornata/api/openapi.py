@@ -51,7 +51,6 @@ EXAMPLES: Mapping[str, list[Any]] = {
     "CreateKey": [{"scopes": ["jobs:read", "generate"], "name": "laptop", "expires_in_s": 2_592_000}],
     "CreateInvitation": [{"role": "member"}],
     "SignIn": [{"email": "ann@example.com", "password": "a long sentence of hers"}],
-    "SetRetention": [{"checkpoints": 30, "logs": 28}],
     "CreateProject": [{"id": "acme", "name": "Acme"}],
     "Problem": [
         {

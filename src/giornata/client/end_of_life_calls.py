@@ -14,8 +14,8 @@ class EndOfLifeCalls:
         """Delete a job with its results and history. Raises IllegalTransition for one that has not ended, unless
         `cancel`.
         """
-        path, params = f"/v1/jobs/{quoted(job_id)}", {"cancel": cancel}
-        return self._connection.call("DELETE", path, Deletion, params=params, repeatable=False)
+        path = f"/v1/jobs/{quoted(job_id)}"
+        return self._connection.call("DELETE", path, Deletion, params={"cancel": cancel}, repeatable=False)
 
     def delete_dataset(self, dataset_id: str) -> Deletion:
         """Delete a dataset. Raises Conflict while jobs read it that have not ended."""
@@ -23,7 +23,8 @@ class EndOfLifeCalls:
 
     def delete_project(self, project_id: str, *, confirm: str, cancel: bool = False) -> Deletion:
         """Delete a project with all that it owns. `confirm` is its id. For an owner of the project."""
-        path, params = f"/v1/projects/{quoted(project_id)}", {"confirm": confirm, "cancel": cancel}
+        path = f"/v1/projects/{quoted(project_id)}"
+        params: dict[str, str | bool] = {"confirm": confirm, "cancel": cancel}
         return self._connection.call("DELETE", path, Deletion, params=params, repeatable=False)
 
     def retention(self, project_id: str) -> ProjectRetention:

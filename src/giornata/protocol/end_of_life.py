@@ -40,7 +40,7 @@ class ProjectRetention(Reply):
 
 
 class AgedClass(Reply):
-    """The sum of what retention would take of a class now. Bytes that something else refers to are counted, and stay."""
+    """The sum of what retention would take of a class now. Bytes that something else uses are counted, and stay."""
 
     kept: KeptClass
     days: int

@@ -107,7 +107,7 @@ class InvariantChecker:
         self._tell(seen)
         if concerns("jobs", "attempts", "events"):
             for job in seen.jobs:
-                if job.kind not in ORDER_KINDS:
+                if job.kind not in ORDER_KINDS and job.deleted_at_ms is None:
                     self._check_job(job, tries[job.id])
             self._check_frozen(seen)
         if concerns("pictures", "picture_orders", "jobs", "attempts", "ledger", "events"):
@@ -129,6 +129,9 @@ class InvariantChecker:
     def _tell(self, seen: Snapshot) -> None:
         for event in seen.events:
             job = self._jobs[event.job_id]
+            if job.deleted_at_ms is not None:  # its events go in the call that deletes it, seen or not
+                self.last_event = event.id
+                continue
             if job.kind in ORDER_KINDS:
                 self.orders.setdefault(job.id, OrderStory(job.id)).tell(event, self.orders)
                 self.last_event = event.id

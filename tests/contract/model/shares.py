@@ -8,6 +8,7 @@ from itertools import pairwise
 from tests.contract.model.model_rig import PROJECTS, ModelRig, Row, Snapshot
 
 from giornata.domain.money import MS_PER_HOUR
+from giornata.domain.picture import ORDER_KINDS
 
 
 def cost_of_job(seen: Snapshot, job_id: str) -> int:
@@ -56,7 +57,7 @@ def check_costs(seen: Snapshot, rig: ModelRig, *, steady: bool) -> None:
             ids = [row.id for row in seen.jobs if row.project_id == project]
             for row in tx.job_reads.attempts(ids, project_id=project):
                 paid[row.job_id] += row.amount_micro_usd
-        paid |= tx.spending.of_jobs([row.order_id for row in seen.picture_orders])
+        paid |= tx.spending.of_jobs([row.id for row in seen.jobs if row.kind in ORDER_KINDS])
     costs = _costs(seen, paid.keys())
     assert paid == costs, {job_id: (paid[job_id], cost) for job_id, cost in costs.items() if paid[job_id] != cost}
     if not steady:

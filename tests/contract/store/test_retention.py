@@ -19,6 +19,7 @@ from tests.fixtures.users import (
     progress,
 )
 
+from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Context
 from giornata.control.end_of_life.apply_retention import apply_retention
 from giornata.control.end_of_life.pins import set_pin
@@ -31,6 +32,7 @@ from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.domain.retention import KeptClass
 from giornata.protocol.end_of_life import SetRetention
+from giornata.protocol.work import ReleaseAttempt
 from giornata.store.database.database import Database
 from giornata.store.schema import artifacts, checkpoints, datasets, events, logs, metrics
 
@@ -168,6 +170,20 @@ def test_pinned_checkpoint_stays_when_later_ones_are_in(rig: StoreRig) -> None:
     for step in (20, 30, 40):
         rig.checkpoint(lease, step)
     assert [row["step"] for row in rig.rows(checkpoints)] == [10, 30, 40]
+
+
+def test_pinned_checkpoint_stays_when_a_later_attempt_commits_other_bytes_for_its_step(rig: StoreRig) -> None:
+    rig.add_job()
+    lease = rig.lease()
+    rig.checkpoint(lease, 10)
+    for step in (20, 30):
+        with rig.store.begin() as tx:
+            tx.connection.execute(sa.update(checkpoints).where(checkpoints.c.step == 10).values(pinned=True))
+        rig.checkpoint(lease, step)
+    release(rig.ctx, lease.attempt_id, ReleaseAttempt())
+    again = rig.lease(2)
+    rig.checkpoint(again, 10, b"other bytes")
+    assert [row["step"] for row in rig.rows(checkpoints)] == [10, 20, 30]
 
 
 def test_preview_says_what_goes_and_changes_nothing(ctx: Context, store: Database, clock: ManualClock) -> None:

@@ -161,7 +161,7 @@ def test_idempotency_keys_of_no_use(standing: Served, key: str) -> None:
         ("GET", "/v1/nothing", 404, "not-found", None),
         ("GET", "/v1/jobs/", 404, "not-found", None),
         ("PATCH", "/v1/jobs", 405, "method-not-allowed", "GET, HEAD, POST"),
-        ("DELETE", "/v1/jobs/job_x", 405, "method-not-allowed", "GET, HEAD, PATCH"),
+        ("PUT", "/v1/jobs/job_x", 405, "method-not-allowed", "DELETE, GET, HEAD, PATCH"),
         ("DELETE", "/v1/node/attempts/att_x/cache/a.b", 405, "method-not-allowed", "GET, HEAD, PUT"),
         ("PUT", "/v1/jobs:estimate", 405, "method-not-allowed", "POST"),
     ],

@@ -68,7 +68,8 @@ def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int
 def _with(rows: Sequence[CheckpointRow], attempt: AttemptRow, commit: CommitCheckpoint) -> list[CheckpointRow]:
     """Return the job's checkpoints as they will be when this one is in."""
     blob = BlobRow(sha256=commit.sha256, size_bytes=commit.size_bytes, key="")
-    this = CheckpointRow(step=commit.step, attempt_number=attempt.number, rejected=False, blob=blob)
+    pinned = any(row.pinned for row in rows if row.step == commit.step)
+    this = CheckpointRow(step=commit.step, attempt_number=attempt.number, rejected=False, blob=blob, pinned=pinned)
     return [this, *(row for row in rows if row.step != commit.step)]
 
 

@@ -3,15 +3,17 @@
 A row goes before its object. Who dies in between leaves an object without a row, which the collector finds.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 from giornata.control.context import Context
 from giornata.control.ports.end_of_life_store import TakenBlob, TakenRows
 from giornata.control.ports.records import UploadRecord
 
 AT_ONCE = 500
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +39,19 @@ def remove_bytes(ctx: Context, project_id: str, taken: TakenRows, *, asked_befor
             blobs = tx.deletions.take_blobs(project_id, sha256s=sha256s, asked_before_ms=asked_before_ms)
         freed += _delete_each(ctx, blobs)
     _drop_uploads(ctx, taken.uploads)
-    for keys in in_batches(taken.picture_keys):
-        freed += _delete_unknown(ctx, keys)
+    for objects in in_batches(taken.objects.items()):
+        freed += _delete_unknown(ctx, dict(objects))
     return freed
 
 
 def remove_below(ctx: Context, project_id: str, prefix: str, *, asked_before_ms: int) -> Freed:
     """Delete all objects whose keys begin so, but for those that a row needs. Raises Unavailable."""
     freed = Freed()
-    for keys in in_batches(found.key for found in ctx.blobs.list(prefix)):
+    for listed in in_batches(ctx.blobs.list(prefix)):
+        objects = {found.key: found.size_bytes for found in listed}
         with ctx.store.begin() as tx:
-            blobs = tx.deletions.take_blobs(project_id, keys=keys, asked_before_ms=asked_before_ms)
-        freed += _delete_each(ctx, blobs)
-        freed += _delete_unknown(ctx, [key for key in keys if key not in {blob.key for blob in blobs}])
+            tx.deletions.take_blobs(project_id, keys=list(objects), asked_before_ms=asked_before_ms)
+        freed += _delete_unknown(ctx, objects)
     return freed
 
 
@@ -58,12 +60,11 @@ def _delete_each(ctx: Context, blobs: Sequence[TakenBlob]) -> Freed:
     return Freed(objects=len(deleted), size_bytes=sum(deleted))
 
 
-def _delete_unknown(ctx: Context, keys: Collection[str]) -> Freed:
+def _delete_unknown(ctx: Context, objects: Mapping[str, int]) -> Freed:
     """Delete objects that no row names any more. A key without a row never has one again."""
     with ctx.store.read() as tx:
-        strays = tx.garbage.unknown(list(keys))
-    sizes = {found.key: found.size_bytes for key in sorted(strays) for found in ctx.blobs.list(key)}
-    deleted = [sizes.get(key, 0) for key in sorted(strays) if ctx.blobs.delete(key)]
+        strays = tx.garbage.unknown(list(objects))
+    deleted = [objects[key] for key in sorted(strays) if ctx.blobs.delete(key)]
     return Freed(objects=len(deleted), size_bytes=sum(deleted))
 
 
@@ -74,8 +75,8 @@ def _drop_uploads(ctx: Context, uploads: Iterable[UploadRecord]) -> None:
         ctx.blobs.delete(upload.key)
 
 
-def in_batches(keys: Iterable[str]) -> Iterator[list[str]]:
+def in_batches(some: Iterable[_T]) -> Iterator[list[_T]]:
     """Yield lists of at most AT_ONCE."""
-    walk = iter(keys)
+    walk = iter(some)
     while batch := list(islice(walk, AT_ONCE)):
         yield batch

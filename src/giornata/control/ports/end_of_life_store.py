@@ -3,7 +3,7 @@
 Every method that takes rows takes at most `limit` of them, so that no transaction is long.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,11 +31,11 @@ class DeletionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenRows:
-    """Rows that are gone, and what they named: hashes of bytes of the project, keys of pictures, open uploads."""
+    """Rows that are gone, and what they named: hashes of bytes, sizes of objects by key, open uploads."""
 
     rows: int = 0
     sha256s: frozenset[str] = frozenset()
-    picture_keys: tuple[str, ...] = ()
+    objects: Mapping[str, int] = field(default_factory=dict)
     uploads: tuple[UploadRecord, ...] = ()
 
 

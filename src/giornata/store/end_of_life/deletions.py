@@ -54,7 +54,8 @@ class Deletions(Queries, end_of_life_store.Deletions):
 
     def begin(self, deletion: DeletionRecord) -> int:
         row = {name: value for name, value in asdict(deletion).items() if name != "id"}
-        return self._connection.execute(sa.insert(deletions).values(row).returning(deletions.c.id)).scalar_one()
+        made: int = self._connection.execute(sa.insert(deletions).values(row).returning(deletions.c.id)).scalar_one()
+        return made
 
     def note(self, deletion_id: int, *, objects: int, size_bytes: int) -> None:
         more = {"objects": deletions.c.objects + objects, "size_bytes": deletions.c.size_bytes + size_bytes}
@@ -186,4 +187,8 @@ class Deletions(Queries, end_of_life_store.Deletions):
             len(take_some(self._connection, table, table.c.project_id == project_id, limit))
             for table in (models, caches, idempotency, memberships, invitations, project_secrets, webhooks)
         )
-        return joined(opened, TakenRows(rows=count))
+        # Also those whose object storage has lost, which no listing of storage shows.
+        mine = (blobs.c.project_id == project_id) & unreferenced()
+        taken = take_some(self._connection, blobs, mine, limit, blobs.c.key, blobs.c.size_bytes)
+        objects = {row.key: row.size_bytes for row in taken}
+        return joined(opened, TakenRows(rows=count + len(objects), objects=objects))

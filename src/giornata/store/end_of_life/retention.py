@@ -13,11 +13,10 @@ import sqlalchemy as sa
 from giornata.control.ports import end_of_life_store
 from giornata.control.ports.end_of_life_store import AgedRows, TakenRows
 from giornata.domain.job import TERMINAL
-from giornata.domain.picture import picture_key
 from giornata.domain.retention import KeptClass, Retention, read_retention
 from giornata.store.database.rows import Queries
 from giornata.store.end_of_life.deletions import DATASET_FIELDS
-from giornata.store.end_of_life.rows_of_jobs import HAS_BYTES, told_events
+from giornata.store.end_of_life.rows_of_jobs import HAS_BYTES, picture_objects, told_events
 from giornata.store.schema import (
     artifacts,
     caches,
@@ -114,16 +113,15 @@ class RetentionQueries(Queries, end_of_life_store.RetentionQueries):
         if kept in {KeptClass.CHECKPOINTS, KeptClass.ARTIFACTS}:
             return TakenRows(rows=len(rows), sha256s=frozenset(row.sha256 for row in rows))
         if kept is KeptClass.PICTURES:
-            return TakenRows(rows=len(rows), picture_keys=self._without_bytes([tuple(row) for row in rows]))
+            return TakenRows(rows=len(rows), objects=self._without_bytes([tuple(row) for row in rows]))
         return TakenRows(rows=len(rows))
 
-    def _without_bytes(self, found: list[tuple[Any, ...]]) -> tuple[str, ...]:
-        """Note that these pictures have no bytes any more; return the keys of these. The counts of the order stay."""
-        keys = {picture_key(project_id, lease, sha256) for _, _, project_id, lease, sha256 in found}
+    def _without_bytes(self, found: list[tuple[Any, ...]]) -> dict[str, int]:
+        """Note that these pictures have no bytes any more; return the objects. The counts of the order stay."""
         this = sa.tuple_(pictures.c.order_id, pictures.c.number).in_([row[:2] for row in found])
         if found:
             self._connection.execute(sa.update(pictures).where(this).values(sha256=None, size_bytes=None))
-        return tuple(sorted(keys))
+        return picture_objects(row[2:] for row in found)
 
     def _take_datasets(self, values: dict[str, Any]) -> TakenRows:
         some = sa.select(datasets.c.id).where(_spare_dataset()).limit(DATASETS_AT_ONCE)
@@ -146,7 +144,7 @@ def _of_aged_jobs(of: RowsOfJobs) -> Condition:
 
 
 @functools.cache
-def _aged(kept: KeptClass) -> tuple[sa.Select[Any], sa.Select[Any]]:
+def _aged(kept: KeptClass) -> tuple[Any, Any]:
     """Return the statements of the sums, and of the ids of jobs that ended first."""
     of = CLASSES[kept]
     joined = of.table.join(jobs, jobs.c.id == of.job_id)
@@ -159,7 +157,7 @@ def _aged(kept: KeptClass) -> tuple[sa.Select[Any], sa.Select[Any]]:
 
 
 @functools.cache
-def _aged_datasets() -> tuple[sa.Select[Any], sa.Select[Any]]:
+def _aged_datasets() -> tuple[Any, Any]:
     sums = sa.select(
         sa.func.count(), sa.func.sum(datasets.c.size_bytes), sa.func.min(datasets.c.created_at_ms)
     ).where(_spare_dataset())
@@ -172,7 +170,8 @@ def _take(kept: KeptClass) -> Any:
     of = CLASSES[kept]
     key = list(of.table.primary_key.columns)
     most = sa.bindparam("most", type_=sa.Integer())
-    wanted = (pictures.c.order_id, pictures.c.number, pictures.c.project_id, pictures.c.lease, pictures.c.sha256)
+    key_columns = (pictures.c.project_id, pictures.c.lease, pictures.c.sha256, pictures.c.size_bytes)
+    wanted = (pictures.c.order_id, pictures.c.number, *key_columns)
     if kept is KeptClass.PICTURES:
         return sa.select(*wanted).where(_of_aged_jobs(of)).limit(most).with_for_update(of=pictures, skip_locked=True)
     some = sa.select(*key).where(_of_aged_jobs(of)).limit(most)

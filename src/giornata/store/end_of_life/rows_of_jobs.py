@@ -1,6 +1,6 @@
 """Delete the rows that hang on jobs, some at a time, and say which bytes they named."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -81,12 +81,16 @@ def events_left(connection: sa.Connection, job_id: str) -> int:
 def take_pictures(connection: sa.Connection, order_id: str, limit: int) -> TakenRows:
     """Delete pictures of an order; return the keys of their bytes. The order's row goes with the last of them."""
     connection.execute(sa.delete(picture_failures).where(picture_failures.c.order_id == order_id))
-    wanted = (pictures.c.project_id, pictures.c.lease, pictures.c.sha256)
+    wanted = (pictures.c.project_id, pictures.c.lease, pictures.c.sha256, pictures.c.size_bytes)
     found = take_some(connection, pictures, pictures.c.order_id == order_id, limit, *wanted)
     if not found:
         connection.execute(sa.delete(picture_orders).where(picture_orders.c.order_id == order_id))
-    keys = tuple(sorted({picture_key(*row) for row in found if None not in row}))
-    return TakenRows(rows=len(found), picture_keys=keys)
+    return TakenRows(rows=len(found), objects=picture_objects(found))
+
+
+def picture_objects(rows: Iterable[Sequence[Any]]) -> dict[str, int]:
+    """Return the sizes by key of pictures with bytes, of rows of (project, lease, sha256, size)."""
+    return {picture_key(*row[:3]): row[3] for row in map(tuple, rows) if None not in row}
 
 
 def take_uploads(connection: sa.Connection, condition: Condition, limit: int) -> TakenRows:
@@ -106,6 +110,6 @@ def joined(*some: TakenRows) -> TakenRows:
     return TakenRows(
         rows=sum(each.rows for each in some),
         sha256s=frozenset().union(*(each.sha256s for each in some)),
-        picture_keys=tuple(key for each in some for key in each.picture_keys),
+        objects={key: size for each in some for key, size in each.objects.items()},
         uploads=tuple(upload for each in some for upload in each.uploads),
     )
