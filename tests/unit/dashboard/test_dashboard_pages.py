@@ -157,9 +157,10 @@ def test_buttons_that_a_person_may_not_press_are_not_there(house: Furnished, bro
 def test_the_job_page_says_what_became_of_lost_machines_and_why_a_job_waits(
     house: Furnished, browsers: dict[str, Browser]
 ) -> None:
-    assert "2 machines lost, 8 s of work done again, no step missing." in get(
-        browsers["owner"], pages_of(house)["job"]
-    ).text
+    assert (
+        "2 machines lost, 8 s of work done again, no step missing."
+        in get(browsers["owner"], pages_of(house)["job"]).text
+    )
     assert "It waits:" in get(browsers["owner"], pages_of(house)["job-waiting"]).text
     assert "IMG_0042.jpg is no picture" in get(browsers["owner"], pages_of(house)["job-failed"]).text
 
