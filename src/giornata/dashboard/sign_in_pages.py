@@ -14,11 +14,12 @@ from pydantic import ValidationError
 from starlette.routing import Route
 
 from giornata.control.access import sessions, sign_in
+from giornata.control.access.invitations import accept_invitation
 from giornata.control.access.sessions import OpenedSession
 from giornata.dashboard.rendering import render_bare
-from giornata.dashboard.visit import ROOT, Form, Visit, action, read_form
-from giornata.domain.errors import GiornataError, Unauthenticated
-from giornata.protocol.people import SignIn
+from giornata.dashboard.visit import ROOT, SubmittedForm, Visit, action, project_url, read_form
+from giornata.domain.errors import GiornataError, InvalidInput, Unauthenticated
+from giornata.protocol.people import AcceptInvitation, SignIn
 from giornata.web.error_status import status_of
 from giornata.web.session_cookies import clear_cookie, session_secret, set_cookie
 from giornata.web.visitors import visitor_of, with_password
@@ -31,7 +32,7 @@ OTHER_SITE = "The form came from another site. Load this page again, and sign in
 
 async def show(request: Request) -> Response:
     """Show the form; a person who is signed in already may use it to become another."""
-    return _form(request, Form(), request.query_params.get("next", ""))
+    return _form(SubmittedForm(), request.query_params.get("next", ""))
 
 
 async def submit(request: Request) -> Response:
@@ -39,17 +40,17 @@ async def submit(request: Request) -> Response:
     form = await read_form(request)
     following = form.get("next")
     if not _from_here(request):
-        return _form(request, form, following, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
+        return _form(form, following, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
     try:
         asked = SignIn.model_validate({"email": form.get("email"), "password": form.get("password")})
     except ValidationError as error:
         faults = {str(each["loc"][0]): _FAULTS[str(each["loc"][0])] for each in error.errors()}
-        return _form(request, form, following, faults=faults, status=HTTPStatus.BAD_REQUEST)
+        return _form(form, following, faults=faults, status=HTTPStatus.BAD_REQUEST)
     verb = partial(sign_in.sign_in, request.app.state.context, asked, visitor_of(request))
     try:
         opened = await with_password(request, partial(verb, earlier=session_secret(request)))
     except GiornataError as error:
-        return _form(request, form, following, sentence=_sentence(error), status=status_of(error))
+        return _form(form, following, sentence=_sentence(error), status=status_of(error))
     return _entered(request, opened, following)
 
 
@@ -62,8 +63,36 @@ async def enter(request: Request) -> Response:
     try:
         opened = await with_password(request, partial(verb, earlier=session_secret(request)))
     except GiornataError as error:
-        return _form(request, Form(), "", sentence=_sentence(error), status=status_of(error))
+        return _form(SubmittedForm(), "", sentence=_sentence(error), status=status_of(error))
     return _entered(request, opened, "")
+
+
+async def show_invitation(_: Request) -> Response:
+    """Show the form of an invitation, whose secret stands behind the # of the link and reaches no server's log."""
+    return _invitation(SubmittedForm())
+
+
+async def accept(request: Request) -> Response:
+    """Join a project by an invitation, and sign in."""
+    form = await read_form(request)
+    if not _from_here(request):
+        return _invitation(form, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
+    given = {name: form.get(name) for name in ("email", "password", "secret")} | {"name": form.get("name") or None}
+    try:
+        asked = AcceptInvitation.model_validate(given)
+    except ValidationError as error:
+        faults = {str(each["loc"][0]): _FAULTS.get(str(each["loc"][0]), f"{each['msg']}.") for each in error.errors()}
+        return _invitation(form, faults=faults, status=HTTPStatus.BAD_REQUEST)
+    verb = partial(accept_invitation, request.app.state.context, asked, visitor_of(request))
+    try:
+        opened = await with_password(request, partial(verb, earlier=session_secret(request)))
+    except InvalidInput as error:
+        faults = {each.where: f"{each.message}." for each in error.faults}
+        return _invitation(form, faults=faults, status=HTTPStatus.BAD_REQUEST)
+    except GiornataError as error:
+        return _invitation(form, sentence=_sentence(error), status=status_of(error))
+    following = HOME if opened.reply.project_id is None else project_url(opened.reply.project_id)
+    return _entered(request, opened, following)
 
 
 def leave(visit: Visit) -> Response:
@@ -86,8 +115,7 @@ def own_page(address: str) -> str:
 
 
 def _form(
-    request: Request,
-    form: Form,
+    form: SubmittedForm,
     following: str,
     *,
     sentence: str = "",
@@ -96,6 +124,13 @@ def _form(
 ) -> Response:
     given = {"email": form.get("email"), "next": own_page(following)}
     return render_bare("sign_in.html", status=status, given=given, sentence=sentence, faults=faults or {})
+
+
+def _invitation(
+    form: SubmittedForm, *, sentence: str = "", faults: dict[str, str] | None = None, status: int = HTTPStatus.OK
+) -> Response:
+    given = {name: form.get(name) for name in ("email", "name", "secret")}
+    return render_bare("invitation.html", status=status, given=given, sentence=sentence, faults=faults or {})
 
 
 def _entered(request: Request, opened: OpenedSession, following: str) -> Response:
@@ -119,10 +154,13 @@ def _sentence(error: GiornataError) -> str:
 _FAULTS = {
     "email": "Type a mail address, such as ann@example.com.",
     "password": "Type your password.",
+    "secret": "The link is not whole. Open it again, as it was sent to you.",
 }
 ROUTES = (
     Route("/sign-in", show, methods=["GET"]),
     Route("/sign-in", submit, methods=["POST"]),
     Route("/enter", enter, methods=["GET"]),
+    Route("/invitation", show_invitation, methods=["GET"]),
+    Route("/invitation", accept, methods=["POST"]),
     action("/sign-out", leave),
 )
