@@ -11,6 +11,7 @@ from tests.fixtures.browsing import ARGUMENTS, CHROMIUM, Window
 from tests.fixtures.dashboard import Furnished, furnished
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+sync_api.expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,13 @@ HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
 )
+LEADING = {
+    "/": f"{ROOT}/",
+    ROOT: f"{ROOT}/",
+    "/ui": f"{ROOT}/ui",
+    "/docs": f"{ROOT}/api",
+    "/invitation": f"{ROOT}/invitation",  # where the links of invitations have always led
+}
 PAGE_THREADS = 4
 FOR_EVER = b"public, max-age=31536000, immutable"
 
@@ -58,7 +65,7 @@ PAGES: Sequence[BaseRoute] = (
 
 
 def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
-    """Add the dashboard below /dashboard to an app of `create_app`; `/`, `/ui` and `/docs` lead there.
+    """Add the dashboard below /dashboard to an app of `create_app`; the paths of LEADING lead there.
 
     `links` are the one-time links that sign the operator of this machine in.
     """
@@ -67,7 +74,7 @@ def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
     files = Mount("/static", app=StaticFiles(directory=Path(STATIC)))
     pages = Router([*PAGES, files], redirect_slashes=False)
     handled = ExceptionMiddleware(pages, handlers={GiornataError: on_domain_error, HTTPException: on_http_error})
-    for path, target in (("/", f"{ROOT}/"), (ROOT, f"{ROOT}/"), ("/ui", f"{ROOT}/ui"), ("/docs", f"{ROOT}/api")):
+    for path, target in LEADING.items():
         app.router.routes.append(_leading(path, target))
     app.router.routes.append(Mount(ROOT, app=_SecurityHeaders(handled)))
 

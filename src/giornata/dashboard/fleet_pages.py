@@ -127,9 +127,7 @@ def _fleet_done(visit: Visit, verb: Callable[..., Any], said: str) -> Response:
         verb(visit.ctx, visit.caller, name)
     except (Conflict, FleetRefused) as error:
         fleet = read_fleet(visit.ctx, visit.caller, name)
-        return render(
-            visit, "one_fleet_page.html", status=409, fleet=fleet, faults={"min_nodes": error.public}
-        )
+        return render(visit, "one_fleet_page.html", status=409, fleet=fleet, faults={"min_nodes": error.public})
     visit.request.app.state.wakeup.notify()
     return see(visit.url("/fleet", said=said))
 

@@ -54,7 +54,11 @@ def show_installation(visit: Visit) -> Response:
     for (_, state), count in gauges.jobs.items():
         counts[state] = counts.get(state, 0) + count
     fleets = [
-        (name, gauges.fleet_desired.get(name, 0), sum(n for (each, _), n in gauges.fleet_instances.items() if each == name))
+        (
+            name,
+            gauges.fleet_desired.get(name, 0),
+            sum(n for (each, _), n in gauges.fleet_instances.items() if each == name),
+        )
         for name in sorted({*gauges.fleet_desired, *(name for name, _ in gauges.fleet_instances)})
     ]
     return render(

@@ -75,7 +75,10 @@ def show_keys(visit: Visit, *, faults: Faults | None = None, created: Any = None
         keys=found.items,
         next_url=visit.url("/settings/keys", cursor=found.next) if found.next else "",
         secrets=keep_secrets.list_secrets(visit.ctx, visit.caller).items[:PER_PAGE] if governs else (),
-        scopes=[(str(each), str(each)) for each in (Scope.MEMBER, Scope.JOBS_READ, Scope.GENERATE, Scope.ADMIN, Scope.NODE)],
+        scopes=[
+            (str(each), str(each))
+            for each in (Scope.MEMBER, Scope.JOBS_READ, Scope.GENERATE, Scope.ADMIN, Scope.NODE)
+        ],
         governs=governs,
         created=created,
         faults=faults or {},
@@ -155,7 +158,9 @@ def set_budgets(visit: Visit) -> Response:
             faults[name] = "Type an amount in dollars, such as 250, or leave the field empty."
     asked, more = _asked(SetBudget, wanted) if not faults else (None, {})
     if asked is None:
-        return show_money(visit, faults=faults | {name.removesuffix("_micro_usd"): said for name, said in more.items()})
+        return show_money(
+            visit, faults=faults | {name.removesuffix("_micro_usd"): said for name, said in more.items()}
+        )
     verb = partial(set_project_budget, visit.ctx, visit.caller, visit.project_id, asked)
     return _changed(visit, verb, show_money, "/settings/money", "saved")
 
@@ -173,7 +178,9 @@ def create_key(visit: Visit) -> Response:
     }
     asked, faults = _asked(CreateKey, given)
     if asked is None:
-        return show_keys(visit, faults={{"expires_in_s": "days"}.get(name, name): said for name, said in faults.items()})
+        return show_keys(
+            visit, faults={{"expires_in_s": "days"}.get(name, name): said for name, said in faults.items()}
+        )
     try:
         created = keys.create_key(visit.ctx, visit.caller, asked)
     except InvalidInput as error:

@@ -21,7 +21,9 @@ def show(visit: Visit) -> Response:
     given = visit.query("tag")
     tag = given if given in groups else next(iter(groups))
     described = document["info"]["description"]
-    return render(visit, "api_reference.html", tags=list(groups), tag=tag, operations=groups[tag], described=described)
+    return render(
+        visit, "api_reference.html", tags=list(groups), tag=tag, operations=groups[tag], described=described
+    )
 
 
 def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Mapping[str, Any]:

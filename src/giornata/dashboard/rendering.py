@@ -54,7 +54,9 @@ class _TextByField(dict[str, str]):
 
 
 def _text(template: str, values: Mapping[str, Any]) -> str:
-    by_field = {name: _TextByField(values[name]) for name in ("faults", "typed") if isinstance(values.get(name), Mapping)}
+    by_field = {
+        name: _TextByField(values[name]) for name in ("faults", "typed") if isinstance(values.get(name), Mapping)
+    }
     return _environment().get_template(template).render({**values, **by_field})
 
 

@@ -14,11 +14,12 @@ from pydantic import ValidationError
 from starlette.routing import Route
 
 from giornata.control.access import sessions, sign_in
+from giornata.control.access.invitations import accept_invitation
 from giornata.control.access.sessions import OpenedSession
 from giornata.dashboard.rendering import render_bare
-from giornata.dashboard.visit import ROOT, Form, Visit, action, read_form
-from giornata.domain.errors import GiornataError, Unauthenticated
-from giornata.protocol.people import SignIn
+from giornata.dashboard.visit import ROOT, Form, Visit, action, project_url, read_form
+from giornata.domain.errors import GiornataError, InvalidInput, Unauthenticated
+from giornata.protocol.people import AcceptInvitation, SignIn
 from giornata.web.error_status import status_of
 from giornata.web.session_cookies import clear_cookie, session_secret, set_cookie
 from giornata.web.visitors import visitor_of, with_password
@@ -66,6 +67,34 @@ async def enter(request: Request) -> Response:
     return _entered(request, opened, "")
 
 
+async def show_invitation(request: Request) -> Response:
+    """Show the form of an invitation, whose secret stands behind the # of the link and reaches no server's log."""
+    return _invitation(Form())
+
+
+async def accept(request: Request) -> Response:
+    """Join a project by an invitation, and sign in."""
+    form = await read_form(request)
+    if not _from_here(request):
+        return _invitation(form, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
+    given = {name: form.get(name) for name in ("email", "password", "secret")} | {"name": form.get("name") or None}
+    try:
+        asked = AcceptInvitation.model_validate(given)
+    except ValidationError as error:
+        faults = {str(each["loc"][0]): _FAULTS.get(str(each["loc"][0]), f"{each['msg']}.") for each in error.errors()}
+        return _invitation(form, faults=faults, status=HTTPStatus.BAD_REQUEST)
+    verb = partial(accept_invitation, request.app.state.context, asked, visitor_of(request))
+    try:
+        opened = await with_password(request, partial(verb, earlier=session_secret(request)))
+    except InvalidInput as error:
+        faults = {each.where: f"{each.message}." for each in error.faults}
+        return _invitation(form, faults=faults, status=HTTPStatus.BAD_REQUEST)
+    except GiornataError as error:
+        return _invitation(form, sentence=_sentence(error), status=status_of(error))
+    following = HOME if opened.reply.project_id is None else project_url(opened.reply.project_id)
+    return _entered(request, opened, following)
+
+
 def leave(visit: Visit) -> Response:
     """Sign out: the session of this browser ends."""
     sessions.end_session(visit.ctx, visit.caller, visit.caller.key_id)
@@ -98,6 +127,13 @@ def _form(
     return render_bare("sign_in.html", status=status, given=given, sentence=sentence, faults=faults or {})
 
 
+def _invitation(
+    form: Form, *, sentence: str = "", faults: dict[str, str] | None = None, status: int = HTTPStatus.OK
+) -> Response:
+    given = {name: form.get(name) for name in ("email", "name", "secret")}
+    return render_bare("invitation.html", status=status, given=given, sentence=sentence, faults=faults or {})
+
+
 def _entered(request: Request, opened: OpenedSession, following: str) -> Response:
     response = RedirectResponse(own_page(following), HTTPStatus.SEE_OTHER)
     set_cookie(request, response, opened)
@@ -119,10 +155,13 @@ def _sentence(error: GiornataError) -> str:
 _FAULTS = {
     "email": "Type a mail address, such as ann@example.com.",
     "password": "Type your password.",
+    "secret": "The link is not whole. Open it again, as it was sent to you.",
 }
 ROUTES = (
     Route("/sign-in", show, methods=["GET"]),
     Route("/sign-in", submit, methods=["POST"]),
     Route("/enter", enter, methods=["GET"]),
+    Route("/invitation", show_invitation, methods=["GET"]),
+    Route("/invitation", accept, methods=["POST"]),
     action("/sign-out", leave),
 )

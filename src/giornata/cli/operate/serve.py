@@ -27,7 +27,9 @@ NewSigningKey = Annotated[
         "nodes claim their jobs again. Use it once where secrets_key is lost or others know the signing key.",
     ),
 ]
-StartedJson = Annotated[bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data, dashboard.")]
+StartedJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data, dashboard.")
+]
 
 
 def register(app: typer.Typer) -> None:

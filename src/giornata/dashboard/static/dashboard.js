@@ -30,6 +30,10 @@
     $$('input[name="job"]', event.target.closest("form")).forEach((box) => { box.checked = event.target.checked; });
   });
 
+  // --- the secret of an invitation, which stands behind the # of its link ---
+  const secret = $("[data-from-hash]");
+  if (secret && location.hash.length > 1) secret.value = decodeURIComponent(location.hash.slice(1));
+
   // --- samples by step ---
   const showStep = (range) => {
     const sheet = range.closest("[data-sheet]"), rows = $$(".sheet-row", sheet);
@@ -94,11 +98,15 @@
   readLogs();
   document.body.addEventListener("fresh", readLogs);
 
-  const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+  let wake = null;
+  const wait = (ms) => new Promise((done) => { wake = done; setTimeout(done, ms); });
   let pending = null;
   const refresh = () => {
     pending ??= setTimeout(() => { pending = null; document.body.dispatchEvent(new Event("fresh")); }, 1000);
   };
+
+  addEventListener("offline", () => setLive("network", false));
+  addEventListener("online", () => { setLive("network", true); wake?.(); refresh(); });
 
   // Follow the events of a job. A stream that closes without the message `end` is taken up again behind its last event.
   const follow = async (url, project, after) => {

@@ -1,0 +1,140 @@
+"""What forms do: with the token and the right role, and never without."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.routing import Route
+from tests.fixtures.dashboard import OTHER, PROJECT, Furnished, furnished
+from tests.fixtures.people import Browser, browser_of
+
+from giornata.control.caller import Caller
+from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.dashboard import app as dashboard_app
+from giornata.domain.job import JobState
+from giornata.protocol.admin import Scope
+
+HERE = f"/dashboard/projects/{PROJECT}"
+OWNER = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_owner")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Furnished]:
+    with furnished(tmp_path) as made:
+        yield made
+
+
+def state(house: Furnished, job_id: str) -> JobState:
+    return get_job(house.served.ctx, OWNER, job_id).state
+
+
+def post(browser: Browser, path: str, fields: dict[str, str | list[str]] | None = None) -> httpx.Response:
+    """A form as the page holds it: the token is a field, and no header."""
+    data = {"csrf": browser.csrf_token} | (fields or {})
+    return browser.call("POST", path, data=data, headers={"X-CSRF-Token": ""})
+
+
+def actions(house: Furnished) -> list[str]:
+    """The address of every action of a project."""
+    known = {"project_id": PROJECT, "job_id": house.running_job, "webhook_id": house.webhook_id}
+    routes = [each for each in dashboard_app.PAGES if isinstance(each, Route) and "POST" in (each.methods or ())]
+    paths = [each.path for each in routes if "{project_id}" in each.path]
+    return ["/dashboard" + re.sub(r"\{(\w+)\}", lambda name: known.get(name[1], "something"), path) for path in paths]
+
+
+def test_no_action_is_done_without_the_token_or_by_a_stranger_or_a_viewer(home: Furnished) -> None:
+    owner, viewer = browser_of(home.served, home.owner), browser_of(home.served, home.viewer)
+    stranger = browser_of(home.served, home.stranger)
+    jobs = [home.running_job, home.waiting_job, home.failed_job]
+    before = [state(home, each) for each in jobs]
+    assert len(actions(home)) > 20
+    for path in actions(home):
+        unsigned = owner.call("POST", path, data={"job": jobs}, headers={"X-CSRF-Token": "wrong"})
+        assert unsigned.status_code == 404, path
+        assert post(stranger, path, {"job": jobs}).status_code == 404, path
+        refused = post(viewer, path, {"job": jobs, "role": "owner", "scope": "admin", "steps": "5", "budget": "5"})
+        assert refused.status_code in {400, 404}, (path, refused.status_code)
+    assert [state(home, each) for each in jobs] == before
+    assert len(list_jobs(home.served.ctx, OWNER, states=(), labels={}, kind=None, cursor=None, limit=50).items) == 5
+
+
+def test_a_member_cancels_a_job_and_is_told_when_that_is_too_late(home: Furnished) -> None:
+    member = browser_of(home.served, home.member)
+    response = post(member, f"{HERE}/jobs/{home.waiting_job}/cancel")
+    assert response.headers["location"] == f"{HERE}/jobs/{home.waiting_job}?said=canceled"
+    assert state(home, home.waiting_job) is JobState.CANCELED
+    late = post(member, f"{HERE}/jobs/{home.done_job}/cancel")
+    assert late.status_code == 409
+    assert 'role="alert"' in late.text
+
+
+def test_a_retry_leads_to_the_new_job(home: Furnished) -> None:
+    response = post(browser_of(home.served, home.member), f"{HERE}/jobs/{home.failed_job}/retry")
+    new_id = re.search(r"/jobs/(\w+)\?said=retried", response.headers["location"])
+    assert new_id is not None
+    assert get_job(home.served.ctx, OWNER, new_id[1]).retry_of == home.failed_job
+
+
+def test_of_several_chosen_jobs_those_that_can_are_canceled_and_the_rest_is_said(home: Furnished) -> None:
+    member = browser_of(home.served, home.member)
+    chosen = [home.waiting_job, home.done_job, home.stranger_job]
+    response = post(member, f"{HERE}/jobs/cancel", {"job": chosen})
+    assert response.headers["location"] == f"{HERE}/jobs?said=some-refused"
+    assert state(home, home.waiting_job) is JobState.CANCELED
+    stranger = Caller(project_id=OTHER, scopes=Scope.ADMIN.reach, key_id="key_other")
+    assert get_job(home.served.ctx, stranger, home.stranger_job).state is JobState.RUNNING
+    assert post(member, f"{HERE}/jobs/cancel").headers["location"] == f"{HERE}/jobs?said=none-chosen"
+
+
+def test_a_budget_is_set_or_said_to_be_wrong_beside_its_field(home: Furnished) -> None:
+    member, path = browser_of(home.served, home.member), f"{HERE}/jobs/{home.running_job}/budget"
+    for wrong in ("much", "-1", "0", "1e400", "NaN"):
+        refused = post(member, path, {"budget": wrong})
+        assert refused.status_code == 400, wrong
+        assert 'id="budget-fault"' in refused.text
+        assert f'value="{wrong}"' in refused.text
+    assert post(member, path, {"budget": "3.50"}).status_code == 303
+    assert get_job(home.served.ctx, OWNER, home.running_job).budget_micro_usd == 3_500_000
+
+
+def test_a_key_is_shown_once_and_never_reaches_further_than_its_maker(home: Furnished) -> None:
+    member = browser_of(home.served, home.member)
+    made = post(member, f"{HERE}/settings/keys", {"name": "laptop", "scope": "jobs:read", "days": "30"})
+    secret = re.search(r"gk_[0-9a-f]{8}_\w+", made.text)
+    assert secret is not None
+    assert home.served.call("GET", "/v1/jobs", secret[0]).status_code == 200
+    assert secret[0] not in member.call("GET", f"{HERE}/settings/keys").text
+    assert post(member, f"{HERE}/settings/keys", {"name": "more", "scope": "admin"}).status_code == 404
+    wrong = post(member, f"{HERE}/settings/keys", {"name": "x" * 200, "scope": "jobs:read", "days": "many"})
+    assert wrong.status_code == 400
+
+
+def test_the_last_owner_stays(home: Furnished) -> None:
+    owner = browser_of(home.served, home.owner)
+    response = post(owner, f"{HERE}/settings/members/{home.owner.id}", {"role": "viewer"})
+    assert response.status_code == 409
+    assert 'role="alert"' in response.text
+
+
+def test_only_the_operator_sets_budgets_of_a_project_and_governs_machines(home: Furnished) -> None:
+    owner, operator = browser_of(home.served, home.owner), browser_of(home.served, home.operator)
+    assert post(owner, f"{HERE}/settings/budgets", {"budget": "99"}).status_code == 404
+    default = "/dashboard/projects/default"
+    assert post(owner, f"{default}/fleet/machines/machine-2/quarantine").status_code == 404
+    response = post(operator, f"{default}/fleet/machines/machine-2/quarantine", {"reason": "<b>loud</b>"})
+    assert response.status_code == 303
+    text = operator.call("GET", f"{default}/fleet/machines?state=quarantined").text
+    assert "machine-2" in text
+    assert "<b>loud</b>" not in text
+    assert post(operator, f"{default}/fleet/machines/machine-2/release").status_code == 303
+    assert "machine-2" not in operator.call("GET", f"{default}/fleet/machines?state=quarantined").text
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"a=%00", b"&".join([b"a=1"] * 3000)])
+def test_a_body_that_is_no_form_is_refused(home: Furnished, body: bytes) -> None:
+    owner = browser_of(home.served, home.owner)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    response = owner.call("POST", f"{HERE}/jobs/cancel", content=body, headers=form)
+    assert response.status_code == 400

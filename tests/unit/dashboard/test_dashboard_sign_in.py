@@ -1,0 +1,128 @@
+"""Sign in on a page: by password, by a one-time link, by an invitation; and who is refused."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.fixtures.dashboard import PROJECT, Furnished, furnished
+from tests.fixtures.people import PASSWORD, browser_of
+
+from giornata.control.access.invitations import create_invitation
+from giornata.control.access.sign_in_links import LINK_MS, SignInLinks
+from giornata.control.caller import Caller
+from giornata.dashboard.sign_in_pages import HOME, own_page
+from giornata.protocol.admin import Scope
+from giornata.protocol.people import CreateInvitation, Role
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Furnished:
+    with furnished(tmp_path) as made:
+        yield made
+
+
+def post(house: Furnished, path: str, fields: dict[str, str], **more: object) -> httpx.Response:
+    return house.served.call("POST", path, None, data=fields, **more)
+
+
+def sign_in(house: Furnished, **fields: str) -> httpx.Response:
+    return post(house, "/dashboard/sign-in", {"email": house.owner.email, "password": PASSWORD} | fields)
+
+
+def test_the_right_password_opens_a_session_and_leads_to_the_page_that_was_wanted(house: Furnished) -> None:
+    response = sign_in(house, next=f"/dashboard/projects/{PROJECT}/jobs?state=failed")
+    assert response.status_code == 303
+    assert response.headers["location"] == f"/dashboard/projects/{PROJECT}/jobs?state=failed"
+    assert re.match(r"giornata-session=gs_\w+; HttpOnly;.*SameSite=lax", response.headers["set-cookie"])
+
+
+def test_a_wrong_password_is_refused_and_the_address_is_kept(house: Furnished) -> None:
+    response = sign_in(house, password="wrong")
+    assert response.status_code == 401
+    assert "set-cookie" not in response.headers
+    assert f'value="{house.owner.email}"' in response.text
+    assert "wrong" not in response.text.replace("password is wrong", "")
+
+
+def test_what_is_missing_is_said_beside_its_field(house: Furnished) -> None:
+    response = sign_in(house, email="<script>", password="")
+    assert response.status_code == 400
+    assert 'id="email-fault"' in response.text
+    assert 'id="password-fault"' in response.text
+    assert "<script>" not in response.text.replace("<script src=", "")
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_a_form_of_another_site_signs_nobody_in(house: Furnished, headers: dict[str, str]) -> None:
+    fields = {"email": house.owner.email, "password": PASSWORD}
+    response = post(house, "/dashboard/sign-in", fields, headers=headers)
+    assert (response.status_code, "set-cookie" in response.headers) == (403, False)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://evil.example/", "//evil.example", "/dashboard//evil.example", "/v1/jobs", "/dashboard/\\evil", "", "x"],
+)
+def test_a_sign_in_leads_to_no_other_site(address: str) -> None:
+    assert own_page(address) == HOME
+
+
+def test_a_link_signs_the_operator_in_once(house: Furnished) -> None:
+    secret = house.links.make(house.served.ctx)
+    first = house.served.call("GET", f"/dashboard/enter?link={secret}", None)
+    assert (first.status_code, first.headers["location"]) == (303, HOME)
+    cookie = first.headers["set-cookie"].partition(";")[0]
+    page = house.served.call("GET", "/dashboard/projects/default", None, headers={"Cookie": cookie})
+    assert page.status_code == 200
+    assert "operator@localhost" in page.text
+    second = house.served.call("GET", f"/dashboard/enter?link={secret}", None)
+    assert (second.status_code, "set-cookie" in second.headers) == (401, False)
+
+
+def test_a_link_that_is_too_old_or_guessed_signs_nobody_in(house: Furnished) -> None:
+    class Later:
+        def now_ms(self) -> int:
+            return house.served.ctx.clock.now_ms() - LINK_MS - 1
+
+    from dataclasses import replace
+
+    secret = house.links.make(replace(house.served.ctx, clock=Later()))
+    for link in (secret, "guessed", ""):
+        response = house.served.call("GET", f"/dashboard/enter?link={link}", None)
+        assert response.status_code in {401, 303}
+        assert "set-cookie" not in response.headers
+
+
+def test_the_account_of_the_links_has_no_password_that_anybody_knows(house: Furnished) -> None:
+    links = SignInLinks()
+    assert links is not house.links
+    response = sign_in(house, email="operator@localhost", password="plain:")
+    assert response.status_code == 401
+
+
+def test_signing_out_ends_the_session(house: Furnished) -> None:
+    browser = browser_of(house.served, house.viewer)
+    assert browser.call("GET", f"/dashboard/projects/{PROJECT}").status_code == 200
+    response = browser.call("POST", "/dashboard/sign-out")
+    assert (response.status_code, response.headers["location"]) == (303, "/dashboard/sign-in")
+    assert browser.call("GET", f"/dashboard/projects/{PROJECT}").status_code == 303
+
+
+def test_an_invitation_makes_an_account_and_leads_to_the_project(home: Furnished) -> None:
+    ann = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_a", user_id=home.owner.id, is_session=True)
+    invited = create_invitation(home.served.ctx, ann, CreateInvitation(role=Role.VIEWER))
+    fields = {"secret": invited.secret, "email": "new@example.com", "password": "short"}
+    refused = post(home, "/dashboard/invitation", fields)
+    assert refused.status_code == 400
+    assert 'id="password-fault"' in refused.text
+    accepted = post(home, "/dashboard/invitation", fields | {"password": "a long sentence of hers"})
+    assert accepted.status_code == 303
+    assert accepted.headers["location"] == f"/dashboard/projects/{PROJECT}"
+    assert post(home, "/dashboard/invitation", fields | {"password": "a long sentence of hers"}).status_code != 303
+
+
+def test_the_first_pages_lead_to_the_dashboard(house: Furnished) -> None:
+    for path, target in (("/", HOME), ("/ui", "/dashboard/ui"), ("/docs", "/dashboard/api")):
+        response = house.served.call("GET", path, None)
+        assert (response.status_code, response.headers["location"]) == (307, target)
