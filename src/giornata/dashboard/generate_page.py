@@ -113,7 +113,7 @@ def _settings(visit: Visit) -> Mapping[str, Any]:
         return _of_file(visit, sha256)
     job_id, number = visit.query("like"), visit.query("number")
     if job_id is None:
-        return {}
+        return {"lora": lora} if (lora := visit.query("lora")) else {}
     job = get_job(visit.ctx, visit.caller, job_id)
     if job.kind != GENERATE_KIND or number is None or not number.isdecimal() or len(number) > 9:
         raise NotFound("there is no such picture")
