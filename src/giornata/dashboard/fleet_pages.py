@@ -118,7 +118,9 @@ def scale(visit: Visit) -> Response:
     if faults:
         fleet = read_fleet(visit.ctx, visit.caller, visit.path("name"))
         return render(visit, "one_fleet_page.html", status=400, fleet=fleet, faults=faults)
-    return _fleet_done(visit, lambda *given: operator_actions.scale_by_hand(*given, asked), "fleet-scaled")
+    return _fleet_done(
+        visit, lambda ctx, caller, name: operator_actions.scale_by_hand(ctx, caller, name, asked), "fleet-scaled"
+    )
 
 
 def _fleet_done(visit: Visit, verb: Callable[..., Any], said: str) -> Response:

@@ -1,5 +1,6 @@
 """The first page: for a tenant the jobs that run and those that ended, for the operator the installation besides."""
 
+from collections import Counter
 from urllib.parse import quote
 
 from fastapi import Response
@@ -50,9 +51,9 @@ def show_installation(visit: Visit) -> Response:
     """Show the operator's part, which the first page loads by itself."""
     gauges = read_installation(visit.ctx, visit.caller)
     quarantined = list_machines(visit.ctx, visit.caller, state=MachineState.QUARANTINED, cursor=None, limit=SHOWN)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for (_, state), count in gauges.jobs.items():
-        counts[state] = counts.get(state, 0) + count
+        counts[state] += count
     fleets = [
         (
             name,

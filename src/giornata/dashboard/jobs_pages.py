@@ -14,6 +14,7 @@ from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.domain.errors import Conflict, GiornataError, InvalidInput, NotFound, OverBudget
 from giornata.domain.job import JobState
+from giornata.protocol.jobs import Job
 from giornata.protocol.specs import KINDS
 
 PER_PAGE = 25
@@ -27,7 +28,9 @@ LONGEST_MATCH = 128
 def show(visit: Visit) -> Response:
     """Show a page of jobs, newest first. A filter that is of no use is said beside its field."""
     given = {name: visit.query(name) or "" for name in ("state", "kind", "match", "label")}
-    faults, jobs, following = _faults(given), (), None
+    faults = _faults(given)
+    jobs: tuple[Job, ...] = ()
+    following = None
     if not faults:
         try:
             found = list_jobs(visit.ctx, visit.caller, **_wanted(visit, given))

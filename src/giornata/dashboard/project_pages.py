@@ -1,6 +1,6 @@
 """The project: its members, money, keys, secrets by name, and webhooks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from http import HTTPStatus
@@ -25,6 +25,7 @@ from giornata.web.error_status import status_of
 
 PER_PAGE = 50
 DAY_S = 86_400
+OFFERED = (Scope.MEMBER, Scope.JOBS_READ, Scope.GENERATE, Scope.ADMIN, Scope.NODE)
 Faults = Mapping[str, str]
 
 
@@ -75,10 +76,7 @@ def show_keys(visit: Visit, *, faults: Faults | None = None, created: Any = None
         keys=found.items,
         next_url=visit.url("/settings/keys", cursor=found.next) if found.next else "",
         secrets=keep_secrets.list_secrets(visit.ctx, visit.caller).items[:PER_PAGE] if governs else (),
-        scopes=[
-            (str(each), str(each))
-            for each in (Scope.MEMBER, Scope.JOBS_READ, Scope.GENERATE, Scope.ADMIN, Scope.NODE)
-        ],
+        scopes=[(str(each), str(each)) for each in OFFERED],
         governs=governs,
         created=created,
         faults=faults or {},
@@ -202,7 +200,7 @@ def set_secret(visit: Visit) -> Response:
     try:
         keep_secrets.set_secret(visit.ctx, visit.caller, visit.form.get("secret_name"), asked)
     except InvalidInput as error:
-        return show_keys(visit, faults={"secret_name": each.message for each in error.faults})
+        return show_keys(visit, faults={"secret_name": _sentence(error)})
     return see(visit.url("/settings/keys", said="saved"))
 
 
@@ -245,7 +243,7 @@ def _asked(kind: type[BaseModel], given: Mapping[str, Any]) -> tuple[Any, dict[s
         return None, {str((each["loc"] or ("form",))[0]): f"{each['msg']}." for each in error.errors()}
 
 
-def _changed(visit: Visit, verb: Any, shown: Any, path: str, said: str) -> Response:
+def _changed(visit: Visit, verb: Callable[[], Any], shown: Callable[..., Response], path: str, said: str) -> Response:
     """Call the verb, and show its page again with the reason when it is refused."""
     try:
         verb()

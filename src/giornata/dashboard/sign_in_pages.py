@@ -32,7 +32,7 @@ OTHER_SITE = "The form came from another site. Load this page again, and sign in
 
 async def show(request: Request) -> Response:
     """Show the form; a person who is signed in already may use it to become another."""
-    return _form(request, Form(), request.query_params.get("next", ""))
+    return _form(Form(), request.query_params.get("next", ""))
 
 
 async def submit(request: Request) -> Response:
@@ -40,17 +40,17 @@ async def submit(request: Request) -> Response:
     form = await read_form(request)
     following = form.get("next")
     if not _from_here(request):
-        return _form(request, form, following, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
+        return _form(form, following, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
     try:
         asked = SignIn.model_validate({"email": form.get("email"), "password": form.get("password")})
     except ValidationError as error:
         faults = {str(each["loc"][0]): _FAULTS[str(each["loc"][0])] for each in error.errors()}
-        return _form(request, form, following, faults=faults, status=HTTPStatus.BAD_REQUEST)
+        return _form(form, following, faults=faults, status=HTTPStatus.BAD_REQUEST)
     verb = partial(sign_in.sign_in, request.app.state.context, asked, visitor_of(request))
     try:
         opened = await with_password(request, partial(verb, earlier=session_secret(request)))
     except GiornataError as error:
-        return _form(request, form, following, sentence=_sentence(error), status=status_of(error))
+        return _form(form, following, sentence=_sentence(error), status=status_of(error))
     return _entered(request, opened, following)
 
 
@@ -63,11 +63,11 @@ async def enter(request: Request) -> Response:
     try:
         opened = await with_password(request, partial(verb, earlier=session_secret(request)))
     except GiornataError as error:
-        return _form(request, Form(), "", sentence=_sentence(error), status=status_of(error))
+        return _form(Form(), "", sentence=_sentence(error), status=status_of(error))
     return _entered(request, opened, "")
 
 
-async def show_invitation(request: Request) -> Response:
+async def show_invitation(_: Request) -> Response:
     """Show the form of an invitation, whose secret stands behind the # of the link and reaches no server's log."""
     return _invitation(Form())
 
@@ -115,7 +115,6 @@ def own_page(address: str) -> str:
 
 
 def _form(
-    request: Request,
     form: Form,
     following: str,
     *,

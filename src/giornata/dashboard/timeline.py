@@ -1,7 +1,7 @@
 """The life of a job as patches of plaster: one patch for each attempt, on the wall of its machine's color.
 
-Everything is geometry in the units of the drawing, 1000 wide. The outline of a patch is a function of the number of the
-attempt, so that a page that is loaded again draws the same one.
+Everything is geometry in the units of the drawing, 1000 wide. The outline of a patch is a function of its machine and
+of the number of the attempt, so that a page that is loaded again draws the same one.
 """
 
 import hashlib
