@@ -78,7 +78,7 @@ def show_gallery(visit: Visit) -> Response:
         costs=False,
     )
     following = visit.url("/gallery", match=match, cursor=found.next) if found.next else ""
-    return render(visit, "gallery.html", orders=found.items, next_url=following)
+    return render(visit, "gallery.html", orders=found.items, next_url=following, match=match)
 
 
 def show_order(visit: Visit) -> Response:

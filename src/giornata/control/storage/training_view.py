@@ -54,7 +54,10 @@ def _views(
     missing = "its bytes are not there, or it is larger than a picture may be"
     for sha256 in sha256s:
         found = sides.get(sha256, Fault(where=sha256, message=missing, hint="upload it again"))
-        yield TrainedView(sha256=sha256, fault=found) if isinstance(found, Fault) else trained_view(sha256, found, spec)
+        if isinstance(found, Fault):
+            yield TrainedView(sha256=sha256, fault=found)
+        else:
+            yield trained_view(sha256, found, spec)
 
 
 def trained_view(sha256: str, size: tuple[int, int], spec: TrainSpec) -> TrainedView:
