@@ -169,9 +169,9 @@ def _request(form: Form) -> SubmitJob:
         spec["loras"] = [_lora(part.strip(), faults) for part in lora.split(",") if part.strip()]
     if faults:
         raise InvalidInput(faults)
-    name = prompts[0][:NAME_CHARS] if prompts else None
+    title = prompts[0][:NAME_CHARS] if prompts else None
     try:
-        return SubmitJob(kind=GENERATE_KIND, spec=spec, name=name)
+        return SubmitJob(kind=GENERATE_KIND, spec=spec, name=title)
     except ValidationError:
         return SubmitJob(kind=GENERATE_KIND, spec=spec)
 
