@@ -60,7 +60,7 @@ class SortedFaults:
 
 
 def show(visit: Visit) -> Response:
-    """Show an empty form."""
+    """Show the form with nothing in it."""
     _require_writer(visit)
     return _page(visit, [])
 
