@@ -6,7 +6,7 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from giornata.dashboard.rendering import render
-from giornata.dashboard.timeline import AttemptSpan, draw_timeline
+from giornata.dashboard.timeline import TimelineSpan, draw_timeline
 from giornata.dashboard.visit import Visit, page
 from giornata.domain.job import JobState
 
@@ -16,12 +16,14 @@ TOKENS = ("plaster", "raised", "wet", "line", "ink", "soft", "terra", "ochre", "
 
 
 def show(visit: Visit) -> Response:
-    """Show the components."""
+    """Show each component in each of its states."""
     hour = timedelta(hours=1)
     spans = [
-        AttemptSpan(number=1, machine="machine-a", began_at=BEGAN, ended_at=BEGAN + 2 * hour, ending="preempted"),
-        AttemptSpan(number=2, machine="machine-b", began_at=BEGAN + 2.2 * hour, ended_at=BEGAN + 4 * hour, ending=""),
-        AttemptSpan(number=3, machine="machine-a", began_at=BEGAN + 4.1 * hour, ended_at=None, ending=""),
+        TimelineSpan(number=1, machine="machine-a", began_at=BEGAN, ended_at=BEGAN + 2 * hour, ending="preempted"),
+        TimelineSpan(
+            number=2, machine="machine-b", began_at=BEGAN + 2.2 * hour, ended_at=BEGAN + 4 * hour, ending=""
+        ),
+        TimelineSpan(number=3, machine="machine-a", began_at=BEGAN + 4.1 * hour, ended_at=None, ending=""),
     ]
     checkpoints = [(1000, BEGAN + hour), (2000, BEGAN + 3 * hour)]
     timeline = draw_timeline(spans, checkpoints, began_at=BEGAN, until=BEGAN + 6 * hour)

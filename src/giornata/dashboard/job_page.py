@@ -18,7 +18,7 @@ from giornata.control.jobs.retry import continue_training, retry
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.projects.set_budget import change_job
 from giornata.dashboard.rendering import render
-from giornata.dashboard.timeline import AttemptSpan, Timeline, draw_timeline
+from giornata.dashboard.timeline import Timeline, TimelineSpan, draw_timeline
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.dashboard.words import duration, plural
 from giornata.domain.errors import GiornataError, InvalidInput, NotFound
@@ -41,7 +41,7 @@ MOST_ATTEMPTS = 50
 
 
 def show(visit: Visit) -> Response:
-    """Show the job."""
+    """Show the page of one job."""
     return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")))
 
 
@@ -80,12 +80,12 @@ def send_picture(visit: Visit) -> Response:
 
 
 def cancel_job(visit: Visit) -> Response:
-    """End the job."""
+    """Cancel the job of the page."""
     return _done(visit, lambda job_id: cancel(visit.ctx, visit.caller, job_id), "canceled")
 
 
 def retry_job(visit: Visit) -> Response:
-    """Try the job again."""
+    """Try the job of the page again."""
     return _done(visit, lambda job_id: retry(visit.ctx, visit.caller, job_id), "retried")
 
 
@@ -176,7 +176,7 @@ def _timeline(visit: Visit, job: Job) -> Timeline | None:
         return None
     now = datetime.fromtimestamp(visit.ctx.clock.now_ms() / 1000, tz=UTC)
     spans = [
-        AttemptSpan(
+        TimelineSpan(
             number=each.number,
             machine=each.node_name or each.machine_id,
             began_at=each.started_at,

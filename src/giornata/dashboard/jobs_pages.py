@@ -57,7 +57,7 @@ def show(visit: Visit) -> Response:
 
 
 def cancel_several(visit: Visit) -> Response:
-    """Cancel the chosen jobs."""
+    """Cancel each of the chosen jobs."""
     return _each(visit, cancel, "several-canceled")
 
 

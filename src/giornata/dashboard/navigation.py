@@ -16,7 +16,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class NavigationLink:
     """A link of the navigation, as one page shows it."""
 
     label: str
@@ -35,13 +35,15 @@ PLACES = (
 )
 
 
-def entries(visit: Visit) -> list[Entry]:
+def entries(visit: Visit) -> list[NavigationLink]:
     """Return the links that this person may follow in this project."""
     if not visit.project_id:
         return []
     here = visit.request.url.path
     return [
-        Entry(label=place.label, url=visit.url(place.path), current=_holds(visit.url(place.path), here, place))
+        NavigationLink(
+            label=place.label, url=visit.url(place.path), current=_holds(visit.url(place.path), here, place)
+        )
         for place in PLACES
         if visit.may(*place.scopes)
     ]

@@ -124,7 +124,7 @@ def invite(visit: Visit) -> Response:
 
 
 def revoke_invitation(visit: Visit) -> Response:
-    """End an invitation."""
+    """End an invitation that is open."""
     invitations.revoke_invitation(visit.ctx, visit.caller, visit.path("invitation_id"))
     return see(visit.url("/settings", said="revoked"))
 
@@ -187,7 +187,7 @@ def create_key(visit: Visit) -> Response:
 
 
 def revoke_key(visit: Visit) -> Response:
-    """End a key."""
+    """Revoke a key of the project."""
     verb = partial(keys.revoke_key, visit.ctx, visit.caller, visit.path("key_id"))
     return _changed(visit, verb, show_keys, "/settings/keys", "revoked")
 
@@ -205,7 +205,7 @@ def set_secret(visit: Visit) -> Response:
 
 
 def delete_secret(visit: Visit) -> Response:
-    """Forget a value."""
+    """Forget the value of a secret."""
     keep_secrets.delete_secret(visit.ctx, visit.caller, visit.path("name"))
     return see(visit.url("/settings/keys", said="removed"))
 

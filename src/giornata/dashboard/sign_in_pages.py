@@ -17,7 +17,7 @@ from giornata.control.access import sessions, sign_in
 from giornata.control.access.invitations import accept_invitation
 from giornata.control.access.sessions import OpenedSession
 from giornata.dashboard.rendering import render_bare
-from giornata.dashboard.visit import ROOT, Form, Visit, action, project_url, read_form
+from giornata.dashboard.visit import ROOT, SubmittedForm, Visit, action, project_url, read_form
 from giornata.domain.errors import GiornataError, InvalidInput, Unauthenticated
 from giornata.protocol.people import AcceptInvitation, SignIn
 from giornata.web.error_status import status_of
@@ -32,7 +32,7 @@ OTHER_SITE = "The form came from another site. Load this page again, and sign in
 
 async def show(request: Request) -> Response:
     """Show the form; a person who is signed in already may use it to become another."""
-    return _form(Form(), request.query_params.get("next", ""))
+    return _form(SubmittedForm(), request.query_params.get("next", ""))
 
 
 async def submit(request: Request) -> Response:
@@ -63,13 +63,13 @@ async def enter(request: Request) -> Response:
     try:
         opened = await with_password(request, partial(verb, earlier=session_secret(request)))
     except GiornataError as error:
-        return _form(Form(), "", sentence=_sentence(error), status=status_of(error))
+        return _form(SubmittedForm(), "", sentence=_sentence(error), status=status_of(error))
     return _entered(request, opened, "")
 
 
 async def show_invitation(_: Request) -> Response:
     """Show the form of an invitation, whose secret stands behind the # of the link and reaches no server's log."""
-    return _invitation(Form())
+    return _invitation(SubmittedForm())
 
 
 async def accept(request: Request) -> Response:
@@ -115,7 +115,7 @@ def own_page(address: str) -> str:
 
 
 def _form(
-    form: Form,
+    form: SubmittedForm,
     following: str,
     *,
     sentence: str = "",
@@ -127,7 +127,7 @@ def _form(
 
 
 def _invitation(
-    form: Form, *, sentence: str = "", faults: dict[str, str] | None = None, status: int = HTTPStatus.OK
+    form: SubmittedForm, *, sentence: str = "", faults: dict[str, str] | None = None, status: int = HTTPStatus.OK
 ) -> Response:
     given = {name: form.get(name) for name in ("email", "name", "secret")}
     return render_bare("invitation.html", status=status, given=given, sentence=sentence, faults=faults or {})

@@ -18,7 +18,7 @@ MOST_CHECKPOINTS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSpan:
+class TimelineSpan:
     """One attempt. `ending` is the reason of an interruption; empty while it runs, and after a success."""
 
     number: int
@@ -32,7 +32,7 @@ class AttemptSpan:
 class Patch:
     """One attempt as it is drawn. `color` is the number of its machine's pigment."""
 
-    span: AttemptSpan
+    span: TimelineSpan
     outline: str
     x: float
     width: float
@@ -60,7 +60,7 @@ class Timeline:
 
 
 def draw_timeline(
-    spans: Sequence[AttemptSpan],
+    spans: Sequence[TimelineSpan],
     checkpoints: Sequence[tuple[int, datetime]],
     *,
     began_at: datetime,

@@ -28,7 +28,7 @@ MOST_FIELDS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SubmittedForm:
     """The fields of a submitted form, in their order. A name may come several times."""
 
     pairs: Sequence[tuple[str, str]] = ()
@@ -55,7 +55,7 @@ class Visit:
     caller: Caller
     me: Me
     csrf: str = field(repr=False)
-    form: Form = field(default_factory=Form)
+    form: SubmittedForm = field(default_factory=SubmittedForm)
 
     @property
     def project_id(self) -> str:
@@ -112,7 +112,7 @@ def see(url: str) -> Response:
 def _route(path: str, verb: Verb, *, method: str) -> Route:
     async def serve(request: Request) -> Response:
         request.scope["route"] = named
-        form = await read_form(request) if method == "POST" else Form()
+        form = await read_form(request) if method == "POST" else SubmittedForm()
         answer = partial(_answered, request, form, verb)
         return await anyio.to_thread.run_sync(answer, limiter=request.app.state.page_threads)
 
@@ -120,7 +120,7 @@ def _route(path: str, verb: Verb, *, method: str) -> Route:
     return Route(path, serve, methods=[method])
 
 
-def _answered(request: Request, form: Form, verb: Verb) -> Response:
+def _answered(request: Request, form: SubmittedForm, verb: Verb) -> Response:
     ctx: Context = request.app.state.context
     secret = session_secret(request)
     if secret is None:
@@ -134,7 +134,7 @@ def _answered(request: Request, form: Form, verb: Verb) -> Response:
     return verb(Visit(request=request, ctx=ctx, caller=caller, me=me, csrf=csrf_token(secret), form=form))
 
 
-async def read_form(request: Request) -> Form:
+async def read_form(request: Request) -> SubmittedForm:
     """Return the fields of a form that came as `application/x-www-form-urlencoded`. Raises InvalidInput."""
     body = await request.body()
     try:
@@ -143,4 +143,4 @@ async def read_form(request: Request) -> Form:
         raise InvalidInput([Fault(where="form", message="this is not a form that a page of ours sends")]) from None
     if "\0" in "".join(value for pair in pairs for value in pair):
         raise InvalidInput([Fault(where="form", message="a field holds a NUL character", hint="remove it")])
-    return Form(tuple(pairs))
+    return SubmittedForm(tuple(pairs))

@@ -1,1 +1,1 @@
-"""What the API and the dashboard share of HTTP: the cookie of a session, and who visits."""
+"""HTTP that the API and the dashboard share: the cookie of a session, visitors, the status of an error."""

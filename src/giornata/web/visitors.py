@@ -1,4 +1,4 @@
-"""Who visits, and the threads in which the passwords of visitors are hashed."""
+"""Tell where a request came from, and hash passwords of visitors in threads of their own."""
 
 from collections.abc import Callable
 from typing import TypeVar

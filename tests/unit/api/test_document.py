@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.served import Served
 from tests.unit.client.test_client_flow import bitmap
 
-from giornata.api.problems import CODE_OF_STATUS, STATUS, Problem
+from giornata.api.problems import CODE_OF_STATUS, Problem
 from giornata.control.jobs.spec_faults import parse_spec
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
@@ -23,6 +23,7 @@ from giornata.protocol.people import CreateInvitation, SignIn
 from giornata.protocol.specs import KINDS, TrainSpec
 from giornata.protocol.uploads import CreateDataset, UploadRequest
 from giornata.protocol.webhook_endpoints import CreateWebhook
+from giornata.web.error_status import STATUS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
 

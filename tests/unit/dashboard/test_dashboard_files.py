@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from giornata.dashboard.rendering import STATIC, TEMPLATES
-from giornata.dashboard.timeline import AttemptSpan, draw_timeline
+from giornata.dashboard.timeline import TimelineSpan, draw_timeline
 
 # Of the npm registry: htmx.org 2.0.11 and uplot 1.6.32 in the package, axe-core 4.14.1 for tests alone.
 VENDORED = {
@@ -52,9 +52,9 @@ def test_no_template_turns_escaping_off() -> None:
 def test_a_timeline_places_attempts_in_time_and_gives_each_machine_a_color() -> None:
     hour = timedelta(hours=1)
     spans = [
-        AttemptSpan(number=1, machine="a", began_at=BEGAN, ended_at=BEGAN + hour, ending="preempted"),
-        AttemptSpan(number=2, machine="b", began_at=BEGAN + 2 * hour, ended_at=BEGAN + 3 * hour, ending=""),
-        AttemptSpan(number=3, machine="a", began_at=BEGAN + 3 * hour, ended_at=None, ending=""),
+        TimelineSpan(number=1, machine="a", began_at=BEGAN, ended_at=BEGAN + hour, ending="preempted"),
+        TimelineSpan(number=2, machine="b", began_at=BEGAN + 2 * hour, ended_at=BEGAN + 3 * hour, ending=""),
+        TimelineSpan(number=3, machine="a", began_at=BEGAN + 3 * hour, ended_at=None, ending=""),
     ]
     drawn = draw_timeline(spans, [(100, BEGAN + hour)], began_at=BEGAN, until=BEGAN + 4 * hour)
     assert [(patch.x, patch.width, patch.color) for patch in drawn.patches] == [
@@ -67,7 +67,7 @@ def test_a_timeline_places_attempts_in_time_and_gives_each_machine_a_color() -> 
 
 
 def test_a_timeline_of_no_time_and_of_a_clock_set_back_stays_on_the_wall() -> None:
-    span = AttemptSpan(number=1, machine="a", began_at=BEGAN + timedelta(days=1), ended_at=BEGAN, ending="")
+    span = TimelineSpan(number=1, machine="a", began_at=BEGAN + timedelta(days=1), ended_at=BEGAN, ending="")
     drawn = draw_timeline([span], [], began_at=BEGAN, until=BEGAN)
     (patch,) = drawn.patches
     assert patch.x >= 0
