@@ -13,7 +13,7 @@ from giornata.control.jobs.submit import JobRequest, submit_each
 from giornata.control.storage import training_view
 from giornata.dashboard.rendering import render
 from giornata.dashboard.train_page import SHA256
-from giornata.dashboard.visit import Form, Visit, action, page, see
+from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.picture import PictureState
@@ -152,7 +152,7 @@ def _use(use: Any, *, weighted: bool = False) -> str:
     return f"{use['name']}:{use.get('weight', 1.0):g}" if weighted else str(use["name"])
 
 
-def _request(form: Form) -> SubmitJob:
+def _request(form: SubmittedForm) -> SubmitJob:
     """Return the order of the form. Raises InvalidInput with every field that is no number."""
     prompts = [line.strip() for line in form.get("prompts").splitlines() if line.strip()]
     spec: dict[str, Any] = {"prompts": prompts}
