@@ -23,7 +23,7 @@ def show(visit: Visit) -> Response:
         found = compare_jobs(visit.ctx, visit.caller, chosen)
         return _page(visit, "Compare", found.jobs, found.differs)
     of_sweeps = visit.query("kind") == SWEEP_KIND
-    found = list_jobs(
+    listed = list_jobs(
         visit.ctx,
         visit.caller,
         states=(),
@@ -37,8 +37,8 @@ def show(visit: Visit) -> Response:
         visit,
         "compare_choice.html",
         of_sweeps=of_sweeps,
-        jobs=found.items,
-        next_url=visit.url("/compare", kind=kind, cursor=found.next) if found.next else "",
+        jobs=listed.items,
+        next_url=visit.url("/compare", kind=kind, cursor=listed.next) if listed.next else "",
         first_url=visit.url("/compare", kind=kind) if visit.query("cursor") else "",
     )
 

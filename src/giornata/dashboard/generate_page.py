@@ -13,7 +13,7 @@ from giornata.control.jobs.submit import JobRequest, submit_each
 from giornata.control.storage import training_view
 from giornata.dashboard.rendering import render
 from giornata.dashboard.train_page import SHA256
-from giornata.dashboard.visit import Form, Visit, action, page, see
+from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.picture import PictureState
@@ -78,7 +78,7 @@ def show_gallery(visit: Visit) -> Response:
         costs=False,
     )
     following = visit.url("/gallery", match=match, cursor=found.next) if found.next else ""
-    return render(visit, "gallery.html", orders=found.items, next_url=following)
+    return render(visit, "gallery.html", orders=found.items, next_url=following, match=match)
 
 
 def show_order(visit: Visit) -> Response:
@@ -113,7 +113,7 @@ def _settings(visit: Visit) -> Mapping[str, Any]:
         return _of_file(visit, sha256)
     job_id, number = visit.query("like"), visit.query("number")
     if job_id is None:
-        return {}
+        return {"lora": lora} if (lora := visit.query("lora")) else {}
     job = get_job(visit.ctx, visit.caller, job_id)
     if job.kind != GENERATE_KIND or number is None or not number.isdecimal() or len(number) > 9:
         raise NotFound("there is no such picture")
@@ -152,7 +152,7 @@ def _use(use: Any, *, weighted: bool = False) -> str:
     return f"{use['name']}:{use.get('weight', 1.0):g}" if weighted else str(use["name"])
 
 
-def _request(form: Form) -> SubmitJob:
+def _request(form: SubmittedForm) -> SubmitJob:
     """Return the order of the form. Raises InvalidInput with every field that is no number."""
     prompts = [line.strip() for line in form.get("prompts").splitlines() if line.strip()]
     spec: dict[str, Any] = {"prompts": prompts}
@@ -169,9 +169,9 @@ def _request(form: Form) -> SubmitJob:
         spec["loras"] = [_lora(part.strip(), faults) for part in lora.split(",") if part.strip()]
     if faults:
         raise InvalidInput(faults)
-    name = prompts[0][:NAME_CHARS] if prompts else None
+    title = prompts[0][:NAME_CHARS] if prompts else None
     try:
-        return SubmitJob(kind=GENERATE_KIND, spec=spec, name=name)
+        return SubmitJob(kind=GENERATE_KIND, spec=spec, name=title)
     except ValidationError:
         return SubmitJob(kind=GENERATE_KIND, spec=spec)
 

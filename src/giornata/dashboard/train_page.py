@@ -19,7 +19,7 @@ from giornata.control.jobs.submit import submit
 from giornata.control.storage.datasets import create_dataset
 from giornata.control.storage.training_view import TrainedView, read_picture, view_pictures
 from giornata.dashboard.rendering import render
-from giornata.dashboard.visit import Form, Visit, action, page, see
+from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound, collecting
 from giornata.domain.money import MICRO_USD
 from giornata.protocol.admin import Scope
@@ -60,7 +60,7 @@ class SortedFaults:
 
 
 def show(visit: Visit) -> Response:
-    """Show an empty form."""
+    """Show the form with nothing in it."""
     _require_writer(visit)
     return _page(visit, [])
 
@@ -114,7 +114,7 @@ def send_picture(visit: Visit) -> Response:
     return Response(content, media_type=media_type, headers=kept)
 
 
-def read_pictures(form: Form) -> list[Picture]:
+def read_pictures(form: SubmittedForm) -> list[Picture]:
     """Return the pictures of the form in their order, each once, without the one that is removed.
 
     `added` is a JSON list of new ones. What cannot be a picture is left out: only a page of ours makes it.
@@ -134,7 +134,7 @@ def read_pictures(form: Form) -> list[Picture]:
     return [whole[sha256] for sha256 in order][:MOST_PICTURES]
 
 
-def read_fields(form: Form) -> dict[str, Any]:
+def read_fields(form: SubmittedForm) -> dict[str, Any]:
     """Return the fields of the spec that the form sets, beginning with its preset's. Raises InvalidInput."""
     given: dict[str, Any] = {own: value for name, own in FIELDS.items() if (value := form.get(name))}
     faults: list[Fault] = []
@@ -235,7 +235,7 @@ def _shown(visit: Visit, pictures: Sequence[Picture]) -> dict[str, Any]:
     return {"pictures": list(zip(pictures, views, strict=True)), "most": MOST_PICTURES}
 
 
-def _view_spec(form: Form) -> TrainSpec:
+def _view_spec(form: SubmittedForm) -> TrainSpec:
     needed = {"pretrained_model_name_or_path": "model", "dataset": NO_DATASET, "instance_prompt": "sks"}
     try:
         return TrainSpec.model_validate({**read_fields(form), **needed})

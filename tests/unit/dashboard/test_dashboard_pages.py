@@ -11,6 +11,7 @@ from giornata.dashboard.app import POLICY
 
 PEOPLE = ("operator", "owner", "member", "viewer", "stranger")
 OWNERS_ONLY = {"webhooks", "deliveries"}
+WRITERS_ONLY = {"train", "generate"}
 ANYBODYS = {"components", "reference"}
 
 
@@ -28,6 +29,8 @@ def may_see(person: str, page: str) -> bool:
         return True
     if person == "stranger" or page.startswith("operator-"):
         return False
+    if page in WRITERS_ONLY:
+        return person in {"owner", "member"}
     return person == "owner" or page not in OWNERS_ONLY
 
 

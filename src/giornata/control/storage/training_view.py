@@ -54,10 +54,14 @@ def _views(
     missing = "its bytes are not there, or it is larger than a picture may be"
     for sha256 in sha256s:
         found = sides.get(sha256, Fault(where=sha256, message=missing, hint="upload it again"))
-        yield TrainedView(sha256=sha256, fault=found) if isinstance(found, Fault) else _view(sha256, found, spec)
+        if isinstance(found, Fault):
+            yield TrainedView(sha256=sha256, fault=found)
+        else:
+            yield trained_view(sha256, found, spec)
 
 
-def _view(sha256: str, size: tuple[int, int], spec: TrainSpec) -> TrainedView:
+def trained_view(sha256: str, size: tuple[int, int], spec: TrainSpec) -> TrainedView:
+    """Return how a picture of this width and height would be trained with this spec."""
     width, height = size
     steps, least, most = spec.bucket_reso_steps, spec.min_bucket_reso, spec.max_bucket_reso
     sizes = bucket_sizes(resolution=spec.resolution, steps=steps, least=least, most=most)
