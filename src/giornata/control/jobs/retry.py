@@ -109,8 +109,8 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
     While a retry is queued or running, asking again gives that one. An interrupted job that is queued is itself the
     one to be tried: its bans are lifted, so that every machine may have it now. Raises Forbidden, NotFound, and
     IllegalTransition for a job that succeeded, runs, is paused, or has not begun; OverQuota, OverBudget. A job that
-    succeeded and is suspect is trained again once, at no cost to its owner, from the last checkpoint that two machines
-    agree on.
+    succeeded and is suspect is trained again once, at no cost to its owner, from the last checkpoint that two
+    machines agree on.
     """
     require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
