@@ -33,7 +33,7 @@ LoopsStatus = Callable[[], Sequence[LoopStatus]]
 OF_ATTEMPT, OF_JOB = "/v1/node/attempts/{attempt_id}", "/v1/jobs/{job_id}"
 BLOBS = "/v1/blobs/"
 KEPT_BY_NOBODY = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-"""Headers of each reply but those of blobs, which have their own."""
+"""Headers of each reply that does not say otherwise, but for those of blobs, which have their own."""
 access = logging.getLogger("giornata.access")
 log = logging.getLogger("giornata.api")
 
@@ -261,9 +261,11 @@ class MetricsMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                kept = () if of_a_blob else KEPT_BY_NOBODY
+                headers = list(message.get("headers", ()))
+                said = {name for name, _ in headers}
+                kept = [] if of_a_blob else [each for each in KEPT_BY_NOBODY if each[0] not in said]
                 own = [(b"x-request-id", request_id.encode()), *kept, *scope.get(SCOPE_KEY, ())]
-                message["headers"] = [*message.get("headers", ()), *own]
+                message["headers"] = [*headers, *own]
             await send(message)
 
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import audit_store
-from giornata.control.ports.audit_store import AuditRow, AuditRun, CheckpointCommit, NodeConditions, TaintedJob
+from giornata.control.ports.audit_store import AuditRun, CheckpointCommit, NodeConditions, ReplayAuditRow, TaintedJob
 from giornata.control.ports.work_rows import BlobRow, CheckpointRow
 from giornata.domain.audits import AuditState
 from giornata.domain.starts import NodeStart
@@ -20,7 +20,7 @@ from giornata.store.machines.node_reads import replaced
 from giornata.store.schema import attempts, audits, blobs, events, jobs, ledger, metrics, nodes
 
 CHANGES = ("sha256", "state", "message", "runs", "guilty_machine_id", "decided_at_ms")
-_COLUMNS = [audits.c[name] for name in AuditRow.__slots__]
+_COLUMNS = [audits.c[name] for name in ReplayAuditRow.__slots__]
 _CONDITIONS = (nodes.c.machine_id, nodes.c.fleet, nodes.c.device, nodes.c.versions)
 _OPEN = sa.literal_column("decided_at_ms IS NULL", sa.Boolean)
 AT_ONCE = 500
@@ -57,28 +57,28 @@ class Audits(Queries, audit_store.Audits):
         query = sa.select(audits.c.id).where(audits.c.guilty_machine_id == machine_id).limit(1)
         return self._connection.scalar(query) is not None
 
-    def add(self, audit: AuditRow) -> None:
+    def add(self, audit: ReplayAuditRow) -> None:
         self._connection.execute(sa.insert(audits).values(asdict(audit)))
 
     def open_ids(self, *, limit: int) -> Sequence[str]:
         query = sa.select(audits.c.id).where(_OPEN).order_by(audits.c.created_at_ms, audits.c.id).limit(limit)
         return list(self._connection.scalars(query))
 
-    def get(self, audit_id: str) -> AuditRow | None:
+    def get(self, audit_id: str) -> ReplayAuditRow | None:
         return self._one(sa.select(*_COLUMNS).where(audits.c.id == audit_id))
 
-    def lock(self, audit_id: str) -> AuditRow | None:
+    def lock(self, audit_id: str) -> ReplayAuditRow | None:
         return self._one(sa.select(*_COLUMNS).where(audits.c.id == audit_id).with_for_update())
 
-    def _one(self, query: sa.Select[Any]) -> AuditRow | None:
+    def _one(self, query: sa.Select[Any]) -> ReplayAuditRow | None:
         row = self._connection.execute(query).first()
         return None if row is None else _audit(row)
 
-    def put(self, audit: AuditRow) -> None:
+    def put(self, audit: ReplayAuditRow) -> None:
         values = {name: value for name, value in asdict(audit).items() if name in CHANGES}
         self._connection.execute(sa.update(audits).where(audits.c.id == audit.id).values(values))
 
-    def of_job(self, job_id: str) -> Sequence[AuditRow]:
+    def of_job(self, job_id: str) -> Sequence[ReplayAuditRow]:
         query = sa.select(*_COLUMNS).where(audits.c.job_id == job_id)
         found = self._connection.execute(query.order_by(audits.c.to_step, audits.c.created_at_ms, audits.c.id))
         return [_audit(row) for row in found]
@@ -100,7 +100,7 @@ class Audits(Queries, audit_store.Audits):
             self._connection.execute(sa.update(jobs).where(queued).values(only_machine_id=machine_id)).rowcount == 1
         )
 
-    def checkpoint(self, audit: AuditRow) -> CheckpointRow | None:
+    def checkpoint(self, audit: ReplayAuditRow) -> CheckpointRow | None:
         same = (blobs.c.project_id == audit.project_id) & (blobs.c.sha256 == audit.sha256)
         row = self._connection.execute(sa.select(blobs.c.sha256, blobs.c.size_bytes, blobs.c.key).where(same)).first()
         if row is None:
@@ -147,8 +147,8 @@ def _takes(row: Any) -> bool:
     return AUDIT_KIND in row.kinds
 
 
-def _audit(row: Any) -> AuditRow:
+def _audit(row: Any) -> ReplayAuditRow:
     values = dict(row._mapping)
     values["state"] = AuditState(values["state"])
     values["runs"] = tuple(AuditRun(**run) for run in values["runs"])
-    return AuditRow(**values)
+    return ReplayAuditRow(**values)

@@ -106,11 +106,13 @@ def test_the_real_loops_run_on_an_empty_installation(ctx: Context) -> None:
     names = [
         "lapse",
         "orders",
+        "sweeps",
         "bans",
         "expire",
         "reap",
         "stragglers",
         "budgets",
+        "audits",
         "collect",
         "deletions",
         "retention",

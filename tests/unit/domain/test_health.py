@@ -68,7 +68,7 @@ def after(health: MachineHealth, *failures: Failure) -> MachineHealth:
 @pytest.mark.parametrize("reason", Reason)
 def test_strike_weight_is_zero_for_reasons_that_are_not_machine_faults(reason: Reason) -> None:
     whole = {Reason.NODE_DRIVER, Reason.NODE_VRAM, Reason.NODE_DISK, Reason.NODE_DOWNLOAD, Reason.TOO_SLOW}
-    whole |= {Reason.NODE_START}
+    whole |= {Reason.NODE_START, Reason.AUDIT_MISMATCH}
     expected = 1.0 if reason in whole else 0.5 if reason is Reason.CRASHED else 0.0
     assert weight_of(reason, policy=POLICY) == expected
 

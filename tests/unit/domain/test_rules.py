@@ -121,6 +121,7 @@ def test_reportable_reasons_are_failures_or_releases_and_the_rest_are_server_dec
         Reason.NODE_START,
         Reason.OVER_BUDGET,
         Reason.SUPERSEDED,
+        Reason.AUDIT_MISMATCH,
     }
     assert set(Reason) - REPORTABLE_FAILURES - REPORTABLE_RELEASES == decided_by_server
 

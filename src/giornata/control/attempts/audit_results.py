@@ -12,7 +12,7 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.models.stored_header import lacks_header
-from giornata.control.ports.audit_store import AuditRow
+from giornata.control.ports.audit_store import ReplayAuditRow
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import CheckpointRow
@@ -38,7 +38,7 @@ class StretchConditions:
         return "it was trained in a shared batch" if SHARED_BATCH in latest else ""
 
 
-def claimed_result(tx: Transaction, audit: AuditRow, *, total_steps: int | None) -> AuditResult:
+def claimed_result(tx: Transaction, audit: ReplayAuditRow, *, total_steps: int | None) -> AuditResult:
     """Return what the audited attempt claims: bytes, losses, and at the job's end its files."""
     losses = tx.audits.losses(
         audit.job_id, attempt_number=audit.attempt_number, from_step=audit.from_step, to_step=audit.to_step
@@ -48,7 +48,7 @@ def claimed_result(tx: Transaction, audit: AuditRow, *, total_steps: int | None)
     return AuditResult(sha256=audit.claimed_sha256, losses=losses, files=files)
 
 
-def run_result(tx: Transaction, audit: AuditRow, job: JobRecord) -> AuditResult | None:
+def run_result(tx: Transaction, audit: ReplayAuditRow, job: JobRecord) -> AuditResult | None:
     """Return what the job of an audit has made of the stretch; None when it told nothing that can be read."""
     attempt = None if job.attempt_id is None else tx.attempts.get(job.attempt_id)
     sha256, files = job.result.get("sha256"), job.result.get("files")

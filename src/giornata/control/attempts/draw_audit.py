@@ -11,7 +11,7 @@ from typing import Any
 
 from giornata.control.access.install import signing_key_in
 from giornata.control.context import Context
-from giornata.control.ports.audit_store import AuditRow, AuditRun
+from giornata.control.ports.audit_store import AuditRun, ReplayAuditRow
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, CheckpointRow, JobRow
@@ -66,11 +66,11 @@ def draw_audit(
 
 def _audit(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, commit: CommitCheckpoint, *, at_ms: int
-) -> AuditRow | None:
+) -> ReplayAuditRow | None:
     node = tx.audits.conditions(attempt.node_id)
     if node is None:
         return None
-    return AuditRow(
+    return ReplayAuditRow(
         id=ctx.names.new("aud"),
         project_id=job.project_id,
         job_id=job.id,
@@ -93,7 +93,7 @@ def _audit(
     )
 
 
-def _share(tx: Transaction, ctx: Context, audit: AuditRow) -> float:
+def _share(tx: Transaction, ctx: Context, audit: ReplayAuditRow) -> float:
     """Return the share of this machine's stretches that are audited."""
     health = tx.machines.get_each([audit.machine_id], ["train"]).get((audit.machine_id, "train"))
     sound, _ = tx.audits.sound(audit.machine_id)
@@ -122,8 +122,8 @@ def _beginning(
 
 
 def ordered(
-    ctx: Context, audit: AuditRow, job: JobRow, checkpoint: CheckpointRow | None
-) -> tuple[AuditRow, JobRecord]:
+    ctx: Context, audit: ReplayAuditRow, job: JobRow, checkpoint: CheckpointRow | None
+) -> tuple[ReplayAuditRow, JobRecord]:
     """Return the audit with one more run, and the job that carries the run out. Nobody can take it yet."""
     spec = {
         "audit": audit.id,
@@ -137,7 +137,9 @@ def ordered(
     return replace(audit, runs=(*audit.runs, AuditRun(job_id=new.id))), new
 
 
-def run_record(ctx: Context, audit: AuditRow, spec: dict[str, Any], *, min_vram_bytes: int, at_ms: int) -> JobRecord:
+def run_record(
+    ctx: Context, audit: ReplayAuditRow, spec: dict[str, Any], *, min_vram_bytes: int, at_ms: int
+) -> JobRecord:
     """Return the job that repeats the stretch. The operator's project pays for it."""
     return JobRecord(
         id=ctx.names.new("audit"),

@@ -10,7 +10,7 @@ from giornata.control.attempts.end_attempt import end_attempt
 from giornata.control.attempts.judge_machines import put_judged
 from giornata.control.attempts.requeue import requeue
 from giornata.control.context import Context
-from giornata.control.ports.audit_store import AuditRow
+from giornata.control.ports.audit_store import ReplayAuditRow
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.audits import AuditState
@@ -24,7 +24,7 @@ MOST_NAMED = 20
 """Jobs that the reason of a quarantine names."""
 
 
-def refute_machine(tx: Transaction, ctx: Context, attempt_id: str, *, because: AuditRow, at_ms: int) -> None:
+def refute_machine(tx: Transaction, ctx: Context, attempt_id: str, *, because: ReplayAuditRow, at_ms: int) -> None:
     """Hold the attempt's result against its machine, and take back what the machine committed since its last sound
     audit: unfinished jobs go back to where two machines agree, and finished ones are marked.
     """
@@ -49,7 +49,9 @@ def _in_doubt(job_ids: Sequence[str]) -> str:
     return f"in doubt: {', '.join(job_ids[:MOST_NAMED])}{more}"
 
 
-def _strike(tx: Transaction, ctx: Context, attempt: AttemptRow, because: AuditRow, *, doubt: str, at_ms: int) -> None:
+def _strike(
+    tx: Transaction, ctx: Context, attempt: AttemptRow, because: ReplayAuditRow, *, doubt: str, at_ms: int
+) -> None:
     """Quarantine the machine: two others contradict it, which is no suspicion any more."""
     policy = ctx.policy.health
     tx.bans.strike(attempt, Reason.AUDIT_MISMATCH, at_ms=at_ms)
@@ -68,7 +70,9 @@ def _strike(tx: Transaction, ctx: Context, attempt: AttemptRow, because: AuditRo
         put_judged(tx, ctx, health, replace(judged, reason=f"{judged.reason}; {doubt}"), at_ms=at_ms)
 
 
-def _take_back(tx: Transaction, ctx: Context, job: JobRow, machine_id: str, because: AuditRow, *, at_ms: int) -> None:
+def _take_back(
+    tx: Transaction, ctx: Context, job: JobRow, machine_id: str, because: ReplayAuditRow, *, at_ms: int
+) -> None:
     """Forget what the job has made since the last checkpoint that two machines agree on."""
     agreed = _agreed(tx, job)
     step = 0 if agreed is None else agreed.to_step
@@ -93,7 +97,7 @@ def _take_back(tx: Transaction, ctx: Context, job: JobRow, machine_id: str, beca
     tx.events.add(job.id, job.project_id, EventType.NOTICE, None, data, at_ms)
 
 
-def _agreed(tx: Transaction, job: JobRow) -> AuditRow | None:
+def _agreed(tx: Transaction, job: JobRow) -> ReplayAuditRow | None:
     """Return the audit of the job's last checkpoint that two machines agree on, if its bytes are kept."""
     sound = [each for each in tx.audits.of_job(job.id) if each.state is AuditState.CONFIRMED and each.sha256]
     return max(sound, key=lambda each: each.to_step, default=None)
@@ -111,7 +115,7 @@ def _interrupt(tx: Transaction, ctx: Context, job: JobRow, machine_id: str, *, a
         requeue(tx, ctx, job, attempt, at_ms=at_ms)
 
 
-def _restore(tx: Transaction, job: JobRow, agreed: AuditRow, *, at_ms: int) -> None:
+def _restore(tx: Transaction, job: JobRow, agreed: ReplayAuditRow, *, at_ms: int) -> None:
     """See that the agreed checkpoint is there and usable, although newer ones may have replaced it."""
     kept = tx.audits.checkpoint(agreed)
     if kept is None:

@@ -17,7 +17,7 @@ from giornata.control.attempts.audit_results import (
 from giornata.control.attempts.draw_audit import NOBODY, add_run, audit_seed, run_record
 from giornata.control.attempts.refute_machine import refute_machine
 from giornata.control.context import Context
-from giornata.control.ports.audit_store import AuditRow, AuditRun
+from giornata.control.ports.audit_store import AuditRun, ReplayAuditRow
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.audits import AuditMachine, AuditParty, AuditResult, AuditState, agree, alone, draw_machine
@@ -78,7 +78,7 @@ def _conditions_of_claim(ctx: Context, audit_id: str) -> StretchConditions | Non
 # ---- a machine for the run
 
 
-def _place(tx: Transaction, ctx: Context, audit: AuditRow, job: JobRecord, *, at_ms: int) -> bool:
+def _place(tx: Transaction, ctx: Context, audit: ReplayAuditRow, job: JobRecord, *, at_ms: int) -> bool:
     """Give the run to a machine that is idle, drawn by the server, or take it back from one that is busy now."""
     candidates = _candidates(tx, ctx, audit, at_ms=at_ms)
     contested = audit.state is AuditState.CONTESTED
@@ -96,7 +96,7 @@ def _place(tx: Transaction, ctx: Context, audit: AuditRow, job: JobRecord, *, at
     return True
 
 
-def _candidates(tx: Transaction, ctx: Context, audit: AuditRow, *, at_ms: int) -> list[AuditMachine]:
+def _candidates(tx: Transaction, ctx: Context, audit: ReplayAuditRow, *, at_ms: int) -> list[AuditMachine]:
     """Return idle machines in good health whose device and versions are those of the audited one."""
     since_ms = at_ms - round(ctx.policy.node_gone_after_s * 1000)
     nodes = tx.audits.idle_nodes(seen_since_ms=since_ms)
@@ -108,7 +108,7 @@ def _candidates(tx: Transaction, ctx: Context, audit: AuditRow, *, at_ms: int) -
     ]
 
 
-def _earlier(audit: AuditRow) -> list[AuditMachine]:
+def _earlier(audit: ReplayAuditRow) -> list[AuditMachine]:
     """Return the audited machine, and those of earlier runs."""
     ran = [AuditMachine(machine_id=run.machine_id, fleet=run.fleet) for run in audit.runs[:-1] if run.machine_id]
     return [AuditMachine(machine_id=audit.machine_id, fleet=audit.fleet), *ran]
@@ -120,7 +120,7 @@ def _earlier(audit: AuditRow) -> list[AuditMachine]:
 def _read(
     tx: Transaction,
     ctx: Context,
-    audit: AuditRow,
+    audit: ReplayAuditRow,
     job: JobRecord,
     conditions: StretchConditions | None,
     *,
@@ -148,13 +148,13 @@ def _total_steps(job: JobRecord) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _ran(audit: AuditRow, outcome: str, result: AuditResult | None = None) -> AuditRow:
+def _ran(audit: ReplayAuditRow, outcome: str, result: AuditResult | None = None) -> ReplayAuditRow:
     """Return the audit with the outcome of its latest run."""
     run = replace(audit.runs[-1], outcome=outcome, sha256="" if result is None else result.sha256)
     return replace(audit, runs=(*audit.runs[:-1], run))
 
 
-def _agreed(tx: Transaction, ctx: Context, audit: AuditRow, *, at_ms: int) -> None:
+def _agreed(tx: Transaction, ctx: Context, audit: ReplayAuditRow, *, at_ms: int) -> None:
     """Confirm the claim. Whoever contested it before stood alone."""
     liars = [run for run in audit.runs if run.outcome == DIFFERS]
     if liars:
@@ -170,7 +170,7 @@ def _agreed(tx: Transaction, ctx: Context, audit: AuditRow, *, at_ms: int) -> No
 def _differs(  # noqa: PLR0917
     tx: Transaction,
     ctx: Context,
-    audit: AuditRow,
+    audit: ReplayAuditRow,
     job: JobRecord,
     claimed: AuditResult,
     result: AuditResult,
@@ -191,14 +191,14 @@ def _differs(  # noqa: PLR0917
     _decide(tx, audit, AuditState.UNDECIDED, message="three machines have three results", at_ms=at_ms)
 
 
-def _first_result(tx: Transaction, audit: AuditRow) -> AuditResult | None:
+def _first_result(tx: Transaction, audit: ReplayAuditRow) -> AuditResult | None:
     """Return the result that contested the claim first."""
     contested = next((run for run in audit.runs if run.outcome == DIFFERS), None)
     job = None if contested is None else tx.submission.lock(contested.job_id, project_id=audit.project_id)
     return None if job is None else run_result(tx, audit, job)
 
 
-def _after_failure(tx: Transaction, ctx: Context, audit: AuditRow, job: JobRecord, *, at_ms: int) -> None:
+def _after_failure(tx: Transaction, ctx: Context, audit: ReplayAuditRow, job: JobRecord, *, at_ms: int) -> None:
     """Ask another machine after a run that came to nothing; give up after one that nobody took in time."""
     audit = _ran(audit, FAILED)
     if job.state in {JobState.EXPIRED, JobState.CANCELED}:
@@ -207,7 +207,7 @@ def _after_failure(tx: Transaction, ctx: Context, audit: AuditRow, job: JobRecor
         _run_again(tx, ctx, audit, job, at_ms=at_ms)
 
 
-def _run_again(tx: Transaction, ctx: Context, audit: AuditRow, job: JobRecord, *, at_ms: int) -> None:
+def _run_again(tx: Transaction, ctx: Context, audit: ReplayAuditRow, job: JobRecord, *, at_ms: int) -> None:
     """Order one more run, unless there were enough."""
     if len(audit.runs) >= ctx.policy.audits.max_runs:
         _give_up(tx, audit, "no machine that tried it had an equal fingerprint", at_ms=at_ms)
@@ -217,13 +217,13 @@ def _run_again(tx: Transaction, ctx: Context, audit: AuditRow, job: JobRecord, *
     tx.audits.put(replace(audit, runs=(*audit.runs, AuditRun(job_id=new.id))))
 
 
-def _give_up(tx: Transaction, audit: AuditRow, message: str, *, at_ms: int) -> None:
+def _give_up(tx: Transaction, audit: ReplayAuditRow, message: str, *, at_ms: int) -> None:
     contested = audit.state is AuditState.CONTESTED
     state = AuditState.UNDECIDED if contested else AuditState.NOT_AUDITED
     _decide(tx, audit, state, message=message, at_ms=at_ms)
 
 
-def _decide(tx: Transaction, audit: AuditRow, state: AuditState, *, message: str, at_ms: int) -> None:
+def _decide(tx: Transaction, audit: ReplayAuditRow, state: AuditState, *, message: str, at_ms: int) -> None:
     """Write the verdict, and tell the training job's history. Bytes are kept only where two machines agree."""
     held = audit.sha256 if state is AuditState.CONFIRMED else None
     tx.audits.put(replace(audit, state=state, message=message, sha256=held, decided_at_ms=at_ms))

@@ -13,7 +13,7 @@ from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.read_jobs import own_job
-from giornata.control.ports.audit_store import AuditRow, CheckpointCommit
+from giornata.control.ports.audit_store import CheckpointCommit, ReplayAuditRow
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
@@ -104,7 +104,7 @@ def _checkpoint(commit: CheckpointCommit, machines: Mapping[int, str]) -> Proven
     )
 
 
-def _audit(audit: AuditRow, names: MachineNames) -> ProvenanceAudit:
+def _audit(audit: ReplayAuditRow, names: MachineNames) -> ProvenanceAudit:
     return ProvenanceAudit(
         from_step=audit.from_step,
         to_step=audit.to_step,
@@ -117,6 +117,6 @@ def _audit(audit: AuditRow, names: MachineNames) -> ProvenanceAudit:
     )
 
 
-def _repeaters(audit: AuditRow, names: MachineNames) -> tuple[str, ...]:
+def _repeaters(audit: ReplayAuditRow, names: MachineNames) -> tuple[str, ...]:
     done: Sequence[str] = [run.machine_id for run in audit.runs if run.outcome in {"same", "differs"}]
     return tuple(names.machine(machine_id) for machine_id in done if machine_id)

@@ -23,7 +23,7 @@ class AuditRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
+class ReplayAuditRow:
     """An audit of the stretch of a job that ends with `to_step`, as the attempt `attempt_id` committed it."""
 
     id: str
@@ -92,20 +92,20 @@ class Audits(Protocol):
     def was_refuted(self, machine_id: str) -> bool:
         """Return True when an audit has ever found the machine alone with its result."""
 
-    def add(self, audit: AuditRow) -> None: ...
+    def add(self, audit: ReplayAuditRow) -> None: ...
 
     def open_ids(self, *, limit: int) -> Sequence[str]:
         """Return the ids of audits that are not decided, oldest first."""
 
-    def get(self, audit_id: str) -> AuditRow | None: ...
+    def get(self, audit_id: str) -> ReplayAuditRow | None: ...
 
-    def lock(self, audit_id: str) -> AuditRow | None:
+    def lock(self, audit_id: str) -> ReplayAuditRow | None:
         """Return the audit, held until the transaction ends."""
 
-    def put(self, audit: AuditRow) -> None:
+    def put(self, audit: ReplayAuditRow) -> None:
         """Write what may change: held bytes, state, message, runs, the guilty machine, and when it was decided."""
 
-    def of_job(self, job_id: str) -> Sequence[AuditRow]:
+    def of_job(self, job_id: str) -> Sequence[ReplayAuditRow]:
         """Return the job's audits, by step."""
 
     def commits(self, job_id: str, *, limit: int) -> Sequence[CheckpointCommit]:
@@ -114,7 +114,7 @@ class Audits(Protocol):
     def pin(self, job_id: str, machine_id: str) -> bool:
         """Let only this machine take the queued job; return False when it is queued no more."""
 
-    def checkpoint(self, audit: AuditRow) -> CheckpointRow | None:
+    def checkpoint(self, audit: ReplayAuditRow) -> CheckpointRow | None:
         """Return the audited checkpoint with where its bytes are; None when they are not kept."""
 
     def losses(self, job_id: str, *, attempt_number: int, from_step: int, to_step: int) -> Mapping[int, float]:
