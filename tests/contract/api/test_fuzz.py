@@ -59,6 +59,7 @@ UNBREAKABLE = {"GET /healthz", "GET /metrics", "GET /readyz", "GET /v1/blobs/{ke
 HARD_TO_PLEASE = {
     "DELETE /v1/projects/{project_id}",
     "GET /v1/models/coverage",
+    "GET /v1/jobs/{job_id}/provenance",
     "GET /v1/webhooks/{webhook_id}/deliveries",
     "POST /v1/webhooks/{webhook_id}/replay",
     "POST /v1/webhooks/{webhook_id}/rotate",

@@ -28,7 +28,7 @@ names = ("url", "key", "fleet", "instance_id", "machine_id", "kinds", "places", 
 print(json.dumps({name: getattr(node, name) for name in names}))
 """
 OF_NODES = {"kinds", "places"}
-OF_THE_SERVER = {"driver", "vram_bytes", "scaling", "checks", "options"}
+OF_THE_SERVER = {"driver", "vram_bytes", "scaling", "checks", "options", "audit_share"}
 
 
 def test_every_setting_of_a_fleet_is_a_nodes_or_the_servers():

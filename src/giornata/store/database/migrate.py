@@ -85,9 +85,12 @@ def _upgrade_beside_servers(engine: Engine) -> None:
     later, so it waits for a moment only, and then begins again.
     """
     try:
-        with busy_is_unavailable(), engine.begin() as turn:
-            _wait_for_long(turn)  # another server may be at it
-            turn.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        with busy_is_unavailable(), engine.connect() as connection:
+            # An index that is built beside claims waits for all open transactions and statements: so nobody waits for
+            # the turn inside one.
+            turn = connection.execution_options(isolation_level="AUTOCOMMIT")
+            while not turn.scalar(sa.select(sa.func.pg_try_advisory_lock(_MIGRATION_LOCK))):
+                time.sleep(_PAUSE_S)  # another server is at it; the lock is held until its connection closes
             config = _checked(turn)
             for tries_left in reversed(range(_TRIES)):
                 try:

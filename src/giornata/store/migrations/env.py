@@ -12,6 +12,7 @@ context.configure(
     target_metadata=metadata,
     render_as_batch=True,
     transaction_per_migration=True,
+    on_version_apply=context.config.attributes.get("on_version_apply"),
 )
 with context.begin_transaction():
     context.run_migrations()
