@@ -2,20 +2,24 @@
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from giornata.client.client import Client
 from giornata.client.project_archive import ArchivedHistory, ArchivedJob, ProjectArchive, opened_archive
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.sweep import SWEEP_KIND
+from giornata.protocol.model import Message
 from giornata.protocol.models import AddModel
 from giornata.protocol.project_transfer import (
+    MOST_ERROR_CHARS,
+    MOST_ROWS,
     ImportedArtifact,
     ImportedCheckpoint,
     ImportedLine,
@@ -28,9 +32,9 @@ Progress = Callable[[str], None]
 """Called with the id, in the archive, of what is imported next."""
 FILES_AT_ONCE = 50
 BYTES_AT_ONCE = 2**30
-ROWS_AT_ONCE = 200
+PAGE_BYTES = 2**18
 JOB_ID = re.compile(r"job_[0-9a-z]+")
-T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,8 @@ def import_project(client: Client, path: Path, *, progress: Progress = lambda _:
     Raises InvalidInput with every fault of the archive before anything is sent, and what the server says.
     """
     with opened_archive(path) as archive, tempfile.TemporaryDirectory(prefix="giornata-import-") as folder:
-        _refuse_shared_names(client, archive)
+        _refuse_unfit_jobs(archive)
+        _refuse_other_models(client, archive)
         _send_files(client, archive, Path(folder), progress)
         for dataset in archive.datasets:
             progress(dataset.id)
@@ -81,7 +86,24 @@ def import_project(client: Client, path: Path, *, progress: Progress = lambda _:
         )
 
 
-def _refuse_shared_names(client: Client, archive: ProjectArchive) -> None:
+def _refuse_unfit_jobs(archive: ProjectArchive) -> None:
+    """Raises InvalidInput for jobs and histories that no server takes, before anything is sent."""
+    faults = []
+    for archived in archive.jobs:
+        try:
+            _imported_job(archived, {}, archive.manifest.exported_at)
+            for _ in _history_pages(archive.history(archived.job.id)):
+                pass
+        except ValidationError as error:
+            faults += [
+                Fault(where=".".join(map(str, (archived.job.id, *each["loc"]))), message=each["msg"])
+                for each in error.errors()
+            ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _refuse_other_models(client: Client, archive: ProjectArchive) -> None:
     """Raises InvalidInput for models whose names stand for other files in the project."""
     there = {each.name: each.sha256 for each in client.models() if not each.shared}
     faults = [
@@ -137,7 +159,7 @@ def _imported_job(archived: ArchivedJob, imported: dict[str, str], exported_at: 
         priority=job.priority,
         min_vram_bytes=job.min_vram_bytes,
         step=job.step,
-        error=job.error,
+        error=None if job.error is None else job.error[:MOST_ERROR_CHARS],
         result=_renamed(job.result, imported),
         retry_of=None if job.retry_of is None else imported.get(job.retry_of),
         created_at=job.created_at,
@@ -169,22 +191,28 @@ def _renamed(value: Any, imported: dict[str, str]) -> Any:
 
 
 def _history_pages(history: ArchivedHistory) -> Iterator[ImportHistory]:
-    for points in _pages(history.metrics, ROWS_AT_ONCE):
-        yield ImportHistory(
-            metrics=tuple(
-                ImportedMetrics(step=each.step, attempt=each.attempt, at=each.at, values=each.values)
-                for each in points
-            )
-        )
+    points = (
+        ImportedMetrics(step=each.step, attempt=each.attempt, at=each.at, values=each.values)
+        for each in history.metrics
+    )
+    for metrics in _pages(points):
+        yield ImportHistory(metrics=metrics)
     numbered = (
         ImportedLine(number=number, attempt=each.attempt, at=each.at, line=each.line)
         for number, each in enumerate(history.lines)
     )
-    for lines in _pages(numbered, ROWS_AT_ONCE):
-        yield ImportHistory(lines=tuple(lines))
+    for lines in _pages(numbered):
+        yield ImportHistory(lines=lines)
 
 
-def _pages(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
-    walk = iter(items)
-    while page := list(islice(walk, size)):
-        yield page
+def _pages(items: Iterable[M]) -> Iterator[tuple[M, ...]]:
+    """Yield pages of at most MOST_ROWS rows, which end with the row that reaches PAGE_BYTES."""
+    page, size_bytes = list[M](), 0
+    for each in items:
+        page.append(each)
+        size_bytes += len(each.model_dump_json())
+        if len(page) == MOST_ROWS or size_bytes >= PAGE_BYTES:
+            yield tuple(page)
+            page, size_bytes = [], 0
+    if page:
+        yield tuple(page)

@@ -115,7 +115,7 @@ class ArchiveWriter:
         return sha256 in self._written
 
     def add_file(self, sha256: str, path: Path) -> None:
-        """Add verified bytes."""
+        """Add the verified bytes of a file under their hash."""
         with path.open("rb") as file:
             self._add(FILES + sha256, sha256, path.stat().st_size, file)
         self._written.add(sha256)

@@ -11,6 +11,7 @@ from giornata.protocol.uploads import Download
 MOST_FILES = 200
 MOST_RESULTS = 5_000
 MOST_ROWS = 1_000
+MOST_ERROR_CHARS = 100_000
 AttemptNumber = Annotated[int, Field(ge=0, le=1_000_000)]
 JobName = Annotated[str, StringConstraints(pattern=r"^job_[0-9a-z]{1,60}$")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -56,7 +57,7 @@ class ImportJob(Message):
     priority: int = Field(0, ge=-100, le=100)
     min_vram_bytes: Count = 0
     step: Count = 0
-    error: Annotated[str, StringConstraints(max_length=100_000)] | None = None
+    error: Annotated[str, StringConstraints(max_length=MOST_ERROR_CHARS)] | None = None
     result: dict[str, Any] = Field(default_factory=dict)
     retry_of: JobName | None = Field(None, description="A job of this project.")
     created_at: AwareDatetime

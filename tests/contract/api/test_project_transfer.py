@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.contract.api.test_continue import SPEC, WEIGHTS, claim
+from tests.fixtures.drawn_orders import DrawingNode, drawn_bytes
 from tests.fixtures.model_files import SDXL_LORA, model_file
 from tests.fixtures.served import Served, a_dataset, serving
 from tests.fixtures.users import Bytes
@@ -112,6 +113,19 @@ def test_import_elsewhere_has_all_that_was_exported(served: Served, elsewhere: S
     assert there.get_job(done.jobs[ids["order"]]).name == f"after {new.id}"
     assert there.get_job(done.jobs[ids["more"]]).labels["continued-from"] == new.id
     assert not there.secrets()
+
+
+def test_pictures_of_an_order_come_in_as_results(served: Served, elsewhere: Served, tmp_path: Path) -> None:
+    home, there = served.client(served.keys.admin), elsewhere.client(elsewhere.keys.admin)
+    order = home.generate("a fox", model="some/model", num_images_per_prompt=3)
+    assert DrawingNode(served=served).work(blocked=[1]) == 3
+    exported(home, tmp_path / "project.tar")
+    new = import_project(there, tmp_path / "project.tar").jobs[order.id]
+    assert there.get_job(new).state is JobState.SUCCEEDED
+    found = there.download(new, tmp_path / "pictures")
+    drawn = [each for each in home.pictures(order.id) if each.request is not None]
+    assert [path.read_bytes() for path in found] == [drawn_bytes(each.seed) for each in drawn]
+    assert len(drawn) == 2
 
 
 def test_imported_job_is_continued_retried_and_named_as_lora(

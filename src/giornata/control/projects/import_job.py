@@ -211,17 +211,17 @@ def _insert(
 
 
 def _history_faults(ctx: Context, tx: Transaction, job_id: str, request: ImportHistory) -> Iterable[Fault]:
-    most_lines, most_steps = ctx.policy.max_log_lines_per_job, ctx.policy.max_metric_steps_per_job
+    most_lines, most_steps = ctx.policy.max_log_lines_per_job, 2 * ctx.policy.max_metric_steps_per_job
     if any(each.number >= most_lines for each in request.lines):
         yield Fault(where="lines", message=f"a job keeps {most_lines} lines", hint="leave later lines out")
-    if tx.reports.count_metrics(job_id, from_step=0, up_to=most_steps) + len(request.metrics) > most_steps:
+    # A full history that is sent once more is no fault.
+    if request.metrics and tx.reports.count_metrics(job_id, from_step=0, up_to=most_steps + 1) > most_steps:
         yield Fault(where="metrics", message=f"a job keeps the metrics of {most_steps} steps")
-    for field in ("metrics", "lines"):
-        for number, each in enumerate(getattr(request, field)):
-            if not FIRST_MS <= _ms(each.at) <= ctx.clock.now_ms() + DAY_MS:
-                yield Fault(where=f"{field}.{number}.at", message=f"{each.at.isoformat()} is no time of a job")
-    for number, line in enumerate(request.lines):
-        yield from text_faults(f"lines.{number}.line", line.line)
+    instants = {f"metrics.{number}.at": each.at for number, each in enumerate(request.metrics)}
+    instants |= {f"lines.{number}.at": each.at for number, each in enumerate(request.lines)}
+    for where, at in instants.items():
+        if not FIRST_MS <= _ms(at) <= ctx.clock.now_ms() + DAY_MS:
+            yield Fault(where=where, message=f"{at.isoformat()} is no time of a job")
 
 
 def _ms(at: datetime) -> int:
