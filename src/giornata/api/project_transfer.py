@@ -1,6 +1,6 @@
 """Routes that carry a project into another one; `giornata project export` and `import` call them."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Response, status
 
 from giornata.api.callers import Ctx, User
 from giornata.api.lists import JobId
@@ -20,12 +20,16 @@ def export_files(ctx: Ctx, caller: User, body: Json[ExportFiles]) -> ExportedFil
     return exports.export_files(ctx, caller, body)
 
 
-@router.post("/import/jobs", responses=USER, status_code=201)
+@router.post(
+    "/import/jobs",
+    responses=USER | {200: {"model": Job, "description": "This job was imported before."}},
+    status_code=status.HTTP_201_CREATED,
+)
 def import_job(ctx: Ctx, caller: User, body: Json[ImportJob], response: Response) -> Job:
     """Take in a job that ended elsewhere. 200 when it was imported before."""
     job, made = imports.import_job(ctx, caller, body)
     if not made:
-        response.status_code = 200
+        response.status_code = status.HTTP_200_OK
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return job
 

@@ -39,7 +39,7 @@ def export_to_file(context: typer.Context, file: NewFile, as_json: JsonFlag = Fa
             f"{count(done.jobs, 'job')} of {done.project_id}: {count(done.files, 'file')}, {size(done.size_bytes)}"
         )
         if done.running:
-            out.hint(f"{count(len(done.running), 'job')} had not ended; an import makes them canceled jobs.")
+            out.say(f"{count(len(done.running), 'job')} had not ended; an import makes each of them a canceled job")
         out.hint(f"Import it elsewhere with: {giornata('project', 'import', str(file))}")
         out.result(
             {
