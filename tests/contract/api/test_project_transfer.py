@@ -18,11 +18,12 @@ from giornata.client import Client
 from giornata.client.export_project import ExportSummary, export_project
 from giornata.client.import_project import import_project
 from giornata.client.node import NodeClient
-from giornata.domain.errors import Conflict, Forbidden, InvalidInput
+from giornata.domain.errors import Conflict, Forbidden, InvalidInput, OverQuota
 from giornata.domain.job import JobState
 from giornata.domain.model_kinds import ModelKind
 from giornata.protocol.models import AddModel
 from giornata.protocol.project_transfer import ImportHistory, ImportJob
+from giornata.protocol.quotas import SetQuotas
 from giornata.protocol.uploads import UploadRequest
 from giornata.protocol.work import (
     CommitArtifact,
@@ -291,3 +292,16 @@ def test_history_is_taken_for_imported_jobs_only(served: Served) -> None:
     too_far = {**line, "number": 100_000}
     with pytest.raises(InvalidInput, match="100000 lines"):
         client.import_history(imported.id, ImportHistory.model_validate({"lines": [too_far]}))
+
+
+def test_import_is_no_way_around_the_adapters_that_a_project_may_use(served: Served, tmp_path: Path) -> None:
+    client = served.client(served.keys.admin)
+    (tmp_path / "style.safetensors").write_bytes(LORA.data)
+    client.upload_files([tmp_path / "style.safetensors"])
+    job = an_import(checkpoints=[{"step": 1, "sha256": LORA.sha256}])
+    client.set_project_quotas("default", SetQuotas(allowed_adapters=("source:job",)))
+    with pytest.raises(OverQuota) as refused:
+        client.import_job(job)
+    assert [fault.where for fault in refused.value.faults] == ["checkpoints.0"]
+    client.set_project_quotas("default", SetQuotas(allowed_adapters=(f"sha256:{LORA.sha256}",)))
+    assert client.import_job(job).committed_step == 1

@@ -12,6 +12,7 @@ from giornata.control.context import Context
 from giornata.control.jobs.prepare_job import missing_file
 from giornata.control.jobs.read_jobs import own_job, read_job
 from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.models.allowed_models import not_allowed_from_outside
 from giornata.control.ports.import_store import (
     ArtifactToImport,
     CheckpointToImport,
@@ -20,12 +21,14 @@ from giornata.control.ports.import_store import (
 )
 from giornata.control.ports.records import BlobRecord, JobRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.quotas.use import quotas_of
 from giornata.control.text_limits import label_faults, text_faults
 from giornata.control.timestamps import instant
 from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput
 from giornata.domain.job import IMPORTED_FROM, TERMINAL
 from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.quotas import refusal_of
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job
 from giornata.protocol.joint import joint_key_of
@@ -42,7 +45,8 @@ def import_job(ctx: Context, caller: Caller, request: ImportJob) -> tuple[Job, b
     """Insert an ended job with its results; return it, and whether this request made it.
 
     The same job again is found by its label `imported-from`. Nothing is queued and nothing is billed. Raises
-    Forbidden unless the caller owns the project, and InvalidInput with every fault.
+    Forbidden unless the caller owns the project, InvalidInput with every fault, and OverQuota for files that the
+    project may not use as adapters.
     """
     require_admin(caller)
     with ctx.store.begin() as tx:
@@ -55,8 +59,9 @@ def import_job(ctx: Context, caller: Caller, request: ImportJob) -> tuple[Job, b
         inputs = {} if parsed is None else input_files(request.kind, spec)
         blobs = _blobs(tx, ctx, caller, request, inputs)
         faults += _missing(request, inputs, blobs)
+        faults += not_allowed_from_outside(quotas_of(tx, caller.project_id), _named_files(request))
         if faults:
-            raise InvalidInput(faults)
+            raise refusal_of(faults)
         job = _record(ctx, caller, request, spec)
         _insert(tx, ctx, job, request, blobs)
         changes = {"imported_from": request.imported_from, "kind": job.kind}
@@ -129,21 +134,24 @@ def _blobs(
     tx: Transaction, ctx: Context, caller: Caller, request: ImportJob, inputs: Mapping[str, str]
 ) -> Mapping[str, BlobRecord]:
     """Return the files of the job that the project has, which the collector then spares for another while."""
-    named = {each.sha256 for each in request.checkpoints} | {each.sha256 for each in request.artifacts}
-    named |= set(inputs.values())
+    named = {*_named_files(request).values(), *inputs.values()}
     kept = tx.uploads.touch_blobs(caller.project_id, sorted(named), at_ms=ctx.clock.now_ms()) if named else set()
     return tx.uploads.blobs(caller.project_id, sorted(kept)) if kept else {}
 
 
 def _missing(request: ImportJob, inputs: Mapping[str, str], blobs: Mapping[str, BlobRecord]) -> list[Fault]:
-    hint = "upload the file first"
     faults = [missing_file(role, sha256) for role, sha256 in inputs.items() if sha256 not in blobs]
     return faults + [
-        Fault(where=f"{field}.{number}", message=f"there are no bytes with sha256 {each.sha256}", hint=hint)
-        for field in ("checkpoints", "artifacts")
-        for number, each in enumerate(getattr(request, field))
-        if each.sha256 not in blobs
+        Fault(where=where, message=f"there are no bytes with sha256 {sha256}", hint="upload the file first")
+        for where, sha256 in _named_files(request).items()
+        if sha256 not in blobs
     ]
+
+
+def _named_files(request: ImportJob) -> dict[str, str]:
+    """Return the sha256 of each checkpoint and result by its place in the request."""
+    checkpoints = {f"checkpoints.{number}": each.sha256 for number, each in enumerate(request.checkpoints)}
+    return checkpoints | {f"artifacts.{number}": each.sha256 for number, each in enumerate(request.artifacts)}
 
 
 def _record(ctx: Context, caller: Caller, request: ImportJob, spec: dict[str, Any]) -> JobRecord:
