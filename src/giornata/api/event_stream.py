@@ -22,7 +22,15 @@ from giornata.protocol.jobs import EventPage
 
 MEDIA_TYPE = "text/event-stream"
 PAGE = 500
-ENDS = frozenset({EventType.JOB_SUCCEEDED, EventType.JOB_FAILED, EventType.JOB_CANCELED, EventType.JOB_EXPIRED})
+ENDS = frozenset(
+    {
+        EventType.JOB_SUCCEEDED,
+        EventType.JOB_FAILED,
+        EventType.JOB_CANCELED,
+        EventType.JOB_EXPIRED,
+        EventType.JOB_IMPORTED,
+    }
+)
 END_MESSAGE = b"event: end\ndata: {}\n\n"
 KEEP_ALIVE = b": still here\n\n"
 

@@ -123,6 +123,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "giornata project retention checkpoints=30d logs=4w artifacts=none",
         "giornata project retention pictures=30d --preview --project art",
     ),
+    "project export": ("giornata project export art.tar",),
+    "project import": ("giornata project import art.tar",),
     "project members": ("giornata project members art",),
     "project role": ("giornata project role art USER owner",),
     "project remove": ("giornata project remove art USER",),

@@ -19,6 +19,7 @@ from giornata.client.model_calls import ModelCalls
 from giornata.client.operator_calls import quoted
 from giornata.client.people_calls import PeopleCalls
 from giornata.client.project_calls import ProjectCalls
+from giornata.client.project_transfer_calls import ProjectTransferCalls
 from giornata.client.retry import Backoff
 from giornata.client.sweep_calls import SweepCalls
 from giornata.client.training_folder import TrainingFolder, read_training_folder
@@ -67,6 +68,7 @@ class Client(
     ModelCalls,
     PeopleCalls,
     ProjectCalls,
+    ProjectTransferCalls,
     SweepCalls,
     WebhookCalls,
 ):

@@ -25,6 +25,7 @@ class AuditVerb(StrEnum):
     JOB_RETRY = "job.retry"
     JOB_CHANGE = "job.change"
     JOB_CANCEL = "job.cancel"
+    JOB_IMPORT = "job.import"
     DATASET_CREATE = "dataset.create"
     MODEL_ADD = "model.add"
     MODEL_CHANGE = "model.change"

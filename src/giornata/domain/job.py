@@ -60,6 +60,8 @@ TRANSITIONS: Mapping[tuple[JobState, JobEvent], JobState] = MappingProxyType(
     }
 )
 
+IMPORTED_FROM = "imported-from"
+"""The label of a job that ended in another project, with its id there."""
 TERMINAL: frozenset[JobState] = frozenset(JobState) - {source for source, _ in TRANSITIONS}
 
 

@@ -13,6 +13,7 @@ class EventType(StrEnum):
     JOB_FAILED = "job.failed"
     JOB_CANCELED = "job.canceled"
     JOB_EXPIRED = "job.expired"
+    JOB_IMPORTED = "job.imported"
     JOB_REQUEUED = "job.requeued"
     JOB_PAUSED = "job.paused"
     JOB_RESUMED = "job.resumed"
@@ -37,6 +38,7 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         EventType.JOB_CANCELED: "The owner canceled the job. A validation is canceled by the server when a newer one "
         "replaces it, or when its training job is stopped. data: by",
         EventType.JOB_EXPIRED: "The deadline of the job passed.",
+        EventType.JOB_IMPORTED: "The job ended in another project and was imported. data: imported_from, state",
         EventType.JOB_REQUEUED: (
             "The job is queued again. data: resume_step, and alone_because if it shares no batch from now on"
         ),

@@ -25,6 +25,13 @@ from giornata.protocol.people import Role
 
 SETTINGS = ApiSettings(stream_poll_s=0.02, claim_poll_s=0.05, images_wait_s=0.01)
 JOB = {"kind": "x-count", "spec": {"steps": 5}}
+IMPORT = {
+    **JOB,
+    "imported_from": "job_elsewhere",
+    "state": "succeeded",
+    "created_at": "2026-01-01T00:00:00Z",
+    "ended_at": "2026-01-01T01:00:00Z",
+}
 NODE = {"node_id": "node_00000001", "machine_id": "m-1", "name": "n-1"}
 ORDER = {"model": "some/model", "prompt": "a fox", "width": 64, "height": 64}
 NODES_WORK = "a node's work on a lease; the job's events tell of it"
@@ -36,6 +43,8 @@ EXEMPT = {
     "POST /v1/uploads/{upload_id}/complete": BYTES,
     "PUT /v1/blobs/{key}": BYTES,
     "POST /v1/jobs:estimate": "it queues nothing",
+    "POST /v1/export/files": "it writes nothing",
+    "POST /v1/import/jobs/{job_id}/history": "metrics and lines of a job whose import is logged",
     "POST /v1/node/claim": NODES_WORK,
     "POST /v1/node/checks": NODES_WORK,
 }
@@ -151,6 +160,7 @@ WRITES: dict[str, tuple[str, Ask]] = {
         _on("PATCH", "/v1/jobs/*", AskedInstallation.job, {"budget_micro_usd": 5_000_000}),
     ),
     "POST /v1/jobs/{job_id}/cancel": ("job.cancel", _on("POST", "/v1/jobs/*/cancel", AskedInstallation.job)),
+    "POST /v1/import/jobs": ("job.import", _asked("POST", "/v1/import/jobs", IMPORT)),
     "POST /v1/jobs/{job_id}/retry": ("job.retry", _on("POST", "/v1/jobs/*/retry", AskedInstallation.canceled_job)),
     "POST /v1/jobs/{job_id}/continue": (
         "job.submit",

@@ -58,6 +58,9 @@ UNBREAKABLE = {"GET /healthz", "GET /metrics", "GET /readyz", "GET /v1/blobs/{ke
 # a key or a webhook that was not taken away by a draw before.
 HARD_TO_PLEASE = {
     "DELETE /v1/projects/{project_id}",
+    "POST /v1/export/files",
+    "POST /v1/import/jobs",
+    "POST /v1/import/jobs/{job_id}/history",
     "GET /v1/models/coverage",
     "GET /v1/jobs/{job_id}/provenance",
     "GET /v1/webhooks/{webhook_id}/deliveries",

@@ -21,6 +21,13 @@ from giornata.protocol.people import Role
 SHA = "0" * 64
 FILE = {"sha256": SHA, "size_bytes": 3}
 JOB = {"kind": "x-count", "spec": {"steps": 5}}
+IMPORT = {
+    **JOB,
+    "imported_from": "job_elsewhere",
+    "state": "succeeded",
+    "created_at": "2026-01-01T00:00:00Z",
+    "ended_at": "2026-01-01T01:00:00Z",
+}
 NODE = {"node_id": "node_00000001", "machine_id": "m-1", "name": "n-1"}
 
 
@@ -113,6 +120,9 @@ USER_ROUTES: dict[str, Route] = {
     "PUT /v1/projects/{project_id}/retention": Route(needs=("admin",), body={"logs": 30}),
     "GET /v1/projects/{project_id}/retention/preview": Route(needs=("admin",)),
     "POST /v1/projects/{project_id}/retention/preview": Route(needs=("admin",), body={"logs": 30}),
+    "POST /v1/export/files": Route(needs=("admin",), body={"sha256s": [SHA]}),
+    "POST /v1/import/jobs": Route(needs=("admin",), body=IMPORT),
+    "POST /v1/import/jobs/{job_id}/history": Route(needs=("admin",), body={}),
     "GET /v1/pins": Route(),
     "PUT /v1/pins/{target}": Route(needs=("jobs:write", "datasets")),
     "DELETE /v1/pins/{target}": Route(needs=("jobs:write", "datasets")),

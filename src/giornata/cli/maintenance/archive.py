@@ -14,8 +14,7 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -26,8 +25,9 @@ from giornata import __version__
 from giornata.blobs.object_names import checked_key
 from giornata.cli.operate.composition import NODE_KEY_FILE, SECRETS_KEY_FILE
 from giornata.cli.settings.connection import ADMIN_KEY_FILE
+from giornata.cli.settings.private_files import new_private_file
 from giornata.control.ports.clock import Clock
-from giornata.domain.errors import Fault, InvalidInput, Unavailable
+from giornata.domain.errors import Unavailable
 from giornata.store.database.sqlite_copy import copy_sqlite
 from giornata.store.stored_objects import SqliteSnapshot, StoredObject
 
@@ -73,7 +73,7 @@ def write_backup(
     Raises InvalidInput when the file exists or cannot be written, and Unavailable when the database cannot be read.
     """
     with (
-        _new_file(target) as file,
+        new_private_file(target) as file,
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".giornata-") as folder,
         tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
@@ -171,27 +171,3 @@ class _HashedFile:
         chunk = self._file.read(size_bytes)
         self.sha256.update(chunk)
         return chunk
-
-
-@contextmanager
-def _new_file(target: Path) -> Iterator[BinaryIO]:
-    """Open a file beside the target that takes its name at the end, unless something goes wrong before."""
-    aside = target.with_name(target.name + ".new")
-    if target.exists():
-        raise InvalidInput([Fault(where="FILE", message=f"{target} exists", hint="name a new file")])
-    try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
-    except OSError as error:
-        message = f"cannot write {aside}: {error.strerror}"
-        raise InvalidInput([Fault(where="FILE", message=message, hint="name a file in another folder")]) from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(target)
-    except OSError as error:
-        raise Unavailable(f"the backup cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):  # what went wrong first is what matters
-            aside.unlink(missing_ok=True)

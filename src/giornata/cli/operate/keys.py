@@ -8,6 +8,7 @@ import typer
 from giornata.cli.jobs.budget import NEGATIVE, find_project, micro_usd, money, monthly_money, project_budget
 from giornata.cli.operate.end_of_life import add_retention_commands
 from giornata.cli.operate.members import add_member_commands
+from giornata.cli.operate.project_transfer import add_transfer_commands
 from giornata.cli.operate.quotas import project_quotas
 from giornata.cli.options import JsonFlag, check_message, seconds_of, settings_of
 from giornata.cli.settings.connection import Invitation, connect, target_of
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
     project.command("budget", context_settings=NEGATIVE)(project_budget)
     add_member_commands(project)
     add_retention_commands(project)
+    add_transfer_commands(project)
     app.add_typer(project, name="project")
 
 

@@ -4,12 +4,12 @@ import logging
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, Unavailable
 
 log = logging.getLogger("giornata.rights")
 
@@ -98,3 +98,30 @@ def private_file(path: Path) -> Iterator[TextIO]:
         os.fchmod(descriptor, 0o600)  # a file that was there kept its mode
         yield file
     aside.replace(path)
+
+
+@contextmanager
+def new_private_file(target: Path) -> Iterator[BinaryIO]:
+    """Open a file beside the target that takes its name at the end, unless something goes wrong before.
+
+    Only its owner may read it. Raises InvalidInput when the target exists or cannot be written, and Unavailable.
+    """
+    aside = target.with_name(target.name + ".new")
+    if target.exists():
+        raise InvalidInput([Fault(where="FILE", message=f"{target} exists", hint="name a new file")])
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR)
+    except OSError as error:
+        message = f"cannot write {aside}: {error.strerror}"
+        raise InvalidInput([Fault(where="FILE", message=message, hint="name a file in another folder")]) from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(target)
+    except OSError as error:
+        raise Unavailable(f"the file cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):  # what went wrong first is what matters
+            aside.unlink(missing_ok=True)

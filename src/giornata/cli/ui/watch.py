@@ -202,6 +202,7 @@ SENTENCES: Mapping[str, Callable[[Data], str]] = MappingProxyType(
         EventType.JOB_FAILED: lambda data: f"failed: {data.get('error')}",
         EventType.JOB_CANCELED: lambda _: "canceled",
         EventType.JOB_EXPIRED: lambda _: "expired: its deadline passed",
+        EventType.JOB_IMPORTED: lambda data: f"imported from {data.get('imported_from')}, which {data.get('state')}",
         EventType.JOB_REQUEUED: _requeued,
         EventType.JOB_PAUSED: lambda data: f"paused: {_budget(data)}",
         EventType.JOB_RESUMED: lambda data: f"in the queue again, to go on from step {data.get('resume_step', 0)}",

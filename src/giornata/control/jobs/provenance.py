@@ -18,6 +18,7 @@ from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.job import IMPORTED_FROM
 from giornata.protocol.admin import Scope
 from giornata.protocol.provenance import (
     MOST_CHECKPOINTS,
@@ -34,13 +35,19 @@ DATASET_FIELDS = ("dataset", "class_dataset")
 
 
 def read_provenance(ctx: Context, caller: Caller, job_id: str) -> SignedProvenance:
-    """Return the signed record of a training job. Raises Forbidden, NotFound, and InvalidInput for other kinds."""
+    """Return the signed record of a training job.
+
+    Raises Forbidden, NotFound, and InvalidInput for other kinds and for a job that was imported.
+    """
     require_scope(caller, Scope.JOBS_READ)
     with ctx.store.read() as tx:
         job = own_job(tx, caller, job_id)
         if job.kind != "train":
             message = f"{job_id} is of kind {job.kind}, which leaves no checkpoints that could be audited"
             raise InvalidInput([Fault(where="job_id", message=message, hint="name a job of kind train")])
+        if IMPORTED_FROM in job.labels:
+            message = f"{job_id} was imported: this installation has not seen its training"
+            raise InvalidInput([Fault(where="job_id", message=message, hint="ask the installation that trained it")])
         key = _key(tx, ctx)
         record = _record(tx, job, machine_names(tx, ctx, caller), at_ms=ctx.clock.now_ms())
     signed = canonical_bytes(record.model_dump(mode="json"))

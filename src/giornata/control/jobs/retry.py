@@ -18,7 +18,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.quotas.use import standing_of
 from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound, OverQuota
-from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.job import IMPORTED_FROM, TERMINAL, JobState
 from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
@@ -96,7 +96,7 @@ def _submission(old: JobRecord, request: ContinueJob, spec: dict[str, Any]) -> S
         spec=spec,
         name=request.name or (None if old.name == old.id else old.name),
         priority=old.priority if request.priority is None else request.priority,
-        labels={**old.labels, **request.labels, CONTINUED_FROM: old.id},
+        labels={**_own_labels(old), **request.labels, CONTINUED_FROM: old.id},
         deadline_s=request.deadline_s,
         budget_micro_usd=old.budget_micro_usd if request.budget_micro_usd is None else request.budget_micro_usd,
         min_vram_bytes=old.min_vram_bytes if request.min_vram_bytes is None else request.min_vram_bytes,
@@ -170,6 +170,11 @@ def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord)
     return read_job(ctx, tx, caller, job.id)
 
 
+def _own_labels(old: JobRecord) -> dict[str, str]:
+    """Return the labels that go over to a new job, which itself was not imported."""
+    return {name: value for name, value in old.labels.items() if name != IMPORTED_FROM}
+
+
 def _afresh(old: JobRecord, job_id: str, created_by: str, now_ms: int) -> JobRecord:
     """Return the same request, with as much time and money as it was given the first time."""
     given_ms = None if old.deadline_at_ms is None else old.deadline_at_ms - old.created_at_ms
@@ -181,6 +186,7 @@ def _afresh(old: JobRecord, job_id: str, created_by: str, now_ms: int) -> JobRec
         interrupted=False,
         retry_of=old.id,
         parent_id=None,
+        labels=_own_labels(old),
         created_by=created_by,
         shape_key=shape_key_of(old.kind, old.spec),  # one of long ago has none
         attempt_id=None,

@@ -36,6 +36,16 @@ def not_allowed(
         yield from _of_training(tx, project_id, spec, quotas)
 
 
+def not_allowed_from_outside(quotas: Quotas, sha256s: Mapping[str, str]) -> Iterator[QuotaFault]:
+    """Yield a fault for each file, by its place in a request, that the project may not use as an adapter.
+
+    An imported checkpoint or result would count as one that the project has trained.
+    """
+    for where, sha256 in sha256s.items():
+        found = ModelIdentity(names=(), sha256=sha256, source=ModelSource.BLOB)
+        yield from _fault(quotas, ModelKind.LORA, where, sha256, [found])
+
+
 def model_is_allowed(model: ModelRecord, quotas: Quotas) -> bool:
     """Return True when the project may use this registered model."""
     return is_allowed(_patterns(quotas, model.kind), identity_of(model))

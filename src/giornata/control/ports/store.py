@@ -13,6 +13,7 @@ from giornata.control.ports.audit_store import Audits
 from giornata.control.ports.end_of_life_store import Deletions, Pins, RetentionQueries
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
+from giornata.control.ports.import_store import ImportedJobs
 from giornata.control.ports.machine_store import Bans, Machines, Paces
 from giornata.control.ports.model_registry import Models
 from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, Spending
@@ -95,6 +96,7 @@ class Transaction(Protocol):
     pins: Pins
     quotas: QuotaQueries
     audit_log: AuditLog
+    imported_jobs: ImportedJobs
 
     def savepoint(self) -> AbstractContextManager[Callable[[], None]]:
         """Open a part of the transaction. What is yielded undoes that part when it is called; then nothing more is

@@ -16,6 +16,7 @@ from giornata.store.end_of_life.pins import Pins
 from giornata.store.end_of_life.retention import RetentionQueries
 from giornata.store.garbage import Garbage
 from giornata.store.gauges import GaugeQueries
+from giornata.store.imported_jobs import ImportedJobs
 from giornata.store.jobs.attempts import Attempts
 from giornata.store.jobs.job_reads import JobReads
 from giornata.store.jobs.jobs import Jobs
@@ -104,6 +105,7 @@ class Transaction(store.Transaction):
     pins = _group(Pins)
     quotas = _group(QuotaQueries)
     audit_log = _group(AuditLog)
+    imported_jobs = _group(ImportedJobs)
 
     @contextmanager
     def savepoint(self) -> Iterator[Callable[[], None]]:

@@ -1,0 +1,40 @@
+"""Routes that carry a project into another one; `giornata project export` and `import` call them."""
+
+from fastapi import APIRouter, Response, status
+
+from giornata.api.callers import Ctx, User
+from giornata.api.lists import JobId
+from giornata.api.openapi import USER, USER_CHANGE
+from giornata.control.projects import export_files as exports
+from giornata.control.projects import import_job as imports
+from giornata.protocol.jobs import Job
+from giornata.protocol.project_transfer import ExportedFiles, ExportFiles, ImportedHistory, ImportHistory, ImportJob
+from giornata.protocol.strict_json import Json
+
+router = APIRouter(prefix="/v1", tags=["project transfer"])
+
+
+@router.post("/export/files", responses=USER)
+def export_files(ctx: Ctx, caller: User, body: Json[ExportFiles]) -> ExportedFiles:
+    """Return where to get files of the project."""
+    return exports.export_files(ctx, caller, body)
+
+
+@router.post(
+    "/import/jobs",
+    responses=USER | {200: {"model": Job, "description": "This job was imported before."}},
+    status_code=status.HTTP_201_CREATED,
+)
+def import_job(ctx: Ctx, caller: User, body: Json[ImportJob], response: Response) -> Job:
+    """Take in a job that ended elsewhere. 200 when it was imported before."""
+    job, made = imports.import_job(ctx, caller, body)
+    if not made:
+        response.status_code = status.HTTP_200_OK
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    return job
+
+
+@router.post("/import/jobs/{job_id}/history", responses=USER_CHANGE)
+def import_history(ctx: Ctx, caller: User, job_id: JobId, body: Json[ImportHistory]) -> ImportedHistory:
+    """Write metrics and log lines of an imported job. May be repeated."""
+    return imports.import_history(ctx, caller, job_id, body)
