@@ -86,8 +86,9 @@ def _project(tx: Transaction, caller: Caller, project_id: str | None) -> str | N
     """
     if project_id is None:
         return None if caller.is_root_admin else caller.project_id
-    if caller.is_root_admin and is_id(project_id) and tx.audit_log.heads(project_id=project_id):
-        return project_id
+    if caller.is_root_admin and is_id(project_id):
+        if tx.audit_log.page(AuditFilter(project_id=project_id), before=None, limit=1):
+            return project_id
     require_project(tx, caller, project_id)
     return project_id
 
