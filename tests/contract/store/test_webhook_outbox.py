@@ -80,8 +80,10 @@ def test_webhook_gets_the_events_that_it_names_of_its_project_from_its_making_on
     assert deliver(there) == 0
 
 
-def test_events_of_replay_audits_are_sent_to_nobody(there: Context, notifier: KeptRuns, clock: ManualClock) -> None:
-    rig = StoreRig(replace(there, policy=replace(there.policy, audits=ALWAYS)), there.store, clock)
+def test_events_of_replay_audits_are_sent_to_nobody(
+    there: Context, notifier: KeptRuns, store: Database, clock: ManualClock
+) -> None:
+    rig = StoreRig(replace(there, policy=replace(there.policy, audits=ALWAYS)), store, clock)
     webhook(there, ANN_ADMIN, "*")
     lease = train(rig)
     audited(rig, 2)
