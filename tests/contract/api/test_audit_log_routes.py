@@ -72,6 +72,11 @@ class AskedInstallation:
         (uploaded,) = self.served.client().upload_files([file])
         return str(uploaded.sha256)
 
+    def pinned_job(self) -> str:
+        job_id = self.job()
+        self.ask("PUT", f"/v1/pins/{job_id}")
+        return job_id
+
     def canceled_job(self) -> str:
         job_id = self.job()
         self.ask("POST", f"/v1/jobs/{job_id}/cancel")
@@ -196,7 +201,7 @@ WRITES: dict[str, tuple[str, Ask]] = {
         _on("DELETE", "/v1/datasets/*", partial(AskedInstallation.dataset, name="gone.png")),
     ),
     "PUT /v1/pins/{target}": ("pin.set", _on("PUT", "/v1/pins/*", AskedInstallation.job)),
-    "DELETE /v1/pins/{target}": ("pin.remove", _on("DELETE", "/v1/pins/*", AskedInstallation.job)),
+    "DELETE /v1/pins/{target}": ("pin.remove", _on("DELETE", "/v1/pins/*", AskedInstallation.pinned_job)),
     "POST /v1/generations": ("job.submit", _asked("POST", "/v1/generations", ORDER)),
     "POST /v1/images/generations": (
         "job.submit",

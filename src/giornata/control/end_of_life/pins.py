@@ -28,10 +28,12 @@ def set_pin(ctx: Context, caller: Caller, target: str, *, pinned: bool) -> Pin:
     target_id, at, step = target.partition("@")
     pin = PinRecord(target_id=target_id, step=int(step) if at else None)
     with ctx.store.begin() as tx:
-        if not tx.pins.set(pin, project_id=caller.project_id, pinned=pinned):
+        changed = tx.pins.set(pin, project_id=caller.project_id, pinned=pinned)
+        if changed is None:
             raise NotFound(f"there is no job, dataset or checkpoint {target}")
         verb = AuditVerb.PIN_SET if pinned else AuditVerb.PIN_REMOVE
-        record_call(tx, caller, verb, target, at_ms=ctx.clock.now_ms())
+        if changed:
+            record_call(tx, caller, verb, target, at_ms=ctx.clock.now_ms())
     return Pin(target=target, pinned=pinned)
 
 

@@ -159,8 +159,8 @@ class PinRecord:
 class Pins(Protocol):
     """Queries for pins of jobs, checkpoints and datasets."""
 
-    def set(self, pin: PinRecord, *, project_id: str, pinned: bool) -> bool:
-        """Pin or unpin; False when the project has no such thing."""
+    def set(self, pin: PinRecord, *, project_id: str, pinned: bool) -> bool | None:
+        """Pin or unpin; True when that changed something, None when the project has no such thing."""
 
     def of_project(self, project_id: str, *, limit: int) -> Sequence[PinRecord]:
         """Return what is pinned: jobs, datasets, then checkpoints."""
