@@ -96,7 +96,7 @@ async def take_device_key(request: Request, response: Response, ctx: Ctx) -> Dev
     """Return the device's key once a person has approved. Until then the error is `authorization_pending`."""
     asked = message_of(TakeDeviceKey, await form_fields(request))
     device_code = asked.device_code.get_secret_value()
-    taken = await anyio.to_thread.run_sync(device_sign_in.take_device_key, ctx, device_code)
+    taken = await anyio.to_thread.run_sync(device_sign_in.take_device_key, ctx, device_code, visitor_of(request))
     if isinstance(taken, DeviceRefusal):
         return _refused(taken, DESCRIPTIONS[taken])
     response.headers.update(NO_STORE)

@@ -1,6 +1,7 @@
 """Sweeps: training jobs that differ in some fields of one spec, under one budget."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -122,4 +123,4 @@ def swept_fault(request: SubmitSweep, number: int, fault: Fault, change: Mapping
     if field.split(".")[0] not in change:
         return fault
     where = f"grid.{field}" if request.grid else _place(number, fault.where)
-    return Fault(where=where, message=fault.message, hint=fault.hint)
+    return replace(fault, where=where)

@@ -6,12 +6,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import audit_log_store
-from giornata.control.ports.audit_log_store import AuditFilter, AuditRow, NewAuditRow
+from giornata.control.ports.audit_log_store import AuditFilter, AuditLogRow, NewAuditRow
 from giornata.domain.audit_log import ChainLink
 from giornata.store.database.rows import Queries, columns, insert_for, insert_rows, record_of, update_rows
 from giornata.store.schema import audit_log, audit_log_heads
 
-COLUMNS = columns(audit_log, AuditRow)
+COLUMNS = columns(audit_log, AuditLogRow)
 NEW_FIELDS = NewAuditRow.__slots__
 
 
@@ -20,13 +20,13 @@ class AuditLog(Queries, audit_log_store.AuditLog):
         given = [{name: getattr(row, name) for name in NEW_FIELDS} for row in rows]
         insert_rows(self._connection, self._dialect_name, audit_log, given)
 
-    def page(self, wanted: AuditFilter, *, before: int | None, limit: int) -> list[AuditRow]:
+    def page(self, wanted: AuditFilter, *, before: int | None, limit: int) -> list[AuditLogRow]:
         query = sa.select(*COLUMNS).where(*_narrowed(wanted))
         if before is not None:
             query = query.where(audit_log.c.id < before)
         return self._rows(query.order_by(audit_log.c.id.desc()).limit(limit))
 
-    def chained(self, project_id: str, *, after: int, up_to: int, limit: int) -> list[AuditRow]:
+    def chained(self, project_id: str, *, after: int, up_to: int, limit: int) -> list[AuditLogRow]:
         number = audit_log.c.number
         query = sa.select(*COLUMNS).where(audit_log.c.project_id == project_id, number > after, number <= up_to)
         return self._rows(query.order_by(number).limit(limit))
@@ -35,7 +35,7 @@ class AuditLog(Queries, audit_log_store.AuditLog):
         query = sa.select(audit_log.c.project_id).where(audit_log.c.number.is_not(None)).distinct()
         return list(self._connection.scalars(query))
 
-    def unchained(self, *, limit: int) -> list[AuditRow]:
+    def unchained(self, *, limit: int) -> list[AuditLogRow]:
         query = sa.select(*COLUMNS).where(audit_log.c.number.is_(None))
         return self._rows(query.order_by(audit_log.c.id).limit(limit))
 
@@ -62,8 +62,8 @@ class AuditLog(Queries, audit_log_store.AuditLog):
         ]
         self._connection.execute(statement, rows)
 
-    def _rows(self, query: sa.Select[Any]) -> list[AuditRow]:
-        return [record_of(AuditRow, row) for row in self._connection.execute(query)]
+    def _rows(self, query: sa.Select[Any]) -> list[AuditLogRow]:
+        return [record_of(AuditLogRow, row) for row in self._connection.execute(query)]
 
     def _heads(self, query: sa.Select[Any]) -> dict[str, ChainLink]:
         rows = self._connection.execute(query)

@@ -137,6 +137,21 @@ class Audits(Queries, audit_store.Audits):
             found[row.job_id].append(row.id)
         return [TaintedJob(job_id=job_id, attempt_ids=tuple(ids)) for job_id, ids in found.items()]
 
+    def give_up(self, job_id: str, *, message: str, at_ms: int) -> frozenset[str]:
+        mine = (audits.c.job_id == job_id) & (audits.c.sha256.is_not(None) | audits.c.decided_at_ms.is_(None))
+        contested = sa.case(
+            (audits.c.state == AuditState.CONTESTED, AuditState.UNDECIDED), else_=AuditState.NOT_AUDITED
+        )
+        is_open = audits.c.decided_at_ms.is_(None)
+        values = {
+            "sha256": None,
+            "state": sa.case((is_open, contested), else_=audits.c.state),
+            "message": sa.case((is_open, message), else_=audits.c.message),
+            "decided_at_ms": sa.func.coalesce(audits.c.decided_at_ms, at_ms),
+        }
+        given_up = sa.update(audits).where(mine).values(values).returning(audits.c.claimed_sha256)
+        return frozenset(self._connection.scalars(given_up))
+
     def bill(self, attempt_ids: Sequence[str], project_id: str) -> None:
         for first in range(0, len(attempt_ids), AT_ONCE):
             some = ledger.c.attempt_id.in_(attempt_ids[first : first + AT_ONCE])

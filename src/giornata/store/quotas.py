@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from giornata.control.ports import quota_store
 from giornata.domain.job import JobState
 from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.store.database.rows import Queries
 from giornata.store.schema import artifacts, blobs, checkpoints, jobs, picture_orders, pictures, projects, uploads
 
@@ -16,6 +17,7 @@ from giornata.store.schema import artifacts, blobs, checkpoints, jobs, picture_o
 COUNTED = sa.literal_column("jobs.state IN ('queued', 'running') AND jobs.only_machine_id IS NULL", sa.Boolean)
 QUEUED = sa.and_(COUNTED, jobs.c.state == sa.literal_column(f"'{JobState.QUEUED}'"))
 RUNNING = sa.and_(COUNTED, jobs.c.state == sa.literal_column(f"'{JobState.RUNNING}'"))
+OWN = jobs.c.billed_to.is_(None)
 OPEN_UPLOAD = sa.and_(uploads.c.completed_at_ms.is_(None), uploads.c.attempt_id.is_(None))
 LOCK_SPACE = "running jobs of "
 _PROJECT = sa.bindparam("project", type_=sa.String())
@@ -23,15 +25,17 @@ _PROJECT = sa.bindparam("project", type_=sa.String())
 _CEILINGS = sa.select(projects.c.id, projects.c.max_running_jobs).where(projects.c.max_running_jobs.is_not(None))
 _RUNNING = (
     sa.select(jobs.c.project_id, sa.func.count().label("number"))
-    .where(RUNNING, jobs.c.kind.not_in(sorted(ORDER_KINDS)))
+    .where(RUNNING, OWN, jobs.c.kind.not_in(sorted({*ORDER_KINDS, SWEEP_KIND})))
     .group_by(jobs.c.project_id)
 )
 _RUNNING_OF = _RUNNING.where(jobs.c.project_id.in_(sa.bindparam("projects", expanding=True)))
-_QUEUED = sa.select(sa.func.count()).select_from(jobs).where(QUEUED, jobs.c.project_id == _PROJECT)
-_PICTURES = (
-    sa.select(sa.func.sum(picture_orders.c.pictures))
-    .join(jobs, jobs.c.id == picture_orders.c.order_id)
-    .where(jobs.c.project_id == _PROJECT, jobs.c.created_at_ms >= sa.bindparam("since", type_=sa.BigInteger()))
+_QUEUED = sa.select(sa.func.count()).select_from(jobs).where(QUEUED, OWN, jobs.c.project_id == _PROJECT)
+# A step of an order is a picture. The row of a job stays when the job is deleted.
+_PICTURES = sa.select(sa.func.sum(jobs.c.total_steps)).where(
+    jobs.c.project_id == _PROJECT,
+    jobs.c.created_at_ms >= sa.bindparam("since", type_=sa.BigInteger()),
+    jobs.c.kind.in_(sorted(ORDER_KINDS)),
+    OWN,
 )
 _BLOBS = sa.select(sa.func.sum(blobs.c.size_bytes)).where(blobs.c.project_id == _PROJECT)
 _UPLOADS = sa.select(sa.func.sum(uploads.c.size_bytes)).where(OPEN_UPLOAD, uploads.c.project_id == _PROJECT)

@@ -11,8 +11,9 @@ from giornata.control.ports import webhook_store
 from giornata.control.ports.records import EventRecord
 from giornata.control.ports.webhook_store import DeliveryRecord, DueChain, NewDelivery
 from giornata.domain.notifications import DeliveryState
+from giornata.protocol.specs import AUDIT_KIND
 from giornata.store.database.rows import Queries, columns, insert_rows, record_of
-from giornata.store.schema import events, webhook_cursor, webhook_deliveries, webhooks
+from giornata.store.schema import events, jobs, webhook_cursor, webhook_deliveries, webhooks
 
 _D = webhook_deliveries.c
 _OPEN = _D.ended_at_ms.is_(None)
@@ -26,6 +27,7 @@ _WRITERS = sa.text(
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
     "AND relation = 'events'::regclass AND pid <> pg_backend_pid()"
 )
+_OF_AUDITS = sa.exists().where(jobs.c.id == events.c.job_id, jobs.c.kind == AUDIT_KIND)
 
 
 class WebhookDeliveries(Queries, webhook_store.WebhookDeliveries):
@@ -48,7 +50,9 @@ class WebhookDeliveries(Queries, webhook_store.WebhookDeliveries):
     ) -> list[tuple[str, EventRecord]]:
         query = (
             sa.select(events.c.project_id, *_EVENT)
-            .where(events.c.id > after, events.c.id <= up_to, events.c.project_id.in_(sorted(project_ids)))
+            .where(
+                events.c.id > after, events.c.id <= up_to, events.c.project_id.in_(sorted(project_ids)), ~_OF_AUDITS
+            )
             .order_by(events.c.id)
             .limit(limit)
         )

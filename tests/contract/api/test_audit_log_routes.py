@@ -22,6 +22,7 @@ from giornata.domain.errors import Forbidden, InvalidInput, NotFound
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.people import Role
+from giornata.protocol.sign_in import DEVICE_GRANT
 
 SETTINGS = ApiSettings(stream_poll_s=0.02, claim_poll_s=0.05, images_wait_s=0.01)
 JOB = {"kind": "x-count", "spec": {"steps": 5}}
@@ -45,6 +46,10 @@ EXEMPT = {
     "POST /v1/jobs:estimate": "it queues nothing",
     "POST /v1/export/files": "it writes nothing",
     "POST /v1/import/jobs/{job_id}/history": "metrics and lines of a job whose import is logged",
+    "POST /v1/projects/{project_id}/retention/preview": "it deletes nothing",
+    "POST /v1/oidc/authorizations": "it signs nobody in; the browser's return from the provider does",
+    "POST /v1/device/authorization": "a device of nobody's waits; whoever decides on it is logged",
+    "POST /v1/device/lookup": "it decides nothing",
     "POST /v1/node/claim": NODES_WORK,
     "POST /v1/node/checks": NODES_WORK,
 }
@@ -76,6 +81,11 @@ class AskedInstallation:
         (uploaded,) = self.served.client().upload_files([file])
         return str(uploaded.sha256)
 
+    def pinned_job(self) -> str:
+        job_id = self.job()
+        self.ask("PUT", f"/v1/pins/{job_id}")
+        return job_id
+
     def canceled_job(self) -> str:
         job_id = self.job()
         self.ask("POST", f"/v1/jobs/{job_id}/cancel")
@@ -89,6 +99,17 @@ class AskedInstallation:
         progress(ctx, lease, step=3, committed=b"weights")
         end(ctx, lease, Reason.BAD_SPEC, JobEvent.FAIL, step=3)
         return job.id
+
+    def dataset(self, name: str = "a.png") -> str:
+        return self.made("/v1/datasets", {"items": [{"sha256": self.upload(), "name": name}]})
+
+    def device(self) -> dict[str, Any]:
+        """The codes of a device that waits for a person."""
+        form = {"client_id": "giornata", "scope": "jobs:read"}
+        return dict(self.served.call("POST", "/v1/device/authorization", None, data=form).json())
+
+    def decide(self, verb: str, device: dict[str, Any]) -> httpx.Response:
+        return self.browser.call("POST", f"/v1/device/{verb}", json={"user_code": device["user_code"]})
 
     def key(self) -> str:
         return self.made("/v1/keys", {"scope": "member"})
@@ -140,6 +161,23 @@ def password_changed(house: AskedInstallation) -> httpx.Response:
     return house.person("changer").call("POST", "/v1/me/password", json=body)
 
 
+def device_key_taken(house: AskedInstallation) -> httpx.Response:
+    device = house.device()
+    assert house.decide("approve", device).is_success
+    form = {"grant_type": DEVICE_GRANT, "device_code": device["device_code"], "client_id": "giornata"}
+    return house.served.call("POST", "/v1/device/token", None, data=form)
+
+
+def swept(house: AskedInstallation) -> httpx.Response:
+    spec = {"model": "some/model", "instance_prompt": "a fox", "max_train_steps": 10, "dataset": house.dataset()}
+    return house.ask("POST", "/v1/sweeps", {"spec": spec, "grid": {"rank": [4, 8]}})
+
+
+def project_deleted(house: AskedInstallation) -> httpx.Response:
+    house.made("/v1/projects", {"id": "fourth"})
+    return house.ask("DELETE", "/v1/projects/fourth?confirm=fourth")
+
+
 def _asked(method: str, path: str, body: Any = None) -> Ask:
     return lambda house: house.ask(method, path, body)
 
@@ -166,6 +204,14 @@ WRITES: dict[str, tuple[str, Ask]] = {
         "job.submit",
         _on("POST", "/v1/jobs/*/continue", AskedInstallation.trained_job, {}),
     ),
+    "POST /v1/sweeps": ("job.submit", swept),
+    "DELETE /v1/jobs/{job_id}": ("job.delete", _on("DELETE", "/v1/jobs/*", AskedInstallation.canceled_job)),
+    "DELETE /v1/datasets/{dataset_id}": (
+        "dataset.delete",
+        _on("DELETE", "/v1/datasets/*", partial(AskedInstallation.dataset, name="gone.png")),
+    ),
+    "PUT /v1/pins/{target}": ("pin.set", _on("PUT", "/v1/pins/*", AskedInstallation.job)),
+    "DELETE /v1/pins/{target}": ("pin.remove", _on("DELETE", "/v1/pins/*", AskedInstallation.pinned_job)),
     "POST /v1/generations": ("job.submit", _asked("POST", "/v1/generations", ORDER)),
     "POST /v1/images/generations": (
         "job.submit",
@@ -248,6 +294,18 @@ WRITES: dict[str, tuple[str, Ask]] = {
         "project.set_safety",
         _asked("PUT", "/v1/projects/other/safety", {"safety": "block"}),
     ),
+    "PUT /v1/projects/{project_id}/quotas": (
+        "project.set_quotas",
+        _asked("PUT", "/v1/projects/other/quotas", {"max_queued_jobs": 5, "allowed_adapters": ["https://a/?t=hf_x"]}),
+    ),
+    "PUT /v1/projects/{project_id}/retention": (
+        "project.set_retention",
+        _asked("PUT", "/v1/projects/other/retention", {"logs": 5}),
+    ),
+    "DELETE /v1/projects/{project_id}": ("project.delete", project_deleted),
+    "POST /v1/device/approve": ("device.approve", lambda house: house.decide("approve", house.device())),
+    "POST /v1/device/deny": ("device.deny", lambda house: house.decide("deny", house.device())),
+    "POST /v1/device/token": ("key.create", device_key_taken),
     "POST /v1/fleets/{name}/roll": (
         "fleet.roll",
         _on("POST", "/v1/fleets/*/roll", AskedInstallation.listed_fleet),
@@ -305,7 +363,7 @@ def test_log_holds_no_secret_that_was_sent_or_handed_out(house: AskedInstallatio
     for _, ask in WRITES.values():
         ask(house)
     text = json.dumps(rows_of(house))
-    sent = (PASSWORD, "hf_something", "a fox", "hooks.example", "example.com")
+    sent = (PASSWORD, "hf_", "gd_", "a fox", "hooks.example", "example.com")
     assert [secret for secret in (*sent, "gk_", "gs_", "gi_", "whsec_") if secret in text] == []
 
 
@@ -391,3 +449,23 @@ def test_export_comes_in_pages_of_json_lines_that_verify(house: AskedInstallatio
         check.add(row)
     check.end("default", ChainLink(number=last["head"]["number"], sha256=last["head"]["sha256"]))
     assert (check.faults, check.rows) == ({}, last["head"]["number"])
+
+
+def test_log_of_a_deleted_project_stays_for_operators_alone(house: AskedInstallation) -> None:
+    served = house.served
+    owner = house.person("owner")
+    house.made("/v1/projects", {"id": "fourth"})
+    house.ask("PUT", f"/v1/projects/fourth/members/{owner.user.id}", {"role": "owner"})
+    assert owner.call("DELETE", "/v1/projects/fourth?confirm=fourth", headers={"X-Project": "fourth"}).is_success
+    client = served.client(served.keys.admin)
+    rows = list(client.audit_log(project_id="fourth"))
+    assert [(row.verb, row.actor) for row in rows[:1]] == [("project.delete", owner.user.id)]
+    assert rows[-1].verb == "project.create"
+    check = ChainCheck()
+    *lines, last = client.export_audit_log(project_id="fourth")
+    for row in lines:
+        check.add(row)
+    check.end("fourth", ChainLink(number=last["head"]["number"], sha256=last["head"]["sha256"]))
+    assert (check.faults, check.rows) == ({}, len(rows))
+    with pytest.raises(NotFound):
+        list(served.client(served.keys.other_admin).audit_log(project_id="fourth"))

@@ -77,7 +77,7 @@ def approved(ctx: Context, caller: Caller, device: DeviceAuthorization, project_
 
 
 def taken(ctx: Context, device: DeviceAuthorization) -> DeviceToken:
-    token = take_device_key(ctx, device.device_code)
+    token = take_device_key(ctx, device.device_code, DEVICE)
     assert isinstance(token, DeviceToken), token
     return token
 
@@ -92,18 +92,18 @@ def test_device_has_a_key_once_the_person_has_approved(house: Context, clock: Ma
     eve = person(house, "eve", ann=Role.MEMBER)
     device = begun(house, host_name="laptop", key_expires_in_s=3600)
     assert (device.verification_uri, device.interval, device.expires_in) == (PAGE, POLL_INTERVAL_S, CODE_TTL_S)
-    assert take_device_key(house, device.device_code) is DeviceRefusal.AUTHORIZATION_PENDING
+    assert take_device_key(house, device.device_code, DEVICE) is DeviceRefusal.AUTHORIZATION_PENDING
     clock.advance_s(POLL_INTERVAL_S)
     shown = find_device(house, eve, FindDevice(user_code=device.user_code.lower()), HOME)
     assert (shown.host_name, shown.address, shown.project_id) == ("laptop", DEVICE.address, None)
-    assert take_device_key(house, device.device_code) is DeviceRefusal.AUTHORIZATION_PENDING
+    assert take_device_key(house, device.device_code, DEVICE) is DeviceRefusal.AUTHORIZATION_PENDING
     approved(house, eve, device)
     token = taken(house, device)
     assert (token.project_id, token.email, token.expires_in) == ("ann", "eve@example.com", 3600)
     assert token.scope == "datasets generate jobs:read jobs:write"
     caller = authenticate(house, token.access_token)
     assert (caller.user_id, caller.project_id, caller.is_login) == (eve.user_id, "ann", True)
-    assert take_device_key(house, device.device_code) is DeviceRefusal.INVALID_GRANT
+    assert take_device_key(house, device.device_code, DEVICE) is DeviceRefusal.INVALID_GRANT
     clock.advance_s(3600)
     with pytest.raises(Unauthenticated):
         authenticate(house, token.access_token)
@@ -113,7 +113,7 @@ def test_poll_that_comes_too_soon_has_to_slow_down(house: Context, clock: Manual
     device = begun(house)
 
     def poll() -> object:
-        return take_device_key(house, device.device_code)
+        return take_device_key(house, device.device_code, DEVICE)
 
     assert poll() is DeviceRefusal.AUTHORIZATION_PENDING
     clock.advance_s(1)
@@ -130,12 +130,12 @@ def test_code_expires_for_device_and_person(house: Context, clock: ManualClock) 
     approved(house, eve, first)
     clock.advance_s(CODE_TTL_S)
     for device in (first, second):
-        assert take_device_key(house, device.device_code) is DeviceRefusal.EXPIRED_TOKEN
+        assert take_device_key(house, device.device_code, DEVICE) is DeviceRefusal.EXPIRED_TOKEN
         with pytest.raises(NotFound):
             approved(house, eve, device)
     clock.advance_s(KEPT_AFTER_MS / 1000 + 1)
     begun(house)
-    assert take_device_key(house, first.device_code) is DeviceRefusal.INVALID_GRANT
+    assert take_device_key(house, first.device_code, DEVICE) is DeviceRefusal.INVALID_GRANT
 
 
 def test_denied_device_has_no_key_and_cannot_be_approved(house: Context) -> None:
@@ -144,7 +144,7 @@ def test_denied_device_has_no_key_and_cannot_be_approved(house: Context) -> None
     deny_device(house, eve, FindDevice(user_code=device.user_code), HOME)
     with pytest.raises(NotFound):
         approved(house, kim, device)
-    assert take_device_key(house, device.device_code) is DeviceRefusal.ACCESS_DENIED
+    assert take_device_key(house, device.device_code, DEVICE) is DeviceRefusal.ACCESS_DENIED
 
 
 def test_code_that_another_person_approved_is_theirs_and_nobody_elses(house: Context) -> None:
@@ -177,7 +177,7 @@ def test_of_many_polls_at_once_one_gets_the_key(house: Context) -> None:
     device = begun(house)
     approved(house, person(house, "eve", ann=Role.MEMBER), device)
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: take_device_key(house, device.device_code), range(8)))
+        answers = list(pool.map(lambda _: take_device_key(house, device.device_code, DEVICE), range(8)))
     assert sum(isinstance(answer, DeviceToken) for answer in answers) == 1
     assert {answer for answer in answers if isinstance(answer, DeviceRefusal)} == {DeviceRefusal.INVALID_GRANT}
 
@@ -218,7 +218,7 @@ def test_role_that_was_lost_after_the_approval_is_not_in_the_key(house: Context)
     set_member(house, ROOT, "ann", eve.user_id, SetMember(role=Role.VIEWER))
     assert taken(house, first).scope == "jobs:read"
     remove_member(house, ROOT, "ann", eve.user_id)
-    assert take_device_key(house, second.device_code) is DeviceRefusal.ACCESS_DENIED
+    assert take_device_key(house, second.device_code, DEVICE) is DeviceRefusal.ACCESS_DENIED
 
 
 def test_key_of_a_person_who_leaves_ends_on_every_server_within_five_seconds(
@@ -309,7 +309,7 @@ def test_only_a_session_approves(house: Context) -> None:
             approved(house, caller, device)
         with pytest.raises(Forbidden):
             deny_device(house, caller, FindDevice(user_code=device.user_code), HOME)
-    assert take_device_key(house, device.device_code) is DeviceRefusal.AUTHORIZATION_PENDING
+    assert take_device_key(house, device.device_code, DEVICE) is DeviceRefusal.AUTHORIZATION_PENDING
 
 
 def key_of(ctx: Context, caller: Caller, *scopes: Scope, **more: object) -> CreatedKey:
@@ -407,7 +407,7 @@ def act(
 ) -> None:
     word, _, name = action.partition(" ")
     if word == "poll":
-        answer = take_device_key(ctx, device.device_code)
+        answer = take_device_key(ctx, device.device_code, DEVICE)
         if isinstance(answer, DeviceToken):
             known.tokens += 1
             assert known.tokens == 1

@@ -16,11 +16,13 @@ from giornata.control.attempts.claim import Asked, claim_each, claim_once
 from giornata.control.attempts.complete import complete
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.jobs.order_models import bring_order_models
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.jobs.submit import JobRequest, submit, submit_each
+from giornata.control.jobs.submit_sweep import submit_sweep
 from giornata.control.models.register import add_model, list_models
 from giornata.control.process_cache import ProcessCache
 from giornata.control.projects.set_quotas import read_quotas, set_quotas
@@ -29,6 +31,7 @@ from giornata.domain.errors import Forbidden, GiornataError, InvalidInput, NotFo
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.models import AddModel
 from giornata.protocol.quotas import ProjectQuotas, SetQuotas
+from giornata.protocol.sweeps import SubmitSweep
 from giornata.protocol.uploads import UploadRequest
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, NodeInfo
 
@@ -217,6 +220,63 @@ def test_pictures_are_counted_until_midnight(ctx: Context, clock: ManualClock) -
     assert fault.free_at_ms is None, "there is never room for so many"
     clock.advance_s((fault.used or 0) and (refused(rig, asked())[0].free_at_ms or 0) / 1000 - clock.now_ms() / 1000)
     submit(rig, ANN, asked(num_images_per_prompt=5), None)
+
+
+def test_deleted_order_counts_until_midnight(ctx: Context) -> None:
+    rig = replace(ctx, model_sources=FakeSources(files={}))
+    add_model(rig, ANN, AddModel(name="base", sha256=have(rig, ANN, BASE)))
+    limit(rig, max_pictures_per_day=5)
+    order, _ = submit(rig, ANN, asked(num_images_per_prompt=4), None)
+    delete_job(rig, ANN, order.id, cancel=True)
+    (fault,) = refused(rig, asked(num_images_per_prompt=2))
+    assert (fault.limit, fault.used) == (5, 4)
+
+
+# ---- what the platform pays for
+
+
+def test_jobs_that_the_platform_pays_for_take_no_place_and_no_money(ctx: Context, clock: ManualClock) -> None:
+    job, _ = submit(ctx, ANN, request_of(ctx), None)
+    lease = claim(ctx)
+    complete(ctx, lease.attempt_id, CompleteAttempt(step=10))
+    with ctx.store.begin() as tx:
+        tx.jobs.update(job.id, suspect=True)
+    again = retry(ctx, ANN, job.id)
+    assert (again.retry_of, read_quotas(ctx, ANN, "ann").queued_jobs.used) == (job.id, 0)
+    spent = read_quotas(ctx, ANN, "ann").monthly_spend_micro_usd.used
+    lease = claim(ctx)
+    assert lease.job_id == again.id
+    limit(ctx, max_running_jobs=1)
+    submit(ctx, ANN, request_of(ctx), None)
+    assert read_quotas(ctx, ANN, "ann").running_jobs.used == 0
+    assert ask(ctx, 3).lease is not None
+    assert read_quotas(ctx, ANN, "ann").running_jobs.used == 1
+    clock.advance_s(60)
+    complete(ctx, lease.attempt_id, CompleteAttempt(step=10))
+    assert read_quotas(ctx, ANN, "ann").monthly_spend_micro_usd.used == spent
+
+
+# ---- sweeps
+
+
+def test_sweep_takes_a_place_for_each_of_its_jobs_or_is_refused_whole(ctx: Context) -> None:
+    spec = request_of(ctx).spec
+    limit(ctx, max_queued_jobs=2)
+    with pytest.raises(OverQuota) as refusal:
+        submit_sweep(ctx, ANN, SubmitSweep(spec=spec, grid={"rank": (4, 8, 16)}), None)
+    (fault,) = refusal.value.faults
+    assert isinstance(fault, QuotaFault)
+    assert (fault.quota, fault.limit, fault.used, _jobs(ctx)) == ("queued_jobs", 2, 0, [])
+    submit_sweep(ctx, ANN, SubmitSweep(spec=spec, grid={"rank": (4, 8)}), None)
+    used = read_quotas(ctx, ANN, "ann")
+    assert (used.queued_jobs.used, used.running_jobs.used) == (2, 0)
+
+
+def test_sweep_of_models_that_are_not_allowed_is_over_quota(ctx: Context) -> None:
+    limit(ctx, allowed_base_models=("other/*",))
+    with pytest.raises(OverQuota) as refusal:
+        submit_sweep(ctx, ANN, SubmitSweep(spec=request_of(ctx).spec, grid={"rank": (4, 8)}), None)
+    assert {fault.where for fault in refusal.value.faults} == {"spec.pretrained_model_name_or_path"}
 
 
 # ---- stored bytes

@@ -2,12 +2,16 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
 import sqlalchemy as sa
+from tests.contract.store.test_audits import ALWAYS, audited, train
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.fleets import ToyFleet
 from tests.fixtures.notifier import KeptRuns
+from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ANN, ANN_ADMIN, ANNS_NODE, NODE, ROOT, claim, end, move_in, new_job
 from tests.fixtures.webhooks import deliver, webhook, with_webhooks
 
@@ -22,6 +26,7 @@ from giornata.domain.errors import FleetRefused, FleetUnavailable
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType, OperatorEvent
+from giornata.protocol.specs import AUDIT_KIND
 from giornata.protocol.webhook_endpoints import ChangeWebhook
 from giornata.store import schema
 from giornata.store.database.database import Database
@@ -73,6 +78,21 @@ def test_webhook_gets_the_events_that_it_names_of_its_project_from_its_making_on
     assert deliver(there) == 1
     assert told(notifier) == [("job.canceled", job.id)]
     assert deliver(there) == 0
+
+
+def test_events_of_replay_audits_are_sent_to_nobody(
+    there: Context, notifier: KeptRuns, store: Database, clock: ManualClock
+) -> None:
+    rig = StoreRig(replace(there, policy=replace(there.policy, audits=ALWAYS)), store, clock)
+    webhook(there, ANN_ADMIN, "*")
+    lease = train(rig)
+    audited(rig, 2)
+    (run,) = rig.rows(schema.jobs, kind=AUDIT_KIND)
+    assert "job.succeeded" in rig.events(run["id"])
+    while deliver(there):
+        pass
+    assert {job_id for _, job_id in told(notifier)} == {lease.job_id}
+    assert "audited" in json.dumps(bodies(notifier))  # a notice of the training job
 
 
 def test_webhook_of_one_job_hears_of_no_other(there: Context, notifier: KeptRuns) -> None:

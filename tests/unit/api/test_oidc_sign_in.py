@@ -1,5 +1,6 @@
 """Signing in at an OpenID provider, as a browser does it: from the link to the session."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from http.cookies import SimpleCookie
@@ -77,6 +78,15 @@ def test_first_sign_in_makes_a_person_of_no_project_whatever_the_provider_says(
     me = me_of(home, sign_in(home, provider))
     assert (me["user"]["email"], me["user"]["name"], me["user"]["operator"]) == ("eve@example.com", "Eve", False)
     assert (me["scopes"], me["projects"], me["operator"]) == ([], [], False)
+
+
+def test_first_sign_in_is_in_the_audit_log_without_an_address(home: Served, provider: OpenIdServer) -> None:
+    me = me_of(home, sign_in(home, provider))
+    me_of(home, sign_in(home, provider))
+    rows = list(home.client(home.keys.admin).audit_log(actor=me["user"]["id"]))
+    assert [row.verb for row in rows] == ["session.open", "session.open", "identity.link", "user.create"]
+    assert {row.address for row in rows} == {"127.0.0.1"}
+    assert "eve@" not in json.dumps([row.model_dump(mode="json") for row in rows])
 
 
 def test_person_is_known_by_issuer_and_subject(home: Served, provider: OpenIdServer) -> None:

@@ -10,15 +10,18 @@ from dataclasses import replace
 from giornata.control.access.keys import draw_key, secret_hash
 from giornata.control.access.permissions import read_scopes, stored_scopes, verbs_of
 from giornata.control.access.reach import reach_of_person
-from giornata.control.access.sessions import Visitor, require_person
+from giornata.control.access.sessions import Visitor, require_person, visiting
 from giornata.control.access.sign_in import COUNTED_MS, FORGOTTEN_AT_ONCE, network_of
+from giornata.control.audit_log.record import AuditActor, record, record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.people_store import FailedSignIns
+from giornata.control.ports.records import KeyRecord
 from giornata.control.ports.sign_in_store import DeviceSignInRecord, DeviceState
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id, text_faults
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import (
     Conflict,
     Fault,
@@ -31,7 +34,7 @@ from giornata.domain.errors import (
 )
 from giornata.domain.sign_in import pause_after_s
 from giornata.domain.user_codes import read_user_code, user_code_from
-from giornata.protocol.admin import Scope
+from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.sign_in import (
     ApproveDevice,
     AuthorizeDevice,
@@ -128,6 +131,9 @@ def approve_device(ctx: Context, caller: Caller, request: ApproveDevice, visitor
             device.id, user_id=user_id, project_id=project_id, scope=scope, at_ms=now_ms
         ):
             raise Conflict("this code was used a moment ago")
+        changes = {"project": project_id, "scopes": sorted(scopes)}
+        verb, root = AuditVerb.DEVICE_APPROVE, ROOT_PROJECT
+        record_call(tx, caller, verb, device.id, at_ms=now_ms, project_id=root, changes=changes)
     return _shown(request.user_code, replace(device, scope=scope, project_id=project_id))
 
 
@@ -136,8 +142,10 @@ def deny_device(ctx: Context, caller: Caller, request: FindDevice, visitor: Visi
     user_id = require_person(caller)
     device = _found(ctx, user_id, request.user_code, visitor)
     with ctx.store.begin() as tx:
-        if not tx.device_sign_ins.deny(device.id, user_id=user_id, at_ms=ctx.clock.now_ms()):
+        now_ms = ctx.clock.now_ms()
+        if not tx.device_sign_ins.deny(device.id, user_id=user_id, at_ms=now_ms):
             raise Conflict("this code was used a moment ago")
+        record_call(tx, caller, AuditVerb.DEVICE_DENY, device.id, at_ms=now_ms, project_id=ROOT_PROJECT)
     return _shown(request.user_code, device)
 
 
@@ -186,7 +194,7 @@ def _counted_as(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def take_device_key(ctx: Context, device_code: str) -> DeviceToken | DeviceRefusal:
+def take_device_key(ctx: Context, device_code: str, visitor: Visitor) -> DeviceToken | DeviceRefusal:
     """Return the key of a device whose sign-in was approved, once; else why there is none."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
@@ -199,7 +207,7 @@ def take_device_key(ctx: Context, device_code: str) -> DeviceToken | DeviceRefus
             return DeviceRefusal.EXPIRED_TOKEN
         if device.state == DeviceState.PENDING:
             return _polled(tx, device, now_ms)
-        return _taken(ctx, tx, device)
+        return _taken(ctx, tx, device, visitor)
 
 
 def _polled(tx: Transaction, device: DeviceSignInRecord, now_ms: int) -> DeviceRefusal:
@@ -211,7 +219,9 @@ def _polled(tx: Transaction, device: DeviceSignInRecord, now_ms: int) -> DeviceR
     return DeviceRefusal.SLOW_DOWN if too_soon else DeviceRefusal.AUTHORIZATION_PENDING
 
 
-def _taken(ctx: Context, tx: Transaction, device: DeviceSignInRecord) -> DeviceToken | DeviceRefusal:
+def _taken(
+    ctx: Context, tx: Transaction, device: DeviceSignInRecord, visitor: Visitor
+) -> DeviceToken | DeviceRefusal:
     # The person may have left the project since the approval.
     user = None if device.user_id is None else tx.users.lock(device.user_id)
     if user is None or device.project_id is None:
@@ -224,6 +234,7 @@ def _taken(ctx: Context, tx: Transaction, device: DeviceSignInRecord) -> DeviceT
     expires_at_ms = key.created_at_ms + device.key_expires_in_s * 1000
     key = replace(key, created_by=user.id, user_id=user.id, expires_at_ms=expires_at_ms, login=True)
     tx.keys.add(key)
+    _record_key(tx, key, visiting(user, visitor, session_id=key.id), device)
     return DeviceToken(
         access_token=secret,
         expires_in=device.key_expires_in_s,
@@ -232,6 +243,12 @@ def _taken(ctx: Context, tx: Transaction, device: DeviceSignInRecord) -> DeviceT
         project_id=key.project_id,
         email=user.email,
     )
+
+
+def _record_key(tx: Transaction, key: KeyRecord, actor: AuditActor, device: DeviceSignInRecord) -> None:
+    changes = {"scopes": sorted(read_scopes(key.scope)), "expires_at_ms": key.expires_at_ms, "device": device.id}
+    verb, owner = AuditVerb.KEY_CREATE, key.project_id
+    record(tx, actor, verb, key.id, at_ms=key.created_at_ms, project_id=owner, changes=changes)
 
 
 def _shown(typed: str, device: DeviceSignInRecord) -> DeviceRequest:

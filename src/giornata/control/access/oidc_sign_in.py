@@ -12,15 +12,18 @@ from dataclasses import asdict, dataclass, replace
 
 from giornata.control.access.invitations import open_invitation, use_invitation
 from giornata.control.access.keys import secret_hash
-from giornata.control.access.sessions import OpenedSession, Visitor, open_session, require_person
+from giornata.control.access.sessions import OpenedSession, Visitor, open_session, require_person, visiting
 from giornata.control.access.users import new_user
+from giornata.control.audit_log.record import record
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.identity_provider import AuthorizationRequest, ProviderIdentity
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import CONTROL
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Forbidden, Unauthenticated, Unavailable
 from giornata.domain.sign_in import is_allowed_email, local_path
+from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.sign_in import BeginSignIn
 
 SIGN_IN_TTL_S = 600
@@ -121,16 +124,23 @@ def finish_oidc(
         raise Unauthenticated(f"the provider signed nobody in: {word}")
     found = ctx.identity_provider.identity(known.request, callback.code, at_ms=ctx.clock.now_ms())
     with ctx.store.begin() as tx:
-        user_id = _person(ctx, tx, found, known)
-        project_id = None
-        if known.invitation_sha256 is not None:
-            invitation = open_invitation(ctx, tx, known.invitation_sha256)
-            use_invitation(ctx, tx, user_id, invitation)
-            project_id = invitation.project_id
+        user_id = _person(ctx, tx, found, known, visitor)
+        project_id = _join(ctx, tx, user_id, known, visitor)
         opened = open_session(ctx, tx, user_id, visitor, earlier=earlier)
     ctx.memory.forget_callers()
     opened = replace(opened, reply=opened.reply.model_copy(update={"project_id": project_id}))
     return CompletedSignIn(opened=opened, return_to=known.return_to)
+
+
+def _join(ctx: Context, tx: Transaction, user_id: str, known: _Cookie, visitor: Visitor) -> str | None:
+    """Accept the invitation with which the sign-in began; return its project, or None where there was none."""
+    if known.invitation_sha256 is None:
+        return None
+    invitation = open_invitation(ctx, tx, known.invitation_sha256)
+    role, verb = use_invitation(ctx, tx, user_id, invitation), AuditVerb.INVITATION_ACCEPT
+    actor, now_ms, project_id = visiting(tx.users.get(user_id), visitor), ctx.clock.now_ms(), invitation.project_id
+    record(tx, actor, verb, invitation.id, at_ms=now_ms, project_id=project_id, changes={"role": role})
+    return project_id
 
 
 def _opened(ctx: Context, cookie: str | None) -> _Cookie:
@@ -145,7 +155,7 @@ def _opened(ctx: Context, cookie: str | None) -> _Cookie:
     return known
 
 
-def _person(ctx: Context, tx: Transaction, found: ProviderIdentity, known: _Cookie) -> str:
+def _person(ctx: Context, tx: Transaction, found: ProviderIdentity, known: _Cookie, visitor: Visitor) -> str:
     """Return the person behind the provider's account, who may be new."""
     email = _allowed_email(ctx, found)
     linked = tx.identities.user_of(found.issuer, found.subject)
@@ -166,9 +176,16 @@ def _person(ctx: Context, tx: Transaction, found: ProviderIdentity, known: _Cook
                 f"there is an account {user.email} already; sign in with its password, and link the provider to it"
             )
         user_id = user.id
+        _record(tx, AuditVerb.USER_CREATE, user_id, visitor, at_ms=now_ms)
     if not tx.identities.add(found.issuer, found.subject, user_id=user_id, at_ms=now_ms):
         raise Conflict("this account of the provider has just signed in; sign in again")
+    _record(tx, AuditVerb.IDENTITY_LINK, user_id, visitor, at_ms=now_ms)
     return user_id
+
+
+def _record(tx: Transaction, verb: AuditVerb, user_id: str, visitor: Visitor, *, at_ms: int) -> None:
+    actor = visiting(tx.users.get(user_id), visitor)
+    record(tx, actor, verb, user_id, at_ms=at_ms, project_id=ROOT_PROJECT, changes={"by": "provider"})
 
 
 def _allowed_email(ctx: Context, found: ProviderIdentity) -> str:

@@ -13,7 +13,7 @@ from giornata.control.audit_log.chain import chain_rows, exported_row
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_after, check_limit, cut, decode_cursor
-from giornata.control.ports.audit_log_store import AuditFilter, AuditRow
+from giornata.control.ports.audit_log_store import AuditFilter, AuditLogRow
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import EPOCH, instant
@@ -86,12 +86,13 @@ def _project(tx: Transaction, caller: Caller, project_id: str | None) -> str | N
     """
     if project_id is None:
         return None if caller.is_root_admin else caller.project_id
-    if caller.is_root_admin and is_id(project_id) and tx.audit_log.heads(project_id=project_id):
+    of_it = AuditFilter(project_id=project_id)
+    if caller.is_root_admin and is_id(project_id) and tx.audit_log.page(of_it, before=None, limit=1):
         return project_id
     require_project(tx, caller, project_id)
     return project_id
 
 
-def _entry(row: AuditRow) -> AuditLogEntry:
+def _entry(row: AuditLogRow) -> AuditLogEntry:
     fields = {name: value for name, value in exported_row(row).items() if name != "at_ms"}
     return AuditLogEntry(**fields, at=instant(row.at_ms))

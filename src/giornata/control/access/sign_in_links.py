@@ -8,8 +8,11 @@ import threading
 from giornata.control.access.keys import secret_hash
 from giornata.control.access.sessions import OpenedSession, Visitor, open_session
 from giornata.control.access.users import new_user
+from giornata.control.audit_log.record import SYSTEM, record
 from giornata.control.context import Context
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Unauthenticated
+from giornata.protocol.admin import ROOT_PROJECT
 
 LINK_MS = 24 * 3600 * 1000
 OPERATOR_EMAIL = "operator@localhost"
@@ -54,6 +57,7 @@ def _operator(ctx: Context) -> str:
     with ctx.store.begin() as tx:
         if tx.users.add(user):
             tx.users.set_operator(user.id, operator=True)
+            record(tx, SYSTEM, AuditVerb.USER_CREATE, user.id, at_ms=user.created_at_ms, project_id=ROOT_PROJECT)
             return user.id
         found = tx.users.by_email(OPERATOR_EMAIL)
     if found is None:

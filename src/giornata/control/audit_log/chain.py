@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from giornata.control.context import Foundations
-from giornata.control.ports.audit_log_store import AuditLog, AuditRow
+from giornata.control.ports.audit_log_store import AuditLog, AuditLogRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.audit_log import HASH_FIELD, ChainLink, linked
 from giornata.domain.errors import Unavailable
@@ -19,7 +19,7 @@ ANY_NUMBER = 2**63 - 1
 LOOP_NAME = "audit-log"
 
 
-def exported_row(row: AuditRow) -> dict[str, Any]:
+def exported_row(row: AuditLogRow) -> dict[str, Any]:
     """Return the row as it is hashed and exported, with what it has of number and hashes."""
     return {
         "project_id": row.project_id,
@@ -75,7 +75,7 @@ def _chain_some(tx: Transaction) -> int:
     return len(rows)
 
 
-def _linked(rows: Sequence[AuditRow], heads: dict[str, ChainLink]) -> list[Mapping[str, Any]]:
+def _linked(rows: Sequence[AuditLogRow], heads: dict[str, ChainLink]) -> list[Mapping[str, Any]]:
     """Return the numbers and hashes of the rows, and move the heads of their chains."""
     chained: list[Mapping[str, Any]] = []
     for row in rows:

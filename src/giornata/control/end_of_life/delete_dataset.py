@@ -1,6 +1,7 @@
 """Delete a dataset with the pictures that nothing else refers to."""
 
 from giornata.control.access.permissions import require_scope
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.end_of_life.record_deletion import DATASET, record_deletion
@@ -8,6 +9,7 @@ from giornata.control.end_of_life.remove_bytes import remove_bytes
 from giornata.control.ports.end_of_life_store import TakenRows
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, NotFound
 from giornata.protocol.admin import Scope
 from giornata.protocol.end_of_life import Deletion
@@ -34,6 +36,7 @@ def delete_dataset(ctx: Context, caller: Caller, dataset_id: str) -> Deletion:
         sha256s = tx.deletions.drop_dataset(dataset_id, project_id=project_id)
         line = record_deletion(tx, ctx, caller, what=DATASET, target_id=dataset_id, project_id=project_id)
         tx.deletions.finish(line.id, at_ms=line.asked_at_ms)
+        record_call(tx, caller, AuditVerb.DATASET_DELETE, dataset_id, at_ms=line.asked_at_ms)
     freed = remove_bytes(ctx, project_id, TakenRows(sha256s=sha256s), asked_before_ms=line.asked_at_ms)
     with ctx.store.begin() as tx:
         tx.deletions.note(line.id, objects=freed.objects, size_bytes=freed.size_bytes)

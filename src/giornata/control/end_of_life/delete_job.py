@@ -1,6 +1,9 @@
 """Delete a job with all that hangs on it. What stays is what it cost, and that it was deleted."""
 
+from collections.abc import Sequence
+
 from giornata.control.access.permissions import require_any, require_write
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.end_of_life.purge_job import purge_job
@@ -11,6 +14,7 @@ from giornata.control.jobs.stop_job import stop_job
 from giornata.control.ports.end_of_life_store import DeletionRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, IllegalTransition, NotFound
 from giornata.domain.job import TERMINAL, JobEvent
 from giornata.protocol.admin import Scope
@@ -18,23 +22,28 @@ from giornata.protocol.end_of_life import Deletion
 
 
 def delete_job(ctx: Context, caller: Caller, job_id: str, *, cancel: bool = False) -> Deletion:
-    """Delete a job of the caller's project, its validations, and all bytes that nothing else refers to.
+    """Delete a job of the caller's project, its validations and audits, and all bytes that nothing else refers to.
+    With a sweep its jobs are deleted.
 
     What other jobs start from stays: each of them has rows of its own for these bytes. Raises Forbidden, NotFound,
-    IllegalTransition for a job that has not ended unless `cancel`, and Conflict for one that is pinned.
+    IllegalTransition for a job that has not ended unless `cancel`, and Conflict for one that is pinned, or a sweep
+    with a job that is.
     """
     require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
         require_write(caller, own_job(tx, caller, job_id).kind)
         # The job is locked before what hangs on it, as everybody does.
         job = _locked(tx, job_id)
-        _refuse_pinned(tx, job_id)
+        swept = [_locked(tx, each) for each in tx.deletions.swept_by(job_id)]
+        _refuse_pinned(tx, [job_id, *(each.id for each in swept)])
+        canceled = job.state not in TERMINAL
         _stop(tx, ctx, caller, job, cancel=cancel)
-        deletions = [hide_job(tx, ctx, caller, job)]
-        for each in tx.deletions.validations_of(job_id, project_id=caller.project_id):
-            validation = _locked(tx, each)
-            _stop(tx, ctx, caller, validation, cancel=True)
-            deletions.append(hide_job(tx, ctx, caller, validation))
+        # The end of a sweep has ended its jobs.
+        deletions = [hide_job(tx, ctx, caller, each) for each in (job, *swept)]
+        for each in (job, *swept):
+            deletions += _hide_made_for(tx, ctx, caller, each)
+        changes = {"kind": job.kind, "canceled": canceled, "jobs": len(deletions)}
+        record_call(tx, caller, AuditVerb.JOB_DELETE, job_id, at_ms=ctx.clock.now_ms(), changes=changes)
     purged = [finish_job(ctx, each) for each in deletions]
     freed = sum((freed for freed, _ in purged), Freed())
     return Deletion(
@@ -62,6 +71,16 @@ def finish_job(ctx: Context, deletion: DeletionRecord) -> tuple[Freed, bool]:
     return freed, finished
 
 
+def _hide_made_for(tx: Transaction, ctx: Context, caller: Caller, job: JobRow) -> list[DeletionRecord]:
+    """Stop and hide the validations and audits of a job."""
+    hidden = []
+    for each in tx.deletions.made_for(job.id, project_id=job.project_id):
+        made = _locked(tx, each)
+        _stop(tx, ctx, caller, made, cancel=True)
+        hidden.append(hide_job(tx, ctx, caller, made))
+    return hidden
+
+
 def _locked(tx: Transaction, job_id: str) -> JobRow:
     job = tx.jobs.lock(job_id)
     if job is None:
@@ -69,8 +88,8 @@ def _locked(tx: Transaction, job_id: str) -> JobRow:
     return job
 
 
-def _refuse_pinned(tx: Transaction, job_id: str) -> None:
-    if pinned := tx.deletions.pinned_of_job(job_id):
+def _refuse_pinned(tx: Transaction, job_ids: Sequence[str]) -> None:
+    if pinned := [target for job_id in job_ids for target in tx.deletions.pinned_of_job(job_id)]:
         raise Conflict(f"{', '.join(pinned)} is pinned; unpin it first: giornata unpin {pinned[0]}")
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from giornata.control.access.members import require_project
 from giornata.control.access.permissions import require_admin
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.end_of_life.delete_job import finish_job, hide_job
@@ -16,6 +17,7 @@ from giornata.control.end_of_life.remove_bytes import Freed, remove_below, remov
 from giornata.control.jobs.stop_job import stop_job
 from giornata.control.ports.end_of_life_store import DeletionRecord, TakenRows
 from giornata.control.ports.store import Transaction
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput
 from giornata.domain.job import TERMINAL, JobEvent
 from giornata.domain.picture import KEYS_BEGIN_WITH
@@ -48,6 +50,8 @@ def delete_project(ctx: Context, caller: Caller, project_id: str, *, confirm: st
             _refuse_busy(tx, project_id)
         tx.deletions.close_project(project_id, at_ms=ctx.clock.now_ms())
         line = record_deletion(tx, ctx, caller, what=PROJECT, target_id=project_id, project_id=project_id)
+        verb, now_ms = AuditVerb.PROJECT_DELETE, line.asked_at_ms
+        record_call(tx, caller, verb, project_id, at_ms=now_ms, project_id=project_id, changes={"cancel": cancel})
     ctx.memory.forget_callers()
     freed, _ = empty_project(ctx, caller, line)
     with ctx.store.begin() as tx:
@@ -91,7 +95,7 @@ def empty_project(ctx: Context, caller: Caller, deletion: DeletionRecord) -> tup
 
 
 def _refuse_busy(tx: Transaction, project_id: str) -> None:
-    live = tx.deletions.live_jobs(project_id, limit=SHOWN + 1)
+    live = tx.deletions.live_jobs(project_id, limit=SHOWN + 1, audits=False)
     if live:
         named = ", ".join(live[:SHOWN]) + (" and others" if len(live) > SHOWN else "")
         raise Conflict(f"jobs of {project_id} have not ended: {named}; cancel them, or delete with cancel")

@@ -3,9 +3,11 @@
 import re
 
 from giornata.control.access.permissions import require_any, require_scope
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.end_of_life_store import PinRecord
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import NotFound
 from giornata.protocol.admin import Scope
 from giornata.protocol.end_of_life import PIN_PATTERN, Pin, PinList
@@ -26,8 +28,12 @@ def set_pin(ctx: Context, caller: Caller, target: str, *, pinned: bool) -> Pin:
     target_id, at, step = target.partition("@")
     pin = PinRecord(target_id=target_id, step=int(step) if at else None)
     with ctx.store.begin() as tx:
-        if not tx.pins.set(pin, project_id=caller.project_id, pinned=pinned):
+        changed = tx.pins.set(pin, project_id=caller.project_id, pinned=pinned)
+        if changed is None:
             raise NotFound(f"there is no job, dataset or checkpoint {target}")
+        verb = AuditVerb.PIN_SET if pinned else AuditVerb.PIN_REMOVE
+        if changed:
+            record_call(tx, caller, verb, target, at_ms=ctx.clock.now_ms())
     return Pin(target=target, pinned=pinned)
 
 

@@ -1,4 +1,7 @@
-"""Write the line that stays of what was deleted. An audit log takes its line from here."""
+"""Write the line that stays of what was deleted: one for each job, dataset and project.
+
+The audit log has a row for what somebody asked for, and none for what went with it.
+"""
 
 import logging
 from dataclasses import replace

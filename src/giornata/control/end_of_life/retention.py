@@ -2,11 +2,13 @@
 
 from giornata.control.access.members import require_project
 from giornata.control.access.permissions import require_admin, require_scope
+from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.end_of_life_store import AgedRows
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.errors import NotFound
 from giornata.domain.retention import KeptClass, Retention, ended_before_ms
 from giornata.protocol.admin import Scope
@@ -29,7 +31,10 @@ def set_retention(ctx: Context, caller: Caller, project_id: str, request: SetRet
     require_admin(caller)
     with ctx.store.begin() as tx:
         require_project(tx, caller, project_id)
-        tx.retention.set(project_id, _asked(request))
+        asked = _asked(request)
+        tx.retention.set(project_id, asked)
+        verb, changes = AuditVerb.PROJECT_RETENTION, {kept.value: days for kept, days in asked.items()}
+        record_call(tx, caller, verb, project_id, at_ms=ctx.clock.now_ms(), project_id=project_id, changes=changes)
         return _reply(project_id, _stored(tx, project_id))
 
 

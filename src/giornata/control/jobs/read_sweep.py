@@ -61,7 +61,7 @@ def read_sweep(ctx: Context, caller: Caller, job_id: str) -> Sweep:
         ]
         records = _records(tx, caller, [each.job_id for each in asked])
         rows = _rows(ctx, tx, caller, asked, records)
-    spent = sum(row.cost_micro_usd for row in rows)
+        spent = tx.sweeps.spent([job_id])[job_id]  # also of those that were deleted
     job = job_reply(parent, (), names=None, spent_beside_micro_usd=spent)
     return Sweep(job=job, differs=_differing([each.changes for each in asked]), jobs=rows)
 

@@ -129,7 +129,7 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
         if new_id is None and old.state == JobState.SUCCEEDED:
             new_id = tx.submission.any_retry(job_id, project_id=caller.project_id)
         if new_id is None:
-            _hold_datasets(tx, old)
+            hold_datasets(tx, old)
             new_id = ctx.names.new("job")
             new = _afresh(old, new_id, caller.maker, ctx.clock.now_ms())
             if new.billed_to is None:
@@ -149,7 +149,7 @@ def _require_room(tx: Transaction, ctx: Context, job: JobRecord) -> None:
         raise OverQuota(faults)
 
 
-def _hold_datasets(tx: Transaction, job: JobRecord) -> None:
+def hold_datasets(tx: Transaction, job: JobRecord) -> None:
     """Keep the job's datasets from being deleted meanwhile. Raises InvalidInput when one is deleted already."""
     named = [(field, job.spec[field]) for field in DATASET_FIELDS if isinstance(job.spec.get(field), str)]
     gone = [each for each in named if tx.datasets.hold(each[1], project_id=job.project_id) is None]

@@ -6,19 +6,24 @@ from dataclasses import replace
 from typing import Any
 
 from giornata.control.access.permissions import require_write
+from giornata.control.audit_log.record import record_call
 from giornata.control.budgets.budgets import require_room
 from giornata.control.budgets.history import likely_cost_micro_usd
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.prepare_job import prepare_job
+from giornata.control.jobs.retry import DATASET_FIELDS, hold_datasets
 from giornata.control.jobs.settle_sweep import settle_sweep
 from giornata.control.jobs.submit import check_key, enqueue_each, remember, remembered
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
+from giornata.control.quotas.use import standing_of
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.budget import reservation_micro_usd
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, OverQuota
 from giornata.domain.job import JobEvent, JobState, next_state
+from giornata.domain.quotas import QuotaRequest, over_quota, refusal_of
 from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import SubmitJob
@@ -35,7 +40,7 @@ def submit_sweep(ctx: Context, caller: Caller, request: SubmitSweep, idempotency
     """Queue the jobs of a sweep, and return the parent's id and whether this request made it (see `submit`).
 
     Nothing is made unless every job is sound. Raises Forbidden, InvalidInput with the faults of all jobs, OverBudget,
-    and IdempotencyMismatch when the key came with another body before.
+    OverQuota, and IdempotencyMismatch when the key came with another body before.
     """
     require_write(caller, SWEEP_KIND)
     check_key(idempotency_key)
@@ -52,6 +57,8 @@ def submit_sweep(ctx: Context, caller: Caller, request: SubmitSweep, idempotency
             if kept != parent.id:  # an equal request was committed a moment ago
                 return kept, False
         _add(tx, ctx, parent, jobs, likely)
+        told = {"kind": SWEEP_KIND, "priority": parent.priority, "jobs": len(jobs)}
+        record_call(tx, caller, AuditVerb.JOB_SUBMIT, parent.id, at_ms=parent.created_at_ms, changes=told)
     return parent.id, True
 
 
@@ -66,7 +73,8 @@ def _prepared(
     jobs: list[JobRecord] = []
     for number, change in enumerate(changes):
         try:
-            jobs.append(prepare_job(ctx, tx, caller, _request_of(request, number, {**common, **change})))
+            asked = _request_of(request, number, {**common, **change})
+            jobs.append(prepare_job(ctx, tx, caller, asked, notes_use=False))
         except InvalidInput as refusal:
             found = [swept_fault(request, number, fault, change) for fault in refusal.faults]
             faults += [fault for fault in found if fault not in faults]
@@ -75,7 +83,7 @@ def _prepared(
         message = f"have {size_bytes} bytes as JSON; at most {ctx.policy.max_spec_bytes} are taken"
         faults.append(Fault(where="changes", message=message, hint="divide it into several sweeps"))
     if faults:
-        raise InvalidInput(faults)
+        raise refusal_of(faults)
     return changes, jobs
 
 
@@ -130,7 +138,16 @@ def _parent(
 def _add(
     tx: Transaction, ctx: Context, parent: JobRecord, jobs: Sequence[JobRecord], likely: Sequence[int | None]
 ) -> None:
-    """Write the parent and its jobs, and hold back those for which its budget has no room. Raises OverBudget."""
+    """Write the parent and its jobs, and hold back those for which its budget has no room.
+
+    Raises OverBudget, OverQuota unless all jobs have a place in the queue, and InvalidInput when a dataset was
+    deleted a moment ago.
+    """
+    for job in {json.dumps([job.spec.get(field) for field in DATASET_FIELDS]): job for job in jobs}.values():
+        hold_datasets(tx, job)
+    standing = standing_of(tx, ctx, parent.project_id, hold=True)
+    if faults := tuple(over_quota(standing, QuotaRequest(jobs=len(jobs)))):
+        raise OverQuota(faults)
     aside = [reservation_micro_usd(budget=None, estimate=cost) for cost in likely]
     limit = parent.budget_micro_usd
     require_room(tx, ctx, parent, asked=sum(aside) if limit is None else min(limit, sum(aside)))

@@ -31,7 +31,7 @@ class NewAuditRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow(NewAuditRow):
+class AuditLogRow(NewAuditRow):
     """A row as it is stored. One that is not in its chain yet has no number and no hashes."""
 
     id: int
@@ -58,16 +58,16 @@ class AuditLog(Protocol):
     def add_each(self, rows: Sequence[NewAuditRow]) -> None:
         """Insert rows in one statement. They wait for their chains, and hold up no other writer."""
 
-    def page(self, wanted: AuditFilter, *, before: int | None, limit: int) -> list[AuditRow]:
+    def page(self, wanted: AuditFilter, *, before: int | None, limit: int) -> list[AuditLogRow]:
         """Return rows, newest first, with ids below `before`."""
 
-    def chained(self, project_id: str, *, after: int, up_to: int, limit: int) -> list[AuditRow]:
+    def chained(self, project_id: str, *, after: int, up_to: int, limit: int) -> list[AuditLogRow]:
         """Return rows of a chain in its order, with numbers above `after` and at most `up_to`."""
 
     def chained_projects(self) -> list[str]:
         """Return the projects that have rows in a chain. It reads the whole log: for maintenance."""
 
-    def unchained(self, *, limit: int) -> list[AuditRow]:
+    def unchained(self, *, limit: int) -> list[AuditLogRow]:
         """Return the oldest rows that are not in their chains yet."""
 
     def heads(self, *, project_id: str | None = None) -> Mapping[str, ChainLink]:

@@ -131,5 +131,10 @@ class Audits(Protocol):
         ended before are left out.
         """
 
+    def give_up(self, job_id: str, *, message: str, at_ms: int) -> frozenset[str]:
+        """Decide the open audits of a job that is deleted without a verdict, and let go of all bytes that its audits
+        keep; return their hashes.
+        """
+
     def bill(self, attempt_ids: Sequence[str], project_id: str) -> None:
         """Let this project pay for the attempts, from their beginning."""

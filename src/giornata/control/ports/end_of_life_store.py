@@ -75,8 +75,11 @@ class Deletions(Protocol):
     def empty_job(self, job_id: str, *, at_ms: int) -> bool:
         """Hide the job, and blank what its user wrote; False when it is deleted already, or is not known."""
 
-    def validations_of(self, job_id: str, *, project_id: str) -> list[str]:
-        """Return the ids of the validations of a training job that are not deleted."""
+    def made_for(self, job_id: str, *, project_id: str) -> list[str]:
+        """Return the ids of the validations and replay audits of a training job that are not deleted."""
+
+    def swept_by(self, sweep_id: str) -> list[str]:
+        """Return the ids of the jobs of a sweep that are not deleted, in order."""
 
     def pinned_of_job(self, job_id: str) -> list[str]:
         """Return what of the job is pinned: its id, or ids with steps."""
@@ -105,13 +108,15 @@ class Deletions(Protocol):
         """Delete the dataset; return the hashes of its pictures."""
 
     def close_project(self, project_id: str, *, at_ms: int) -> bool:
-        """Hide the project, and end its keys, members, invitations, secrets and webhooks; False when it is hidden."""
+        """Hide the project, lift its limits, and end its keys, members, invitations, sign-ins of devices, secrets and
+        webhooks; False when it is hidden.
+        """
 
     def is_closed(self, project_id: str) -> bool:
         """Return True when the project was deleted."""
 
-    def live_jobs(self, project_id: str, *, limit: int) -> list[str]:
-        """Return ids of jobs that have not ended."""
+    def live_jobs(self, project_id: str, *, limit: int, audits: bool = True) -> list[str]:
+        """Return ids of jobs that have not ended; without `audits` none of the platform's own."""
 
     def jobs_left(self, project_id: str, *, limit: int) -> list[str]:
         """Return ids of ended jobs that are not deleted."""
@@ -154,8 +159,8 @@ class PinRecord:
 class Pins(Protocol):
     """Queries for pins of jobs, checkpoints and datasets."""
 
-    def set(self, pin: PinRecord, *, project_id: str, pinned: bool) -> bool:
-        """Pin or unpin; False when the project has no such thing."""
+    def set(self, pin: PinRecord, *, project_id: str, pinned: bool) -> bool | None:
+        """Pin or unpin; True when that changed something, None when the project has no such thing."""
 
     def of_project(self, project_id: str, *, limit: int) -> Sequence[PinRecord]:
         """Return what is pinned: jobs, datasets, then checkpoints."""

@@ -5,7 +5,9 @@ from typing import Any, Protocol
 
 
 class QuotaQueries(Protocol):
-    """Queries for limits and their use. Jobs for one machine only are the platform's own, and are not counted."""
+    """Queries for limits and their use. Jobs for one machine only are the platform's own, and
+    are not counted; nor are jobs that the platform pays for, such as the retry of a suspect one.
+    """
 
     def set(self, project_id: str, limits: Mapping[str, Any]) -> bool:
         """Set these fields of `giornata.domain.quotas.Quotas`; False when there is no such project."""
@@ -14,8 +16,8 @@ class QuotaQueries(Protocol):
         """Return how many jobs may run at a time, of each project that has such a limit."""
 
     def running(self, project_ids: Collection[str] | None = None) -> Mapping[str, int]:
-        """Return the number of running jobs of these projects, or of all, without orders of pictures. A project that
-        runs none is left out.
+        """Return the number of running jobs of these projects, or of all, without orders of pictures and without
+        sweeps, whose jobs are counted. A project that runs none is left out.
         """
 
     def hold_running(self, project_ids: Collection[str]) -> Collection[str]:
@@ -27,7 +29,7 @@ class QuotaQueries(Protocol):
         """Return the number of the project's queued jobs and orders."""
 
     def pictures_since(self, project_id: str, *, since_ms: int) -> int:
-        """Return the number of pictures of all orders that the project made since then."""
+        """Return the number of pictures of all orders that the project made since then, also of deleted ones."""
 
     def is_trained(self, project_id: str, sha256: str) -> bool:
         """Return True when these bytes are a checkpoint or a result of one of the project's jobs."""

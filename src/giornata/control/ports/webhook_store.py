@@ -112,7 +112,9 @@ class WebhookDeliveries(Protocol):
     def events_between(
         self, after: int, up_to: int, *, project_ids: Collection[str], limit: int
     ) -> list[tuple[str, EventRecord]]:
-        """Return events with `after` < id ≤ `up_to` and their projects, oldest first."""
+        """Return events with `after` < id ≤ `up_to` and their projects, oldest first, without those of replay audits,
+        which are the platform's own jobs.
+        """
 
     def add_each(self, deliveries: Sequence[NewDelivery]) -> None: ...
 

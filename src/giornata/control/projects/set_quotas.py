@@ -1,6 +1,7 @@
 """Read and set the quotas of a project."""
 
 from giornata.control.access.permissions import require_root_admin, require_user
+from giornata.control.audit_log.record import record_call
 from giornata.control.budgets.budgets import project_spent
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -9,6 +10,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.quotas.use import pictures_today, stored_bytes
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.audit_log import AuditVerb
 from giornata.domain.budget import month_end_ms
 from giornata.domain.errors import NotFound
 from giornata.domain.quotas import QUOTA_NAMES, day_start_ms
@@ -39,6 +41,10 @@ def set_quotas(ctx: Context, caller: Caller, project_id: str, request: SetQuotas
         there = is_id(project_id) and tx.projects.get(project_id) is not None
         if not there or (limits and not tx.quotas.set(project_id, limits)):
             raise NotFound(f"there is no project {project_id}")
+        # Of a list of models its length: a pattern may be a URL with a token.
+        changes = {name: len(value) if isinstance(value, list) else value for name, value in limits.items()}
+        verb, now_ms = AuditVerb.PROJECT_QUOTAS, ctx.clock.now_ms()
+        record_call(tx, caller, verb, project_id, at_ms=now_ms, project_id=project_id, changes=changes)
         reply = _reply(tx, ctx, project_id)
     ctx.memory.quotas.forget()
     return reply

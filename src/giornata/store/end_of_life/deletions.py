@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from giornata.control.ports import end_of_life_store
 from giornata.control.ports.end_of_life_store import DeletionRecord, TakenBlob, TakenRows
 from giornata.domain.job import TERMINAL
-from giornata.protocol.specs import VALIDATE_KIND
+from giornata.domain.quotas import QUOTA_NAMES
+from giornata.protocol.specs import AUDIT_KIND, VALIDATE_KIND
 from giornata.store.database.rows import Queries, columns, record_of
 from giornata.store.end_of_life.rows_of_jobs import (
     NAMING_BYTES,
@@ -31,6 +32,7 @@ from giornata.store.schema import (
     dataset_items,
     datasets,
     deletions,
+    device_sign_ins,
     idempotency,
     invitations,
     jobs,
@@ -45,7 +47,10 @@ from giornata.store.schema import (
 
 COLUMNS = columns(deletions, DeletionRecord)
 LIVE = jobs.c.state.not_in(sorted(TERMINAL))
+OF_PEOPLE = (memberships, invitations, device_sign_ins, project_secrets, webhooks)
+MADE_FOR_OTHERS = (VALIDATE_KIND, AUDIT_KIND)
 DATASET_FIELDS = ("dataset", "class_dataset")
+NO_LIMITS: dict[str, Any] = dict.fromkeys(QUOTA_NAMES)
 BLANK: dict[str, Any] = {"spec": {}, "labels": {}, "error": None, "faults": [], "result": {}, "pinned": False}
 
 
@@ -80,10 +85,14 @@ class Deletions(Queries, end_of_life_store.Deletions):
         self._connection.execute(sa.update(attempts).where(attempts.c.job_id == job_id).values(said))
         return True
 
-    def validations_of(self, job_id: str, *, project_id: str) -> list[str]:
-        named = (jobs.c.kind == VALIDATE_KIND, jobs.c.name.startswith(f"{job_id}@", autoescape=True))
+    def made_for(self, job_id: str, *, project_id: str) -> list[str]:
+        named = (jobs.c.kind.in_(MADE_FOR_OTHERS), jobs.c.name.startswith(f"{job_id}@", autoescape=True))
         query = sa.select(jobs.c.id).where(jobs.c.project_id == project_id, *named, jobs.c.deleted_at_ms.is_(None))
         return list(self._connection.scalars(query.order_by(jobs.c.id)))
+
+    def swept_by(self, sweep_id: str) -> list[str]:
+        mine = (jobs.c.parent_id == sweep_id) & jobs.c.deleted_at_ms.is_(None)
+        return list(self._connection.scalars(sa.select(jobs.c.id).where(mine).order_by(jobs.c.id)))
 
     def pinned_of_job(self, job_id: str) -> list[str]:
         whole = sa.select(jobs.c.id).where(jobs.c.id == job_id, jobs.c.pinned)
@@ -153,12 +162,12 @@ class Deletions(Queries, end_of_life_store.Deletions):
 
     def close_project(self, project_id: str, *, at_ms: int) -> bool:
         this = (projects.c.id == project_id) & projects.c.deleted_at_ms.is_(None)
-        closed = sa.update(projects).where(this).values(deleted_at_ms=at_ms, retention={})
+        closed = sa.update(projects).where(this).values(deleted_at_ms=at_ms, retention={}, **NO_LIMITS)
         if self._connection.execute(closed).rowcount != 1:
             return False
         good = (keys.c.project_id == project_id) & keys.c.revoked_at_ms.is_(None)
         self._connection.execute(sa.update(keys).where(good).values(revoked_at_ms=at_ms))
-        for table in (memberships, invitations, project_secrets, webhooks):
+        for table in OF_PEOPLE:
             self._connection.execute(sa.delete(table).where(table.c.project_id == project_id))
         return True
 
@@ -166,8 +175,9 @@ class Deletions(Queries, end_of_life_store.Deletions):
         query = sa.select(projects.c.id).where(projects.c.id == project_id, projects.c.deleted_at_ms.is_not(None))
         return self._connection.scalar(query) is not None
 
-    def live_jobs(self, project_id: str, *, limit: int) -> list[str]:
-        return self._ids(jobs, jobs.c.project_id == project_id, LIVE, limit=limit)
+    def live_jobs(self, project_id: str, *, limit: int, audits: bool = True) -> list[str]:
+        which = sa.true() if audits else jobs.c.kind != AUDIT_KIND
+        return self._ids(jobs, jobs.c.project_id == project_id, LIVE, which, limit=limit)
 
     def jobs_left(self, project_id: str, *, limit: int) -> list[str]:
         left = (~LIVE, jobs.c.deleted_at_ms.is_(None))
@@ -185,7 +195,7 @@ class Deletions(Queries, end_of_life_store.Deletions):
         opened = take_uploads(self._connection, uploads.c.project_id == project_id, limit)
         count = sum(
             len(take_some(self._connection, table, table.c.project_id == project_id, limit))
-            for table in (models, caches, idempotency, memberships, invitations, project_secrets, webhooks)
+            for table in (models, caches, idempotency, *OF_PEOPLE)
         )
         # Also those whose object storage has lost, which no listing of storage shows.
         mine = (blobs.c.project_id == project_id) & unreferenced()

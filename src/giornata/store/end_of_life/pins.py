@@ -11,12 +11,15 @@ from giornata.store.schema import checkpoints, datasets, jobs
 
 
 class Pins(Queries, end_of_life_store.Pins):
-    def set(self, pin: PinRecord, *, project_id: str, pinned: bool) -> bool:
+    def set(self, pin: PinRecord, *, project_id: str, pinned: bool) -> bool | None:
         for table, condition in _places(pin):
             this = condition & (table.c.project_id == project_id)
-            if self._connection.execute(sa.update(table).where(this).values(pinned=pinned)).rowcount:
+            other = this & (table.c.pinned != pinned)
+            if self._connection.execute(sa.update(table).where(other).values(pinned=pinned)).rowcount:
                 return True
-        return False
+            if self._connection.execute(sa.select(table.c.pinned).where(this)).first() is not None:
+                return False
+        return None
 
     def of_project(self, project_id: str, *, limit: int) -> Sequence[PinRecord]:
         found = [

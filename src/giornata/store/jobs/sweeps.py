@@ -33,7 +33,7 @@ _COUNTED = (
 _SWEEP = sa.bindparam("sweep", type_=sa.String())
 _PROJECT = sa.bindparam("project", type_=sa.String())
 _SOME_JOBS: sa.BindParameter[Any] = sa.bindparam("jobs", expanding=True)
-_MINE = (jobs.c.id.in_(_SOME_JOBS), jobs.c.project_id == _PROJECT)
+_MINE = (jobs.c.id.in_(_SOME_JOBS), jobs.c.project_id == _PROJECT, jobs.c.deleted_at_ms.is_(None))
 # Made once: building a statement costs more than running it.
 _JOBS = (
     sa.select(*(jobs.c[name] for name in SweptRow.__slots__)).where(jobs.c.parent_id == _SWEEP).order_by(jobs.c.id)
