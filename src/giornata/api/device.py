@@ -36,7 +36,6 @@ from giornata.protocol.strict_json import Json
 from giornata.web.visitors import visitor_of
 
 DEVICE = refusals(401, 403, 404, 409, 429)
-NO_STORE = {"Cache-Control": "no-store"}
 DESCRIPTIONS = {
     DeviceRefusal.AUTHORIZATION_PENDING: "nobody has approved this sign-in yet",
     DeviceRefusal.SLOW_DOWN: "polls come too fast; wait five seconds longer from now on",
@@ -81,9 +80,8 @@ def _responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 @oauth.post("/authorization", responses=_responses(429), openapi_extra=_form_of(AuthorizeDevice))
-async def authorize_device(request: Request, response: Response, ctx: Ctx, settings: Settings) -> DeviceAuthorization:
+async def authorize_device(request: Request, ctx: Ctx, settings: Settings) -> DeviceAuthorization:
     """Begin to sign a device in. It shows `user_code` and the address to its person."""
-    response.headers.update(NO_STORE)
     # The body is read here and not by a dependency: a query that is wrong is told before it.
     asked = message_of(AuthorizeDevice, await form_fields(request))
     url = page_url(request, settings, DEVICE_PATH)
@@ -92,14 +90,13 @@ async def authorize_device(request: Request, response: Response, ctx: Ctx, setti
 
 
 @oauth.post("/token", responses=_responses(), openapi_extra=_form_of(TakeDeviceKey), response_model=DeviceToken)
-async def take_device_key(request: Request, response: Response, ctx: Ctx) -> DeviceToken | JSONResponse:
+async def take_device_key(request: Request, ctx: Ctx) -> DeviceToken | JSONResponse:
     """Return the device's key once a person has approved. Until then the error is `authorization_pending`."""
     asked = message_of(TakeDeviceKey, await form_fields(request))
     device_code = asked.device_code.get_secret_value()
     taken = await anyio.to_thread.run_sync(device_sign_in.take_device_key, ctx, device_code, visitor_of(request))
     if isinstance(taken, DeviceRefusal):
         return _refused(taken, DESCRIPTIONS[taken])
-    response.headers.update(NO_STORE)
     return taken
 
 
@@ -123,7 +120,7 @@ def deny_device(request: Request, ctx: Ctx, caller: User, body: Json[FindDevice]
 
 def _refused(error: str, description: str) -> JSONResponse:
     said = OAuthErrorReply(error=error, error_description=description)
-    return JSONResponse(said.model_dump(), 400, headers=NO_STORE)
+    return JSONResponse(said.model_dump(), 400)
 
 
 def _word(error: InvalidInput) -> str:

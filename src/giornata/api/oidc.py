@@ -34,7 +34,6 @@ async def begin_sign_in(
     redirect_uri = page_url(request, settings, CALLBACK_PATH)
     pending = await with_provider(request, partial(begin_oidc, ctx, body, redirect_uri=redirect_uri, caller=caller))
     set_provider_cookie(request, response, pending.cookie)
-    response.headers["Cache-Control"] = "no-store"
     return BegunSignIn(authorization_url=pending.authorization_url)
 
 

@@ -40,9 +40,7 @@ from giornata.web.visitors import visitor_of, with_password, with_provider
 SEE_OTHER = 303
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
     "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.complete import complete
@@ -60,6 +61,9 @@ def rig(rig: StoreRig) -> StoreRig:
     """Every stretch is audited."""
     rig.ctx = replace(rig.ctx, policy=replace(rig.ctx.policy, audits=ALWAYS))
     rig.add_project("ann")
+    with rig.store.begin() as tx:
+        row = {"id": "ds_none", "project_id": "ann", "labels": {}, "notes": [], "created_at_ms": 0}
+        tx.connection.execute(sa.insert(schema.datasets).values(**row, picture_count=0, size_bytes=0))
     return rig
 
 
