@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.control.access.sign_in_links import SignInLinks
 from giornata.dashboard import (
+    audit_log_page,
     compare_page,
     component_pages,
     fleet_pages,
@@ -22,6 +23,7 @@ from giornata.dashboard import (
     home_pages,
     job_page,
     jobs_pages,
+    limit_pages,
     project_pages,
     reference_pages,
     sign_in_pages,
@@ -58,6 +60,8 @@ PAGES: Sequence[BaseRoute] = (
     *fleet_pages.ROUTES,
     *generate_page.ROUTES,
     *project_pages.ROUTES,
+    *limit_pages.ROUTES,
+    *audit_log_page.ROUTES,
     *train_page.ROUTES,
     *component_pages.ROUTES,
     *reference_pages.ROUTES,

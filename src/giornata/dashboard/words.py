@@ -1,5 +1,6 @@
 """How values read on a page: money, time, sizes, and the sentences after an action."""
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -111,6 +112,16 @@ def short(text: str, most_chars: int = 80) -> str:
     return text if len(text) <= most_chars else f"{text[: most_chars - 1]}…"
 
 
+def amount(count: int | None, sort: str) -> str:
+    """Return a number as `money` in micro-dollars, as the `size` of bytes, or as a plain `number`."""
+    return {"money": money, "size": size}[sort](count) if sort in {"money", "size"} else number(count)
+
+
+def as_json(value: object) -> str:
+    """Return a value as JSON in one line; nothing for an empty one."""
+    return json.dumps(value, ensure_ascii=False) if value else ""
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "money": money,
@@ -123,5 +134,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "plural": plural,
         "spoken": spoken,
         "short": short,
+        "amount": amount,
+        "as_json": as_json,
     }
 )

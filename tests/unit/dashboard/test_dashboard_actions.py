@@ -121,6 +121,8 @@ def test_the_last_owner_stays(home: Furnished) -> None:
 def test_only_the_operator_sets_budgets_of_a_project_and_governs_machines(home: Furnished) -> None:
     owner, operator = browser_of(home.served, home.owner), browser_of(home.served, home.operator)
     assert post(owner, f"{HERE}/settings/budgets", {"budget": "99"}).status_code == 404
+    assert post(operator, f"{HERE}/settings/budgets", {"budget": "99"}).status_code == 303
+    assert 'value="99.00"' in operator.call("GET", f"{HERE}/settings/money").text
     default = "/dashboard/projects/default"
     assert post(owner, f"{default}/fleet/machines/machine-2/quarantine").status_code == 404
     response = post(operator, f"{default}/fleet/machines/machine-2/quarantine", {"reason": "<b>loud</b>"})

@@ -10,7 +10,7 @@ from tests.fixtures.people import Browser, browser_of
 from giornata.dashboard.app import POLICY
 
 PEOPLE = ("operator", "owner", "member", "viewer", "stranger")
-OWNERS_ONLY = {"webhooks", "deliveries"}
+OWNERS_ONLY = {"webhooks", "deliveries", "audit-log"}
 WRITERS_ONLY = {"train", "generate"}
 ANYBODYS = {"components", "reference"}
 
