@@ -30,7 +30,7 @@ from giornata.dashboard import (
     train_page,
 )
 from giornata.dashboard.problem_pages import on_domain_error, on_http_error
-from giornata.dashboard.rendering import STATIC
+from giornata.dashboard.rendering import STATIC, static_url
 from giornata.dashboard.visit import ROOT
 from giornata.domain.errors import GiornataError
 
@@ -75,9 +75,11 @@ def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
     """
     app.state.page_threads = CapacityLimiter(PAGE_THREADS)
     app.state.sign_in_links = links
+    app.state.style_sheet = static_url("dashboard.css")
     files = Mount("/static", app=StaticFiles(directory=Path(STATIC)))
     pages = Router([*PAGES, files], redirect_slashes=False)
     handled = ExceptionMiddleware(pages, handlers={GiornataError: on_domain_error, HTTPException: on_http_error})
+    app.router.routes.insert(0, sign_in_pages.PLAIN_SIGN_IN)  # before the API's page at this path
     for path, target in LEADING.items():
         app.router.routes.append(_leading(path, target))
     app.router.routes.append(Mount(ROOT, app=_SecurityHeaders(handled)))
