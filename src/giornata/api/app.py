@@ -135,6 +135,7 @@ def create_app(
         metrics,
         Wakeup(threads=settings.waiting_threads),
     )
+    app.state.loops_status = loops_status
     app.state.claims = RequestBatcher(
         metrics.claims.around(partial(claim_each, ctx)), key=lambda asked: asked.node_id
     )
