@@ -79,7 +79,7 @@ def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
     files = Mount("/static", app=StaticFiles(directory=Path(STATIC)))
     pages = Router([*PAGES, files], redirect_slashes=False)
     handled = ExceptionMiddleware(pages, handlers={GiornataError: on_domain_error, HTTPException: on_http_error})
-    app.router.routes.insert(0, sign_in_pages.PLAIN_SIGN_IN)  # before the API's page at this path
+    app.router.routes.insert(app.state.before_pages, sign_in_pages.PLAIN_SIGN_IN)
     for path, target in LEADING.items():
         app.router.routes.append(_leading(path, target))
     app.router.routes.append(Mount(ROOT, app=_SecurityHeaders(handled)))
