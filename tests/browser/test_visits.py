@@ -15,6 +15,8 @@ from giornata.protocol.work import CompleteAttempt, Heartbeat, LogLines, MetricB
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = getattr(sync_api, "expect", None)
+# What a console says while there is no server.
+NO_SERVER = ("ERR_CONNECTION_", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "htmx:")
 
 
 def test_a_person_signs_in_by_keyboard_alone_sees_the_jobs_and_signs_out(
@@ -94,6 +96,32 @@ def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(
     expect(page.locator("#liveness")).to_have_text("live")
     expect(page.locator(".wide-progress")).to_contain_text(f"300 / {STEPS}")
     here.complaints[:] = [each for each in here.complaints if "ERR_INTERNET_DISCONNECTED" not in each]
+
+
+def test_pages_of_a_restarted_server_go_on_by_themselves_and_show_no_wrong_number(
+    house: Furnished, window: Callable[..., Window]
+) -> None:
+    job, listed, ctx = window(house), window(house), house.served.ctx
+    for here, name in ((job, "job-running"), (listed, "jobs")):
+        here.sign_in(house.owner)
+        here.go(pages_of(house)[name])
+        here.page.evaluate("window.kept = 'this document'")
+    row = listed.page.get_by_role("row", name="watercolor style")
+    expect(job.page.locator("#liveness")).to_have_text("live")
+    expect(row).to_contain_text(f"121 / {STEPS}")
+    house.served.stop()
+    heartbeat(ctx, house.running.attempt_id, Heartbeat(step=310, total_steps=STEPS, phase="training"))
+    for here in (job, listed):
+        expect(here.page.locator("#liveness")).to_have_text("not live")
+    expect(job.page.locator(".wide-progress")).to_contain_text(f"121 / {STEPS}")  # what was true when it was live
+    expect(row).to_contain_text(f"121 / {STEPS}")
+    house.served.start()
+    expect(job.page.locator(".wide-progress")).to_contain_text(f"310 / {STEPS}")
+    expect(row).to_contain_text(f"310 / {STEPS}")
+    for here in (job, listed):
+        expect(here.page.locator("#liveness")).to_have_text("live")
+        assert here.page.evaluate("window.kept") == "this document"
+        here.complaints[:] = [said for said in here.complaints if not any(each in said for each in NO_SERVER)]
 
 
 def test_chosen_jobs_are_canceled_by_keyboard(house: Furnished, window: Callable[..., Window]) -> None:

@@ -50,9 +50,9 @@ def approve(url: str, address: str, user_code: str) -> None:
     """Sign in on the page, type the code, read the question, click."""
     with httpx.Client(base_url=url, follow_redirects=True, headers={"Origin": url}, trust_env=False) as browser:
         page = browser.get(address, params={"user_code": user_code})
-        assert page.url.path == "/sign-in"
-        form = {"email": EVE, "password": PASSWORD, "return_to": f"/device?user_code={user_code}"}
-        page = browser.post("/sign-in", data=form)
+        assert page.url.path == "/dashboard/sign-in"
+        form = {"email": EVE, "password": PASSWORD, "next": f"/device?user_code={user_code}"}
+        page = browser.post("/dashboard/sign-in", data=form)
         token = re.search(r'name="csrf_token" value="([0-9a-f]+)"', page.text)
         assert token is not None, page.text
         form = {"csrf_token": token[1], "user_code": user_code}

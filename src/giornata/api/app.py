@@ -137,6 +137,7 @@ def create_app(
         metrics,
         Wakeup(threads=settings.waiting_threads),
     )
+    app.state.loops_status = loops_status
     app.state.claims = RequestBatcher(
         metrics.claims.around(partial(claim_each, ctx)), key=lambda asked: asked.node_id
     )
@@ -152,9 +153,12 @@ def create_app(
     app.state.provider_threads = CapacityLimiter(settings.provider_threads)
     app.state.sign_ins = ConnectionQuota("sign-ins", most=settings.sign_ins_per_address, whose="this address")
     install_handlers(app)
-    # A provider sends browsers back with parameters of its own: pages are not held to theirs.
-    for router in (*routers, sign_in_pages.router):
+    for router in routers:
         app.include_router(router)
+    # Who has a better page for one of these paths puts its route here: no request of the API is matched later for it.
+    app.state.before_pages = len(app.router.routes)
+    # A provider sends browsers back with parameters of its own: pages are not held to theirs.
+    app.include_router(sign_in_pages.router)
     if serves_blobs(ctx.blobs):
         app.include_router(blob_routes(ctx.blobs, threads=settings.blob_threads))
     install_openapi(app, settings)

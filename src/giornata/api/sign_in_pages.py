@@ -98,7 +98,7 @@ Visit = Annotated[PageVisitor | None, Depends(_visitor)]
 
 
 @router.get(SIGN_IN_PATH)
-def sign_in_page(ctx: Ctx, visit: Visit, return_to: Text = "") -> HTMLResponse:
+def sign_in_page(request: Request, ctx: Ctx, visit: Visit, return_to: Text = "") -> HTMLResponse:
     """Show a form for address and password, and the way to the provider if there is one."""
     path = escape(local_path(return_to), quote=True)
     said = "" if visit is None else f"<p>You are signed in as {escape(visit.email)}.</p>"
@@ -111,8 +111,8 @@ def sign_in_page(ctx: Ctx, visit: Visit, return_to: Text = "") -> HTMLResponse:
 <input type="hidden" name="return_to" value="{path}">
 <p><label>Mail address <input name="email" type="email" autocomplete="username" required></label></p>
 <p><label>Password <input name="password" type="password" autocomplete="current-password" required></label></p>
-<p><button>Sign in</button></p></form>"""
-    return _page("Sign in", form)
+<p><button class="button">Sign in</button></p></form>"""
+    return _page(request, "Sign in", form)
 
 
 @router.post(SIGN_IN_PATH)
@@ -165,8 +165,8 @@ def device_page(request: Request, visit: Visit, user_code: Annotated[str, Query(
 <form method="post" action="{DEVICE_PATH}">{_hidden(csrf_token=visit.csrf_token)}
 <p><label>Code that your device shows
 <input name="user_code" value="{escape(user_code, quote=True)}" autocomplete="off" required></label></p>
-<p><button>Continue</button></p></form>"""
-    return _page("Sign a device in", form)
+<p><button class="button">Continue</button></p></form>"""
+    return _page(request, "Sign a device in", form)
 
 
 @router.post(DEVICE_PATH)
@@ -182,12 +182,12 @@ def confirm_device(request: Request, ctx: Ctx, visit: Visit, fields: Fields) -> 
         done = device_sign_in.approve_device(ctx, visit.caller, message_of(ApproveDevice, chosen), visitor)
         scopes = escape(" ".join(done.scopes))
         said = f"<p>{escape(done.host_name)} may use the project {escape(done.project_id or '')}: {scopes}.</p>"
-        return _page("The device is signed in", said + "<p>You may close this page.</p>")
+        return _page(request, "The device is signed in", said + "<p>You may close this page.</p>")
     if decision == "deny":
         device_sign_in.deny_device(ctx, visit.caller, asked, visitor)
-        return _page("The device is not signed in", "<p>You may close this page.</p>")
+        return _page(request, "The device is not signed in", "<p>You may close this page.</p>")
     found = device_sign_in.find_device(ctx, visit.caller, asked, visitor)
-    return _page("Sign this device in?", _question(ctx, visit, found))
+    return _page(request, "Sign this device in?", _question(ctx, visit, found))
 
 
 def _question(ctx: Context, visit: PageVisitor, found: DeviceRequest) -> str:
@@ -203,10 +203,10 @@ def _question(ctx: Context, visit: PageVisitor, found: DeviceRequest) -> str:
     shown = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in rows.items())
     hidden = _hidden(csrf_token=visit.csrf_token, user_code=found.user_code)
     return f"""<p>Approve only a device that you have just started yourself, and that shows this very code.
-It will act as {escape(visit.email)}.</p><dl>{shown}</dl>
+It will act as {escape(visit.email)}.</p><dl class="details">{shown}</dl>
 <form method="post" action="{DEVICE_PATH}">{hidden}{_projects(ctx, visit, found)}
-<p><button name="decision" value="approve">Approve</button>
-<button name="decision" value="deny">Deny</button></p></form>"""
+<p><button class="button" name="decision" value="approve">Approve</button>
+<button class="button quiet" name="decision" value="deny">Deny</button></p></form>"""
 
 
 def _projects(ctx: Context, visit: PageVisitor, found: DeviceRequest) -> str:
@@ -257,15 +257,19 @@ def _error_page(request: Request, error: GiornataError) -> HTMLResponse:
     faults = error.faults if isinstance(error, InvalidInput) else ()
     said = "; ".join(map(str, faults)) or problem_of(error).detail
     back = f'<p><a href="{SIGN_IN_PATH}">Sign in</a> or <a href="{DEVICE_PATH}">enter a code</a> again.</p>'
-    response = _page("This did not work", f"<p>{escape(said)}</p>{back}", status=status_of(error))
+    response = _page(request, "This did not work", f"<p>{escape(said)}</p>{back}", status=status_of(error))
     if isinstance(error, SignInDelayed):
         response.headers["Retry-After"] = str(error.retry_after_s)
     return response
 
 
-def _page(title: str, body: str, status: int = 200) -> HTMLResponse:
+def _page(request: Request, title: str, body: str, status: int = 200) -> HTMLResponse:
+    """Return a page. It looks like those of the dashboard where the dashboard is mounted."""
+    sheet = getattr(request.app.state, "style_sheet", None)
+    style = "" if sheet is None else f'<link rel="stylesheet" href="{escape(sheet, quote=True)}">'
     text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - Giornata</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"></head>
-<body><h1>{escape(title)}</h1>{body}</body></html>"""
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">{style}</head>
+<body><main class="bare"><p class="brand">Giornata</p><h1>{escape(title)}</h1>{body}</main></body></html>"""
     return HTMLResponse(text, status, headers=HEADERS)

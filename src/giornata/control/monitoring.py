@@ -13,6 +13,7 @@ from giornata.control.process_cache import EndedAttempts
 from giornata.domain.errors import GiornataError, Unavailable
 
 KEPT_MS = 10_000
+DAY_MS = 86_400_000
 PROBE = b"giornata"
 
 
@@ -65,6 +66,16 @@ def read_installation(ctx: Context, caller: Caller) -> Gauges:
         known = read_gauges(ctx)
         ctx.memory.remember_gauges(known, at_ms=at_ms)
     return known
+
+
+def read_last_day(ctx: Context, caller: Caller) -> EndedTotals:
+    """Return the sums over attempts of all projects that ended in the last 24 hours, to an operator.
+
+    Raises Forbidden, Unavailable.
+    """
+    require_root_admin(caller)
+    with ctx.store.read() as tx:
+        return tx.gauges.attempts_ended(from_ms=ctx.clock.now_ms() - DAY_MS, before_ms=None)
 
 
 def _attempts_ended(tx: Transaction, ctx: Context, *, at_ms: int) -> EndedTotals:

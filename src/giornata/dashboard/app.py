@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.control.access.sign_in_links import SignInLinks
 from giornata.dashboard import (
+    audit_log_page,
     compare_page,
     component_pages,
     fleet_pages,
@@ -22,13 +23,14 @@ from giornata.dashboard import (
     home_pages,
     job_page,
     jobs_pages,
+    limit_pages,
     project_pages,
     reference_pages,
     sign_in_pages,
     train_page,
 )
 from giornata.dashboard.problem_pages import on_domain_error, on_http_error
-from giornata.dashboard.rendering import STATIC
+from giornata.dashboard.rendering import STATIC, static_url
 from giornata.dashboard.visit import ROOT
 from giornata.domain.errors import GiornataError
 
@@ -58,6 +60,8 @@ PAGES: Sequence[BaseRoute] = (
     *fleet_pages.ROUTES,
     *generate_page.ROUTES,
     *project_pages.ROUTES,
+    *limit_pages.ROUTES,
+    *audit_log_page.ROUTES,
     *train_page.ROUTES,
     *component_pages.ROUTES,
     *reference_pages.ROUTES,
@@ -71,9 +75,11 @@ def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
     """
     app.state.page_threads = CapacityLimiter(PAGE_THREADS)
     app.state.sign_in_links = links
+    app.state.style_sheet = static_url("dashboard.css")
     files = Mount("/static", app=StaticFiles(directory=Path(STATIC)))
     pages = Router([*PAGES, files], redirect_slashes=False)
     handled = ExceptionMiddleware(pages, handlers={GiornataError: on_domain_error, HTTPException: on_http_error})
+    app.router.routes.insert(app.state.before_pages, sign_in_pages.PLAIN_SIGN_IN)
     for path, target in LEADING.items():
         app.router.routes.append(_leading(path, target))
     app.router.routes.append(Mount(ROOT, app=_SecurityHeaders(handled)))

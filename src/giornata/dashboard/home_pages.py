@@ -7,11 +7,12 @@ from fastapi import Response
 
 from giornata.control.fleets.operator_actions import list_machines
 from giornata.control.jobs.read_jobs import list_jobs
-from giornata.control.monitoring import read_installation
+from giornata.control.monitoring import read_installation, read_last_day
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, page, project_url, see
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
+from giornata.domain.reasons import Reason
 from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import JobPage
 
@@ -73,6 +74,24 @@ def show_installation(visit: Visit) -> Response:
     )
 
 
+def show_day(visit: Visit) -> Response:
+    """Show the operator how attempts of the last day ended, and what each loop of this server did last."""
+    ended = read_last_day(visit.ctx, visit.caller)
+    bad = {reason: count for reason, count in ended.by_reason.items() if reason != Reason.SUCCEEDED}
+    loops = sorted(
+        visit.request.app.state.loops_status(), key=lambda each: (not each.late, not each.errors_in_a_row, each.name)
+    )
+    return render(
+        visit,
+        "installation_day.html",
+        ended=ended,
+        bad=sorted(bad.items(), key=lambda each: (-each[1], each[0])),
+        succeeded=ended.by_reason.get(Reason.SUCCEEDED, 0),
+        loops=loops,
+        ill=[each for each in loops if each.late or each.errors_in_a_row],
+    )
+
+
 def _waited_s(visit: Visit, since_ms: int | None) -> float | None:
     return None if since_ms is None else (visit.ctx.clock.now_ms() - since_ms) / 1000
 
@@ -87,4 +106,5 @@ ROUTES = (
     page("/projects/{project_id}", show),
     page("/projects/{project_id}/ended", show_ended),
     page("/projects/{project_id}/installation", show_installation),
+    page("/projects/{project_id}/installation/day", show_day),
 )

@@ -12,7 +12,9 @@ from http import HTTPStatus
 
 from fastapi import Response
 
+from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.jobs import job_outputs
+from giornata.control.jobs.provenance import read_provenance
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.retry import continue_training, retry
 from giornata.control.jobs.stop_job import cancel
@@ -21,7 +23,7 @@ from giornata.dashboard.rendering import render
 from giornata.dashboard.timeline import Timeline, TimelineSpan, draw_timeline
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.dashboard.words import duration, plural
-from giornata.domain.errors import GiornataError, InvalidInput, NotFound
+from giornata.domain.errors import Conflict, GiornataError, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import JobState
 from giornata.domain.money import MICRO_USD
 from giornata.domain.picture import ORDER_KINDS
@@ -49,7 +51,10 @@ def show_pictures(visit: Visit) -> Response:
     """Show the sample sheets by step, which the page loads by itself."""
     found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
     sheets = _sheets(visit, found.items)
-    return render(visit, "job_pictures.html", rows=sheets)
+    job_id = visit.path("job_id")
+    steps = {str(each.step) for each in job_outputs.read_checkpoints(visit.ctx, visit.caller, job_id).items}
+    drawn = [label for label, _ in sheets if label in steps or label == "end"]
+    return render(visit, "job_pictures.html", rows=sheets, job_id=job_id, steps=steps, drawn=drawn)
 
 
 def show_newest(visit: Visit) -> Response:
@@ -65,6 +70,20 @@ def show_files(visit: Visit) -> Response:
     checkpoints = job_outputs.read_checkpoints(visit.ctx, visit.caller, job_id)
     artifacts = job_outputs.read_artifacts(visit.ctx, visit.caller, job_id)
     return render(visit, "job_files.html", checkpoints=checkpoints.items, artifacts=artifacts.items)
+
+
+def show_audits(visit: Visit) -> Response:
+    """Show the replay audits of a training job, which the page loads by itself."""
+    found = read_provenance(visit.ctx, visit.caller, visit.path("job_id"))
+    return render(visit, "job_audits.html", audits=found.provenance.audits, job_id=visit.path("job_id"))
+
+
+def send_provenance(visit: Visit) -> Response:
+    """Send the signed record of a training job as a file, which `giornata verify` takes."""
+    job_id = visit.path("job_id")
+    content = read_provenance(visit.ctx, visit.caller, job_id).model_dump_json(indent=2)
+    headers = {"Content-Disposition": f'attachment; filename="provenance-{job_id}.json"'}
+    return Response(f"{content}\n", media_type="application/json", headers=headers)
 
 
 def send_picture(visit: Visit) -> Response:
@@ -87,6 +106,16 @@ def cancel_job(visit: Visit) -> Response:
 def retry_job(visit: Visit) -> Response:
     """Try the job of the page again."""
     return _done(visit, lambda job_id: retry(visit.ctx, visit.caller, job_id), "retried")
+
+
+def remove_job(visit: Visit) -> Response:
+    """Delete the job of the page, which has ended, with its results and checkpoints."""
+    job_id = visit.path("job_id")
+    try:
+        delete_job(visit.ctx, visit.caller, job_id)
+    except (Conflict, IllegalTransition) as error:
+        return _refused(visit, error.public, status_of(error))
+    return see(visit.url("/jobs", said="deleted"))
 
 
 def set_budget(visit: Visit) -> Response:
@@ -157,18 +186,25 @@ def _page(
         job=job,
         story=story(job),
         timeline=_timeline(visit, job),
-        spec=json.dumps(job.spec, indent=2, ensure_ascii=False),
+        spec="\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in job.spec.items()),
         result=json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
         attempts=job.attempts[-MOST_ATTEMPTS:],
         is_active=job.state in ACTIVE,
         may_cancel=may and job.state in ACTIVE,
-        may_retry=may and (job.state in RETRYABLE or job.recovering),
+        may_retry=may and (job.state in RETRYABLE or job.recovering or _is_in_doubt(job)),
+        may_delete=may and job.state not in ACTIVE,
+        is_in_doubt=_is_in_doubt(job),
         may_continue=may and job.kind == "train" and job.state not in ACTIVE,
         may_write=may,
         refusal=refusal,
         faults=faults or {},
         typed=visit.form.typed(),
     )
+
+
+def _is_in_doubt(job: Job) -> bool:
+    """True for a job whose result an audit contradicts. Such a job may be trained again though it succeeded."""
+    return job.suspect and job.state is JobState.SUCCEEDED
 
 
 def _timeline(visit: Visit, job: Job) -> Timeline | None:
@@ -216,6 +252,9 @@ ROUTES = (
     page(f"{_JOB}/pictures/{{name}}", send_picture),
     page(f"{_JOB}/newest", show_newest),
     page(f"{_JOB}/files", show_files),
+    page(f"{_JOB}/audits", show_audits),
+    page(f"{_JOB}/provenance", send_provenance),
+    action(f"{_JOB}/delete", remove_job),
     action(f"{_JOB}/cancel", cancel_job),
     action(f"{_JOB}/retry", retry_job),
     action(f"{_JOB}/budget", set_budget),

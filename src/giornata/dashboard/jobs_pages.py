@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import Response
 
+from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.jobs.read_jobs import list_jobs
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
@@ -66,6 +67,11 @@ def retry_several(visit: Visit) -> Response:
     return _each(visit, retry, "several-retried")
 
 
+def delete_several(visit: Visit) -> Response:
+    """Delete each of the chosen jobs that has ended."""
+    return _each(visit, delete_job, "several-deleted")
+
+
 def _each(visit: Visit, verb: Callable[..., Any], said: str) -> Response:
     """Call the verb for each chosen job. What one job refuses does not keep the others from it."""
     chosen = list(dict.fromkeys(visit.form.all("job")))[:MOST_AT_ONCE]
@@ -108,4 +114,5 @@ ROUTES = (
     page("/projects/{project_id}/jobs", show),
     action("/projects/{project_id}/jobs/cancel", cancel_several),
     action("/projects/{project_id}/jobs/retry", retry_several),
+    action("/projects/{project_id}/jobs/delete", delete_several),
 )

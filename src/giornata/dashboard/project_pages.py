@@ -1,27 +1,25 @@
 """The project: its members, money, keys, secrets by name, and webhooks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import Response
-from pydantic import BaseModel, ValidationError
 
 from giornata.control.access import invitations, keep_secrets, keys, members
 from giornata.control.notifications import deliveries, manage_webhooks
 from giornata.control.projects.projects import own_project
 from giornata.control.projects.set_budget import set_project_budget
+from giornata.dashboard.forms import asked_of, changed, sentence_of, status_of_page
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
-from giornata.domain.errors import Conflict, GiornataError, InvalidInput
+from giornata.domain.errors import InvalidInput
 from giornata.domain.money import MICRO_USD
 from giornata.protocol.admin import CreateKey, Scope, SetBudget
 from giornata.protocol.people import CreateInvitation, Role, SetMember
 from giornata.protocol.secrets import SetSecret
 from giornata.protocol.webhook_endpoints import CreateWebhook, ReplayDeliveries, WebhookFormat
-from giornata.web.error_status import status_of
 
 PER_PAGE = 50
 DAY_S = 86_400
@@ -37,7 +35,7 @@ def show(visit: Visit, *, faults: Faults | None = None, invited: Any = None, ref
     return render(
         visit,
         "project.html",
-        status=_status(faults, refusal),
+        status=status_of_page(faults, refusal),
         tab="members",
         members=people.items[:PER_PAGE],
         invitations=[each for each in asked if each.accepted_at is None and each.revoked_at is None],
@@ -54,10 +52,10 @@ def show_money(visit: Visit, *, faults: Faults | None = None, refusal: str = "")
     return render(
         visit,
         "project_money.html",
-        status=_status(faults, refusal),
+        status=status_of_page(faults, refusal),
         tab="money",
         project=own_project(visit.ctx, visit.caller),
-        is_operator=visit.me.user is not None and visit.me.user.operator,
+        is_operator=visit.operates,
         faults=faults or {},
         refusal=refusal,
         typed=visit.form.typed(),
@@ -71,7 +69,7 @@ def show_keys(visit: Visit, *, faults: Faults | None = None, created: Any = None
     return render(
         visit,
         "project_keys.html",
-        status=_status(faults, refusal),
+        status=status_of_page(faults, refusal),
         tab="keys",
         keys=found.items,
         next_url=visit.url("/settings/keys", cursor=found.next) if found.next else "",
@@ -91,7 +89,7 @@ def show_webhooks(visit: Visit, *, faults: Faults | None = None, created: Any = 
     return render(
         visit,
         "project_webhooks.html",
-        status=_status(faults, refusal),
+        status=status_of_page(faults, refusal),
         tab="webhooks",
         webhooks=found.items,
         formats=[(str(each), str(each)) for each in WebhookFormat],
@@ -117,7 +115,7 @@ def show_deliveries(visit: Visit) -> Response:
 
 def invite(visit: Visit) -> Response:
     """Make an invitation, whose link is shown once."""
-    asked, faults = _asked(CreateInvitation, {"role": visit.form.get("role")})
+    asked, faults = asked_of(CreateInvitation, {"role": visit.form.get("role")})
     if asked is None:
         return show(visit, faults=faults)
     return show(visit, invited=invitations.create_invitation(visit.ctx, visit.caller, asked))
@@ -131,17 +129,17 @@ def revoke_invitation(visit: Visit) -> Response:
 
 def set_member(visit: Visit) -> Response:
     """Give a member another role."""
-    asked, faults = _asked(SetMember, {"role": visit.form.get("role")})
+    asked, faults = asked_of(SetMember, {"role": visit.form.get("role")})
     if asked is None:
         return show(visit, faults=faults)
     verb = partial(members.set_member, visit.ctx, visit.caller, visit.project_id, visit.path("user_id"), asked)
-    return _changed(visit, verb, show, "/settings", "saved")
+    return changed(visit, verb, show, "/settings", "saved")
 
 
 def remove_member(visit: Visit) -> Response:
     """Remove a member, whose keys and sessions end."""
     verb = partial(members.remove_member, visit.ctx, visit.caller, visit.project_id, visit.path("user_id"))
-    return _changed(visit, verb, show, "/settings", "removed")
+    return changed(visit, verb, show, "/settings", "removed")
 
 
 def set_budgets(visit: Visit) -> Response:
@@ -154,13 +152,13 @@ def set_budgets(visit: Visit) -> Response:
             wanted[f"{name}_micro_usd"] = round(Decimal(given) * MICRO_USD) if given else None
         except (InvalidOperation, ValueError, OverflowError):
             faults[name] = "Type an amount in dollars, such as 250, or leave the field empty."
-    asked, more = _asked(SetBudget, wanted) if not faults else (None, {})
+    asked, more = asked_of(SetBudget, wanted) if not faults else (None, {})
     if asked is None:
         return show_money(
             visit, faults=faults | {name.removesuffix("_micro_usd"): said for name, said in more.items()}
         )
-    verb = partial(set_project_budget, visit.ctx, visit.caller, visit.project_id, asked)
-    return _changed(visit, verb, show_money, "/settings/money", "saved")
+    verb = partial(set_project_budget, visit.ctx, visit.governing(), visit.project_id, asked)
+    return changed(visit, verb, show_money, "/settings/money", "saved")
 
 
 def create_key(visit: Visit) -> Response:
@@ -174,7 +172,7 @@ def create_key(visit: Visit) -> Response:
         "expires_in_s": int(days) * DAY_S if days else None,
         "project_id": visit.project_id,
     }
-    asked, faults = _asked(CreateKey, given)
+    asked, faults = asked_of(CreateKey, given)
     if asked is None:
         return show_keys(
             visit, faults={{"expires_in_s": "days"}.get(name, name): said for name, said in faults.items()}
@@ -189,18 +187,18 @@ def create_key(visit: Visit) -> Response:
 def revoke_key(visit: Visit) -> Response:
     """Revoke a key of the project."""
     verb = partial(keys.revoke_key, visit.ctx, visit.caller, visit.path("key_id"))
-    return _changed(visit, verb, show_keys, "/settings/keys", "revoked")
+    return changed(visit, verb, show_keys, "/settings/keys", "revoked")
 
 
 def set_secret(visit: Visit) -> Response:
     """Keep a value under a name. No page shows it again."""
-    asked, faults = _asked(SetSecret, {"value": visit.form.get("value")})
+    asked, faults = asked_of(SetSecret, {"value": visit.form.get("value")})
     if asked is None:
         return show_keys(visit, faults=faults)
     try:
         keep_secrets.set_secret(visit.ctx, visit.caller, visit.form.get("secret_name"), asked)
     except InvalidInput as error:
-        return show_keys(visit, faults={"secret_name": _sentence(error)})
+        return show_keys(visit, faults={"secret_name": sentence_of(error)})
     return see(visit.url("/settings/keys", said="saved"))
 
 
@@ -212,7 +210,7 @@ def delete_secret(visit: Visit) -> Response:
 
 def create_webhook(visit: Visit) -> Response:
     """Make a webhook, whose signing secret is shown once."""
-    asked, faults = _asked(CreateWebhook, {"target": visit.form.get("target"), "format": visit.form.get("format")})
+    asked, faults = asked_of(CreateWebhook, {"target": visit.form.get("target"), "format": visit.form.get("format")})
     if asked is None:
         return show_webhooks(visit, faults=faults)
     try:
@@ -233,32 +231,6 @@ def replay(visit: Visit) -> Response:
     webhook_id = visit.path("webhook_id")
     deliveries.replay_deliveries(visit.ctx, visit.caller, webhook_id, ReplayDeliveries())
     return see(visit.url(f"/settings/webhooks/{webhook_id}", said="replayed"))
-
-
-def _asked(kind: type[BaseModel], given: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
-    """Return the request of this kind, or None and each fault by the name of its field."""
-    try:
-        return kind.model_validate(given), {}
-    except ValidationError as error:
-        return None, {str((each["loc"] or ("form",))[0]): f"{each['msg']}." for each in error.errors()}
-
-
-def _changed(visit: Visit, verb: Callable[[], Any], shown: Callable[..., Response], path: str, said: str) -> Response:
-    """Call the verb, and show its page again with the reason when it is refused."""
-    try:
-        verb()
-    except (Conflict, InvalidInput) as error:
-        return shown(visit, refusal=_sentence(error))
-    return see(visit.url(path, said=said))
-
-
-def _sentence(error: GiornataError) -> str:
-    text = "; ".join(each.message for each in error.faults) if isinstance(error, InvalidInput) else error.public
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def _status(faults: Faults | None, refusal: str) -> int:
-    return status_of(Conflict("")) if refusal else HTTPStatus.BAD_REQUEST if faults else HTTPStatus.OK
 
 
 _HERE = "/projects/{project_id}/settings"

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from giornata.control.access import sessions, sign_in
 from giornata.control.access.invitations import accept_invitation
+from giornata.control.access.oidc_sign_in import provider_name
 from giornata.control.access.sessions import OpenedSession
 from giornata.dashboard.rendering import render_bare
 from giornata.dashboard.visit import ROOT, SubmittedForm, Visit, action, project_url, read_form
@@ -25,14 +26,27 @@ from giornata.web.session_cookies import clear_cookie, session_secret, set_cooki
 from giornata.web.visitors import visitor_of, with_password
 
 HOME = f"{ROOT}/"
-OWN_PAGE = re.compile(rf"{ROOT}/[A-Za-z0-9/_.~%?=&+:-]*", re.ASCII)
+# The page of a device that waits for a person is the API's, and leads here to sign in.
+OWN_PAGE = re.compile(rf"({ROOT}/|/device(?=$|\?))[A-Za-z0-9/_.~%?=&+:-]*", re.ASCII)
 LONGEST_NEXT = 1000
+PROVIDER_PATH = "/sign-in/provider"  # of the API, which leads to the provider and back
 OTHER_SITE = "The form came from another site. Load this page again, and sign in here."
 
 
 async def show(request: Request) -> Response:
     """Show the form; a person who is signed in already may use it to become another."""
-    return _form(SubmittedForm(), request.query_params.get("next", ""))
+    return _form(request, SubmittedForm(), request.query_params.get("next", ""))
+
+
+async def lead(request: Request) -> Response:
+    """Lead from the plain sign-in page of the API to this one, and from here to where that one would have led.
+
+    Whoever wants no page, such as a person who has just come back from the provider, gets the first one.
+    """
+    request.scope["route"] = PLAIN_SIGN_IN
+    wanted = request.query_params.get("return_to", "")
+    target = f"{ROOT}/sign-in?{urlencode({'next': own_page(wanted)})}" if wanted else HOME
+    return RedirectResponse(target, HTTPStatus.SEE_OTHER)
 
 
 async def submit(request: Request) -> Response:
@@ -40,17 +54,17 @@ async def submit(request: Request) -> Response:
     form = await read_form(request)
     following = form.get("next")
     if not _from_here(request):
-        return _form(form, following, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
+        return _form(request, form, following, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
     try:
         asked = SignIn.model_validate({"email": form.get("email"), "password": form.get("password")})
     except ValidationError as error:
         faults = {str(each["loc"][0]): _FAULTS[str(each["loc"][0])] for each in error.errors()}
-        return _form(form, following, faults=faults, status=HTTPStatus.BAD_REQUEST)
+        return _form(request, form, following, faults=faults, status=HTTPStatus.BAD_REQUEST)
     verb = partial(sign_in.sign_in, request.app.state.context, asked, visitor_of(request))
     try:
         opened = await with_password(request, partial(verb, earlier=session_secret(request)))
     except GiornataError as error:
-        return _form(form, following, sentence=_sentence(error), status=status_of(error))
+        return _form(request, form, following, sentence=_sentence(error), status=status_of(error))
     return _entered(request, opened, following)
 
 
@@ -63,7 +77,7 @@ async def enter(request: Request) -> Response:
     try:
         opened = await with_password(request, partial(verb, earlier=session_secret(request)))
     except GiornataError as error:
-        return _form(SubmittedForm(), "", sentence=_sentence(error), status=status_of(error))
+        return _form(request, SubmittedForm(), "", sentence=_sentence(error), status=status_of(error))
     return _entered(request, opened, "")
 
 
@@ -115,6 +129,7 @@ def own_page(address: str) -> str:
 
 
 def _form(
+    request: Request,
     form: SubmittedForm,
     following: str,
     *,
@@ -122,8 +137,17 @@ def _form(
     faults: dict[str, str] | None = None,
     status: int = HTTPStatus.OK,
 ) -> Response:
-    given = {"email": form.get("email"), "next": own_page(following)}
-    return render_bare("sign_in.html", status=status, given=given, sentence=sentence, faults=faults or {})
+    wanted = own_page(following)
+    provider = provider_name(request.app.state.context)
+    return render_bare(
+        "sign_in.html",
+        status=status,
+        given={"email": form.get("email"), "next": wanted},
+        sentence=sentence,
+        faults=faults or {},
+        provider=provider,
+        provider_url=f"{PROVIDER_PATH}?{urlencode({'return_to': wanted})}",
+    )
 
 
 def _invitation(
@@ -156,6 +180,7 @@ _FAULTS = {
     "password": "Type your password.",
     "secret": "The link is not whole. Open it again, as it was sent to you.",
 }
+PLAIN_SIGN_IN = Route("/sign-in", lead, methods=["GET"], include_in_schema=False)
 ROUTES = (
     Route("/sign-in", show, methods=["GET"]),
     Route("/sign-in", submit, methods=["POST"]),

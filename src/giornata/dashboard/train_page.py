@@ -15,15 +15,17 @@ from fastapi import Response
 from pydantic import ValidationError
 
 from giornata.control.jobs.estimate import estimate
+from giornata.control.jobs.job_outputs import read_checkpoints
+from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.submit import submit
-from giornata.control.storage.datasets import create_dataset
+from giornata.control.storage.datasets import create_dataset, get_dataset
 from giornata.control.storage.training_view import TrainedView, read_picture, view_pictures
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound, collecting
 from giornata.domain.money import MICRO_USD
 from giornata.protocol.admin import Scope
-from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.jobs import Job, SubmitJob
 from giornata.protocol.presets import PRESETS, started_from
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.uploads import CreateDataset, DatasetItem
@@ -60,9 +62,76 @@ class SortedFaults:
 
 
 def show(visit: Visit) -> Response:
-    """Show the form with nothing in it."""
+    """Show the form: empty, or with the settings of a job, to be changed; `from` names a checkpoint to begin with."""
     _require_writer(visit)
-    return _page(visit, [])
+    if (job_id := visit.query("like")) is None:
+        return _page(visit, [])
+    job = get_job(visit.ctx, visit.caller, job_id)
+    if job.kind != "train":
+        raise NotFound("there is no such page")
+    changes = {} if (step := visit.query("from")) is None else _from_checkpoint(visit, job_id, step)
+    pictures, typed = _like(visit, job, changes)
+    return _page(visit, pictures, typed=typed, like=job)
+
+
+def _from_checkpoint(visit: Visit, job_id: str, step: str) -> dict[str, Any]:
+    """Return the fields by which a job begins with the weights of a checkpoint. Raises NotFound.
+
+    The seed is another one: with the old one the new job would look at the same noise once more.
+    """
+    found = read_checkpoints(visit.ctx, visit.caller, job_id).items
+    sha256 = next((each.sha256 for each in found if str(each.step) == step), None)
+    if sha256 is None:
+        raise NotFound("there is no such checkpoint")
+    return {"init_lora": sha256, "seed": None}
+
+
+def _like(visit: Visit, job: Job, changes: Mapping[str, Any]) -> tuple[list[Picture], dict[str, str]]:
+    """Return the pictures of a job and the texts of the form's fields.
+
+    A dataset that the form cannot hold as it is stays a field of the spec, and is trained unchanged.
+    """
+    spec = {name: value for name, value in {**job.spec, **changes}.items() if value is not None}
+    pictures = _pictures_of(visit, str(spec.get("dataset")))
+    more = _chosen(spec)
+    if pictures:
+        more.pop("dataset", None)
+    if more.get("output_name") == job.name:  # as a new job would be called that has a name
+        more.pop("output_name")
+    typed = {name: str(spec.get(own, "")) for name, own in FIELDS.items()}
+    typed |= {"name": "" if job.name == job.id else job.name, "preset": ""}
+    if job.budget_micro_usd is not None:
+        typed["budget"] = f"{job.budget_micro_usd / MICRO_USD:.2f}"
+    return pictures, typed | {"more": json.dumps(more, indent=1, ensure_ascii=False)}
+
+
+def _chosen(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that make this spec from the defaults, but those of the form."""
+    base = {name: spec[name] for name in (*FIELDS.values(), "dataset") if name in spec}
+
+    def others_of(more: Mapping[str, Any]) -> dict[str, Any]:
+        made = TrainSpec.model_validate({**base, **more}).model_dump(mode="json")
+        return {name: value for name, value in spec.items() if name not in base and made.get(name) != value}
+
+    try:
+        different = others_of({})
+        # A default may follow from another field, as alpha does from rank.
+        more = different | others_of(different)
+    except ValidationError:  # made by another version
+        more = {name: value for name, value in spec.items() if name not in base}
+    return more | ({"dataset": spec["dataset"]} if "dataset" in spec else {})
+
+
+def _pictures_of(visit: Visit, dataset_id: str) -> list[Picture]:
+    """Return the pictures of a dataset; none when the form would lose some of them, or how they are used."""
+    try:
+        found = get_dataset(visit.ctx, visit.caller, dataset_id)
+    except NotFound:  # deleted meanwhile
+        return []
+    plain = all(each.repeats == 1 and each.resolution is None for each in found.items)
+    if not plain or len({each.sha256 for each in found.items}) < len(found.items) or len(found.items) > MOST_PICTURES:
+        return []
+    return [Picture(sha256=each.sha256, name=each.name, caption=each.caption or "") for each in found.items]
 
 
 def show_pictures(visit: Visit) -> Response:
@@ -170,9 +239,12 @@ def _request(visit: Visit, pictures: Sequence[Picture]) -> SubmitJob:
     with collecting(faults):
         budget = _budget(visit.form.get("budget"))
     with collecting(faults):
-        if not pictures:
+        if pictures:
+            dataset = create_dataset(visit.ctx, visit.caller, _items(pictures)).id
+        elif "dataset" in fields:
+            dataset = fields["dataset"]
+        else:
             raise InvalidInput([Fault(where="pictures", message="There is no picture yet", hint="drop some")])
-        dataset = create_dataset(visit.ctx, visit.caller, _items(pictures)).id
     if faults:
         raise InvalidInput(faults)
     try:
@@ -209,13 +281,22 @@ def _budget(text: str) -> int | None:
     return budget
 
 
-def _page(visit: Visit, pictures: Sequence[Picture], *, faults: Sequence[Fault] = (), status: int = 200) -> Response:
+def _page(
+    visit: Visit,
+    pictures: Sequence[Picture],
+    *,
+    faults: Sequence[Fault] = (),
+    status: int = 200,
+    typed: Mapping[str, str] | None = None,
+    like: Job | None = None,
+) -> Response:
     sorted_faults = _sorted(faults, pictures)
     return render(
         visit,
         "train.html",
         status=status,
-        typed=visit.form.typed(),
+        typed=typed or visit.form.typed(),
+        like=like,
         presets=[("", "none"), *((name, name) for name in PRESETS)],
         words={name: (preset.__doc__ or "").split("\n")[0] for name, preset in PRESETS.items()},
         faults=sorted_faults.fields,

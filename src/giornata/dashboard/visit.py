@@ -62,6 +62,15 @@ class Visit:
         """The project of the page; empty for a person without one."""
         return self.caller.project_id
 
+    @property
+    def operates(self) -> bool:
+        """True when the person is an operator, in whichever project the page is."""
+        return self.me.user is not None and self.me.user.operator
+
+    def governing(self) -> Caller:
+        """Return the person as who governs the installation. Raises Forbidden for everybody but operators."""
+        return signed_in(self.ctx, session_secret(self.request) or "", ROOT_PROJECT)
+
     def path(self, name: str) -> str:
         """Return a part of the address, such as the id of a job."""
         return str(self.request.path_params[name])
@@ -81,7 +90,7 @@ class Visit:
 
     def projects(self) -> list[str]:
         """Return the projects that the person may choose from."""
-        operators = [ROOT_PROJECT] if self.me.user is not None and self.me.user.operator else []
+        operators = [ROOT_PROJECT] if self.operates else []
         own = [each.project_id for each in self.me.projects]
         return list(dict.fromkeys([*operators, *own, *filter(None, [self.project_id])]))
 

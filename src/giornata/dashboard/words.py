@@ -1,5 +1,6 @@
 """How values read on a page: money, time, sizes, and the sentences after an action."""
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -12,9 +13,11 @@ SAID: Mapping[str, str] = MappingProxyType(
         "ordered": "The pictures are ordered. They appear below as they are drawn.",
         "submitted": "The job is in the queue.",
         "retried": "The job is in the queue again, as a new job that goes on from the last checkpoint.",
+        "deleted": "The job was deleted.",
+        "several-deleted": "The chosen jobs were deleted.",
         "several-canceled": "The chosen jobs were canceled.",
         "several-retried": "The chosen jobs are in the queue again.",
-        "some-refused": "Some of the chosen jobs could not be changed: they had ended, or had not ended yet.",
+        "some-refused": "Some of the chosen jobs were left alone: they had ended, had not ended yet, or are pinned.",
         "none-chosen": "No job was chosen.",
         "quarantined": "The machine is in quarantine.",
         "released": "The machine gets work again.",
@@ -111,6 +114,16 @@ def short(text: str, most_chars: int = 80) -> str:
     return text if len(text) <= most_chars else f"{text[: most_chars - 1]}…"
 
 
+def amount(count: int | None, sort: str) -> str:
+    """Return a number as `money` in micro-dollars, as the `size` of bytes, or as a plain `number`."""
+    return {"money": money, "size": size}[sort](count) if sort in {"money", "size"} else number(count)
+
+
+def as_json(value: object) -> str:
+    """Return a value as JSON in one line; nothing for an empty one."""
+    return json.dumps(value, ensure_ascii=False) if value else ""
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "money": money,
@@ -123,5 +136,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "plural": plural,
         "spoken": spoken,
         "short": short,
+        "amount": amount,
+        "as_json": as_json,
     }
 )

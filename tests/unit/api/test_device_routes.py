@@ -190,11 +190,11 @@ def test_page_takes_a_session_and_leads_back(served: Served) -> None:
     device = begin(served)
     away = served.http.get(f"{served.url}/device", params={"user_code": device["user_code"]})
     assert away.status_code == 303
-    page = served.http.get(served.url + away.headers["location"])
+    page = served.http.get(served.url + away.headers["location"], follow_redirects=True)
     form = read_page(page).fields | {"email": "kim@example.com", "password": PASSWORD}
-    assert form["return_to"] == f"/device?user_code={device['user_code']}"
-    done = served.http.post(f"{served.url}/sign-in", data=form, headers={"Origin": served.url})
-    assert (done.status_code, done.headers["location"]) == (303, form["return_to"])
+    assert form["next"] == f"/device?user_code={device['user_code']}"
+    done = served.http.post(page.url, data=form, headers={"Origin": served.url})
+    assert (done.status_code, done.headers["location"]) == (303, form["next"])
     assert "HttpOnly" in done.headers["set-cookie"]
     dead = served.http.post(f"{served.url}/device", headers={"Cookie": "giornata-session=gs_none"}, data={"a": "b"})
     assert dead.status_code == 303

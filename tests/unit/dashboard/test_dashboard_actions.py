@@ -10,7 +10,9 @@ from starlette.routing import Route
 from tests.fixtures.dashboard import OTHER, PROJECT, Furnished, furnished
 from tests.fixtures.people import Browser, browser_of
 
+from giornata.client.provenance import verified_provenance
 from giornata.control.caller import Caller
+from giornata.control.end_of_life.pins import set_pin
 from giornata.control.jobs.read_jobs import get_job, list_jobs
 from giornata.dashboard import app as dashboard_app
 from giornata.domain.job import JobState
@@ -88,6 +90,50 @@ def test_of_several_chosen_jobs_those_that_can_are_canceled_and_the_rest_is_said
     assert post(member, f"{HERE}/jobs/cancel").headers["location"] == f"{HERE}/jobs?said=none-chosen"
 
 
+def is_there(house: Furnished, job_id: str) -> bool:
+    listed = list_jobs(house.served.ctx, OWNER, states=(), labels={}, kind=None, cursor=None, limit=50)
+    return job_id in {each.id for each in listed.items}
+
+
+def test_a_job_that_has_ended_is_deleted_and_one_that_is_pinned_or_runs_stays(home: Furnished) -> None:
+    member, path = browser_of(home.served, home.member), f"{HERE}/jobs"
+    assert post(member, f"{path}/{home.failed_job}/delete").headers["location"] == f"{path}?said=deleted"
+    assert not is_there(home, home.failed_job)
+    assert member.call("GET", f"{path}/{home.failed_job}").status_code == 404
+    running = post(member, f"{path}/{home.running_job}/delete")
+    assert (running.status_code, 'role="alert"' in running.text) == (409, True)
+    set_pin(home.served.ctx, OWNER, home.done_job, pinned=True)
+    pinned = post(member, f"{path}/{home.done_job}/delete")
+    assert (pinned.status_code, "is pinned" in pinned.text) == (409, True)
+    chosen = [home.done_job, home.running_job, home.hostile_job, home.stranger_job]
+    assert post(member, f"{path}/delete", {"job": chosen}).headers["location"] == f"{path}?said=some-refused"
+    assert [is_there(home, each) for each in chosen[:3]] == [True, True, False]
+    assert (
+        f"{home.done_job}/delete"
+        not in browser_of(home.served, home.viewer).call("GET", f"{path}/{home.done_job}").text
+    )
+
+
+def test_the_signed_record_is_sent_as_a_file_that_verifies(home: Furnished, tmp_path: Path) -> None:
+    viewer, path = browser_of(home.served, home.viewer), f"{HERE}/jobs/{home.done_job}/provenance"
+    sent = viewer.call("GET", path)
+    assert sent.headers["content-disposition"] == f'attachment; filename="provenance-{home.done_job}.json"'
+    record = tmp_path / "record.json"
+    record.write_bytes(sent.content)
+    assert verified_provenance(record, public_key=sent.json()["public_key"], files=()).job_id == home.done_job
+    assert browser_of(home.served, home.stranger).call("GET", path).status_code == 404
+
+
+def test_a_job_in_doubt_says_so_and_offers_a_retry(home: Furnished) -> None:
+    owner, path = browser_of(home.served, home.owner), f"{HERE}/jobs/{home.done_job}"
+    assert "In doubt:" not in owner.call("GET", path).text
+    with home.served.ctx.store.begin() as tx:
+        tx.jobs.update(home.done_job, suspect=True)
+    text = owner.call("GET", path).text
+    assert "In doubt:" in text
+    assert f"{home.done_job}/retry" in text
+
+
 def test_a_budget_is_set_or_said_to_be_wrong_beside_its_field(home: Furnished) -> None:
     member, path = browser_of(home.served, home.member), f"{HERE}/jobs/{home.running_job}/budget"
     for wrong in ("much", "-1", "0", "1e400", "NaN"):
@@ -121,6 +167,8 @@ def test_the_last_owner_stays(home: Furnished) -> None:
 def test_only_the_operator_sets_budgets_of_a_project_and_governs_machines(home: Furnished) -> None:
     owner, operator = browser_of(home.served, home.owner), browser_of(home.served, home.operator)
     assert post(owner, f"{HERE}/settings/budgets", {"budget": "99"}).status_code == 404
+    assert post(operator, f"{HERE}/settings/budgets", {"budget": "99"}).status_code == 303
+    assert 'value="99.00"' in operator.call("GET", f"{HERE}/settings/money").text
     default = "/dashboard/projects/default"
     assert post(owner, f"{default}/fleet/machines/machine-2/quarantine").status_code == 404
     response = post(operator, f"{default}/fleet/machines/machine-2/quarantine", {"reason": "<b>loud</b>"})

@@ -10,8 +10,8 @@ from tests.fixtures.people import Browser, browser_of
 from giornata.dashboard.app import POLICY
 
 PEOPLE = ("operator", "owner", "member", "viewer", "stranger")
-OWNERS_ONLY = {"webhooks", "deliveries"}
-WRITERS_ONLY = {"train", "generate"}
+OWNERS_ONLY = {"webhooks", "deliveries", "audit-log"}
+WRITERS_ONLY = {"train", "train-like", "generate"}
 ANYBODYS = {"components", "reference"}
 
 

@@ -6,11 +6,14 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.fixtures.dashboard import PROJECT, Furnished, furnished
+from tests.fixtures.openid import client_of, providing
 from tests.fixtures.people import PASSWORD, browser_of
+from tests.fixtures.served import serving
 
 from giornata.control.access.invitations import create_invitation
 from giornata.control.access.sign_in_links import LINK_MS, SignInLinks
 from giornata.control.caller import Caller
+from giornata.dashboard.rendering import static_url
 from giornata.dashboard.sign_in_pages import HOME, own_page
 from giornata.protocol.admin import Scope
 from giornata.protocol.people import CreateInvitation, Role
@@ -62,10 +65,53 @@ def test_a_form_of_another_site_signs_nobody_in(house: Furnished, headers: dict[
 
 @pytest.mark.parametrize(
     "address",
-    ["https://evil.example/", "//evil.example", "/dashboard//evil.example", "/v1/jobs", "/dashboard/\\evil", "", "x"],
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "/dashboard//evil.example",
+        "/v1/jobs",
+        "/dashboard/\\evil",
+        "",
+        "x",
+        "/devices",
+        "/device/x",
+        "/device?x=//evil.example",
+    ],
 )
 def test_a_sign_in_leads_to_no_other_site(address: str) -> None:
     assert own_page(address) == HOME
+
+
+def test_a_device_that_waits_for_a_person_is_led_back_to() -> None:
+    assert own_page("/device?user_code=BCDF-GHJK") == "/device?user_code=BCDF-GHJK"
+    assert own_page("/device") == "/device"
+
+
+def test_there_is_one_sign_in_page_and_the_page_of_a_device_has_its_look(house: Furnished) -> None:
+    led = house.served.call("GET", "/sign-in?return_to=/device?user_code=BCDF-GHJK", None)
+    assert led.headers["location"] == "/dashboard/sign-in?next=%2Fdevice%3Fuser_code%3DBCDF-GHJK"
+    assert house.served.call("GET", "/sign-in", None).headers["location"] == HOME
+    assert "Sign in with" not in house.served.call("GET", "/dashboard/sign-in", None).text
+    device = browser_of(house.served, house.viewer).call("GET", "/device")
+    assert f'<link rel="stylesheet" href="{static_url("dashboard.css")}">' in device.text
+
+
+def test_the_button_of_a_provider_leads_there_and_back_to_the_page_that_was_wanted(tmp_path: Path) -> None:
+    with (
+        providing() as provider,
+        client_of(provider) as client,
+        serving(tmp_path, identity_provider=client) as served,
+    ):
+        page = served.http.get(
+            f"{served.url}/dashboard/sign-in", params={"next": "/dashboard/projects/art/jobs"}
+        ).text
+        button = re.search(r'href="(/sign-in/provider[^"]+)">Sign in with', page)
+        assert button is not None
+        begun = served.http.get(served.url + button[1].replace("&amp;", "&"))
+        cookie = begun.headers["set-cookie"].partition(";")[0]
+        back = served.http.get(provider.sign_in(begun.headers["location"]), headers={"Cookie": cookie})
+        assert back.headers["location"] == "/dashboard/projects/art/jobs"
+        assert "giornata-session=gs_" in back.headers["set-cookie"]
 
 
 def test_a_link_signs_the_operator_in_once(house: Furnished) -> None:

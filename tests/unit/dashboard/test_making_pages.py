@@ -1,10 +1,12 @@
 """New training and Compare: who sees them, what a person types stays, and what a tenant names is never run."""
 
+import html
 import io
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 import httpx
@@ -17,16 +19,19 @@ from tests.fixtures.people import Browser, browser_of
 from tests.fixtures.picture_rig import PictureRig, generate_spec
 from tests.fixtures.served import Served
 from tests.fixtures.store_rig import StoreRig
-from tests.fixtures.users import have, new_dataset
+from tests.fixtures.users import have, new_dataset, train
 
 from giornata.control.caller import Caller
+from giornata.control.jobs.submit import submit
 from giornata.control.jobs.submit_sweep import submit_sweep
 from giornata.control.pictures.settle_order import settle_orders
+from giornata.control.storage.datasets import create_dataset
 from giornata.dashboard.app import POLICY
 from giornata.dashboard.rendering import STATIC
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import Scope
 from giornata.protocol.sweeps import SubmitSweep
+from giornata.protocol.uploads import CreateDataset, DatasetItem
 
 HERE = f"/dashboard/projects/{PROJECT}"
 ANN = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_ann")
@@ -219,6 +224,72 @@ def test_a_form_with_pictures_becomes_a_job_and_sending_it_twice_makes_one(studi
     job_id = first.headers["location"].rpartition("/")[2].partition("?")[0]
     job = studio.browser("owner").call("GET", f"/v1/jobs/{job_id}", headers={"X-Project": PROJECT}).json()
     assert (job["name"], job["total_steps"], job["budget_micro_usd"]) == ("from a page", 12, 1_500_000)
+
+
+def form_of(text: str) -> list[tuple[str, str]]:
+    """The fields of the form as a browser would send them."""
+    found = [
+        (name, html.unescape(value))
+        for name, value in re.findall(r'<input [^>]*name="(\w+)"[^>]*value="([^"]*)"', text)
+    ]
+    areas = re.findall(r'<textarea [^>]*name="(\w+)"[^>]*>(.*?)</textarea>', text, re.DOTALL)
+    return [pair for pair in found if pair[0] != "csrf"] + [(name, html.unescape(value)) for name, value in areas]
+
+
+def spec_of(studio: Studio, job_id: str) -> dict[str, Any]:
+    job = studio.browser("owner").call("GET", f"/v1/jobs/{job_id}", headers={"X-Project": PROJECT}).json()
+    return dict(job["spec"])
+
+
+def new_job(response: httpx.Response) -> str:
+    assert response.status_code == 303, response.text
+    return response.headers["location"].rpartition("/")[2].partition("?")[0]
+
+
+def test_a_duplicate_without_changes_has_the_same_spec_and_a_change_is_the_only_difference(studio: Studio) -> None:
+    ctx = studio.house.served.ctx
+    old_dataset = new_dataset(ctx, ANN)
+    request = train(old_dataset, max_train_steps=30, rank=8, alpha=16.0, instance_prompt=CLOSING)
+    old, _ = submit(ctx, ANN, request.model_copy(update={"name": "a fox", "budget_micro_usd": 500_000}), None)
+    fields = form_of(studio.browser("owner").call("GET", f"{HERE}/train?like={old.id}").text)
+    assert ("budget", "0.50") in fields
+    assert len([name for name, _ in fields if name == "picture"]) == old_dataset.picture_count
+    same = spec_of(studio, new_job(studio.post("owner", "/train", fields)))
+    assert same == spec_of(studio, old.id)
+    changed = [(name, "31" if name == "steps" else value) for name, value in fields if name != "key"]
+    other = spec_of(studio, new_job(studio.post("owner", "/train", changed)))
+    assert {name for name in same if same[name] != other[name]} == {"max_train_steps"}
+
+
+def test_a_dataset_that_the_form_cannot_hold_is_trained_as_it_is(studio: Studio) -> None:
+    ctx = studio.house.served.ctx
+    items = [
+        DatasetItem(sha256=have(ctx, ANN, PICTURE + bytes([40 + n])), name=f"{n}.png", repeats=3) for n in range(5)
+    ]
+    dataset = create_dataset(ctx, ANN, CreateDataset(items=tuple(items)))
+    old, _ = submit(ctx, ANN, train(dataset, max_train_steps=30), None)
+    page = studio.browser("owner").call("GET", f"{HERE}/train?like={old.id}").text
+    assert "as they are in its dataset" in page
+    assert spec_of(studio, new_job(studio.post("owner", "/train", form_of(page))))["dataset"] == dataset.id
+
+
+def test_training_on_from_a_checkpoint_begins_with_its_weights(studio: Studio) -> None:
+    house, browser = studio.house, studio.browser("owner")
+    job, headers = f"/v1/jobs/{house.done_job}", {"X-Project": PROJECT}
+    checkpoint = browser.call("GET", f"{job}/checkpoints", headers=headers).json()["items"][0]
+    slider = browser.call("GET", f"{HERE}/jobs/{house.done_job}/pictures").text
+    assert f"like={house.done_job}&amp;from={checkpoint['step']}" in slider
+    assert f"lora={house.done_job}%40{checkpoint['step']}" in slider
+    fields = form_of(browser.call("GET", f"{HERE}/train?like={house.done_job}&from={checkpoint['step']}").text)
+    more = json.loads(dict(fields)["more"])
+    assert more["init_lora"] == checkpoint["sha256"]
+    assert "seed" not in more
+    for step in ("1", "x", "00"):
+        assert browser.call("GET", f"{HERE}/train?like={house.done_job}&from={step}").status_code == 404
+    assert (
+        studio.browser("stranger").call("GET", f"/dashboard/projects/{OTHER}/train?like={house.done_job}").status_code
+        == 404
+    )
 
 
 def test_captions_are_replaced_in_all_and_a_picture_is_removed(studio: Studio) -> None:

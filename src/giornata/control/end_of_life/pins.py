@@ -37,11 +37,11 @@ def set_pin(ctx: Context, caller: Caller, target: str, *, pinned: bool) -> Pin:
     return Pin(target=target, pinned=pinned)
 
 
-def list_pins(ctx: Context, caller: Caller) -> PinList:
-    """Return all that is pinned in the caller's project, at most a thousand. Raises Forbidden."""
+def list_pins(ctx: Context, caller: Caller, *, limit: int = MOST_SHOWN) -> PinList:
+    """Return what is pinned in the caller's project, at most `limit`. Raises Forbidden."""
     require_scope(caller, Scope.JOBS_READ)
     with ctx.store.read() as tx:
-        found = tx.pins.of_project(caller.project_id, limit=MOST_SHOWN)
+        found = tx.pins.of_project(caller.project_id, limit=limit)
     return PinList(items=[Pin(target=_name(each), pinned=True) for each in found])
 
 

@@ -4,6 +4,8 @@
   const form = document.querySelector("#train"), drop = document.querySelector("#drop");
   if (!form) return;
   const said = document.querySelector("#upload-said"), kept = `train:${drop.dataset.project}`;
+  // A form with the settings of a job takes the place of what was typed before.
+  if (drop.dataset.like) { try { localStorage.removeItem(kept); } catch { /* nothing is kept */ } }
   const AT_ONCE = 3, PICTURE = /\.(png|jpe?g|webp|heic|heif|avif|gif|bmp|tiff?)$/i;
   const say = (text) => { said.textContent = text; };
 
