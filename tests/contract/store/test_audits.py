@@ -17,7 +17,6 @@ from giornata.control.attempts.settle_audits import settle_audits
 from giornata.control.caller import Caller
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import expire_deadlines
-from giornata.control.ports.records import DatasetRecord
 from giornata.control.storage.collect import collect
 from giornata.domain.audits import AuditPolicy
 from giornata.domain.errors import IllegalTransition
@@ -39,9 +38,6 @@ KINDS = ("train", AUDIT_KIND)
 ALWAYS = AuditPolicy(share=2.0)  # also of a machine that is audited less often than others
 ANN = Caller(project_id="ann", scopes=Scope.MEMBER.reach, key_id="key_ann")
 SPEC: dict[str, Any] = {"pretrained_model_name_or_path": "base", "dataset": "ds_none", "max_train_steps": 12}
-DATASET = DatasetRecord(
-    id=SPEC["dataset"], project_id="ann", labels={}, notes=[], picture_count=0, size_bytes=0, created_at_ms=1
-)
 HERE: dict[str, Any] = {"history": [{"from_step": 0, "fingerprint": {"device": "cpu"}}]}
 
 
@@ -414,8 +410,6 @@ def test_a_finished_job_of_the_machine_is_marked_and_work_before_its_last_sound_
     refuted(rig, train(rig, steps=()), 4)
     assert [rig.job(each.job_id)["suspect"] for each in (before, sound)] == [False, True]
     assert rig.last_event(sound.job_id, "notice")["suspect"]
-    with rig.store.begin() as tx:
-        tx.datasets.add(DATASET, [])
     again = retry(rig.ctx, ANN, sound.job_id)
     assert (again.state, again.committed_step, again.suspect) == ("queued", 4, False)
     assert rig.job(again.id)["billed_to"] == ROOT_PROJECT
