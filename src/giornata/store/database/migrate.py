@@ -19,8 +19,10 @@ from giornata.store.database.transfer_marks import refuse_marked
 
 # Any number that no other program in the same database uses: servers that start together migrate in turn.
 _MIGRATION_LOCK = 0x6769_6F72
-_LOCK_WAIT_MS = 1_000
-_TRIES, _PAUSE_S = 60, 1.0
+# Well below PostgreSQL's deadlock_timeout of a second: where a request and a migration wait for each other, it is the
+# migration that gives way.
+_LOCK_WAIT_MS = 300
+_TRIES, _PAUSE_S = 120, 1.0
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
