@@ -182,7 +182,7 @@ class SampleRenderer:
             return False
         try:
             path = self.directory / name
-            draw().save(path, format="PNG", optimize=True)
+            draw().save(path, format="PNG")
         except (Stopped, _Wished):
             raise
         except Exception as error:
