@@ -4,7 +4,7 @@ Instants are epoch milliseconds of the server's clock; money is integer micro-do
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from giornata.domain.picture import SafetyPolicy
@@ -139,7 +139,7 @@ class OrderFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job's row as users see it."""
+    """A job's row as users see it. The defaults are those of a job that was just submitted."""
 
     id: str
     project_id: str
@@ -148,26 +148,26 @@ class JobRecord:
     state: str
     spec: dict[str, Any]
     model_key: str
-    joint_key: str | None
-    shape_key: str
+    joint_key: str | None = None
+    shape_key: str = ""
     priority: int
-    interrupted: bool
-    labels: dict[str, str]
-    total_steps: int | None
-    retry_of: str | None
-    attempt_id: str | None
-    step: int
-    committed_step: int
-    phase: str
-    error: str | None
-    faults: list[dict[str, Any]]
-    result: dict[str, Any]
+    interrupted: bool = False
+    labels: dict[str, str] = field(default_factory=dict)
+    total_steps: int | None = None
+    retry_of: str | None = None
+    attempt_id: str | None = None
+    step: int = 0
+    committed_step: int = 0
+    phase: str = ""
+    error: str | None = None
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
     created_at_ms: int
-    started_at_ms: int | None
-    ended_at_ms: int | None
-    deadline_at_ms: int | None
-    budget_micro_usd: int | None
-    reserved_micro_usd: int
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    deadline_at_ms: int | None = None
+    budget_micro_usd: int | None = None
+    reserved_micro_usd: int = 0
     paused_by: str | None = None  # whose budget is used up
     min_vram_bytes: int = 0
     only_machine_id: str | None = None
