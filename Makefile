@@ -2,9 +2,9 @@
 # make demo      the main job, end to end, on this machine
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
 # make check     format, lint, types, contracts, unit tests: three minutes on two cores
-# make test      the same, parts and whole jobs on real databases, storage and processes: eighteen minutes
+# make test      the same, parts and whole jobs on real databases, storage and processes: some 25 minutes
 # make browser   the dashboard in Debian's Chromium: what people do, accessibility, screenshots in build/screenshots: two minutes
-# make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: eighteen more
+# make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: some 25 more
 # make sim       of `make test`, the scenarios of the simulator, small
 # make sim-night every scenario of the simulator with 30 seeds (or SEEDS=…, FIRST=…): about 40 minutes on two cores
 # make faults    of `make long`: kill, cut off, lie to real processes at every phase of a job
