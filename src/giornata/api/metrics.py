@@ -32,9 +32,8 @@ from giornata.protocol.admin import NodeState
 LoopsStatus = Callable[[], Sequence[LoopStatus]]
 OF_ATTEMPT, OF_JOB = "/v1/node/attempts/{attempt_id}", "/v1/jobs/{job_id}"
 BLOBS = "/v1/blobs/"
-HAVE_THEIR_OWN = (BLOBS, "/dashboard")
 KEPT_BY_NOBODY = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-"""Headers of each reply that does not have them, but for those of blobs and of the dashboard."""
+"""Headers of each reply that does not have them, but for those of blobs."""
 access = logging.getLogger("giornata.access")
 log = logging.getLogger("giornata.api")
 
@@ -256,7 +255,7 @@ class MetricsMiddleware:
             return
         request_id, status, began_s = f"{self._origin}{next(self._numbers):016x}", 0, time.perf_counter()
         log_request_id.set(request_id)
-        has_its_own = scope["path"].startswith(HAVE_THEIR_OWN)
+        of_a_blob = scope["path"].startswith(BLOBS)
 
         async def noting_send(message: Message) -> None:
             nonlocal status
@@ -264,7 +263,7 @@ class MetricsMiddleware:
                 status = message["status"]
                 headers = list(message.get("headers", ()))
                 said = {name for name, _ in headers}
-                kept = [] if has_its_own else [each for each in KEPT_BY_NOBODY if each[0] not in said]
+                kept = [] if of_a_blob else [each for each in KEPT_BY_NOBODY if each[0] not in said]
                 own = [(b"x-request-id", request_id.encode()), *kept, *scope.get(SCOPE_KEY, ())]
                 message["headers"] = [*headers, *own]
             await send(message)
