@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NodeFactory
-from counting import counted
-from fake_node_api import LOST, Answer, FakeNodeApi, cut, lease, problem
+from tests.unit.agent.conftest import NodeFactory
+from tests.unit.agent.counting import counted
+from tests.unit.agent.fake_node_api import LOST, Answer, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.claiming import ExitCode
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import COUNT_ENGINE, DRAW_ENGINE, NodeFactory
-from fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, picture_lease, problem
+from tests.unit.agent.conftest import COUNT_ENGINE, DRAW_ENGINE, NodeFactory
+from tests.unit.agent.fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, picture_lease, problem
 
 from giornata.agent.claiming import FETCHING_WAIT_S, ExitCode
 from giornata.protocol.pictures import PictureFlag

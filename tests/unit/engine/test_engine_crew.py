@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pipe_driver import PATIENCE_S, PipeDriver
+from tests.unit.engine.pipe_driver import PATIENCE_S, PipeDriver
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
