@@ -5,7 +5,6 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -90,28 +89,12 @@ def _configured(config: str | None) -> dict[str, Any]:
     """The table [ingest] of a file, over its recipe's options; or those of the recipe of that name."""
     if config is None:
         return {}
-    from giornata.pretrain.recipes import RECIPES
+    from giornata.pretrain.recipes import read_values
 
-    values: dict[str, Any] = {"recipe": config} if config in RECIPES else _document(Path(config), ", ".join(RECIPES))
-    recipe, table = values.get("recipe"), values.get("ingest", {})
-    if recipe is not None and recipe not in RECIPES:
-        hint = f"one of {', '.join(RECIPES)}"
-        raise InvalidInput([Fault(where="recipe", message=f"there is no {recipe!r}", hint=hint)])
+    table: Any = read_values(config, where="--config").get("ingest", {})
     if not isinstance(table, dict):
         raise InvalidInput([Fault(where="ingest", message="is not a table", hint="[ingest]")])
-    return (asdict(RECIPES[recipe]().ingest) if recipe else {}) | table
-
-
-def _document(path: Path, recipes: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        fault = Fault(where="--config", message=f"{path} is neither a recipe nor a file", hint=f"recipes: {recipes}")
-    except OSError as error:
-        fault = Fault(where=str(path), message=f"cannot be read: {error.strerror}")
-    except ValueError as error:
-        fault = Fault(where=str(path), message=f"is not TOML: {error}")
-    raise InvalidInput([fault])
+    return table
 
 
 def _changes(words: Sequence[str]) -> dict[str, Any]:

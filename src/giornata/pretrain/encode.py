@@ -1,13 +1,11 @@
-"""The offline encoding: `python -m giornata.pretrain.encode CONFIG [--report FILE] [--address RAY]`.
+"""The offline encoding: `python -m giornata.pretrain.encode CONFIG`.
 
 Every shard of the source is read once: for all resolutions of the phases together, and for the text. The command may
 be killed at any moment: the next one keeps whole shards, and the result is the same to the byte. With more than one
 encoder, or with an address, actors of Ray encode the shards; otherwise this process does.
 """
 
-import argparse
 import json
-import sys
 import time
 import uuid
 from collections import Counter
@@ -49,7 +47,7 @@ from giornata.pretrain.encoding.encoded import (
 )
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, encoder_dtype, open_encoder
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.reported import reported, tell
+from giornata.pretrain.reported import program, reported, tell
 from giornata.pretrain.run_state.committed import rooted, run_storage
 from giornata.pretrain.run_state.costs import CostRecord, TrainerStart
 from giornata.protocol.pretraining import PretrainConfig
@@ -208,13 +206,8 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
 # ---- the program ----
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.encode", description=__doc__)
-    parser.add_argument("config", help="a recipe's name, or a TOML file")
-    parser.add_argument("--report", type=Path, help="write a report to this file, as JSON")
-    parser.add_argument("--address", help="of a Ray cluster")
-    given = parser.parse_args(arguments)
-    return reported(given.report, lambda: _run(rooted(read_config(given.config)), given.address))
+def main(config: str, address: str | None = None, report: Path | None = None) -> int:
+    return reported(report, lambda: _run(rooted(read_config(config)), address))
 
 
 def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
@@ -265,4 +258,4 @@ def _encoded(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

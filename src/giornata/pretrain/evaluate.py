@@ -5,9 +5,7 @@ score on captions of held-back rows and the distance (CMMD) of what is drawn for
 with an Inception network another such distance (FID).
 """
 
-import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +41,7 @@ from giornata.pretrain.feeding.read_portions import (
 )
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.reported import reported
+from giornata.pretrain.reported import program, reported
 from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed, run_storage
 from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
@@ -244,26 +242,25 @@ def sample(pipeline: Any, prompts: Sequence[str], *, side_px: int, seed: int) ->
     return drawn
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.evaluate", description=__doc__)
-    parser.add_argument("config")
-    parser.add_argument("--checkpoint")
-    parser.add_argument("--clip")
-    parser.add_argument("--inception")
-    parser.add_argument("--rows", type=int, default=256)
-    parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--report", type=Path, required=True)
-    given = parser.parse_args(arguments)
+def main(
+    config: str,
+    *,
+    checkpoint: str | None = None,
+    clip: str | None = None,
+    inception: str | None = None,
+    rows: int = 256,
+    out: Path = Path(),
+    report: Path | None = None,
+) -> int:
     let_libraries_repeat(os.environ)
     fix_determinism(threads=1)
 
     def work() -> dict[str, Any]:
-        config = read_config(given.config)
-        models = ScoringModels.of(given.clip, given.inception)
-        return evaluate(config, name=given.checkpoint, out=given.out.absolute(), models=models, most=given.rows)
+        run, models = read_config(config), ScoringModels.of(clip, inception)
+        return evaluate(run, name=checkpoint, out=out.absolute(), models=models, most=rows)
 
-    return reported(given.report, work)
+    return reported(report, work)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -12,11 +12,9 @@ Digests are of the source and of the options that matter. After a refusal for to
 allowed without another examination.
 """
 
-import argparse
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +30,7 @@ from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
 from giornata.pretrain.data.sources import Source, find, stretches_of
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.ray_train.cluster import connected
-from giornata.pretrain.reported import reported, tell
+from giornata.pretrain.reported import program, reported, tell
 from giornata.protocol.pretraining import Ingest
 from giornata.protocol.pretraining_checks import parse_ingest
 
@@ -247,23 +245,17 @@ def _stretch(source: Source, options: Ingest, stretch: Stretch, out: Storage, pr
 # ---- the program ----
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source")
-    parser.add_argument("out")
-    parser.add_argument("--options", default="{}", help="JSON object of ingest options")
-    parser.add_argument("--address", help="of a Ray cluster (a Ray of its own)")
-    parser.add_argument("--report", type=Path, required=True)
-    given = parser.parse_args(arguments)
+def main(source: str, out: str, options: str = "{}", address: str | None = None, report: Path | None = None) -> int:
+    """`options`: a JSON object of ingest options. `address`: of a Ray cluster, None for a Ray of its own."""
     # The decision may take a quarter of the machine's memory: the more, the less has to wait on the disk
     memory_bytes = max(MEMORY_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
 
     def work() -> dict[str, Any]:
-        options = parse_ingest(json.loads(given.options))
-        with connected(given.address, least_cpus=1):
-            return ingest(given.source, given.out, options, progress=_say, memory_bytes=memory_bytes)
+        parsed = parse_ingest(json.loads(options))
+        with connected(address, least_cpus=1):
+            return ingest(source, out, parsed, progress=_say, memory_bytes=memory_bytes)
 
-    return reported(given.report, work)
+    return reported(report, work)
 
 
 def _say(what: str, done: int, total: int | None) -> None:
@@ -271,4 +263,4 @@ def _say(what: str, done: int, total: int | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

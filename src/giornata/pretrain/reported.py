@@ -1,9 +1,10 @@
-"""The end of a program of pre-training: its report, or what was wrong, as JSON in the file `--report`."""
+"""A program of pre-training: its arguments, and at the end its report, or what was wrong, as JSON in `--report`."""
 
 import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,20 @@ def reported(
     elif words:
         sys.stderr.write(f"{words}\n")
     return status
+
+
+def program(main: Callable[..., int]) -> None:
+    """Run `main` with the words of the command line, which typer reads as its signature says, and exit with the
+    status that it returns."""
+    import typer
+
+    @wraps(main)
+    def ended(**given: Any) -> None:
+        sys.exit(main(**given))
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=sys.modules[main.__module__].__doc__)(ended)
+    app()
 
 
 def tell(message: Mapping[str, Any]) -> None:

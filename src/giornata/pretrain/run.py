@@ -8,7 +8,6 @@ with what `proof` says.
 On SIGTERM and on Ctrl-C the run stops with a checkpoint; the same command goes on.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -23,7 +22,9 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, collecting
 from giornata.pretrain.data.fence import check as check_owner
@@ -32,7 +33,7 @@ from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.reported import reported, tell
+from giornata.pretrain.reported import program, reported, tell
 from giornata.pretrain.reporting.progress_lines import TerminalProgress
 from giornata.pretrain.run_state.committed import newest, progress_of, rooted, run_storage
 from giornata.pretrain.run_state.progress import check_origin
@@ -253,30 +254,28 @@ def stopping(event: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line. 0: finished, 1: failed, 2: the input is wrong, 3: stopped with a checkpoint."""
-    parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.run", description=__doc__)
-    parser.add_argument("config", nargs="?", help="a recipe's name, or a TOML file")
-    parser.add_argument("--config-json", help="the configuration itself")
-    parser.add_argument("--address", help="of a Ray cluster; auto: the one that this machine belongs to")
-    parser.add_argument("--report", type=Path, help="write what came of it to this file, as JSON")
-    parser.add_argument("--lines", action="store_true", help="print JSON lines for whoever follows the run")
-    given = parser.parse_args(arguments)
+def main(
+    config: Annotated[str, typer.Argument()] = "",
+    config_json: str = "",
+    address: str | None = None,
+    report: Path | None = None,
+    lines: bool = False,
+) -> int:
+    """0: finished, 1: failed, 2: the input is wrong, 3: stopped with a checkpoint. `config`: a recipe or a TOML file;
+    `config_json`: the configuration itself. `lines`: print JSON lines for whoever follows the run."""
     for name, value in RAY_LEAVES_OUT.items():  # Ray reads them when it is imported
         os.environ.setdefault(name, value)
 
     def work() -> dict[str, Any]:
-        config = rooted(
-            parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
-        )
+        whole = rooted(parse(json.loads(config_json)) if config_json else read_config(config))
         key, stop = os.environ.get("WANDB_API_KEY"), threading.Event()
-        with nullcontext(tell) if given.lines else TerminalProgress(sys.stderr) as view:
-            proof = run(config, address=given.address, listener=view, stop=stop, wandb_api_key=key)
+        with nullcontext(tell) if lines else TerminalProgress(sys.stderr) as view:
+            proof = run(whole, address=address, listener=view, stop=stop, wandb_api_key=key)
             view({"event": "result", **asdict(proof)})
         return asdict(proof)
 
-    return reported(given.report, work, lambda report: 0 if report["finished"] else INTERRUPTED)
+    return reported(report, work, lambda told: 0 if told["finished"] else INTERRUPTED)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

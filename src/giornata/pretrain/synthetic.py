@@ -7,9 +7,7 @@ Shapes: B rows of one size; H, W = pixels; C = 3, or 4 channels of latents with 
 D, P widths of the text.
 """
 
-import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +30,7 @@ from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.planning.pricing import encoders_for
 from giornata.pretrain.ray_train.cluster import connected
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.reported import reported, tell
+from giornata.pretrain.reported import program, reported, tell
 from giornata.pretrain.run_state.committed import rooted
 from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.training.loop import train
@@ -328,29 +326,27 @@ def _size(
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.synthetic", description=__doc__)
-    parser.add_argument("config", help="a recipe's name, or a TOML file")
-    parser.add_argument("--report", type=Path, required=True, help="write a report to this file, as JSON")
-    parser.add_argument("--address", help="of a Ray cluster")
-    parser.add_argument("--trainers", type=int, help="how many are measured")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    given = parser.parse_args(arguments)
-
+def main(
+    config: str,
+    address: str | None = None,
+    trainers: int | None = None,
+    steps: int = STEPS,
+    report: Path | None = None,
+) -> int:
     def work() -> dict[str, Any]:
-        whole = rooted(read_config(given.config))
-        config, trainers, notes = measured_config(whole, given.trainers)
-        phases = [f"{phase.name} ({phase.resolution} px)" for phase in config.phases]
-        with connected(given.address):
-            _refuse_without_room(config, trainers)
+        whole = rooted(read_config(config))
+        measured, count, notes = measured_config(whole, trainers)
+        phases = [f"{phase.name} ({phase.resolution} px)" for phase in measured.phases]
+        with connected(address):
+            _refuse_without_room(measured, count)
             tell({"what": "trainers", "phases": phases})
-            loop = measure_trainers(config, trainers=trainers, steps=given.steps)
+            loop = measure_trainers(measured, trainers=count, steps=steps)
             tell({"what": "encoder", "phases": phases})
-            encoded = measure_encoder(config)
-        return report_of(whole, config.encode.mode, trainers, loop=loop, encoded=encoded, notes=notes)
+            encoded = measure_encoder(measured)
+        return report_of(whole, measured.encode.mode, count, loop=loop, encoded=encoded, notes=notes)
 
-    return reported(given.report, work)
+    return reported(report, work)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

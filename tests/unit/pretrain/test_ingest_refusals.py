@@ -62,6 +62,6 @@ def test_a_folder_that_another_command_holds_is_left_alone(tmp_path: Path) -> No
 def test_the_program_reports_all_faults(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     options = json.dumps({"rows_per_shard": 0, "min_side_px": 0})
-    assert main(["source", "out", "--options", options, "--report", str(report)]) == 2
+    assert main("source", "out", options=options, report=report) == 2
     where = [fault["where"] for fault in json.loads(report.read_text())["faults"]]
     assert where == ["ingest.min_side_px", "ingest.rows_per_shard"]
