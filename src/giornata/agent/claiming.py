@@ -153,7 +153,8 @@ class Claiming:
         if isinstance(wanted, MorePictures):
             held = tuple(dict.fromkeys((*wanted.base_keys, *held)))
         draws = GENERATE_KIND in self._engines.kinds and not isinstance(wanted, JoiningJob)
-        models = self._deps.model_reports.report() if draws else ModelReport()
+        in_memory = engine.host_files if engine is not None and engine.is_alive() else ()
+        models = self._deps.model_reports.report(in_memory) if draws else ModelReport()
         longest_s = settings.claim_wait_s if models.fetching is None else min(settings.claim_wait_s, FETCHING_WAIT_S)
         return Claim(
             request_id=f"{self._deps.rng.getrandbits(128):032x}",

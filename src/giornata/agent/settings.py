@@ -32,14 +32,17 @@ def engine_command(
     threads: int,
     device: str,
     model_cache_bytes: int | None = None,
+    host_model_bytes: int = 0,
     places: int = 1,
     engine: tuple[str, ...] = BUILT_IN,
 ) -> tuple[str, ...]:
     """Return the command line of the built-in engine, or of another `engine` that understands the same options.
 
-    Without `model_cache_bytes` the engine keeps all models that it fetches. Up to `places` jobs may share a batch.
+    Without `model_cache_bytes` the engine keeps all models that it fetches, and without `host_model_bytes` none in
+    host memory. Up to `places` jobs may share a batch.
     """
     bound = () if model_cache_bytes is None else ("--model-cache-bytes", str(model_cache_bytes))
+    bound = (*bound, "--host-model-bytes", str(host_model_bytes)) if host_model_bytes else bound
     return (
         *(*engine, "--kinds", ",".join(kinds)),
         *("--threads", str(threads), "--device", device, "--places", str(places)),
@@ -136,6 +139,7 @@ class AgentSettings(AttemptSettings):
     transfer_patience_s: float = 600.0  # how long one file may be refused by storage before that is a failure
     cache_bytes: int = 20 * GIB
     model_store_bytes: int = 100 * GIB
+    host_model_bytes: int = 0
     give_up_after_s: float | None = None
     environment: Mapping[str, str] | None = None
 
@@ -151,6 +155,7 @@ class AgentSettings(AttemptSettings):
             threads=self.threads,
             device=self.device,
             model_cache_bytes=self.model_cache_bytes,
+            host_model_bytes=self.host_model_bytes,
             places=self.places,
             engine=self.engine,
         )

@@ -136,19 +136,26 @@ def choices(
 
     A lease takes the first one. The others are for a node that may not have the pictures of the first one. A picture
     of a base that the node holds is refused for `delay_s` at most, and only while other live nodes hold the base in a
-    faster tier and are enough for the work that waits.
+    faster tier and are enough for the work that waits. Bases in GPU memory come first, then those in host memory,
+    then those on disk, each by turn.
     """
     if relief:
         yield from _held_and_late(held, demand, now_ms=now_ms, policy=policy)
     hot = [waiting for key in held.gpu if (waiting := demand.of_base(key)) is not None]
     for waiting in sorted(hot, key=lambda each: (each.turn, each.oldest_at_ms, each.base_key)):
         yield BaseChoice(base_key=waiting.base_key, tier=Tier.GPU)
+    on_disk = []
     for waiting in demand.by_turn():
         tier = held.tier_of(waiting.base_key)
         if tier is None or tier is Tier.GPU:
             continue
         if _is_due(waiting, demand, tier, now_ms=now_ms, policy=policy):
-            yield BaseChoice(base_key=waiting.base_key, tier=tier)
+            choice = BaseChoice(base_key=waiting.base_key, tier=tier)
+            if tier is Tier.DISK:
+                on_disk.append(choice)
+            else:
+                yield choice
+    yield from on_disk
 
 
 def prefetch(held: HeldBases, demand: PictureDemand, *, now_ms: int, policy: RoutingPolicy) -> str | None:

@@ -27,6 +27,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; part of what bits depend on")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--model-cache-bytes", type=int, help="bound of the models fetched from the hub")
+    parser.add_argument("--host-model-bytes", type=int, default=0, help="bound of the base models in host memory")
     parser.add_argument("--places", type=int, default=1, help="jobs that may train in one batch")
     return parser.parse_args(arguments)
 
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
                 device.name,
                 places=options.places,
                 model_cache_bytes=options.model_cache_bytes,
+                host_model_bytes=options.host_model_bytes,
                 kernels=kernels,
             )
     except InvalidInput as error:

@@ -252,8 +252,10 @@ class Engine:
 
     def _say_held(self) -> None:
         """Tell which models are warm, before the end is told, so that the next claim knows them."""
-        held = tuple(dict.fromkeys(key for workload in self._workloads.values() for key in workload.held()))
-        said = Held(models=held, free_vram_bytes=free_vram_bytes())
+        workloads = self._workloads.values()
+        held = tuple(dict.fromkeys(key for workload in workloads for key in workload.held()))
+        files = {sha256 for each in workloads for sha256 in getattr(each, "files_in_host_memory", tuple)()}
+        said = Held(models=held, host_files=tuple(sorted(files)), free_vram_bytes=free_vram_bytes())
         if said != self._held:
             self._channel.send(said)
             self._held = said

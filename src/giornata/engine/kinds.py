@@ -33,6 +33,7 @@ class EngineResources:
     device: str
     places: int = 1
     model_cache_bytes: int | None = None
+    host_model_bytes: int = 0
     kernels: KernelPlace = NOWHERE
     shared_weights: "SharedWeights | None" = None
 
@@ -75,6 +76,7 @@ def _generate(resources: EngineResources) -> Workload:
         device=resources.device,
         places=resources.places,
         model_cache_bytes=resources.model_cache_bytes,
+        host_model_bytes=resources.host_model_bytes,
         shared_weights=resources.shared_weights,
     )
 
@@ -105,15 +107,18 @@ def make_workloads(
     *,
     places: int = 1,
     model_cache_bytes: int | None = None,
+    host_model_bytes: int = 0,
     kernels: KernelPlace = NOWHERE,
 ) -> dict[str, Workload]:
     """Make one workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
-    `model_cache_bytes` bounds the models kept on disk. What trains also validates and audits, with one base, and what
-    draws pictures shares the weights of that base."""
+
+    `model_cache_bytes` bounds the models kept on disk, and `host_model_bytes` those in host memory. What trains also
+    validates and audits, with one base, and what draws pictures shares the weights of that base."""
     resources = EngineResources(
         device=device,
         places=places,
         model_cache_bytes=model_cache_bytes,
+        host_model_bytes=host_model_bytes,
         kernels=kernels,
         shared_weights=_shared_weights() if GENERATE_KIND in kinds else None,
     )

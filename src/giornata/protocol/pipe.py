@@ -274,12 +274,14 @@ class StoppedMessage(Reply):
 class Held(Reply):
     """The warm base models (`giornata.protocol.specs.model_key`), and the GPU memory that the next job could have.
 
-    The memory is the free part, and the part that this engine would give back. The engine sends the message when
-    either changes between jobs.
+    The memory is the free part, and the part that this engine would give back. `host_files` are the sha256 of model
+    files whose weights are in host memory, and need not be read again. The engine sends the message when any of it
+    changes between jobs.
     """
 
     type: Literal["held"] = "held"
     models: tuple[str, ...]
+    host_files: tuple[Sha256, ...] = ()
     free_vram_bytes: int | None = None
 
 

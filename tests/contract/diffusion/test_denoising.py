@@ -23,26 +23,23 @@ from tests.fixtures.drawing import (
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.sampling.decoded import picture_of
 from giornata.diffusion.sampling.denoising import Denoiser
-from giornata.protocol.generation.samplers import SAMPLERS, WHOLE_ONLY
+from giornata.protocol.generation.samplers import SAMPLERS
 from giornata.protocol.generation.schedulers import all_schedulers
 
 OWN = [sampler.name for sampler in SAMPLERS]
-FEW = ("euler", "euler_ancestral", "heun", "pndm", "dpmpp_2m")
-"""One of each sort: noise in each step, two evaluations a step, more timesteps than steps, state across steps."""
+FEW = ("euler", "euler_ancestral", "heun", "pndm", "dpmpp_2m", "lms")
+"""One of each sort: noise in each step, two evaluations a step, more timesteps than steps, state across steps, and
+state that diffusers counts from the schedule's first step."""
 
 
-def _cases(first: Sequence[str], *, from_start: bool = False) -> list[Any]:
-    """Both families and all schedulers; what is not among the first ones takes long together.
-
-    Some schedulers are only for rows that begin at the first step.
-    """
+def _cases(first: Sequence[str]) -> list[Any]:
+    """Both families and all schedulers; what is not among the first ones takes long together."""
     found = []
     for family in ("sdxl", "sd15"):
         quick = first if family == "sdxl" else FEW
-        names = [name for name, each in all_schedulers().items() if from_start or each.class_name not in WHOLE_ONLY]
         found += [
             pytest.param(family, name, marks=() if name in quick else pytest.mark.long, id=f"{family}-{name}")
-            for name in names
+            for name in all_schedulers()
         ]
     return found
 
@@ -62,7 +59,7 @@ def base(request: pytest.FixtureRequest, bases: dict[str, BaseModel]) -> BaseMod
     return bases[request.param]
 
 
-@pytest.mark.parametrize(("family", "name"), _cases([*OWN, "dpmpp_2m_karras", "euler_beta"], from_start=True))
+@pytest.mark.parametrize(("family", "name"), _cases([*OWN, "dpmpp_2m_karras", "euler_beta"]))
 def test_a_text_row_alone_equals_the_pipeline(bases: dict[str, BaseModel], family: str, name: str) -> None:
     base, wanted = bases[family], _wanted(name)
     pipeline = pipeline_of(base, wanted)

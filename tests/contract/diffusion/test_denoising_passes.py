@@ -108,7 +108,9 @@ def _controlled(base: BaseModel, wanted: Wanted, net: Any, image: Any, scale: An
     ).images
 
 
-@pytest.mark.parametrize("class_name", ["EulerDiscreteScheduler", "HeunDiscreteScheduler", "DDIMScheduler"])
+@pytest.mark.parametrize(
+    "class_name", ["EulerDiscreteScheduler", "HeunDiscreteScheduler", "DDIMScheduler", "LMSDiscreteScheduler"]
+)
 def test_a_picture_that_a_second_model_goes_on_with_equals_the_pipelines(
     tiny_base: BaseModel, class_name: str
 ) -> None:
@@ -131,8 +133,9 @@ def test_a_picture_that_a_second_model_goes_on_with_equals_the_pipelines(
     assert torch.equal(ours, theirs)
 
 
-def test_a_second_pass_equals_the_pipeline_on_enlarged_latents(base: BaseModel) -> None:
-    wanted, side_px = Wanted(), 96
+@pytest.mark.parametrize("class_name", ["EulerDiscreteScheduler", "LMSDiscreteScheduler"])
+def test_a_second_pass_equals_the_pipeline_on_enlarged_latents(base: BaseModel, class_name: str) -> None:
+    wanted, side_px = Wanted(class_name=class_name, steps=8), 96
     [first] = finished(base, text_row(base, wanted))
     larger = functional.interpolate(first, size=(12, 12), mode="bilinear")
     theirs = pipeline_of(base, wanted, "Img2Img")(

@@ -5,6 +5,7 @@ import pytest
 import torch
 from diffusers import SchedulerMixin
 
+from giornata.diffusion.sampling.row_schedule import RowSchedule, make_scheduler
 from giornata.protocol.generation.samplers import SAMPLERS
 from giornata.protocol.generation.schedulers import NamedScheduler, all_schedulers
 
@@ -51,3 +52,40 @@ def draws_noise(scheduler: SchedulerMixin, sample_NCHW: torch.Tensor) -> bool:
         sample_NCHW = scheduler.step(scaled_NCHW * 0.1, timestep, sample_NCHW, **takes).prev_sample
         assert torch.isfinite(sample_NCHW).all()
     return not torch.equal(before, generator.get_state())
+
+
+BEGIN = 2
+
+
+def test_lms_of_diffusers_is_wrong_after_the_first_step() -> None:
+    """If this fails, diffusers counts derivatives: `RowSchedule` needs no order of its own any more."""
+    scheduler, sample_NCHW, constant_NCHW = _lms_with_a_constant_derivative()
+    scheduler.set_begin_index(BEGIN)
+    moved_NCHW = sample_NCHW
+    for timestep in scheduler.timesteps[BEGIN:]:
+        scheduler.scale_model_input(moved_NCHW, timestep)
+        moved_NCHW = scheduler.step(constant_NCHW, timestep, moved_NCHW).prev_sample
+
+    exact_NCHW = sample_NCHW - scheduler.sigmas[BEGIN] * constant_NCHW
+    assert (moved_NCHW - exact_NCHW).abs().max() > 0.05
+
+
+def test_lms_in_the_middle_integrates_a_constant_derivative_exactly() -> None:
+    scheduler, sample_NCHW, constant_NCHW = _lms_with_a_constant_derivative()
+    strength = 1 - BEGIN / STEPS
+    schedule = RowSchedule.by_strength(scheduler, STEPS, strength, generator=torch.Generator())
+    moved_NCHW = sample_NCHW
+    while not schedule.is_done:
+        schedule.model_input(moved_NCHW)
+        moved_NCHW = schedule.step(constant_NCHW, moved_NCHW)
+
+    exact_NCHW = sample_NCHW - scheduler.sigmas[BEGIN] * constant_NCHW
+    torch.testing.assert_close(moved_NCHW, exact_NCHW, atol=1e-5, rtol=1e-5)
+
+
+def _lms_with_a_constant_derivative() -> tuple[SchedulerMixin, torch.Tensor, torch.Tensor]:
+    """A scheduler, a sample and a prediction of noise that stays the same: then each step is exact, of any order."""
+    scheduler = make_scheduler(SDXL, "LMSDiscreteScheduler", {})
+    scheduler.set_timesteps(STEPS)
+    generator = torch.Generator().manual_seed(1)
+    return scheduler, torch.randn(1, 4, 4, 4, generator=generator), torch.randn(1, 4, 4, 4, generator=generator)

@@ -2,7 +2,8 @@
 
 The words of a prompt direct it: `sleep=S` takes S seconds, `gate=PATH` writes the process id into PATH.here and waits
 until PATH is gone, `fail` or `fail=REASON` cannot draw, `block` finds the picture unsafe, `crash` kills the engine,
-`forget` says nothing of the picture, `annotation=KEY` offers the picture as an annotation, and `verify` cannot draw
+`forget` says nothing of the picture, `host` says that the lease's
+files are in host memory, `annotation=KEY` offers the picture as an annotation, and `verify` cannot draw
 with a file that is damaged.
 """
 
@@ -91,6 +92,8 @@ def draw(start, orders):
             path = Path(start["directory"]) / f"{count}.png"
             path.write_bytes(png_of(params["seed"]))
             say("picture", attempt=attempt, **of, path=str(path))
+    if "host" in words:
+        say("held", models=[], host_files=[file["sha256"] for file in start["inputs"]])
     return say("done", attempt=attempt, step=len(pictures))
 
 

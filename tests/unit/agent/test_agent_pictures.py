@@ -207,6 +207,18 @@ def test_model_that_the_server_names_is_fetched_before_a_lease_needs_it(
     assert waits <= {FETCHING_WAIT_S}
 
 
+def test_the_claim_after_a_lease_tells_what_the_engine_has_in_host_memory(
+    api: FakeNodeApi, drawing: NodeFactory
+) -> None:
+    file = {"role": "base", "name": "base.safetensors", "download": api.add_blob(b"weights")}
+    sha256 = file["download"]["sha256"]
+    api.picture_leases = [picture_lease("a cat host", files=[file])]
+    drawing().run()
+    told = [body["held"]["added"] for body in api.bodies("claim") if body["held"] is not None]
+    assert told[0] == {}
+    assert {"host": [sha256], "disk": [sha256]} in told
+
+
 def test_the_files_of_the_next_lease_are_fetched_while_the_first_is_drawn(
     api: FakeNodeApi, drawing: NodeFactory, tmp_path: Path
 ) -> None:

@@ -122,3 +122,13 @@ def test_seconds_until_a_hinted_model_is_here_follow_from_the_bytes_that_came(tm
     assert prefetch.wait_idle(30)
     assert reports.report().fetching_left_s is None
     prefetch.stop(wait_s=30)
+
+
+def test_files_in_host_memory_are_told_as_changes_in_a_tier_of_their_own(reports, tmp_path):
+    (tmp_path / SHA256).write_bytes(BODY)
+    first = reports.report([SHA256])
+    assert first.held.added == {HeldTier.HOST: (SHA256,), HeldTier.DISK: (SHA256,)}
+    reports.answered(known_version=first.held_version, hint=None)
+    assert reports.report([SHA256]).held is None
+    second = reports.report()
+    assert (second.held.since, second.held.removed) == (first.held_version, {HeldTier.HOST: (SHA256,)})

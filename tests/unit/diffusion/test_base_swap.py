@@ -10,8 +10,8 @@ import torch
 from giornata.diffusion.adapter.row_adapters import RowAdapters
 from giornata.diffusion.base.low_rank import LowRank
 from giornata.diffusion.base.models import BaseModel, load_base
-from giornata.diffusion.base.swap import can_swap, swap_base
-from giornata.diffusion.base.weights_digest import base_sha256
+from giornata.diffusion.base.swap import can_swap, copied_base, swap_base
+from giornata.diffusion.base.weights_digest import base_sha256, forget_digest
 from giornata.diffusion.draws.randomness import normal
 from giornata.protocol.specs import TrainSpec
 
@@ -73,9 +73,49 @@ def test_adapters_stay_on_a_swapped_base(warm: BaseModel) -> None:
 def test_part_of_other_settings_takes_the_place_of_the_warm_one(warm: BaseModel) -> None:
     other = another(warm)
     other.vae.register_to_config(scaling_factor=0.5)
+    expected = base_sha256(other)
     swapped = swap_base(warm, other)
-    assert swapped.vae is other.vae
+    assert swapped.vae is not warm.vae
+    assert swapped.vae.config.scaling_factor == 0.5
+    assert base_sha256(swapped) == expected
     assert swapped.unet is warm.unet
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_checkpoint_that_was_swapped_in_stays_as_it_was(warm: BaseModel, alike: bool) -> None:
+    other = another(warm)
+    if not alike:
+        other.vae.register_to_config(scaling_factor=0.5)
+    expected, places = base_sha256(other), _places(other)
+    _spoil(swap_base(warm, other))
+    for module in _modules(other):
+        forget_digest(module)
+    assert (base_sha256(other), _places(other)) == (expected, places)
+
+
+def test_copied_base_has_equal_weights_in_memory_of_its_own(warm: BaseModel) -> None:
+    expected, drawn = base_sha256(warm), answer(warm)
+    made = copied_base(warm, torch.device("cpu"))
+    assert (base_sha256(made), made.key) == (expected, warm.key)
+    assert torch.equal(answer(made), drawn)
+    assert _places(made).isdisjoint(_places(warm))
+    assert not any(each.requires_grad or module.training for module in _modules(made) for each in module.parameters())
+    _spoil(made)
+    assert torch.equal(answer(warm), drawn)
+
+
+def _modules(base: BaseModel) -> list[torch.nn.Module]:
+    return [base.unet, base.vae, *base.text_encoders]
+
+
+def _places(base: BaseModel) -> set[int]:
+    return {each.data_ptr() for module in _modules(base) for each in (*module.parameters(), *module.buffers())}
+
+
+def _spoil(base: BaseModel) -> None:
+    for module in _modules(base):
+        for each in module.parameters():
+            each.data.zero_()
 
 
 def test_unet_of_another_shape_is_refused_and_nothing_changes(warm: BaseModel, tiny_sd15_base: BaseModel) -> None:

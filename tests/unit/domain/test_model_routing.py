@@ -12,6 +12,7 @@ from giornata.domain.model_routing import (
     Holders,
     RoutingPolicy,
     Tier,
+    choices,
     choose,
     is_relief,
     prefetch,
@@ -74,6 +75,14 @@ def test_base_in_host_memory_is_left_to_a_gpu_but_not_to_a_disk() -> None:
     on_a_gpu = WaitingPictures(waited_s={"a": 0}, held={"a": Holders(gpu=1, host=1)})
     assert chosen(held, on_disks) == BaseChoice(base_key="a", tier=Tier.HOST)
     assert chosen(held, on_a_gpu) is None
+
+
+def test_base_in_host_memory_goes_before_an_older_one_on_disk() -> None:
+    held = HeldBases(host=["near"], disk=["near", "old", "older"])
+    demand = WaitingPictures(waited_s={"near": 1, "old": 500, "older": 501})
+    found = [each.base_key for each in choices(held, demand, now_ms=NOW_MS, policy=POLICY)]
+    assert found == ["near", "older", "old"]
+    assert chosen(held, demand, relief=True) == BaseChoice(base_key="older", tier=Tier.DISK)
 
 
 def test_base_that_would_have_to_be_fetched_first_is_never_chosen() -> None:

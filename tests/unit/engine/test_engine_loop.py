@@ -39,12 +39,16 @@ class Scripted:
     def __init__(self, body: Callable[[Start, Reporter], Outcome]) -> None:
         self.body = body
         self.models: tuple[str, ...] = ()
+        self.files: tuple[str, ...] = ()
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
         return self.body(start, reporter)
 
     def held(self) -> tuple[str, ...]:
         return self.models
+
+    def files_in_host_memory(self) -> tuple[str, ...]:
+        return self.files
 
 
 @contextmanager
@@ -308,6 +312,19 @@ def test_engine_reports_changed_held_models_before_done(tmp_path: Path) -> None:
     assert isinstance(driver.hear_next(), Done)
     driver.start(tmp_path, attempt="att_2")
     assert isinstance(driver.hear_next(), Done)  # nothing has changed, so nothing is said
+    driver.close()
+
+
+def test_engine_reports_files_in_host_memory_of_all_workloads_once(tmp_path: Path) -> None:
+    one, other = Scripted(lambda start, reporter: done()), Scripted(lambda start, reporter: done())
+    driver = PipeDriver({"x-test": one, "x-other": other})
+    one.files, other.files = ("b" * 64, "a" * 64), ("a" * 64,)
+    driver.start(tmp_path)
+    told = driver.hear(Held)
+    assert (told.models, told.host_files) == ((), ("a" * 64, "b" * 64))
+    one.files = other.files = ()
+    driver.start(tmp_path, attempt="att_2")
+    assert driver.hear(Held).host_files == ()
     driver.close()
 
 

@@ -63,6 +63,7 @@ class EngineProcess:
         self._monotonic_s = monotonic_s
         self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self.held: tuple[str, ...] = ()
+        self.host_files: tuple[str, ...] = ()
         self.seats: Seats | None = None
         self.free_vram_bytes: int | None = None
         self.says_alive = False
@@ -213,7 +214,8 @@ class EngineProcess:
             case Alive():
                 self.says_alive = True
             case Held():
-                self.held, self.free_vram_bytes = message.models, message.free_vram_bytes
+                self.held, self.host_files = message.models, message.host_files
+                self.free_vram_bytes = message.free_vram_bytes
             case Seats():
                 self.seats = message
             case Hello():

@@ -1,6 +1,7 @@
 """Tell the server which model files the node has, and fetch ahead what it expects to be needed."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from giornata.agent.transfer.model_prefetch import ModelPrefetch
@@ -34,11 +35,13 @@ class ModelReports:
         """True while a file is being fetched ahead."""
         return not self._prefetch.wait_idle(0)
 
-    def report(self) -> ModelReport:
-        """Return what the node has now, as changes of what the server knows."""
+    def report(self, host_files: Sequence[str] = ()) -> ModelReport:
+        """Return what the node has now, as changes of what the server knows. `host_files` are the sha256 of files
+        that the engine has in host memory."""
         # Asked first: a file that arrives meanwhile is told as fetched and as held.
         fetching = self._fetching if self.is_fetching else None
         self._log.replace(HeldTier.DISK, self._store.held()[:MOST_HELD])
+        self._log.replace(HeldTier.HOST, host_files[:MOST_HELD])
         report = self._log.report(self._known_version)
         left_s = None if fetching is None else self._prefetch.left_s()
         return ModelReport(held_version=self._log.version, held=report, fetching=fetching, fetching_left_s=left_s)

@@ -171,6 +171,7 @@ def agent_settings_of(settings: Settings, place: InstancePlace | None = None) ->
         stall_s=settings.stall_timeout_s,
         cache_bytes=settings.cache_bytes,
         model_store_bytes=settings.model_store_bytes,
+        host_model_bytes=settings.host_model_bytes,
         environment=dict(os.environ),
     )
     if faults := agent.faults():

@@ -315,6 +315,12 @@ class Settings(BaseSettings):
         ge=0,
         description="Maximum size of the model files that the node has downloaded to draw pictures with, in bytes.",
     )
+    host_model_bytes: int = Field(
+        0,
+        ge=0,
+        description="Maximum size of the base models that the engine keeps in host memory (RAM) to change between "
+        "them without reading files, in bytes. A base of SDXL takes about 7 GB. 0: none are kept.",
+    )
     model_cache_bytes: int = Field(
         100 * 2**30,
         ge=0,

@@ -36,6 +36,7 @@ class RowSchedule:
         accepted = inspect.signature(scheduler.step).parameters
         extra = {"eta": 0.0, "generator": generator}
         self._extra = {name: value for name, value in extra.items() if name in accepted}
+        self._most_order = accepted["order"].default if "order" in accepted else None
 
     @classmethod
     def whole(cls, scheduler: Any, steps: int, *, generator: torch.Generator, end: float | None = None) -> Self:
@@ -99,9 +100,18 @@ class RowSchedule:
 
     def step(self, noise_1CHW: torch.Tensor, latents_1CHW: torch.Tensor) -> torch.Tensor:
         """Return the latents after one evaluation, whose result is `noise_1CHW`."""
-        moved = self.scheduler.step(noise_1CHW, self.timestep, latents_1CHW, **self._extra, return_dict=False)[0]
+        extra = {**self._extra, **self._order()}
+        moved = self.scheduler.step(noise_1CHW, self.timestep, latents_1CHW, **extra, return_dict=False)[0]
         self._done += 1
         return moved
+
+    def _order(self) -> dict[str, int]:
+        """Return the order of the next step where a scheduler takes one: no more than the derivatives that it has.
+
+        LMSDiscreteScheduler alone takes the index of the step for their number. In a schedule that begins in the
+        middle it would compute coefficients for derivatives that it does not have.
+        """
+        return {} if self._most_order is None else {"order": min(self._most_order, self._done + 1)}
 
 
 def _cutoff(scheduler: Any, share: float) -> int:

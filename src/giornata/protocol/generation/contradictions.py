@@ -12,8 +12,6 @@ from giornata.protocol.generation.annotators import annotator_faults
 from giornata.protocol.generation.expand import changes_of, picture_params
 from giornata.protocol.generation.grid import GridSpec
 from giornata.protocol.generation.picture import ImageFormat, PictureParams
-from giornata.protocol.generation.samplers import WHOLE_ONLY
-from giornata.protocol.generation.schedulers import all_schedulers
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, OrderFields
 
 MOST_FAULTS = 100
@@ -84,11 +82,6 @@ def picture_contradictions(params: PictureParams, *, where: str = "spec") -> Ite
     if params.quality != PictureParams.model_fields["quality"].default and params.image_format is ImageFormat.PNG:
         yield fault("quality", "has no effect on PNG files", "set image_format to jpeg or webp")
     yield from _of_second_model_and_pass(params, where)
-    in_the_middle = {"image": params.image, "refiner": params.refiner, "high_resolution": params.high_resolution}
-    if all_schedulers()[params.scheduler].class_name in WHOLE_ONLY:
-        for field in (name for name, given in in_the_middle.items() if given is not None):
-            message = f"{params.scheduler} cannot begin in the middle of its steps, as {field} has it do"
-            yield fault("scheduler", message, "use dpmpp_2m, which is a multistep method too")
     for number, control in enumerate(params.controlnets):
         if control.start >= control.end:
             yield fault(f"controlnets.{number}.start", "is not before end", "both are shares of the steps")

@@ -67,8 +67,6 @@ SCHEDULES = {
 SPACINGS = ("sgm_uniform", "ddim_uniform", "linspace")
 SIGMAS = ("karras", "exponential", "beta")
 EVERY = (*SIGMAS, *SPACINGS)
-WHOLE_ONLY = frozenset({"LMSDiscreteScheduler"})
-"""Classes of diffusers that have to begin at the first step: later the coefficients ask for steps that never were."""
 SAMPLERS = (
     Sampler(name="euler", class_name="EulerDiscreteScheduler", a1111="Euler", comfyui="euler", schedules=EVERY),
     Sampler(

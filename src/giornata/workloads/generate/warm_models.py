@@ -1,4 +1,7 @@
-"""The models that pictures are drawn with, warm between leases: one base, its LoRAs, a refiner, ControlNets."""
+"""The models that pictures are drawn with, warm between leases: one base, its LoRAs, a refiner, ControlNets.
+
+Other bases that were drawn with may stay in host memory (`giornata.workloads.generate.host_models`).
+"""
 
 import copy
 import gc
@@ -17,7 +20,7 @@ from giornata.diffusion.adapter.row_adapters import RowAdapters
 from giornata.diffusion.base.hub import HubCache, HuggingFaceHub, arriving
 from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
 from giornata.diffusion.base.shared_weights import SharedWeights
-from giornata.diffusion.base.swap import can_swap, swap_base
+from giornata.diffusion.base.swap import can_swap, copied_base, swap_base
 from giornata.diffusion.encode.prompt_embeds import PromptEncoder, TextualInversion
 from giornata.diffusion.files.row_lora import RowLora, read_row_lora
 from giornata.diffusion.files.textual_inversion import read_textual_inversion
@@ -31,6 +34,7 @@ from giornata.protocol.generation.expand import base_key_of
 from giornata.protocol.generation.picture import ControlNetUse, EmbeddingUse, LoraUse, ModelUse, PictureParams
 from giornata.protocol.generation.schedulers import all_schedulers, canonical_scheduler
 from giornata.workloads.generate.control_pictures import ControlPictures
+from giornata.workloads.generate.host_models import HostModels
 from giornata.workloads.generate.hub_reading import Told
 from giornata.workloads.generate.lease_files import LeaseFiles
 from giornata.workloads.generate.safety_checks import SafetyChecks
@@ -100,7 +104,8 @@ class WarmModels:
     """Loads what a lease draws with, and keeps the last of it. `load` has the signature of `load_model`.
 
     `control_pictures` and `safety` are made for the same device unless they are given. The models share memory with
-    the bases of other workloads that have the same `shared_weights`.
+    the bases of other workloads that have the same `shared_weights`. Bases in host memory have `host_model_bytes`
+    together at most.
     """
 
     def __init__(
@@ -112,8 +117,10 @@ class WarmModels:
         control_pictures: ControlPictures | None = None,
         safety: SafetyChecks | None = None,
         shared_weights: SharedWeights | None = None,
+        host_model_bytes: int = 0,
     ) -> None:
         self._shared_weights = shared_weights or SharedWeights()
+        self._host = HostModels(host_model_bytes)
         self.device, self._load, self._model_cache_bytes = device, load, model_cache_bytes
         self.control_pictures = control_pictures or ControlPictures(device, model_cache_bytes=model_cache_bytes)
         self.safety = safety or SafetyChecks(device, model_cache_bytes=model_cache_bytes)
@@ -124,6 +131,10 @@ class WarmModels:
     def keys(self) -> tuple[str, ...]:
         """Return the base key of the warm base."""
         return (self._models[MAIN].base.key,) if MAIN in self._models else ()
+
+    def files_in_host_memory(self) -> tuple[str, ...]:
+        """Return the sha256 of each file whose base is in host memory."""
+        return self._host.files()
 
     def main(self, params: PictureParams, files: LeaseFiles, told: Told) -> DrawingModel:
         """Return the base of this picture, warm. The weights of another base are written over where its shapes
@@ -146,7 +157,7 @@ class WarmModels:
         self._models.pop(REFINER, None)
         self._shared_weights.leave(REFINER)
         self._controlnets.clear()
-        return self._replaced(MAIN, source, told)
+        return self._replaced(MAIN, source, told, uses=(params.model, params.vae))
 
     def refiner(self, use: ModelUse, files: LeaseFiles, told: Told) -> DrawingModel:
         """Return the model that goes on with pictures of the warm base."""
@@ -155,7 +166,7 @@ class WarmModels:
             return self._models[REFINER]
         path = files.weights(use, where="refiner.model")
         source = ModelLocation(name=use.name, key=key, path=path, field="refiner.model", refiner=True)
-        return self._replaced(REFINER, source, told)
+        return self._replaced(REFINER, source, told, uses=(use,))
 
     def controlnet(self, use: ControlNetUse, files: LeaseFiles, *, where: str) -> Any:
         """Return a ControlNet for the warm base. Raises WorkloadFailed for one of another family, and KeyError
@@ -172,6 +183,7 @@ class WarmModels:
     def drop(self) -> None:
         """Release all models and their memory."""
         self._models.clear()
+        self._host.drop()
         for role in (MAIN, REFINER):
             self._shared_weights.leave(role)
         self._controlnets.clear()
@@ -179,10 +191,12 @@ class WarmModels:
         self.safety.drop()
         self._collect()
 
-    def _replaced(self, role: str, source: ModelLocation, told: Told) -> DrawingModel:
+    def _replaced(
+        self, role: str, source: ModelLocation, told: Told, *, uses: Sequence[ModelUse | None]
+    ) -> DrawingModel:
         """Return the model of `source`, in the modules of the one before if their shapes agree and nobody else has
-        its weights."""
-        other = self._loaded(source, told)
+        its weights. `uses` name its files."""
+        other, is_kept = self._on_the_cpu(role, source, told, uses)
         warm = self._models.get(role)
         if warm is not None and can_swap(warm.base, other) and not self._shared_weights.shares(role):
             warm.become(other)
@@ -191,9 +205,20 @@ class WarmModels:
             self._models.pop(role, None)
             self._shared_weights.leave(role)
             self._collect()
-            self._models[role] = DrawingModel(_moved(other, self.device))
+            self._models[role] = DrawingModel((copied_base if is_kept else _moved)(other, self.device))
         self._shared_weights.join(role, self._models[role].base)
         return self._models[role]
+
+    def _on_the_cpu(
+        self, role: str, source: ModelLocation, told: Told, uses: Sequence[ModelUse | None]
+    ) -> tuple[BaseModel, bool]:
+        """Return the base from host memory, or else from its files, and whether it stays in host memory."""
+        key = (role, source.key)
+        if (held := self._host.get(key)) is not None:
+            return held, True
+        loaded = self._loaded(source, told)
+        sha256s = frozenset(use.sha256 for use in uses if use is not None and use.sha256 is not None)
+        return loaded, self._host.keep(key, loaded, sha256s)
 
     def _loaded(self, source: ModelLocation, told: Told) -> BaseModel:
         """Load onto the CPU: weights of two models are never on the device together."""

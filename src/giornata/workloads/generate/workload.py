@@ -50,6 +50,7 @@ class GenerateWorkload:
         control_pictures: ControlPictures | None = None,
         safety: SafetyChecks | None = None,
         shared_weights: SharedWeights | None = None,
+        host_model_bytes: int = 0,
     ) -> None:
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.places, self._rows, self._clock, self._drain_s = max(places, PLACES), rows, clock, drain_s
@@ -60,11 +61,16 @@ class GenerateWorkload:
             control_pictures=control_pictures,
             safety=safety,
             shared_weights=shared_weights,
+            host_model_bytes=host_model_bytes,
         )
 
     def held(self) -> tuple[str, ...]:
         """Return the base key of the warm base, if there is one."""
         return self._models.keys()
+
+    def files_in_host_memory(self) -> tuple[str, ...]:
+        """Return the sha256 of each model file that need not be read again."""
+        return self._models.files_in_host_memory()
 
     def joins(self, start: Start) -> str | None:
         """Return the batch key of the lease's pictures. None for a lease that is wrong: its own attempt says so."""
