@@ -7,7 +7,10 @@ by --part:
 rates    a job per picture, and leases of 1, 4 and 16: pictures a second, write-ahead log and disk of a picture from
          its insertion to its end. Statements are counted by tests (tests/contract/store/test_picture_ceilings.py).
 depths   the claim of 16 pictures at queues of --depths: the p95 at the deepest over that at the shallowest.
-beside   claims and heartbeats of training alone, and while nodes draw: the ratio of the medians.
+beside   claims and heartbeats of training alone, while a node draws, and while a node does jobs with as many
+         requests: the ratios of the medians to alone. The node beside is a process of the lowest priority, so that
+         it takes no processor time from the server and no interpreter from the clients. A ratio that jobs beside
+         have, too, is the cost of any requests on this machine, and not that of pictures.
 
 Clients, server and database share the machine. Prints tables, then one JSON line. Marks with leases of 16: 8 times
 the pictures a second of a job per picture and 400 a second; 4 KB of log and 1.5 KB of disk for a picture; a p95
@@ -18,9 +21,7 @@ import argparse
 import statistics
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from benchmarks.rig.backlog import Queue
@@ -28,6 +29,7 @@ from benchmarks.rig.bursts import beat_burst, claim_burst, run_clients
 from benchmarks.rig.databases import Postgres, postgres
 from benchmarks.rig.drawing import Drawing
 from benchmarks.rig.figures import conclude, latencies_ms, machine, percentile, spread, spread_words
+from benchmarks.rig.node_beside import NodeWork, node_beside
 from benchmarks.rig.picture_backlog import PictureQueue
 from benchmarks.rig.server import Server, server
 from benchmarks.rig.wire import Wire
@@ -161,53 +163,40 @@ def _claim(drawing: Drawing):  # type: ignore[no-untyped-def]
 
 
 def beside(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
-    """Claims and beats of training by few clients, by turns alone and while nodes draw at an even pace."""
+    """Claims and beats of training by few clients, by turns alone, while a node draws, and while one does jobs."""
     data, url = home / "beside", own.new_database()
     found: dict[str, list[float]] = {}
     with server(data, url, lease_s=LEASE_S) as started:
-        drawing, pictures, jobs = Drawing(started, data), PictureQueue(url), Queue(url)
-        for repetition in range(2 * options.repetitions + 2):
-            jobs.fill_to(1000)
-            pictures.fill_to(20_000)
-            drawn = repetition % 2 == 1
-            with _drawers(started, drawing) if drawn else _nobody():
-                claims, leases = claim_burst(started, options.claims, 2)
-                beats = beat_burst(started, leases, 2)
-            for name, burst in (("claim", claims), ("beat", beats)):
-                if repetition > 1:
-                    of = f"{name} {'beside' if drawn else 'alone'}"
-                    found.setdefault(of, []).append(statistics.median(burst.latencies_s) * 1000)
+        pictures, jobs = PictureQueue(url), Queue(url)
+        for repetition in range(options.repetitions + 1):
+            for work in _turned((None, *NodeWork), repetition):
+                jobs.fill_to(2000)
+                pictures.fill_to(20_000)
+                with nullcontext() if work is None else node_beside(started, data, work):
+                    claims, leases = claim_burst(started, options.claims, 2)
+                    beats = beat_burst(started, leases, 2)
+                for name, burst in (("claim", claims), ("beat", beats)):
+                    if repetition:
+                        of = f"{name} alone" if work is None else f"{name} beside {work}"
+                        found.setdefault(of, []).append(statistics.median(burst.latencies_s) * 1000)
     ratios = {
-        name: spread([b / a for b, a in zip(found[f"{name} beside"], found[f"{name} alone"], strict=True)])
+        f"{name} beside {work}": _over(found[f"{name} beside {work}"], found[f"{name} alone"])
         for name in ("claim", "beat")
+        for work in NodeWork
     }
     for name, ratio in ratios.items():
-        print(f"training's {name} beside pictures over alone, medians: {spread_words(ratio)}")
+        print(f"training's {name} over alone, medians: {spread_words(ratio)}")
     return {"median_ms": {name: spread(values) for name, values in found.items()}, "ratios": ratios}
 
 
-@contextmanager
-def _nobody() -> Iterator[None]:
-    yield
+def _turned(states: tuple[NodeWork | None, ...], by: int) -> tuple[NodeWork | None, ...]:
+    """Return the states from another one on in each repetition: load that grows meets none of them always last."""
+    first = by % len(states)
+    return states[first:] + states[:first]
 
 
-@contextmanager
-def _drawers(started: Server, drawing: Drawing) -> Iterator[None]:
-    """A node that draws leases of 16 with a pause of 0.2 s between them: 80 pictures a second at most."""
-    stop = threading.Event()
-
-    def draw() -> None:
-        with Wire(started.host, started.port) as wire:
-            while not stop.wait(0.2):
-                drawing.draw_lease(wire, 999, 16)
-
-    thread = threading.Thread(target=draw)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+def _over(these: list[float], those: list[float]) -> dict[str, float]:
+    return spread([this / that for this, that in zip(these, those, strict=True)])
 
 
 def marks(measured: dict[str, dict]) -> dict[str, bool]:  # type: ignore[type-arg]
@@ -221,7 +210,10 @@ def marks(measured: dict[str, dict]) -> dict[str, bool]:  # type: ignore[type-ar
     if "depths" in measured:
         found["flat"] = measured["depths"]["flatness"]["median"] <= FLATNESS_MARK
     if "beside" in measured:
-        found["beside"] = max(each["median"] for each in measured["beside"]["ratios"].values()) <= BESIDE_MARK
+        ratios = measured["beside"]["ratios"]
+        found["beside"] = (
+            max(ratios[f"{name} beside pictures"]["median"] for name in ("claim", "beat")) <= BESIDE_MARK
+        )
     return found
 
 

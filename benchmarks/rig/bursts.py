@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.rig.backlog import KIND
 from benchmarks.rig.server import Server
@@ -27,6 +28,8 @@ class Burst:
 
 
 Verb = Callable[[Wire, int], None]
+BEAT = json.dumps({"step": 7, "total_steps": 600, "phase": "train", "metrics": {"loss": 0.5}}).encode()
+"""A heartbeat with what an agent says in it."""
 
 
 def run_clients(server: Server, count: int, clients: int, verb: Verb) -> Burst:
@@ -84,15 +87,23 @@ def claim_burst(server: Server, count: int, clients: int) -> tuple[Burst, list[t
 def beat_burst(server: Server, leases: list[tuple[str, str]], clients: int) -> Burst:
     """One heartbeat for each lease, with what an agent says in it."""
     waiting = iter(leases)
-    body = json.dumps({"step": 7, "total_steps": 600, "phase": "train", "metrics": {"loss": 0.5}}).encode()
 
     def beat(wire: Wire, _client: int) -> None:
         attempt_id, token = next(waiting)
-        status, reply = wire.call("POST", f"/v1/node/attempts/{attempt_id}/heartbeat", body, token=token)
+        status, reply = wire.call("POST", f"/v1/node/attempts/{attempt_id}/heartbeat", BEAT, token=token)
         if status != 200:
             raise RuntimeError(f"heartbeat: {status} {reply!r}")
 
     return run_clients(server, len(leases), clients, beat)
+
+
+def call_of_node(wire: Wire, path: str, body: bytes, token: str) -> dict[str, Any]:
+    """POST, and the reply. Raises RuntimeError when the server refuses."""
+    status, reply = wire.call("POST", path, body, token=token)
+    if status not in {200, 201}:
+        raise RuntimeError(f"{path}: {status} {reply!r}")
+    found: dict[str, Any] = json.loads(reply)
+    return found
 
 
 def node_claim(client: int) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from benchmarks.rig.backlog import KIND
+from benchmarks.rig.bursts import call_of_node
 from benchmarks.rig.server import Server
 from benchmarks.rig.wire import Wire
 
@@ -78,8 +79,4 @@ class Drawing:
         target.write_bytes(content)
 
     def _call(self, wire: Wire, path: str, body: object, token: str) -> dict[str, Any]:
-        status, reply = wire.call("POST", path, json.dumps(body).encode(), token=token)
-        if status not in {200, 201}:
-            raise RuntimeError(f"{path}: {status} {reply!r}")
-        found: dict[str, Any] = json.loads(reply)
-        return found
+        return call_of_node(wire, path, json.dumps(body).encode(), token)

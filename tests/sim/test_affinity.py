@@ -1,9 +1,12 @@
 """Routing by models on a small fleet: what the full size of `giornata simulate affinity` shows, in seconds."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from giornata.domain.model_routing import RoutingPolicy
-from giornata.simulate.affinity.bounds import fewest_loads, random_loads
+from giornata.simulate.affinity.bounds import fewest_loads, random_loads, shortest_drain_s
 from giornata.simulate.affinity.cases import AffinityCase, CaseResult, loads_per_request, play_case
 from giornata.simulate.affinity.routed_fleet import RoutedFleet
 from giornata.simulate.affinity.setting import AffinitySetting
@@ -52,8 +55,24 @@ def test_fleet_drains_the_requests_of_an_outage() -> None:
     )
     result = played(setting)
     assert result.drained_after_s is not None
-    assert 0 < result.drained_after_s < 600
+    assert result.shortest_drain_s is not None
+    assert result.shortest_drain_s < result.drained_after_s < 600
+    assert result.waits_back_after_s == pytest.approx(result.drained_after_s, abs=90)
     assert result.overrun < 1.05
+
+
+def test_fleet_that_never_loads_drains_an_outage_in_the_shortest_time() -> None:
+    setting = AffinitySetting(
+        nodes=30, bases=1, warm_up_s=300.0, measured_s=1800.0, outage_from_s=600.0, outage_s=300.0
+    )
+    result = played(setting)
+    assert result.drained_after_s == pytest.approx(shortest_drain_s(setting, waiting=0), rel=0.1)
+
+
+def test_outage_of_ten_minutes_at_half_load_outlasts_ten_minutes_with_any_routing() -> None:
+    whole = AffinitySetting(outage_from_s=2400.0, outage_s=600.0)
+    assert shortest_drain_s(whole, waiting=40) > 600
+    assert shortest_drain_s(replace(whole, load=1.0), waiting=0) == math.inf
 
 
 def test_equal_seeds_give_equal_runs() -> None:

@@ -1,4 +1,4 @@
-"""Loads per request that random routing makes, and the fewest that any routing can make."""
+"""Loads per request that random routing makes, the fewest that any can make, and the shortest end of an outage."""
 
 import math
 from collections.abc import Sequence
@@ -49,3 +49,25 @@ def _knapsack(rates: Sequence[float], setting: AffinitySetting, *, wait_s: float
         free -= kept * places[number]
         left += (1 - kept) * loads[number]
     return left
+
+
+def shortest_drain_s(setting: AffinitySetting, *, waiting: int) -> float:
+    """Return the seconds after an outage before which no routing can have the queue down to `waiting` requests.
+
+    The nodes have `nodes` seconds of work in each second. All but `waiting` of the requests that came since the begin
+    of the outage have to be begun, each takes `draw_s`, and one on each node may still be under way. Each distinct
+    base among them that has no place in GPU memory is loaded once at least. Figures are means over the arrivals.
+    Infinite where arrivals alone take the whole fleet.
+    """
+    rates = [share * setting.requests_per_s for share in setting.popularity()]
+    spare = setting.nodes - setting.requests_per_s * setting.draw_s
+    if spare <= 0:
+        return math.inf
+    under_way_s = setting.nodes * (setting.draw_s + setting.load_s)
+    drawing_s = setting.draw_s * (setting.requests_per_s * setting.outage_s - waiting) - under_way_s
+    places = setting.nodes * setting.gpu_bases + waiting
+    drained_s = 0.0
+    for _ in range(100):  # the later the end, the more bases are asked for until then
+        distinct = sum(1 - math.exp(-rate * (setting.outage_s + drained_s)) for rate in rates)
+        drained_s = max(0.0, drawing_s + setting.load_s * max(0.0, distinct - places)) / spare
+    return drained_s

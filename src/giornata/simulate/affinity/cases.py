@@ -1,12 +1,14 @@
 """The cases that `giornata simulate affinity` plays over several seeds, and the marks that they have to hold."""
 
+import bisect
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
 from giornata.domain.model_routing import RoutingPolicy
-from giornata.simulate.affinity.bounds import fewest_loads, random_loads
+from giornata.simulate.affinity.bounds import fewest_loads, random_loads, shortest_drain_s
 from giornata.simulate.affinity.routed_fleet import RoutedFleet, Served
 from giornata.simulate.affinity.setting import AffinitySetting
 
@@ -16,8 +18,10 @@ MOST_OF_RANDOM, MOST_OF_BOUND = 0.45, 1.8
 OUTAGE_S = 600.0
 MOST_AFTER_OUTAGE = 1.1
 """Loads per request of the 20 minutes after the outage, in those before it."""
-MOST_DRAIN_S = 900.0
-"""At half load ten minutes of arrivals take ten minutes of all the fleet's other half, even without a single load."""
+MOST_WAIT_AFTER_OUTAGE = 1.5
+"""Waits are as before when the p95 of a minute's arrivals is at most so many times that of before the outage."""
+MOST_BACK_S = 900.0
+MOST_DRAIN_OF_BOUND = 1.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class CaseResult:
     loads_before_outage: float | None = None
     loads_after_outage: float | None = None
     drained_after_s: float | None = None
+    shortest_drain_s: float | None = None
+    waits_back_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,20 +129,18 @@ def play_case(case: AffinityCase, policy: RoutingPolicy, *, seed: int) -> CaseRe
     fleet = RoutedFleet(setting, policy, seed=seed, random_routing=case.random_routing)
     fleet.play()
     counted = [each for each in fleet.served if each.arrived_ms >= setting.warm_up_s * 1000]
-    waits_s = sorted((each.began_ms - each.arrived_ms) / 1000 for each in counted)
-    before, after, drained_s = _around_outage(fleet.served, setting, policy)
+    waits_s = [each.waited_s for each in counted]
+    around = None if setting.outage_from_s is None else around_outage(fleet.served, setting)
     return CaseResult(
         seed=seed,
         requests=len(counted),
         loads_per_request=loads_per_request(counted),
         fetches_per_request=fleet.fetches / max(1, len(fleet.served)),
         mean_wait_s=fmean(waits_s) if waits_s else 0.0,
-        p95_wait_s=waits_s[int(0.95 * len(waits_s))] if waits_s else 0.0,
+        p95_wait_s=_p95(waits_s),
         drawing_share=fleet.drawing_s / max(1.0, fleet.drawing_s + fleet.loading_s),
         overrun=fleet.ended_s / (setting.warm_up_s + setting.measured_s),
-        loads_before_outage=before,
-        loads_after_outage=after,
-        drained_after_s=drained_s,
+        **({} if around is None else asdict(around)),
     )
 
 
@@ -153,22 +157,61 @@ def reference(setting: AffinitySetting, policy: RoutingPolicy) -> dict[str, floa
     }
 
 
-def _around_outage(
-    served: Sequence[Served], setting: AffinitySetting, policy: RoutingPolicy
-) -> tuple[float | None, float | None, float | None]:
-    """Return the loads per request before the outage, those of the 20 minutes after it, and how long after it the
-    requests of a whole minute waited less than the policy's delay on average."""
-    if setting.outage_from_s is None:
-        return None, None, None
-    back_s = setting.outage_from_s + setting.outage_s
-    before = _begun(served, setting.warm_up_s, setting.outage_from_s)
-    after = _begun(served, back_s, back_s + 2 * OUTAGE_S)
-    ended_s = served[-1].began_ms // 1000
-    minutes = [_begun(served, from_s, from_s + 60) for from_s in range(int(back_s), ended_s, 60)]
-    waits_s = [fmean(each.began_ms - each.arrived_ms for each in found) / 1000 for found in minutes if found]
-    short = (number for number, each in enumerate(waits_s) if each < policy.delay_s)
-    drained_s = 60.0 * next(short, len(waits_s))
-    return loads_per_request(before), loads_per_request(after), drained_s
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AroundOutage:
+    """Loads per request before an outage and in the 20 minutes after it, and the seconds after it until all was well.
+
+    `drained_after_s`: until no more requests wait than 95 of 100 arrivals found waiting before the outage; no routing
+    could have that before `shortest_drain_s`. `waits_back_after_s`: until the first minute whose arrivals have a
+    p95 of their waits within 1.5 of that before begins. What never came counts until the last request began.
+    """
+
+    loads_before_outage: float
+    loads_after_outage: float
+    drained_after_s: float
+    shortest_drain_s: float
+    waits_back_after_s: float
+
+
+def around_outage(served: Sequence[Served], setting: AffinitySetting) -> AroundOutage:
+    """Return what the requests tell of the outage of this setting."""
+    from_s = setting.outage_from_s or 0.0
+    back_s = from_s + setting.outage_s
+    before = [each for each in served if setting.warm_up_s <= each.arrived_ms / 1000 < from_s]
+    found_waiting = _found_waiting(served)
+    usual = round(_p95([found for at_s, found in found_waiting if setting.warm_up_s <= at_s < from_s]))
+    drained = (at_s - back_s for at_s, found in found_waiting if at_s >= back_s and found <= usual)
+    return AroundOutage(
+        loads_before_outage=loads_per_request(_begun(served, setting.warm_up_s, from_s)),
+        loads_after_outage=loads_per_request(_begun(served, back_s, back_s + 2 * OUTAGE_S)),
+        drained_after_s=next(drained, _end_s(served) - back_s),
+        shortest_drain_s=shortest_drain_s(setting, waiting=usual),
+        waits_back_after_s=_waits_back_s(served, back_s, _p95([each.waited_s for each in before])),
+    )
+
+
+def _found_waiting(served: Sequence[Served]) -> list[tuple[float, int]]:
+    """Return the seconds of each arrival and the number of requests that it found waiting."""
+    arrived = sorted(each.arrived_ms for each in served)
+    began = sorted(each.began_ms for each in served)
+    return [(at_ms / 1000, number - bisect.bisect_right(began, at_ms)) for number, at_ms in enumerate(arrived)]
+
+
+def _waits_back_s(served: Sequence[Served], back_s: float, usual_s: float) -> float:
+    minutes = defaultdict[int, list[float]](list)
+    for each in served:
+        if each.arrived_ms / 1000 >= back_s:
+            minutes[int(each.arrived_ms / 1000 - back_s) // 60].append(each.waited_s)
+    short = (60.0 * number for number in sorted(minutes) if _p95(minutes[number]) <= MOST_WAIT_AFTER_OUTAGE * usual_s)
+    return next(short, _end_s(served) - back_s)
+
+
+def _end_s(served: Sequence[Served]) -> float:
+    return served[-1].began_ms / 1000
+
+
+def _p95(values: Sequence[float]) -> float:
+    return sorted(values)[int(0.95 * len(values))] if values else 0.0
 
 
 def _begun(served: Sequence[Served], from_s: float, to_s: float) -> list[Served]:
@@ -193,6 +236,8 @@ def _marks(
     outages = played["outage"][1]
     after = max((each.loads_after_outage or 0.0) / (each.loads_before_outage or 1.0) for each in outages)
     marks.append(AffinityMark(mark="outage: loads after it of those before", value=after, at_most=MOST_AFTER_OUTAGE))
-    drained_s = max(each.drained_after_s or 0.0 for each in outages)
-    marks.append(AffinityMark(mark="outage: seconds until drained", value=drained_s, at_most=MOST_DRAIN_S))
+    drained = max((each.drained_after_s or 0.0) / (each.shortest_drain_s or 1.0) for each in outages)
+    marks.append(AffinityMark(mark="outage: drain of the shortest", value=drained, at_most=MOST_DRAIN_OF_BOUND))
+    back_s = max(each.waits_back_after_s or 0.0 for each in outages)
+    marks.append(AffinityMark(mark="outage: seconds until waits are back", value=back_s, at_most=MOST_BACK_S))
     return tuple(marks)

@@ -50,6 +50,11 @@ class Served:
     began_ms: int
     loaded: bool
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds from the arrival to the begin of drawing."""
+        return (self.began_ms - self.arrived_ms) / 1000
+
 
 class RequestQueue:
     """The requests that wait, by base. Implements `giornata.domain.model_routing.PictureDemand`."""
