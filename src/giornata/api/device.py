@@ -14,8 +14,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from giornata.api.addresses import DEVICE_PATH, page_url
-from giornata.api.callers import Ctx, Settings, User
+from giornata.api.callers import Ctx, User
 from giornata.api.forms import FORM, form_fields, message_of
 from giornata.api.openapi import refusals
 from giornata.api.problems import input_faults
@@ -33,6 +32,7 @@ from giornata.protocol.sign_in import (
     TakeDeviceKey,
 )
 from giornata.protocol.strict_json import Json
+from giornata.web.addresses import DEVICE_PATH, page_url
 from giornata.web.visitors import visitor_of
 
 DEVICE = refusals(401, 403, 404, 409, 429)
@@ -80,11 +80,11 @@ def _responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 @oauth.post("/authorization", responses=_responses(429), openapi_extra=_form_of(AuthorizeDevice))
-async def authorize_device(request: Request, ctx: Ctx, settings: Settings) -> DeviceAuthorization:
+async def authorize_device(request: Request, ctx: Ctx) -> DeviceAuthorization:
     """Begin to sign a device in. It shows `user_code` and the address to its person."""
     # The body is read here and not by a dependency: a query that is wrong is told before it.
     asked = message_of(AuthorizeDevice, await form_fields(request))
-    url = page_url(request, settings, DEVICE_PATH)
+    url = page_url(request, DEVICE_PATH)
     begin = partial(device_sign_in.begin_device, ctx, asked, visitor_of(request), page_url=url)
     return await anyio.to_thread.run_sync(begin)
 

@@ -21,7 +21,8 @@ from giornata.api.timings import ClaimTimes, JobTimes, RequestTimes, kind_label
 from giornata.control.durations import Durations
 from giornata.control.ended_pictures import EndedPictures
 from giornata.control.loops import LoopStatus
-from giornata.control.ports.gauges import Gauges, PictureGauges
+from giornata.control.ports.gauges import Gauges, OutboxGauges, PictureGauges
+from giornata.domain.audits import AuditState
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
 from giornata.domain.money import MICRO_USD
@@ -108,6 +109,11 @@ class _StoreCollector(Collector):
         yield from _spend(gauges)
         yield from _machines(gauges)
         yield from _fleets(gauges)
+        yield _outbox(gauges.outbox, now_ms=now_ms)
+        audits = GaugeMetricFamily("giornata_audits", "Replay audits by state.", labels=["state"])
+        for state in AuditState:
+            audits.add_metric([state], gauges.audits.get(state, 0))
+        yield audits
 
 
 class _PictureCollector(Collector):
@@ -184,6 +190,15 @@ def _pictures(gauges: PictureGauges, *, now_ms: int) -> Iterator[Metric]:
     leases = GaugeMetricFamily("giornata_picture_leases", "Leases of pictures that nodes hold.")
     leases.add_metric([], gauges.leases)
     yield leases
+
+
+def _outbox(outbox: OutboxGauges, *, now_ms: int) -> Metric:
+    help_text = "How long the oldest event waits to be turned into deliveries, and the oldest delivery to be sent."
+    family = GaugeMetricFamily("giornata_outbox_lag_seconds", help_text, labels=["stage"])
+    stages = {"events": outbox.oldest_event_at_ms, "deliveries": outbox.oldest_due_at_ms}
+    for stage, since_ms in stages.items():
+        family.add_metric([stage], 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000)
+    return family
 
 
 def _spend(gauges: Gauges) -> Iterator[Metric]:

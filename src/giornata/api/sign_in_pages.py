@@ -15,7 +15,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
-from giornata.api.addresses import CALLBACK_PATH, DEVICE_PATH, SIGN_IN_PATH, page_url
 from giornata.api.callers import (
     Ctx,
     Settings,
@@ -33,6 +32,7 @@ from giornata.domain.sign_in import local_path
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.people import SignIn
 from giornata.protocol.sign_in import ApproveDevice, BeginSignIn, DeviceRequest, FindDevice
+from giornata.web.addresses import CALLBACK_PATH, DEVICE_PATH, SIGN_IN_PATH, page_url
 from giornata.web.error_status import status_of
 from giornata.web.session_cookies import provider_cookie, session_secret, set_cookie, set_provider_cookie
 from giornata.web.visitors import visitor_of, with_password, with_provider
@@ -128,9 +128,9 @@ async def sign_in_by_form(request: Request, ctx: Ctx, settings: Settings, fields
 
 
 @router.get(f"{SIGN_IN_PATH}/provider")
-async def go_to_provider(request: Request, ctx: Ctx, settings: Settings, return_to: Text = "") -> RedirectResponse:
+async def go_to_provider(request: Request, ctx: Ctx, return_to: Text = "") -> RedirectResponse:
     """Send the browser to the OpenID provider."""
-    asked, redirect_uri = BeginSignIn(return_to=local_path(return_to)), page_url(request, settings, CALLBACK_PATH)
+    asked, redirect_uri = BeginSignIn(return_to=local_path(return_to)), page_url(request, CALLBACK_PATH)
     begin = partial(oidc_sign_in.begin_oidc, ctx, asked, redirect_uri=redirect_uri, caller=None)
     pending = await with_provider(request, begin)
     response = _to(pending.authorization_url)

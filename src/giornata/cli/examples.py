@@ -139,6 +139,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "user list": ("giornata user list",),
     "user change": ("giornata user change USER --operator", "giornata user change USER --inactive"),
     "whoami": ("giornata whoami",),
+    "identity list": ("giornata identity list", "giornata identity list --json"),
+    "identity unlink": ("giornata identity unlink identity_4f0c…",),
     "models add": (
         "giornata models add my-base ./my-base.safetensors --pin",
         "giornata models add fixed-vae madebyollin/sdxl-vae-fp16-fix:sdxl_vae.safetensors",

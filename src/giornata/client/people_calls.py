@@ -30,6 +30,7 @@ from giornata.protocol.people import (
     User,
     UserPage,
 )
+from giornata.protocol.sign_in import LinkedIdentities
 
 
 class PeopleCalls(OperatorCalls):
@@ -38,6 +39,15 @@ class PeopleCalls(OperatorCalls):
     def me(self) -> Me:
         """Return what this key may do, and the person behind the key."""
         return self._get("/v1/me", Me)
+
+    def identities(self) -> LinkedIdentities:
+        """Return your accounts at OpenID providers. Raises Forbidden for a key that no login made."""
+        return self._get("/v1/me/identities", LinkedIdentities)
+
+    def unlink_identity(self, identity_id: str) -> None:
+        """Unlink one of them. Raises NotFound, and Conflict for your last way to sign in."""
+        path = f"/v1/me/identities/{quoted(identity_id)}"
+        self._connection.call("DELETE", path, Reply, repeatable=False)
 
     def users(self) -> Iterator[User]:
         """Yield all accounts, newest first (root admin only)."""

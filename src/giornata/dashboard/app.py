@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.control.access.sign_in_links import SignInLinks
 from giornata.dashboard import (
+    account_page,
     audit_log_page,
     compare_page,
     component_pages,
@@ -65,6 +66,7 @@ PAGES: Sequence[BaseRoute] = (
     *train_page.ROUTES,
     *component_pages.ROUTES,
     *reference_pages.ROUTES,
+    *account_page.ROUTES,
 )
 
 

@@ -14,21 +14,24 @@ from pydantic import ValidationError
 from starlette.routing import Route
 
 from giornata.control.access import sessions, sign_in
-from giornata.control.access.invitations import accept_invitation
-from giornata.control.access.oidc_sign_in import provider_name
+from giornata.control.access.invitations import accept_invitation, read_invitation
+from giornata.control.access.oidc_sign_in import PendingSignIn, begin_oidc, provider_name
 from giornata.control.access.sessions import OpenedSession
 from giornata.dashboard.rendering import render_bare
 from giornata.dashboard.visit import ROOT, SubmittedForm, Visit, action, project_url, read_form
 from giornata.domain.errors import GiornataError, InvalidInput, Unauthenticated
 from giornata.protocol.people import AcceptInvitation, SignIn
+from giornata.protocol.sign_in import BeginSignIn
+from giornata.web.addresses import CALLBACK_PATH, page_url
 from giornata.web.error_status import status_of
-from giornata.web.session_cookies import clear_cookie, session_secret, set_cookie
-from giornata.web.visitors import visitor_of, with_password
+from giornata.web.session_cookies import clear_cookie, session_secret, set_cookie, set_provider_cookie
+from giornata.web.visitors import visitor_of, with_password, with_provider
 
 HOME = f"{ROOT}/"
 # The page of a device that waits for a person is the API's, and leads here to sign in.
 OWN_PAGE = re.compile(rf"({ROOT}/|/device(?=$|\?))[A-Za-z0-9/_.~%?=&+:-]*", re.ASCII)
 LONGEST_NEXT = 1000
+LONGEST_SECRET = 256
 PROVIDER_PATH = "/sign-in/provider"  # of the API, which leads to the provider and back
 OTHER_SITE = "The form came from another site. Load this page again, and sign in here."
 
@@ -81,32 +84,64 @@ async def enter(request: Request) -> Response:
     return _entered(request, opened, "")
 
 
-async def show_invitation(_: Request) -> Response:
+async def show_invitation(request: Request) -> Response:
     """Show the form of an invitation, whose secret stands behind the # of the link and reaches no server's log."""
-    return _invitation(SubmittedForm())
+    return _invitation(request, SubmittedForm())
 
 
 async def accept(request: Request) -> Response:
     """Join a project by an invitation, and sign in."""
     form = await read_form(request)
     if not _from_here(request):
-        return _invitation(form, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
+        return _invitation(request, form, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
     given = {name: form.get(name) for name in ("email", "password", "secret")} | {"name": form.get("name") or None}
     try:
         asked = AcceptInvitation.model_validate(given)
     except ValidationError as error:
         faults = {str(each["loc"][0]): _FAULTS.get(str(each["loc"][0]), f"{each['msg']}.") for each in error.errors()}
-        return _invitation(form, faults=faults, status=HTTPStatus.BAD_REQUEST)
+        return _invitation(request, form, faults=faults, status=HTTPStatus.BAD_REQUEST)
     verb = partial(accept_invitation, request.app.state.context, asked, visitor_of(request))
     try:
         opened = await with_password(request, partial(verb, earlier=session_secret(request)))
     except InvalidInput as error:
         faults = {each.where: f"{each.message}." for each in error.faults}
-        return _invitation(form, faults=faults, status=HTTPStatus.BAD_REQUEST)
+        return _invitation(request, form, faults=faults, status=HTTPStatus.BAD_REQUEST)
     except GiornataError as error:
-        return _invitation(form, sentence=_sentence(error), status=status_of(error))
+        return _invitation(request, form, sentence=_sentence(error), status=status_of(error))
     following = HOME if opened.reply.project_id is None else project_url(opened.reply.project_id)
     return _entered(request, opened, following)
+
+
+async def accept_elsewhere(request: Request) -> Response:
+    """Join a project by an invitation with an account of the OpenID provider."""
+    form, ctx = await read_form(request), request.app.state.context
+    if not _from_here(request):
+        return _invitation(request, form, sentence=OTHER_SITE, status=HTTPStatus.FORBIDDEN)
+    secret = form.get("secret")[:LONGEST_SECRET]
+    if not secret:
+        return _invitation(request, form, faults={"secret": _FAULTS["secret"]}, status=HTTPStatus.BAD_REQUEST)
+
+    def begin() -> PendingSignIn:
+        project_id = read_invitation(ctx, secret).project_id
+        asked = BeginSignIn.model_validate({"invitation": secret, "return_to": project_url(project_id)})
+        return begin_oidc(ctx, asked, redirect_uri=page_url(request, CALLBACK_PATH), caller=None)
+
+    try:
+        pending = await with_provider(request, begin)
+    except GiornataError as error:
+        return _invitation(request, form, sentence=_sentence(error), status=status_of(error))
+    return to_provider(request, pending)
+
+
+def to_provider(request: Request, pending: PendingSignIn) -> Response:
+    """Return a page that leads the browser to the OpenID provider.
+
+    The page is needed after a form: the policy `form-action` lets no browser follow a redirect to another site.
+    """
+    name = provider_name(request.app.state.context)
+    response = render_bare("to_provider.html", provider=name, provider_url=pending.authorization_url)
+    set_provider_cookie(request, response, pending.cookie)
+    return response
 
 
 def leave(visit: Visit) -> Response:
@@ -151,10 +186,21 @@ def _form(
 
 
 def _invitation(
-    form: SubmittedForm, *, sentence: str = "", faults: dict[str, str] | None = None, status: int = HTTPStatus.OK
+    request: Request,
+    form: SubmittedForm,
+    *,
+    sentence: str = "",
+    faults: dict[str, str] | None = None,
+    status: int = HTTPStatus.OK,
 ) -> Response:
-    given = {name: form.get(name) for name in ("email", "name", "secret")}
-    return render_bare("invitation.html", status=status, given=given, sentence=sentence, faults=faults or {})
+    return render_bare(
+        "invitation.html",
+        status=status,
+        given={name: form.get(name) for name in ("email", "name", "secret")},
+        sentence=sentence,
+        faults=faults or {},
+        provider=provider_name(request.app.state.context),
+    )
 
 
 def _entered(request: Request, opened: OpenedSession, following: str) -> Response:
@@ -187,5 +233,6 @@ ROUTES = (
     Route("/enter", enter, methods=["GET"]),
     Route("/invitation", show_invitation, methods=["GET"]),
     Route("/invitation", accept, methods=["POST"]),
+    Route("/invitation/provider", accept_elsewhere, methods=["POST"]),
     action("/sign-out", leave),
 )

@@ -56,6 +56,7 @@ class AuditVerb(StrEnum):
     SIGN_IN_FAILED = "session.refuse"
     SIGN_OUT = "session.end"
     IDENTITY_LINK = "identity.link"
+    IDENTITY_UNLINK = "identity.unlink"
     DEVICE_APPROVE = "device.approve"
     DEVICE_DENY = "device.deny"
     PASSWORD_CHANGE = "password.change"  # noqa: S105 - a verb, not a password

@@ -26,6 +26,7 @@ class EventType(StrEnum):
     CHECKPOINT_COMMITTED = "checkpoint.committed"
     CHECKPOINT_REJECTED = "checkpoint.rejected"
     ARTIFACT_COMMITTED = "artifact.committed"
+    VALIDATION_READY = "validation.ready"
     PICTURES_READY = "pictures.ready"
     NOTICE = "notice"
 
@@ -58,6 +59,8 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         "data: step, message, found",
         EventType.ARTIFACT_COMMITTED: "A result is stored and verified. "
         "data: name, size_bytes, sha256, and validation, the job that drew it elsewhere",
+        EventType.VALIDATION_READY: "The sample images of a step of the training job are there, as one file. data: "
+        "step, name, sha256, and validation, the job that drew them elsewhere",
         EventType.PICTURES_READY: "Pictures of the order have ended. At most one a second. "
         "data: pictures, succeeded, failed, and place, up to which pictures have ended",
         EventType.NOTICE: "A notice of the workload or of the server. data: name, and the fields of the notice",

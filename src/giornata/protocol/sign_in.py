@@ -128,3 +128,20 @@ class BegunSignIn(Reply):
     """The page of the provider that the browser has to go to. A cookie comes beside it."""
 
     authorization_url: str
+
+
+class LinkedIdentity(Reply):
+    """An account at an OpenID provider that signs its person in."""
+
+    id: str
+    issuer: str
+    subject: str = Field(description="Name of the account at the provider.")
+    linked_at: datetime
+    signs_in: bool = Field(description="The provider is the one that this server asks now.")
+
+
+class LinkedIdentities(Reply):
+    """`GET /v1/me/identities`: the accounts at providers that are linked to the caller."""
+
+    items: tuple[LinkedIdentity, ...]
+    password: bool = Field(description="The person has a password, too.")

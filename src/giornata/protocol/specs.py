@@ -178,6 +178,14 @@ def step_artifacts(kind: str, spec: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(sheet_file(step, spec.get("output_name")) for step in steps)
 
 
+def step_of_sheet(kind: str, spec: Mapping[str, Any], name: str) -> int | None:
+    """Return the step whose sample images the artifact of this name holds; None for every other artifact."""
+    if name not in step_artifacts(kind, spec):
+        return None
+    steps = steps_with_sheets(spec["validation_steps"], spec["max_train_steps"])
+    return next(step for step in steps if sheet_file(step, spec.get("output_name")) == name)
+
+
 def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:
     """Return the number of the job's steps, if its kind says so. A step of an order is a picture."""
     if kind in ORDER_KINDS:

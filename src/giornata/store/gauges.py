@@ -10,8 +10,9 @@ from giornata.protocol.admin import NodeState
 from giornata.store.database.rows import Queries
 from giornata.store.jobs.claiming import FOR_ANYONE
 from giornata.store.machines.node_reads import replaced
+from giornata.store.outbox_gauges import outbox_gauges
 from giornata.store.pictures.picture_gauges import picture_gauges
-from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
+from giornata.store.schema import attempts, audits, fleets, instances, jobs, machines, nodes, reallocations
 
 
 class GaugeQueries(Queries, ports.GaugeQueries):
@@ -26,6 +27,8 @@ class GaugeQueries(Queries, ports.GaugeQueries):
             fleet_desired=self._fleet_desired(),
             fleet_instances=self._fleet_instances(),
             pictures=picture_gauges(self._connection),
+            outbox=outbox_gauges(self._connection),
+            audits=self._audits(),
         )
 
     def attempts_ended(self, *, from_ms: int, before_ms: int | None) -> ports.EndedTotals:
@@ -64,6 +67,10 @@ class GaugeQueries(Queries, ports.GaugeQueries):
     def _jobs(self) -> dict[tuple[str, str], int]:
         query = sa.select(jobs.c.kind, jobs.c.state, sa.func.count()).group_by(jobs.c.kind, jobs.c.state)
         return {(kind, state): count for kind, state, count in self._connection.execute(query)}
+
+    def _audits(self) -> dict[str, int]:
+        query = sa.select(audits.c.state, sa.func.count()).group_by(audits.c.state)
+        return {row.state: int(row[1]) for row in self._connection.execute(query)}
 
     def _oldest_queued_at_ms(self) -> int | None:
         query = sa.select(sa.func.min(jobs.c.created_at_ms)).where(FOR_ANYONE)

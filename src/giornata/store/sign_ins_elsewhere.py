@@ -1,15 +1,17 @@
 """Queries for accounts at OpenID providers, and for sign-ins of devices."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import sqlalchemy as sa
 
 from giornata.control.ports import sign_in_store
-from giornata.control.ports.sign_in_store import DeviceSignInRecord, DeviceState
+from giornata.control.ports.sign_in_store import DeviceSignInRecord, DeviceState, IdentityRecord
 from giornata.store.database.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import device_sign_ins, user_identities
 
 DEVICE_COLUMNS = columns(device_sign_ins, DeviceSignInRecord)
+IDENTITY_COLUMNS = columns(user_identities, IdentityRecord)
 
 
 class DeviceSignIns(Queries, sign_in_store.DeviceSignIns):
@@ -70,6 +72,16 @@ class UserIdentities(Queries, sign_in_store.UserIdentities):
         values = {"issuer": issuer, "subject": subject, "user_id": user_id, "created_at_ms": at_ms}
         row = insert_unless_there(self._dialect_name, user_identities, **values)
         return self._connection.execute(row).first() is not None
+
+    def of_user(self, user_id: str) -> Sequence[IdentityRecord]:
+        query = sa.select(*IDENTITY_COLUMNS).where(user_identities.c.user_id == user_id)
+        query = query.order_by(user_identities.c.created_at_ms, user_identities.c.issuer, user_identities.c.subject)
+        return [record_of(IdentityRecord, row) for row in self._connection.execute(query)]
+
+    def remove(self, issuer: str, subject: str, *, user_id: str) -> bool:
+        this = (user_identities.c.issuer == issuer) & (user_identities.c.subject == subject)
+        gone = sa.delete(user_identities).where(this, user_identities.c.user_id == user_id)
+        return self._connection.execute(gone).rowcount == 1
 
 
 def _coded(user_code_sha256: str) -> sa.ColumnElement[bool]:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.fixtures.fleets import TalkativeFleet, governed, with_fleets
+from tests.fixtures.openid import linked_identity
 from tests.fixtures.people import PASSWORD, Browser, browser_of, new_person
 from tests.fixtures.served import Served, serving
 from tests.fixtures.users import claim, end, new_job, progress
@@ -161,6 +162,11 @@ def password_changed(house: AskedInstallation) -> httpx.Response:
     return house.person("changer").call("POST", "/v1/me/password", json=body)
 
 
+def unlinked(house: AskedInstallation) -> httpx.Response:
+    browser = house.person("unlinker")
+    return browser.call("DELETE", f"/v1/me/identities/{linked_identity(house.served.ctx, browser.user.id)}")
+
+
 def device_key_taken(house: AskedInstallation) -> httpx.Response:
     device = house.device()
     assert house.decide("approve", device).is_success
@@ -281,6 +287,7 @@ WRITES: dict[str, tuple[str, Ask]] = {
     "DELETE /v1/session": ("session.end", lambda house: house.person("p").call("DELETE", "/v1/session")),
     "DELETE /v1/sessions/{session_id}": ("session.end", ended_session),
     "POST /v1/me/password": ("password.change", password_changed),
+    "DELETE /v1/me/identities/{identity_id}": ("identity.unlink", unlinked),
     "POST /v1/projects": ("project.create", _asked("POST", "/v1/projects", {"id": "third"})),
     "PUT /v1/projects/{project_id}/budget": (
         "project.set_budget",

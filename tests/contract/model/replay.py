@@ -143,7 +143,7 @@ class ReplayedJob:
                 self._lower(live)
             case "artifact.committed":
                 self.artifacts[data["name"]] = (data["sha256"], live.number)
-            case "attempt.first_step" | "notice" | "budget.warning":
+            case "attempt.first_step" | "notice" | "budget.warning" | "validation.ready":
                 pass
             case other:
                 raise AssertionError(f"an event that nobody knows: {other}")

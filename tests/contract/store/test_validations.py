@@ -123,6 +123,25 @@ def test_the_sheet_is_a_result_of_the_training_job_and_stays_one(rig: StoreRig) 
     assert (told["name"], told["validation"]) == (SHEET, lease.job_id)
 
 
+def test_sample_images_of_a_step_are_told_once_whoever_drew_them(rig: StoreRig) -> None:
+    job_id, training = in_training(rig)
+    rig.checkpoint(training, 4)
+    lease = validation(rig)
+    for _ in range(2):
+        sheet = rig.artifact(lease, SHEET, b"the sheet")
+    told = {"step": 4, "name": SHEET, "sha256": sheet.sha256, "validation": lease.job_id}
+    assert rig.last_event(job_id, "validation.ready") == told
+    assert rig.events(job_id).count("validation.ready") == 1
+    assert "validation.ready" not in rig.events(lease.job_id)
+
+    own, training = in_training(rig, validation_by="process", output_name="fox")
+    rig.artifact(training, "fox.safetensors", b"the result")
+    assert "validation.ready" not in rig.events(own)
+    sheet = rig.artifact(training, "fox-samples-00000008.png", b"another sheet")
+    told = {"step": 8, "name": "fox-samples-00000008.png", "sha256": sheet.sha256}
+    assert rig.last_event(own, "validation.ready") == told
+
+
 def test_a_sheet_that_comes_after_the_training_job_has_ended_is_its_result_too(rig: StoreRig) -> None:
     job_id, training = in_training(rig)
     rig.checkpoint(training, 4)

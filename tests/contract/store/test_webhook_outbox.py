@@ -19,9 +19,13 @@ from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleets.operator_actions import quarantine_machine
 from giornata.control.fleets.provider_backoff import note_unlisted
 from giornata.control.jobs.stop_job import cancel
+from giornata.control.monitoring import read_gauges
 from giornata.control.notifications.announce import announce
 from giornata.control.notifications.fan_out import FanOut
 from giornata.control.notifications.manage_webhooks import change_webhook, delete_webhook
+from giornata.control.notifications.send_due import send_due
+from giornata.control.ports.gauges import OutboxGauges
+from giornata.control.ports.notifier import RunOutcome, SendFailure
 from giornata.domain.errors import FleetRefused, FleetUnavailable
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
@@ -224,3 +228,38 @@ def test_refusal_of_a_provider_is_told_and_its_absence_is_not(there: Context, no
         note_unlisted(there, governed, error)
     deliver(there)
     assert [each["data"] for each in bodies(notifier)] == [{"fleet": "gpus", "error": "no such image"}]
+
+
+def test_lag_of_the_outbox_is_that_of_the_oldest_event_or_delivery(
+    there: Context, notifier: KeptRuns, clock: ManualClock
+) -> None:
+    new_job(there)
+    assert read_gauges(there).outbox == OutboxGauges(), "nobody waits for events"
+    hook = webhook(there, ANN_ADMIN)
+    clock.advance_s(10)
+    began_ms = clock.now_ms()
+    job = new_job(there)
+    clock.advance_s(10)
+    cancel(there, ANN, job.id)
+    assert read_gauges(there).outbox == OutboxGauges(oldest_event_at_ms=began_ms)
+    FanOut()(there)
+    assert read_gauges(there).outbox == OutboxGauges(oldest_due_at_ms=clock.now_ms())
+    notifier.answer = lambda _: None
+    send_due(there)
+    assert read_gauges(there).outbox == OutboxGauges(), "it is being sent"
+    ((_, done),) = notifier.waiting
+    done(RunOutcome(sent=0, failure=SendFailure(message="it hangs")))
+    clock.advance_s(3600)
+    assert read_gauges(there).outbox == OutboxGauges(), "it waits for its receiver, and not for us"
+    delete_webhook(there, ANN_ADMIN, hook.id)
+    assert read_gauges(there).outbox == OutboxGauges()
+
+
+def test_disabled_webhook_and_a_digest_of_tomorrow_are_no_lag(there: Context, clock: ManualClock) -> None:
+    hook = webhook(there, ANN_ADMIN, target="ann@example.com", format="mail", daily_digest=True)
+    new_job(there)
+    FanOut()(there)
+    due_ms = read_gauges(there).outbox.oldest_due_at_ms
+    assert due_ms is not None and due_ms > clock.now_ms()
+    change_webhook(there, ANN_ADMIN, hook.id, ChangeWebhook(enabled=False))
+    assert read_gauges(there).outbox == OutboxGauges()

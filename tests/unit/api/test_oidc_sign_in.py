@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.fixtures.openid import EVE, OpenIdServer, client_of, providing
+from tests.fixtures.openid import EVE, OpenIdServer, client_of, linked_identity, providing
 from tests.fixtures.people import PASSWORD, ROOT, Browser, browser_of, new_person
 from tests.fixtures.served import Served, serving
 
@@ -17,7 +17,7 @@ from giornata.api.app import create_app
 from giornata.control.access.invitations import create_invitation
 from giornata.control.access.oidc_sign_in import SIGN_IN_TTL_S
 from giornata.control.access.users import change_user
-from giornata.protocol.people import ChangeUser, CreateInvitation, Role
+from giornata.protocol.people import ChangeUser, CreateInvitation, Role, User
 
 PROVIDER, SESSION = "giornata-provider", "giornata-session"
 
@@ -143,6 +143,45 @@ def test_link_takes_a_session_and_its_csrf_token(home: Served) -> None:
     assert home.call("POST", "/v1/oidc/authorizations", home.keys.admin, json=body).status_code == 401
     browser = replace(browser_of(home, new_person(home.ctx, "kim")), csrf_token="0" * 64)
     assert browser.call("POST", "/v1/oidc/authorizations", json=body).status_code == 403
+
+
+def test_person_lists_and_unlinks_an_account_which_then_signs_nobody_in(home: Served, provider: OpenIdServer) -> None:
+    user = new_person(home.ctx, "eve", {"other": Role.MEMBER})
+    browser = browser_of(home, user)
+    url, held = linked_by(home, browser)
+    back = get(home, provider.sign_in(url), held)
+    (linked,) = browser.call("GET", "/v1/me/identities").json()["items"]
+    assert (linked["issuer"], linked["subject"], linked["signs_in"]) == (provider.url, "eve-1", True)
+    assert browser.call("DELETE", f"/v1/me/identities/{linked['id']}").status_code == 204
+    assert browser.call("GET", "/v1/me/identities").json() == {"items": [], "password": True}
+    assert browser.call("DELETE", f"/v1/me/identities/{linked['id']}").status_code == 404
+    assert nobody_signed_in(sign_in(home, provider), 409), "the address belongs to an account with a password"
+    assert me_of(home, back)["user"]["id"] == user.id, "sessions go on"
+
+
+def test_last_way_to_sign_in_is_not_unlinked(home: Served, provider: OpenIdServer) -> None:
+    session = cookies(sign_in(home, provider))[SESSION]
+    opened = get(home, f"{home.url}/v1/session", {SESSION: session}).json()
+    eve = Browser(served=home, user=User(**opened["user"]), secret=session, csrf_token=opened["csrf_token"])
+    (linked,) = eve.call("GET", "/v1/me/identities").json()["items"]
+    one = f"/v1/me/identities/{linked['id']}"
+    assert eve.call("DELETE", one).status_code == 409
+    elsewhere = linked_identity(home.ctx, eve.user.id, issuer="https://id.elsewhere")
+    assert eve.call("DELETE", one).status_code == 409, "a provider that is not asked any more signs nobody in"
+    assert eve.call("DELETE", f"/v1/me/identities/{elsewhere}").status_code == 204
+    linked_identity(home.ctx, eve.user.id, issuer=provider.url, subject="eve-2")
+    assert eve.call("DELETE", one).status_code == 204
+    (left,) = eve.call("GET", "/v1/me/identities").json()["items"]
+    assert eve.call("DELETE", f"/v1/me/identities/{left['id']}").status_code == 409
+
+
+def test_account_of_another_person_is_not_unlinked(home: Served) -> None:
+    own = linked_identity(home.ctx, new_person(home.ctx, "eve").id)
+    kim = browser_of(home, new_person(home.ctx, "kim"))
+    assert kim.call("GET", "/v1/me/identities").json()["items"] == []
+    foreign, unknown = (kim.call("DELETE", f"/v1/me/identities/{each}") for each in (own, "identity_0"))
+    assert foreign.status_code == unknown.status_code == 404
+    assert foreign.json()["detail"].replace(own, "identity_0") == unknown.json()["detail"]
 
 
 def test_invitation_lets_a_person_in_once(home: Served, provider: OpenIdServer) -> None:

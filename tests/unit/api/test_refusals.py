@@ -146,6 +146,8 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/keys/{key_id}/rotate": Route(needs=("admin", "person"), body={"overlap_s": 60}),
     "GET /v1/me": Route(needs=("any",)),
     "POST /v1/me/password": Route(needs=PERSON, body={"password": PASSWORD, "new_password": PASSWORD}),
+    "GET /v1/me/identities": Route(needs=PERSON),
+    "DELETE /v1/me/identities/{identity_id}": Route(needs=PERSON),
     "GET /v1/session": Route(needs=PERSON),
     "GET /v1/sessions": Route(needs=PERSON),
     "DELETE /v1/sessions/{session_id}": Route(needs=PERSON),
@@ -193,6 +195,7 @@ SIGN_IN_ROUTES = {"POST /v1/device/authorization", "POST /v1/device/token", "POS
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
 # What is put under a name is put there for one's own project; fleets, machines, projects' budgets are the operator's.
 OWNERLESS = (
+    "DELETE /v1/me/identities",  # test_oidc_sign_in.py asks for another person's
     "PUT /v1/secrets",
     "GET /v1/fleets",
     "POST /v1/fleets",
@@ -218,6 +221,7 @@ NAMED = (
     "invitation_id",
     "project_id",
     "webhook_id",
+    "identity_id",
 )
 UNKNOWN = {name: f"{name[:-3]}_none" for name in NAMED} | {"name": "none", "target": "ds_none"}
 

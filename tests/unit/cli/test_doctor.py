@@ -31,8 +31,10 @@ from giornata.control.audit_log.chain import chain_rows
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.loops import Loop, Loops
+from giornata.control.notifications.fan_out import FanOut
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
+from giornata.protocol.webhook_endpoints import ChangeWebhook, CreateWebhook
 from giornata.protocol.work import Claim, NodeInfo
 from giornata.store.database.transfer_marks import STATE, TARGET, marks
 
@@ -146,6 +148,22 @@ def test_rows_of_the_audit_log_that_no_loop_chains_are_found(look: Examine, serv
     (found,) = findings_of(look(clock=ShiftedWallClock(HOUR_S)), "audit-log")
     assert found.harm is Harm.DEGRADED
     assert "to be chained" in found.message
+
+
+def test_events_and_deliveries_of_webhooks_that_no_loop_handles_are_found(look: Examine, served: Served) -> None:
+    owner = served.client(served.keys.admin)
+    hook = owner.create_webhook(CreateWebhook(target="https://hooks.example/in", events=["job.*"]))
+    assert findings_of(look(clock=ShiftedWallClock(HOUR_S)), "outbox") == [], "nothing has happened yet"
+    served.client().submit({}, kind="x-count")
+    assert findings_of(look(), "outbox") == []
+    (found,) = findings_of(look(clock=ShiftedWallClock(HOUR_S)), "outbox")
+    assert found.harm is Harm.DEGRADED
+    assert "events of webhooks have waited" in found.message
+    assert FanOut()(served.ctx) == 1
+    (found,) = findings_of(look(clock=ShiftedWallClock(HOUR_S)), "outbox")
+    assert "due deliveries of webhooks have waited" in found.message
+    owner.change_webhook(hook.id, ChangeWebhook(enabled=False))
+    assert findings_of(look(clock=ShiftedWallClock(HOUR_S)), "outbox") == []
 
 
 # ---- the clocks ----

@@ -3,12 +3,15 @@
 import json
 
 import pytest
-from tests.fixtures.people import PASSWORD
+from tests.fixtures.openid import linked_identity
+from tests.fixtures.people import PASSWORD, ROOT
 from typer.testing import CliRunner
 
 from giornata.cli.main import app
 from giornata.cli.options import seconds_of
+from giornata.control.access.members import set_member
 from giornata.domain.errors import InvalidInput
+from giornata.protocol.people import Role, SetMember
 
 
 @pytest.fixture
@@ -101,3 +104,18 @@ def test_time_is_read_with_its_unit():
     for text in ("5", "d", "-1d", "1.5h", "1w"):
         with pytest.raises(InvalidInput):
             seconds_of(text, where="--expires")
+
+
+def test_person_lists_and_unlinks_accounts_of_the_provider(typed, served):
+    typed("user", "create", "boss@example.com", text=PASSWORD)
+    user = said(typed("user", "list", "--json"))["items"][0]
+    set_member(served.ctx, ROOT, "default", user["id"], SetMember(role=Role.MEMBER))
+    typed("login", served.url, "--email", "boss@example.com", text=PASSWORD, key=None)
+    first, second = (linked_identity(served.ctx, user["id"], subject=name) for name in ("one", "two"))
+    shown = typed("identity", "list", key=None).stdout
+    assert first in shown and second in shown and "You have a password" in shown
+    assert "unlinked" in typed("identity", "unlink", first, key=None).stdout
+    assert [each["id"] for each in said(typed("identity", "list", "--json", key=None))["items"]] == [second]
+    assert "there is no linked account" in typed("identity", "unlink", first, key=None, ok=False).stderr
+    plain = said(typed("key", "create", "--scope", "jobs:read", "--json", key=None))["secret"]
+    assert "this takes a person" in typed("identity", "unlink", second, key=plain, ok=False).stderr

@@ -12,7 +12,7 @@ from giornata.dashboard.app import POLICY
 PEOPLE = ("operator", "owner", "member", "viewer", "stranger")
 OWNERS_ONLY = {"webhooks", "deliveries", "audit-log"}
 WRITERS_ONLY = {"train", "train-like", "generate"}
-ANYBODYS = {"components", "reference"}
+ANYBODYS = {"components", "reference", "account"}
 
 
 @pytest.fixture(scope="module")

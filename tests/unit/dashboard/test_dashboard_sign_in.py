@@ -1,14 +1,18 @@
 """Sign in on a page: by password, by a one-time link, by an invitation; and who is refused."""
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html import unescape
+from http.cookies import SimpleCookie
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.fixtures.dashboard import PROJECT, Furnished, furnished
-from tests.fixtures.openid import client_of, providing
-from tests.fixtures.people import PASSWORD, browser_of
-from tests.fixtures.served import serving
+from tests.fixtures.openid import OpenIdServer, client_of, providing
+from tests.fixtures.people import PASSWORD, ROOT, browser_of, new_person
+from tests.fixtures.served import Served, serving
 
 from giornata.control.access.invitations import create_invitation
 from giornata.control.access.sign_in_links import LINK_MS, SignInLinks
@@ -172,3 +176,94 @@ def test_the_first_pages_lead_to_the_dashboard(house: Furnished) -> None:
     for path, target in (("/", HOME), ("/ui", "/dashboard/ui"), ("/docs", "/dashboard/api")):
         response = house.served.call("GET", path, None)
         assert (response.status_code, response.headers["location"]) == (307, target)
+
+
+@pytest.fixture
+def with_provider(tmp_path: Path) -> Iterator[tuple[Served, OpenIdServer]]:
+    with (
+        providing() as provider,
+        client_of(provider) as client,
+        serving(tmp_path, identity_provider=client, links=SignInLinks()) as served,
+    ):
+        yield served, provider
+
+
+def led_to(response: httpx.Response) -> str:
+    """The page of the provider to which the browser is led, by a page and not by a redirect."""
+    assert response.status_code == 200, response.text
+    found = re.search(r'http-equiv="refresh" content="0; url=([^"]+)"', response.text)
+    assert found is not None
+    return unescape(found[1])
+
+
+def held_by(response: httpx.Response) -> dict[str, str]:
+    found: SimpleCookie = SimpleCookie()
+    for line in response.headers.get_list("set-cookie"):
+        found.load(line)
+    return {"Cookie": "; ".join(f"{name}={each.value}" for name, each in found.items())}
+
+
+def test_an_invitation_is_accepted_by_an_account_of_the_provider(
+    with_provider: tuple[Served, OpenIdServer],
+) -> None:
+    served, provider = with_provider
+    secret = create_invitation(served.ctx, ROOT, CreateInvitation(project_id="other", role=Role.MEMBER)).secret
+    page = served.call("GET", "/dashboard/invitation", None)
+    assert 'formaction="/dashboard/invitation/provider"' in page.text
+    begun = served.call("POST", "/dashboard/invitation/provider", None, data={"secret": secret})
+    assert secret not in begun.text + begun.headers["set-cookie"]
+    back = served.http.get(provider.sign_in(led_to(begun)), headers=held_by(begun))
+    assert (back.status_code, back.headers["location"]) == (303, "/dashboard/projects/other")
+    project = served.http.get(f"{served.url}{back.headers['location']}", headers=held_by(back))
+    assert (project.status_code, "eve@example.com" in project.text) == (200, True)
+    again = served.call("POST", "/dashboard/invitation/provider", None, data={"secret": secret})
+    assert again.status_code == 404
+    assert "set-cookie" not in again.headers
+
+
+def test_an_invitation_that_is_not_whole_or_comes_from_another_site_leads_nowhere(
+    with_provider: tuple[Served, OpenIdServer],
+) -> None:
+    served, _ = with_provider
+    secret = create_invitation(served.ctx, ROOT, CreateInvitation(project_id="other", role=Role.MEMBER)).secret
+    path, evil = "/dashboard/invitation/provider", {"Origin": "https://evil.example"}
+    assert served.call("POST", path, None, data={}).status_code == 400
+    assert served.call("POST", path, None, data={"secret": "gi_guessed"}).status_code == 404
+    assert served.call("POST", path, None, data={"secret": secret}, headers=evil).status_code == 403
+
+
+def test_the_account_page_links_and_unlinks_accounts_of_the_provider(
+    with_provider: tuple[Served, OpenIdServer],
+) -> None:
+    served, provider = with_provider
+    browser = browser_of(served, new_person(served.ctx, "kim"))
+    forged = replace(browser, csrf_token="0" * 64).call("POST", "/dashboard/account/link", data={})
+    assert forged.status_code == 404
+    assert "set-cookie" not in forged.headers
+    begun = browser.call("POST", "/dashboard/account/link", data={"csrf": browser.csrf_token})
+    held = held_by(begun)["Cookie"]
+    cookie = {"Cookie": f"{held}; giornata-session={browser.secret}"}
+    back = served.http.get(provider.sign_in(led_to(begun)), headers=cookie)
+    assert (back.status_code, back.headers["location"]) == (303, "/dashboard/account")
+    kim = browser_of(served, browser.user)
+    text = kim.call("GET", "/dashboard/account").text
+    assert "eve-1" in text
+    found = re.search(r'action="(/dashboard/account/identities/[^"]+/unlink)"', text)
+    assert found is not None
+    unlinked = kim.call("POST", found[1], data={"csrf": kim.csrf_token})
+    assert (unlinked.status_code, unlinked.headers["location"]) == (303, "/dashboard/account?said=removed")
+    assert "eve-1" not in kim.call("GET", "/dashboard/account").text
+
+
+def test_the_account_page_says_why_the_last_way_in_stays(with_provider: tuple[Served, OpenIdServer]) -> None:
+    served, provider = with_provider
+    url = served.http.get(f"{served.url}/sign-in/provider")
+    back = served.http.get(provider.sign_in(url.headers["location"]), headers=held_by(url))
+    cookie = held_by(back)
+    text = served.http.get(f"{served.url}/dashboard/account", headers=cookie).text
+    found = re.search(r'action="(/dashboard/account/identities/[^"]+/unlink)"', text)
+    token = re.search(r'name="csrf" value="(\w+)"', text)
+    assert found is not None and token is not None
+    refused = served.http.post(f"{served.url}{found[1]}", data={"csrf": token[1]}, headers=cookie)
+    assert refused.status_code == 409
+    assert "last way to sign in" in refused.text

@@ -22,6 +22,7 @@ from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.loops import Loops
 from giornata.control.ports.fleet import InstanceState
+from giornata.domain.audits import AuditState
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
@@ -38,6 +39,7 @@ PAGE = ROOT / "docs" / "how-to" / "monitoring.md"
 OF_PROMETHEUS = {"instance"}  # a label that each scraped server gets
 VALUES: Mapping[tuple[str, str], type[StrEnum]] = {
     ("giornata_attempts_ended_total", "reason"): Reason,
+    ("giornata_audits", "state"): AuditState,
     ("giornata_fleet_instances", "state"): InstanceState,
     ("giornata_jobs", "state"): JobState,
     ("giornata_machines", "state"): MachineState,

@@ -223,6 +223,7 @@ SENTENCES: Mapping[str, Callable[[Data], str]] = MappingProxyType(
         EventType.ARTIFACT_COMMITTED: lambda data: (
             f"result {data.get('name')} ({size(int(data.get('size_bytes', 0)))})"
         ),
+        EventType.VALIDATION_READY: lambda data: f"sample images of step {data.get('step')}: {data.get('name')}",
         EventType.PICTURES_READY: lambda data: (
             f"{data.get('succeeded')} of {data.get('pictures')} pictures are done"
             + (f", {data['failed']} failed" if data.get("failed") else "")

@@ -113,6 +113,12 @@ def accept_invitation(
     return replace(opened, reply=opened.reply.model_copy(update={"project_id": invitation.project_id}))
 
 
+def read_invitation(ctx: Context, secret: str) -> ProjectInvitation:
+    """Return the invitation with this secret. Raises NotFound for one that is of no use."""
+    with ctx.store.read() as tx:
+        return invitation_reply(open_invitation(ctx, tx, secret_hash(secret)))
+
+
 def open_invitation(ctx: Context, tx: Transaction, secret_sha256: str) -> InvitationRecord:
     """Return the invitation with this secret. Raises NotFound for one that is of no use."""
     invitation = tx.invitations.by_secret(secret_sha256)

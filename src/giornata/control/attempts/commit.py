@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from giornata.control.attempts.draw_audit import draw_audit
-from giornata.control.attempts.validations import join_to_training, order_validation
+from giornata.control.attempts.validations import join_to_training, order_validation, tell_of_samples
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, BlobRow, CheckpointRow, JobRow
@@ -147,4 +147,6 @@ def commit_artifact(ctx: Context, attempt_id: str, commit: CommitArtifact) -> Co
             join_to_training(tx, job, row, media_type=commit.media_type, at_ms=now_ms)
             data = {"name": commit.name, "size_bytes": commit.size_bytes, "sha256": commit.sha256}
             tx.events.add(job.id, job.project_id, EventType.ARTIFACT_COMMITTED, attempt.number, data, now_ms)
+            if not superfluous:
+                tell_of_samples(tx, job, attempt, row, at_ms=now_ms)
         return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=superfluous)

@@ -9,11 +9,11 @@ from dataclasses import replace
 from giornata.control.context import Context
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import ArtifactRow, JobRow
+from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, JobRow
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.routing import next_turn
 from giornata.protocol.events import EventType
-from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND, model_key
+from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND, model_key, step_of_sheet
 from giornata.protocol.training.results import FLEET, is_drawn_by_fleet
 from giornata.protocol.work import CommitCheckpoint
 
@@ -62,6 +62,21 @@ def join_to_training(tx: Transaction, job: JobRow, artifact: ArtifactRow, *, med
         "validation": job.id,
     }
     tx.events.add(training.id, training.project_id, EventType.ARTIFACT_COMMITTED, None, data, at_ms)
+
+
+def tell_of_samples(tx: Transaction, job: JobRow, attempt: AttemptRow, artifact: ArtifactRow, *, at_ms: int) -> None:
+    """Write `validation.ready` to the training job if the artifact holds the sample images of a step, whoever drew
+    them.
+    """
+    drawn_elsewhere = job.kind == VALIDATE_KIND
+    training = tx.jobs.get(job.spec["job"]) if drawn_elsewhere else job
+    step = None if training is None else step_of_sheet(training.kind, training.spec, artifact.name)
+    if training is None or step is None:
+        return
+    data = {"step": step, "name": artifact.name, "sha256": artifact.sha256}
+    number = None if drawn_elsewhere else attempt.number
+    data |= {"validation": job.id} if drawn_elsewhere else {}
+    tx.events.add(training.id, training.project_id, EventType.VALIDATION_READY, number, data, at_ms)
 
 
 def _cancel_unbegun(tx: Transaction, ctx: Context, job: JobRow, *, by: str, at_ms: int) -> None:

@@ -23,6 +23,19 @@ class PictureGauges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxGauges:
+    """How far webhooks are behind. None: nothing waits.
+
+    `oldest_event_at_ms` is when the oldest event happened that is not turned into deliveries; `oldest_due_at_ms` is
+    since when the oldest delivery is due. Webhooks whose receivers fail are left out of the second: they wait for
+    their receivers.
+    """
+
+    oldest_event_at_ms: int | None = None
+    oldest_due_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTotals:
     """Sums over attempts that have ended.
 
@@ -60,6 +73,8 @@ class Gauges:
     fleet_desired: Mapping[str, int] = field(default_factory=dict)  # by fleet
     fleet_instances: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by (fleet, state), those listed
     pictures: PictureGauges = field(default_factory=PictureGauges)
+    outbox: OutboxGauges = field(default_factory=OutboxGauges)
+    audits: Mapping[str, int] = field(default_factory=dict)  # replay audits by state
 
 
 class GaugeQueries(Protocol):

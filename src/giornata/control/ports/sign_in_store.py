@@ -3,6 +3,7 @@
 Instants are epoch milliseconds of the server's clock.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -72,6 +73,16 @@ class DeviceSignIns(Protocol):
         """Delete sign-ins that expired before this instant; return their number."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityRecord:
+    """An account at an OpenID provider that is linked to a person here."""
+
+    issuer: str
+    subject: str
+    user_id: str
+    created_at_ms: int
+
+
 class UserIdentities(Protocol):
     """Queries for the accounts of people at OpenID providers."""
 
@@ -80,3 +91,9 @@ class UserIdentities(Protocol):
 
     def add(self, issuer: str, subject: str, *, user_id: str, at_ms: int) -> bool:
         """Insert the link; False when this account of the provider is linked to somebody."""
+
+    def of_user(self, user_id: str) -> Sequence[IdentityRecord]:
+        """Return the person's accounts at providers, first linked first."""
+
+    def remove(self, issuer: str, subject: str, *, user_id: str) -> bool:
+        """Delete the link; False when this account of the provider is not linked to the person."""

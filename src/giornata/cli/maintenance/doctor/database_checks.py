@@ -20,6 +20,7 @@ from giornata.store.database.migrate import is_current, knows_revision, revision
 from giornata.store.database.sqlite_copy import check_sqlite
 from giornata.store.database.transfer_marks import refuse_marked
 from giornata.store.jobs.claiming import FOR_ANYONE
+from giornata.store.outbox_gauges import outbox_gauges
 from giornata.store.schema import events, fleets, instances, jobs, nodes
 
 MS_PER_S = 1000
@@ -145,6 +146,21 @@ def check_audit_log(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:
         message = f"rows of the audit log have waited for {duration(late_s)} to be chained"
         fix = "start a server; look for 'loop audit-log failed' in its log"
         yield DoctorFinding(check="audit-log", harm=Harm.DEGRADED, message=message, fix=fix)
+
+
+def check_outbox(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:
+    """Find events that no loop turns into deliveries of webhooks, and due deliveries that no loop sends."""
+    with _current(examined) as connection:
+        waiting = outbox_gauges(connection)
+    now_ms, fix = examined.clock.now_ms(), "start a server; look for 'loop {} failed' in its log"
+    for what, loop, since_ms in (
+        ("events", "fan-out", waiting.oldest_event_at_ms),
+        ("due deliveries", "webhooks", waiting.oldest_due_at_ms),
+    ):
+        late_s = 0.0 if since_ms is None else (now_ms - since_ms) / MS_PER_S
+        if late_s > examined.limits.outbox_s:
+            message = f"{what} of webhooks have waited for {duration(late_s)}"
+            yield DoctorFinding(check="outbox", harm=Harm.DEGRADED, message=message, fix=fix.format(loop))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from giornata.cli.maintenance.doctor.database_checks import (
     check_database,
     check_database_clock,
     check_fleets,
+    check_outbox,
     check_versions,
 )
 from giornata.cli.maintenance.doctor.examined import ExaminedInstallation
@@ -26,7 +27,7 @@ from giornata.cli.maintenance.doctor.storage_checks import (
 
 Check = Callable[[ExaminedInstallation], Iterator[DoctorFinding]]
 
-# Of findings of equal harm the earlier one comes first. The place of a check of the outbox is behind `loops`.
+# Of findings of equal harm the earlier one comes first.
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("database", check_database),
     ("clock of the database", check_database_clock),
@@ -35,6 +36,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("audit-log", check_audit_log),
     ("disk", check_disks),
     ("loops", check_loops),
+    ("outbox", check_outbox),
     ("storage", check_storage),
     ("folders", check_folders),
     ("versions", check_versions),

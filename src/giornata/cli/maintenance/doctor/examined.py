@@ -30,6 +30,7 @@ class DoctorLimits:
     nobody_for_s: float = 900.0
     timeout_s: float = 10.0
     unchained_s: float = 120.0
+    outbox_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,11 @@
 
 from fastapi import Request
 
-from giornata.api.settings import ApiSettings
-
 DEVICE_PATH = "/device"
 SIGN_IN_PATH = "/sign-in"
 CALLBACK_PATH = "/sign-in/callback"
 
 
-def page_url(request: Request, settings: ApiSettings, path: str) -> str:
+def page_url(request: Request, path: str) -> str:
     """Return the URL of a page: below the setting `public_url`, else where this request came to."""
-    return (settings.base_url or str(request.base_url)).rstrip("/") + path
+    return (request.app.state.settings.base_url or str(request.base_url)).rstrip("/") + path
