@@ -53,7 +53,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "presets show": ("giornata presets show subject",),
     "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --limit 5 --json"),
     "job": ("giornata job JOB", "giornata job JOB --json", "giornata job JOB --provenance"),
-    "verify": ("giornata verify record.json --public-key KEY --lora ./my-lora.safetensors",),
+    "verify": (
+        "giornata verify record.json --public-key KEY --lora ./my-lora.safetensors",
+        "giornata verify record.json --public-key KEY --repeat --spec job.json --data-dir ./my-dog -o ./again",
+    ),
     "follow": ("giornata follow last", "giornata follow my-dog -o ./loras"),
     "events": ("giornata events JOB", "giornata events JOB --follow"),
     "logs": ("giornata logs JOB", "giornata logs JOB --follow"),

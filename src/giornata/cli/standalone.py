@@ -57,20 +57,30 @@ def train_alone(
     anything is computed."""
     plan = check_input(options, settings, fields, others=others)
     try:
-        request = request_of(plan)
-        for note in folder_notes(plan.fields, plan.folder, plan.class_folder):
-            out.hint(note)
-        return _run(plan, request, settings, out)
+        code, told = run_alone(plan, settings, out)
     except Unavailable as error:
         out.say(f"the storage {plan.storage.name} cannot be used just now: {error}")
         out.result({"error": {"code": error.code, "message": str(error), "faults": []}})
         return RunExitCode.STORAGE_AWAY
+    out.result(told)
+    return code
+
+
+def run_alone(plan: StandaloneInput, settings: Settings, out: Output) -> tuple[int, dict[str, Any]]:
+    """Run a checked input to the end. Return the exit code, and the JSON object that tells of the run.
+
+    Raises InvalidInput, and Unavailable when the storage cannot be used.
+    """
+    request = request_of(plan)
+    for note in folder_notes(plan.fields, plan.folder, plan.class_folder):
+        out.hint(note)
+    return _run(plan, request, settings, out)
 
 
 # ---- the run ----
 
 
-def _run(plan: StandaloneInput, request: RunRequest, settings: Settings, out: Output) -> int:
+def _run(plan: StandaloneInput, request: RunRequest, settings: Settings, out: Output) -> tuple[int, dict[str, Any]]:
     shutdown, began_s = ShutdownSignal(), time.monotonic()
     umask = keep_private()  # for all but the results, which are the user's
     engines = _engines(settings)
@@ -203,7 +213,7 @@ def _forget_job(plan: StandaloneInput) -> None:
 
 def _report(
     platform: StoragePlatform, outcome: AttemptOutcome, plan: StandaloneInput, out: Output, *, seconds: float
-) -> int:
+) -> tuple[int, dict[str, Any]]:
     code, record, stored = exit_code_of(outcome), platform.request.record, platform.last_stored
     failed = outcome if isinstance(outcome, AttemptFailed) else None
     if failed and (failed.faults or code is RunExitCode.FAILED):
@@ -223,22 +233,20 @@ def _report(
         where = f"step {stored.step} is stored" if stored else "nothing is stored yet"
         out.say(f"stopped: {where}; the same command goes on from there")
     webhooks = platform.deps.webhooks
-    out.result(
-        {
-            "job_id": record.job_id,
-            "state": "failed" if failed else "succeeded" if code is RunExitCode.DONE else "stopped",
-            "exit_code": int(code),
-            "error": {"reason": failed.reason, "message": failed.message} if failed else None,
-            "resumed_from": platform.resume.step if platform.resume else None,
-            "checkpoint": stored.model_dump(mode="json") if stored else None,
-            "not_stored": platform.given_up,
-            "webhooks": {"delivered": webhooks.delivered, "given_up": webhooks.given_up},
-            "files": [{**each, "path": str(plan.out / str(each["name"]))} for each in platform.files],
-            "seed": record.spec["seed"],
-            "spec_sha256": record.spec_sha256,
-            "data_sha256": record.data_sha256,
-            "seconds": round(seconds, 1),
-            "summary": outcome.summary if isinstance(outcome, Finished) else {},
-        }
-    )
-    return code
+    told = {
+        "job_id": record.job_id,
+        "state": "failed" if failed else "succeeded" if code is RunExitCode.DONE else "stopped",
+        "exit_code": int(code),
+        "error": {"reason": failed.reason, "message": failed.message} if failed else None,
+        "resumed_from": platform.resume.step if platform.resume else None,
+        "checkpoint": stored.model_dump(mode="json") if stored else None,
+        "not_stored": platform.given_up,
+        "webhooks": {"delivered": webhooks.delivered, "given_up": webhooks.given_up},
+        "files": [{**each, "path": str(plan.out / str(each["name"]))} for each in platform.files],
+        "seed": record.spec["seed"],
+        "spec_sha256": record.spec_sha256,
+        "data_sha256": record.data_sha256,
+        "seconds": round(seconds, 1),
+        "summary": outcome.summary if isinstance(outcome, Finished) else {},
+    }
+    return code, told

@@ -12,6 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ValidationError
 
+from giornata.client.model_card import card_as_written
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.provenance import Provenance, canonical_bytes
 
@@ -34,7 +35,7 @@ def verified_provenance(record: Path, *, public_key: str, files: Sequence[Path] 
         ) from error
     known = {each.sha256: each.name for each in provenance.files}
     for file in files:
-        sha256 = _sha256(file)
+        sha256 = _card_sha256(file) if file.suffix == ".md" else file_sha256(file)
         if sha256 not in known:
             message = f"has the sha256 {sha256}, and the record names no such file"
             faults.append(Fault(where=str(file), message=message, hint="download the result again"))
@@ -70,7 +71,16 @@ def _signature_faults(told: dict[str, Any], public_key: str) -> list[Fault]:
     return []
 
 
-def _sha256(file: Path) -> str:
+def _card_sha256(card: Path) -> str:
+    """Return the SHA-256 of a card as the node wrote it. Raises InvalidInput when it cannot be read."""
+    try:
+        return hashlib.sha256(card_as_written(card.read_bytes())).hexdigest()
+    except OSError as error:
+        raise InvalidInput([Fault(where=str(card), message=f"cannot be read ({error.strerror})")]) from error
+
+
+def file_sha256(file: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits. Raises InvalidInput when it cannot be read."""
     found = hashlib.sha256()
     try:
         with file.open("rb") as opened:

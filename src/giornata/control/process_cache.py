@@ -25,6 +25,8 @@ MOST_LEASES = 4096
 MOST_QUEUES = 256
 ORDER_SPEC_MS = 60_000
 """So long an order's spec is remembered. The spec never changes, and the project's policy beside it may."""
+REFUTATIONS_MS = 10_000
+"""So long sums of money may miss that an audit moved bills to another project."""
 READERS = 2
 FETCHES = 4
 
@@ -33,12 +35,14 @@ FETCHES = 4
 class Settled:
     """The cost of a project's attempts that ended before `before_ms`, long enough ago for nothing to be missed.
 
-    The month in `spent` is the one that began at `month_ms`.
+    The month in `spent` is the one that began at `month_ms`. `refutations` were read before the sum: audits that find
+    a machine guilty afterwards move bills to another project.
     """
 
     before_ms: int
     month_ms: int
     spent: Spent
+    refutations: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,7 @@ class ProcessCache:
         self._mtbi: tuple[float, int] | None = None
         self._gauges: tuple[Gauges, int] | None = None
         self._settled: dict[str | None, Settled] = {}
+        self._refutations: tuple[tuple[int, int], int] | None = None
         self.ended_attempts: EndedAttempts | None = None  # read and written by the gauges only
         self._measured: dict[str, MetricNames] = {}
         self._awake: tuple[int, int] | None = None  # since when, and the latest look
@@ -182,9 +187,18 @@ class ProcessCache:
         """Remember the project's sum; of two threads that work it out at once the later wins."""
         self._settled[project_id] = settled
 
-    def forget_settled(self) -> None:
-        """Forget all sums: bills of attempts that have ended are another project's now."""
-        self._settled.clear()
+    def refutations(self, *, at_ms: int) -> tuple[int, int] | None:
+        """Return the number and the latest of the audits that found a machine guilty, as read a moment ago."""
+        found = self._refutations
+        return found[0] if found is not None and 0 <= at_ms - found[1] < REFUTATIONS_MS else None
+
+    def remember_refutations(self, refutations: tuple[int, int], *, at_ms: int) -> None:
+        """Remember the refutations; of two threads that read them at once the later wins."""
+        self._refutations = (refutations, at_ms)
+
+    def forget_refutations(self) -> None:
+        """Forget the refutations: an audit was decided here."""
+        self._refutations = None
 
     def order_spec(self, order_id: str, *, at_ms: int) -> OrderSpec | None:
         """Return the spec of an order of pictures as it was read a moment ago."""

@@ -1,7 +1,7 @@
 """The signed record of how a job's result came about."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -58,6 +58,10 @@ class Provenance(Reply):
     datasets: dict[str, str] = Field(default_factory=dict, description="Ids of datasets by field of the spec.")
     data_sha256: str | None = Field(None, description="Of pictures and captions, as the last node told; null: none.")
     base_sha256: str | None = Field(None, description="Of the base's weights, as the last node told; null: none.")
+    fingerprints: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="Conditions of the steps, as the last node told: `from_step` and `fingerprint` of each change.",
+    )
     checkpoints: tuple[ProvenanceCheckpoint, ...]
     audits: tuple[ProvenanceAudit, ...]
     files: tuple[ProvenanceFile, ...]
@@ -80,6 +84,6 @@ class ProvenanceKey(Reply):
     public_key: str
 
 
-def canonical_bytes(value: Mapping[str, Any]) -> bytes:
-    """Return the one spelling of a JSON object that is hashed and signed."""
+def canonical_bytes(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """Return the one spelling of a JSON object or list that is hashed and signed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")

@@ -152,6 +152,12 @@ class Audits(Queries, audit_store.Audits):
         given_up = sa.update(audits).where(mine).values(values).returning(audits.c.claimed_sha256)
         return frozenset(self._connection.scalars(given_up))
 
+    def refutations(self) -> tuple[int, int]:
+        latest = sa.func.coalesce(sa.func.max(audits.c.decided_at_ms), 0)
+        guilty = sa.select(sa.func.count(), latest).where(audits.c.guilty_machine_id.is_not(None))
+        count, at_ms = self._connection.execute(guilty).one()
+        return int(count), int(at_ms)
+
     def bill(self, attempt_ids: Sequence[str], project_id: str) -> None:
         for first in range(0, len(attempt_ids), AT_ONCE):
             some = ledger.c.attempt_id.in_(attempt_ids[first : first + AT_ONCE])

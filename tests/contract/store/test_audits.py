@@ -14,9 +14,12 @@ from giornata.control.attempts.complete import complete
 from giornata.control.attempts.report import put_metrics
 from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.attempts.settle_audits import settle_audits
+from giornata.control.budgets.budgets import SETTLES_MS, project_spent
 from giornata.control.caller import Caller
+from giornata.control.context import Context
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import expire_deadlines
+from giornata.control.process_cache import REFUTATIONS_MS, ProcessCache
 from giornata.control.storage.collect import collect
 from giornata.domain.audits import AuditPolicy
 from giornata.domain.errors import IllegalTransition
@@ -425,6 +428,34 @@ def test_the_platform_pays_for_audits_and_for_refuted_work(rig: StoreRig) -> Non
     again = rig.lease(machine(rig, 4), kinds=("train",))
     (row,) = rig.rows(schema.ledger, attempt_id=again.attempt_id)
     assert row["project_id"] == "ann"
+
+
+def test_sums_that_another_server_remembers_lose_refuted_work_within_ten_seconds(rig: StoreRig) -> None:
+    other = replace(rig.ctx, memory=ProcessCache())
+
+    def spent(ctx: Context) -> list[int]:
+        """Ann's spending by what this server remembers, ever and in this month."""
+        with rig.store.read() as tx:
+            found = project_spent(tx, ctx, "ann", at_ms=rig.clock.now_ms())
+        return [found.total_micro_usd, found.month_micro_usd]
+
+    done = train(rig)
+    audited(rig, 2)
+    rig.clock.advance_s(10)
+    complete(rig.ctx, done.attempt_id, CompleteAttempt(step=12))
+    whole = spent(rig.ctx)
+    assert whole[0] == whole[1] > 0
+    rig.clock.advance_s(SETTLES_MS / 500)
+    assert [spent(ctx) for ctx in (rig.ctx, other)] == [whole, whole], "it is settled, and remembered"
+    assert other.memory.settled("ann") is not None
+    lease = train(rig, steps=())
+    other.memory.remember_refutations((0, 0), at_ms=rig.clock.now_ms())
+    refuted(rig, lease, 4)
+    assert {row["project_id"] for row in rig.rows(schema.ledger)} == {ROOT_PROJECT}
+    assert spent(rig.ctx) == [0, 0]
+    assert spent(other) == whole, "it has not looked yet"
+    rig.clock.advance_s(REFUTATIONS_MS / 1000)
+    assert spent(other) == [0, 0]
 
 
 def test_an_agreed_checkpoint_is_kept_as_long_as_the_job_lasts_and_the_retention_after_it(rig: StoreRig) -> None:

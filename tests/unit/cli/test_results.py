@@ -87,10 +87,32 @@ def test_follow_fetches_the_results_of_a_job_that_was_done_already(run, submit, 
     done = run("follow", "dog", "-o", str(tmp_path / "out" / "deep"), "--json")
     assert done.status == 0
     assert (done.json["id"], done.json["state"]) == (job.id, "succeeded")
-    assert sorted(Path(each).name for each in done.json["files"]) == ["README.md", "dog.safetensors"]
+    record = f"provenance-{job.id}.json"
+    assert sorted(Path(each).name for each in done.json["files"]) == ["README.md", "dog.safetensors", record]
     assert (tmp_path / "out" / "deep" / "dog.safetensors").read_bytes() == b"a lora"
     without = run("follow", "dog")
     assert f"download {job.id} -o dog-lora" in without.output
+
+
+def test_the_model_card_carries_the_chain_of_the_signed_record(run, served, submit, work, tmp_path):
+    job, out = submit("dog"), tmp_path / "out"
+    work(1, {"dog.safetensors": b"a lora", "README.md": b"a page"})
+    for _ in range(2):
+        assert run("download", job.id, "-o", str(out)).status == 0
+    record = f"provenance-{job.id}.json"
+    assert sorted(file.name for file in out.iterdir()) == ["README.md", "dog.safetensors", record]
+    card, content = (out / "README.md").read_text(), (out / record).read_bytes()
+    signed = served.client(served.keys.admin).provenance(job.id)
+    assert card.startswith("a page\n") and card.count("## Who made it") == 1
+    for part in (job.id, record, hashlib.sha256(content).hexdigest(), signed.provenance.spec_sha256):
+        assert part in card
+    assert "No stretch of it was run again by another machine." in card
+    verify = ("verify", str(out / record), "--public-key", signed.public_key)
+    assert run(*verify, "--lora", str(out / "README.md"), "--lora", str(out / "dog.safetensors")).status == 0
+    (out / "README.md").write_text("another page" + card.removeprefix("a page"))
+    assert run(*verify, "--lora", str(out / "README.md")).status == 2
+    assert run("download", job.id, "-o", str(out)).status == 0
+    assert (out / "README.md").read_text().startswith("another page"), "a page that was edited is kept"
 
 
 def test_no_result_of_another_job_is_overwritten_and_the_same_one_is_not_fetched_twice(run, submit, work, tmp_path):

@@ -1,6 +1,7 @@
 """`giornata checkpoints` and `giornata download`."""
 
 import os
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,9 @@ from giornata.cli.tools.model import run_model_code
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import ago, size
 from giornata.client import Client
+from giornata.client.model_card import CARDS, restore_cards, save_record
 from giornata.domain.errors import Fault, InvalidInput, NotFound
+from giornata.domain.job import IMPORTED_FROM, JobState
 from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.jobs import Job
 from giornata.protocol.training.file_names import lora_file
@@ -146,7 +149,10 @@ def folder_faults(folder: Path | None) -> list[Fault]:
 
 def fetch_results(client: Client, job: Job, folder: Path, out: Output) -> tuple[Path, ...]:
     """Every result, verified. No file of another job is overwritten. Raises NotFound when there is none yet."""
+    if any(folder.glob(CARDS)):
+        restore_cards(folder, {each.sha256 for each in client.artifacts(job.id)})
     files = client.download(job.id, folder, keep_others=True)
+    files += _record(client, job, files)
     for file in files:
         _say_file(file, out)
     if job.kind in ORDER_KINDS:
@@ -154,6 +160,14 @@ def fetch_results(client: Client, job: Job, folder: Path, out: Output) -> tuple[
     if not files:
         raise NotFound(f"{job.id} has no results yet", hint=f"See its progress with: {giornata('job', job.id)}")
     return files
+
+
+def _record(client: Client, job: Job, files: Sequence[Path]) -> tuple[Path, ...]:
+    """Save the signed record of a training job beside its model card; nothing without a card or a record."""
+    cards = [file for file in files if file.match(CARDS)]
+    if not cards or job.kind != "train" or job.state is not JobState.SUCCEEDED or IMPORTED_FROM in job.labels:
+        return ()
+    return (save_record(client.provenance(job.id), cards[0]),)
 
 
 def _say_file(file: Path, out: Output) -> None:

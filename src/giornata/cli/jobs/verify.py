@@ -1,14 +1,17 @@
-"""`giornata verify`: checks the signed record of a job."""
+"""`giornata verify`: checks the signed record of a job, and repeats the job if that is wanted."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from giornata.cli.options import JsonFlag
-from giornata.cli.ui.output import reporting
+from giornata.cli.jobs.repeat import RepeatOptions, repeat_job
+from giornata.cli.options import CLASS_FOLDER, JsonFlag, settings_of
+from giornata.cli.ui.output import Output, reporting
 from giornata.client.provenance import verified_provenance
 from giornata.domain.audits import AuditState
+from giornata.domain.errors import InvalidInput
+from giornata.protocol.provenance import Provenance
 
 CONFIRMED = frozenset({AuditState.CONFIRMED})
 
@@ -19,26 +22,84 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
+    context: typer.Context,
     record: Annotated[Path, typer.Argument(metavar="FILE", help="Record of giornata job --provenance.")],
     public_key: Annotated[str, typer.Option(metavar="KEY", help="The server's public key, in base64.")],
     lora: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A file that the record has to name; may be repeated.", show_default=False),
     ] = None,
+    repeat: Annotated[
+        bool, typer.Option("--repeat", help="Train the job again on this machine, and compare the files.")
+    ] = False,
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --repeat: the output of giornata job JOB --json.", show_default=False
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", metavar="DIR", help="With --repeat: folder with the job's pictures.", show_default=False
+        ),
+    ] = None,
+    class_directory: Annotated[
+        Path | None,
+        typer.Option(
+            CLASS_FOLDER,
+            metavar="DIR",
+            help="With --repeat: folder with the job's own class pictures.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="With --repeat: where the base model is on this machine. Default: as in the spec.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="With --repeat: folder for the files and checkpoints of the repeat.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Verify the signed record of a job, offline.
 
     The signature has to be of this key, and each file has to be one that the record names.
+
+    With --repeat the job is trained again on this machine, which needs no server. The exit code is 0 when the LoRA
+    files have the same bytes, 1 when they differ under equal conditions, and 4 when they differ and device, versions
+    or base do, too: then the repeat says nothing. A repeat that was killed resumes with the same command.
     """
     with reporting(as_json) as out:
+        asked = RepeatOptions(
+            spec=spec, directory=directory, class_directory=class_directory, model=model, output=output
+        )
+        if not repeat and (faults := asked.misplaced()):
+            raise InvalidInput(faults)
         found = verified_provenance(record, public_key=public_key, files=lora or ())
-        audited = [each for each in found.audits if each.state in CONFIRMED]
-        out.say(f"{found.job_id} is {found.state}, and the record is signed by this key")
-        out.say(f"  checkpoints {len(found.checkpoints)}")
-        out.say(f"  audits      {len(found.audits)}, of which {len(audited)} confirmed")
-        for each in audited:
-            out.say(f"              steps {each.from_step + 1} to {each.to_step}")
-        if found.suspect:
-            out.say("  in doubt    an audit contradicts a machine that made part of the result")
-        out.result(found)
+        _say(found, out)
+        if not repeat:
+            out.result(found)
+        elif code := repeat_job(found, asked, settings_of(context), out):
+            raise typer.Exit(code)
+
+
+def _say(found: Provenance, out: Output) -> None:
+    audited = [each for each in found.audits if each.state in CONFIRMED]
+    out.say(f"{found.job_id} is {found.state}, and the record is signed by this key")
+    out.say(f"  checkpoints {len(found.checkpoints)}")
+    out.say(f"  audits      {len(found.audits)}, of which {len(audited)} confirmed")
+    for each in audited:
+        out.say(f"              steps {each.from_step + 1} to {each.to_step}")
+    if found.suspect:
+        out.say("  in doubt    an audit contradicts a machine that made part of the result")

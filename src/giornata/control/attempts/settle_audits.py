@@ -39,7 +39,7 @@ def settle_audits(ctx: Context) -> int:
             open_ids = tx.audits.open_ids(limit=AT_MOST)
         changed = sum(_settle(ctx, audit_id) for audit_id in open_ids)
     if changed:
-        ctx.memory.forget_settled()
+        ctx.memory.forget_refutations()
     return changed
 
 

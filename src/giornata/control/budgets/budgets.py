@@ -64,26 +64,41 @@ def used_up(tx: Transaction, ctx: Foundations, job: JobRow, *, at_ms: int) -> Bu
 def project_spent(tx: Transaction, ctx: Foundations, project_id: str | None, *, at_ms: int) -> Spent:
     """Return the spending of all attempts of the project, or of all projects, ever and in this month.
 
-    After the first time only new attempts are read.
+    After the first time only new attempts are read, until an audit moves bills to another project. What it moved on
+    another server is seen after REFUTATIONS_MS.
     """
     before_ms, month_ms = at_ms - SETTLES_MS, month_start_ms(at_ms)
-    known = _settled(ctx, project_id, at_ms=at_ms, month_ms=month_ms)
+    known = _settled(ctx, project_id, refutations=_refutations(tx, ctx, at_ms=at_ms), at_ms=at_ms, month_ms=month_ms)
     if known.before_ms + SETTLES_MS <= before_ms:
         more = tx.spending.settled(project_id, from_ms=known.before_ms, before_ms=before_ms, month_ms=month_ms)
-        known = Settled(before_ms=before_ms, month_ms=month_ms, spent=known.spent + more)
+        known = replace(known, before_ms=before_ms, spent=known.spent + more)
         ctx.memory.remember_settled(project_id, known)
     return known.spent + tx.spending.unsettled(project_id, since_ms=known.before_ms, month_ms=month_ms)
 
 
-def _settled(ctx: Foundations, project_id: str | None, *, at_ms: int, month_ms: int) -> Settled:
-    """Return the remembered sum, as far as it holds for this month."""
+def _refutations(tx: Transaction, ctx: Foundations, *, at_ms: int) -> tuple[int, int]:
+    """Return the number and the latest of the audits that moved bills, as of a moment ago."""
+    known = ctx.memory.refutations(at_ms=at_ms)
+    if known is None:
+        known = tx.audits.refutations()
+        ctx.memory.remember_refutations(known, at_ms=at_ms)
+    return known
+
+
+def _settled(
+    ctx: Foundations, project_id: str | None, *, refutations: tuple[int, int], at_ms: int, month_ms: int
+) -> Settled:
+    """Return the remembered sum, as far as it holds for this month and after these refutations."""
+    nothing = Settled(before_ms=BEGINNING_MS, month_ms=month_ms, spent=Spent(), refutations=refutations)
     known = ctx.memory.settled(project_id)
+    if known is not None and known.refutations != refutations:
+        return nothing
     if known is not None and known.month_ms < month_ms and known.before_ms <= month_ms:
         # All of it had ended before the month began.
         return replace(known, month_ms=month_ms, spent=replace(known.spent, month_micro_usd=0))
     # The clock was set back, or the sums are of another month.
     if known is None or known.before_ms > at_ms or known.month_ms != month_ms:
-        return Settled(before_ms=BEGINNING_MS, month_ms=month_ms, spent=Spent())
+        return nothing
     return known
 
 

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -89,6 +90,7 @@ def _record(tx: Transaction, job: JobRecord, names: MachineNames, *, at_ms: int)
         datasets={field: str(job.spec[field]) for field in DATASET_FIELDS if job.spec.get(field)},
         data_sha256=_hash(job, "data_sha256"),
         base_sha256=_hash(job, "base_sha256"),
+        fingerprints=_fingerprints(job),
         checkpoints=tuple(_checkpoint(each, machines) for each in commits),
         audits=tuple(_audit(each, names) for each in tx.audits.of_job(job.id)),
         files=tuple(ProvenanceFile(name=row.name, sha256=row.sha256, size_bytes=row.size_bytes) for row in files),
@@ -99,6 +101,11 @@ def _record(tx: Transaction, job: JobRecord, names: MachineNames, *, at_ms: int)
 def _hash(job: JobRecord, name: str) -> str | None:
     found = job.result.get(name)
     return found if isinstance(found, str) else None
+
+
+def _fingerprints(job: JobRecord) -> tuple[dict[str, Any], ...]:
+    found = job.result.get("fingerprints")
+    return tuple(each for each in found if isinstance(each, dict)) if isinstance(found, list) else ()
 
 
 def _checkpoint(commit: CheckpointCommit, machines: Mapping[int, str]) -> ProvenanceCheckpoint:

@@ -92,6 +92,9 @@ class Audits(Protocol):
     def was_refuted(self, machine_id: str) -> bool:
         """Return True when an audit has ever found the machine alone with its result."""
 
+    def refutations(self) -> tuple[int, int]:
+        """Return how many audits found a machine guilty, and when the latest did, in epoch milliseconds; 0: none."""
+
     def add(self, audit: ReplayAuditRow) -> None: ...
 
     def open_ids(self, *, limit: int) -> Sequence[str]:
