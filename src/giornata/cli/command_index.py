@@ -32,7 +32,7 @@ COMMANDS = (
         ("follow", "jobs.follow", "Show a job's progress until its end, and download its results."),
         ("events", "jobs.follow", "List the events of a job."),
         ("logs", "jobs.follow", "Show the log of a job."),
-        ("pictures", "jobs.pictures", "List the pictures of an order."),
+        ("pictures", "jobs.pictures", "List or find pictures; star, tag, download or delete them."),
         ("checkpoints", "jobs.download", "List the checkpoints of a job, highest step first."),
         ("download", "jobs.download", "Download and verify the results of a job."),
         ("verify", "jobs.verify", "Verify the signed record of a job, offline."),

@@ -60,7 +60,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "follow": ("giornata follow last", "giornata follow my-dog -o ./loras"),
     "events": ("giornata events JOB", "giornata events JOB --follow"),
     "logs": ("giornata logs JOB", "giornata logs JOB --follow"),
-    "pictures": ("giornata pictures JOB", "giornata pictures last --limit 20 --json"),
+    "pictures": (
+        "giornata pictures JOB",
+        "giornata pictures --match fox --starred -o foxes",
+        "giornata pictures JOB --number 3 --star --tag print",
+    ),
     "delete": ("giornata delete JOB", "giornata delete JOB --cancel", "giornata delete ds_0123"),
     "pin": ("giornata pin JOB", "giornata pin JOB@500", "giornata pin ds_0123"),
     "unpin": ("giornata unpin JOB@500",),

@@ -14,6 +14,7 @@ from giornata.client.connection import LONG_TIMEOUT, Connection
 from giornata.client.downloads import download_artifacts, download_file
 from giornata.client.end_of_life_calls import EndOfLifeCalls
 from giornata.client.follow import follow
+from giornata.client.gallery_calls import GalleryCalls
 from giornata.client.generation_calls import GenerationCalls
 from giornata.client.model_calls import ModelCalls
 from giornata.client.operator_calls import quoted
@@ -65,6 +66,7 @@ class Client(
     AuditLogCalls,
     EndOfLifeCalls,
     GenerationCalls,
+    GalleryCalls,
     ModelCalls,
     PeopleCalls,
     ProjectCalls,

@@ -11,6 +11,7 @@ from giornata.control.jobs.order_pictures import picture_file, read_order, read_
 from giornata.control.jobs.read_jobs import get_job, list_jobs
 from giornata.control.jobs.submit import JobRequest, submit_each
 from giornata.control.storage import training_view
+from giornata.dashboard.gallery_page import filters_of
 from giornata.dashboard.rendering import render
 from giornata.dashboard.train_page import SHA256
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
@@ -24,7 +25,6 @@ from giornata.protocol.jobs import Job, SubmitJob
 
 MOST_SHOWN = 60
 MOST_SHOWN_BYTES = 64 * 2**20
-ORDERS = 8
 LORAS = 50
 NAME_CHARS = 60
 NUMBERS = ("width", "height", "num_inference_steps", "seed", "num_images_per_prompt")
@@ -61,24 +61,6 @@ def order(visit: Visit) -> Response:
         return _page(visit, visit.form.typed(), faults=faults, status=400)
     visit.request.app.state.wakeup.notify()
     return see(visit.url("/generate", order=answer[0].id, said="ordered"))
-
-
-def show_gallery(visit: Visit) -> Response:
-    """Show the latest orders, which the page loads by itself; each loads its pictures when it is seen."""
-    match = visit.query("match")
-    found = list_jobs(
-        visit.ctx,
-        visit.caller,
-        states=(),
-        labels={},
-        kind=GENERATE_KIND,
-        match=match[:128] if match else None,
-        cursor=visit.query("cursor"),
-        limit=ORDERS,
-        costs=False,
-    )
-    following = visit.url("/gallery", match=match, cursor=found.next) if found.next else ""
-    return render(visit, "gallery.html", orders=found.items, next_url=following, match=match)
 
 
 def show_order(visit: Visit) -> Response:
@@ -205,7 +187,8 @@ def _page(visit: Visit, typed: Mapping[str, Any], *, faults: Sequence[Fault] = (
         others=others,
         loras=_own_loras(visit),
         order_id=visit.query("order"),
-        match=visit.query("match") or "",
+        given=filters_of(visit),
+        gallery_url=visit.url("/gallery", **{name: text or None for name, text in filters_of(visit).items()}),
         key=visit.ctx.names.new("form"),
     )
 
@@ -230,7 +213,6 @@ _ORDER = "/projects/{project_id}/orders/{job_id}"
 ROUTES = (
     page("/projects/{project_id}/generate", show),
     action("/projects/{project_id}/generate", order),
-    page("/projects/{project_id}/gallery", show_gallery),
     page(_ORDER, show_order),
     page(f"{_ORDER}/pictures/{{number}}", send_picture),
 )

@@ -27,6 +27,8 @@ class AuditVerb(StrEnum):
     JOB_CANCEL = "job.cancel"
     JOB_IMPORT = "job.import"
     JOB_DELETE = "job.delete"
+    PICTURE_MARK = "picture.mark"
+    PICTURE_DELETE = "picture.delete"
     DATASET_CREATE = "dataset.create"
     DATASET_DELETE = "dataset.delete"
     PIN_SET = "pin.set"

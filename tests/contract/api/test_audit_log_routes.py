@@ -46,6 +46,7 @@ EXEMPT = {
     "PUT /v1/blobs/{key}": BYTES,
     "POST /v1/jobs:estimate": "it queues nothing",
     "POST /v1/export/files": "it writes nothing",
+    "POST /v1/pictures:archive": "it writes nothing",
     "POST /v1/import/jobs/{job_id}/history": "metrics and lines of a job whose import is logged",
     "POST /v1/projects/{project_id}/retention/preview": "it deletes nothing",
     "POST /v1/oidc/authorizations": "it signs nobody in; the browser's return from the provider does",
@@ -179,6 +180,11 @@ def swept(house: AskedInstallation) -> httpx.Response:
     return house.ask("POST", "/v1/sweeps", {"spec": spec, "grid": {"rank": [4, 8]}})
 
 
+def chosen_picture(house: AskedInstallation, *, verb: str, **fields: Any) -> httpx.Response:
+    order_id = house.ask("POST", "/v1/generations", ORDER).json()["job"]["id"]
+    return house.ask("POST", f"/v1/pictures:{verb}", {"pictures": [{"order_id": order_id, "number": 0}], **fields})
+
+
 def project_deleted(house: AskedInstallation) -> httpx.Response:
     house.made("/v1/projects", {"id": "fourth"})
     return house.ask("DELETE", "/v1/projects/fourth?confirm=fourth")
@@ -219,6 +225,8 @@ WRITES: dict[str, tuple[str, Ask]] = {
     "PUT /v1/pins/{target}": ("pin.set", _on("PUT", "/v1/pins/*", AskedInstallation.job)),
     "DELETE /v1/pins/{target}": ("pin.remove", _on("DELETE", "/v1/pins/*", AskedInstallation.pinned_job)),
     "POST /v1/generations": ("job.submit", _asked("POST", "/v1/generations", ORDER)),
+    "POST /v1/pictures:mark": ("picture.mark", partial(chosen_picture, verb="mark", starred=True)),
+    "POST /v1/pictures:delete": ("picture.delete", partial(chosen_picture, verb="delete")),
     "POST /v1/images/generations": (
         "job.submit",
         _asked("POST", "/v1/images/generations", {"model": "some/model", "prompt": "a fox"}),

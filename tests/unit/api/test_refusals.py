@@ -53,6 +53,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "other_node": ("node",),
 }
 ACCOUNT = {"email": "new@example.com", "password": PASSWORD}
+CHOSEN = {"pictures": [{"order_id": "job_1", "number": 0}]}
 WEBHOOK = {"target": "https://hooks.example/in"}
 
 USER_ROUTES: dict[str, Route] = {
@@ -81,6 +82,10 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/provenance-key": Route(),
     "GET /v1/jobs/{job_id}/pictures": Route(needs=("jobs:read", "generate")),
     "GET /v1/jobs/{job_id}/pictures/{number}": Route(needs=("jobs:read", "generate")),
+    "GET /v1/pictures": Route(needs=("jobs:read", "generate")),
+    "POST /v1/pictures:mark": Route(needs=("generate",), body={**CHOSEN, "starred": True}),
+    "POST /v1/pictures:delete": Route(needs=("generate",), body=CHOSEN),
+    "POST /v1/pictures:archive": Route(needs=("jobs:read", "generate"), body=CHOSEN),
     "POST /v1/generations": Route(needs=("generate",), body={"model": "some/model", "prompt": "a fox"}),
     "GET /v1/nodes": Route(),
     "GET /v1/machines": Route(needs=OPERATOR),

@@ -218,3 +218,19 @@ def test_mask_of_another_size_is_refused_with_the_other_faults_before_anything_i
     assert "--image: " in other.errors and "none.png is no file" in other.errors
     assert "--mask: has no effect without image" in run(*ASKED, "--mask", mask).errors
     assert not list(served.client(served.keys.admin).jobs())
+
+
+def test_pictures_of_all_orders_are_found_starred_saved_and_deleted(run, drawing, tmp_path):
+    order = run(*ASKED, "-n", "3", "--seed", "1", "--no-wait", "--json").json["id"]
+    drawing().join()
+    starred = run("pictures", order, "--number", "1", "--star", "--tag", "print", "--json")
+    assert [each["number"] for each in starred.json["items"]] == [1]
+    found = run("pictures", "--starred", "--tagged", "print", "-o", str(tmp_path / "kept"), "--json").json
+    assert [(each["order_id"], each["number"], each["tags"]) for each in found["items"]] == [(order, 1, ["print"])]
+    assert len(found["files"]) == len(list((tmp_path / "kept").iterdir())) == 1
+    assert "changed 2 stars and tags" in run("pictures", "--starred", "--unstar", "--untag", "print").output
+    assert run("pictures", "--starred", "--json").json["items"] == []
+    assert "deleted 1 files" in run("pictures", order, "--number", "1", "--delete", "--yes").output
+    assert sorted(each["number"] for each in run("pictures", "--json").json["items"]) == [0, 2]
+    assert run("pictures", order, "--match", "fox").status == 2
+    assert run("pictures", "--number", "1").status == 2

@@ -4,6 +4,7 @@ import html
 import io
 import json
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -348,3 +349,38 @@ def test_an_order_of_the_form_is_placed_once_and_its_faults_stand_beside_the_fie
 def test_own_scripts_of_the_dashboard_have_at_most_600_lines() -> None:
     lines = sum(len(file.read_text("utf-8").splitlines()) for file in STATIC.glob("*.js"))
     assert lines <= 600
+
+
+def test_the_gallery_finds_stars_tags_sends_and_deletes_chosen_pictures(studio: Studio) -> None:
+    order_id = studio.order_id
+    member, chosen = studio.browser("member"), [("picture", f"{order_id} 0")]
+    shown = member.call("GET", f"{HERE}/gallery").text
+    assert f'value="{order_id} 0"' in shown
+    for path, fields, said in (
+        ("/gallery/star", chosen, "pictures-marked"),
+        ("/gallery/tag", [*chosen, ("new_tag", "Best, print")], "pictures-marked"),
+        ("/gallery/tag", [*chosen, ("new_tag", "<b>")], "no-tag"),
+        ("/gallery/star", [("picture", "nothing")], "no-picture-chosen"),
+        ("/gallery/delete", [], "no-picture-chosen"),
+        ("/gallery/star", [("picture", "job_none 0")], "pictures-refused"),
+    ):
+        reply = studio.post("member", path, [*fields, ("match", "fox")])
+        assert reply.headers["location"].endswith(f"said={said}&match=fox#gallery"), path
+    marked = member.call("GET", f"{HERE}/gallery?starred=yes&tag=best,print&match=img").text
+    assert f'value="{order_id} 0"' in marked
+    assert ">best</span>" in marked
+    assert "No picture is like this" in member.call("GET", f"{HERE}/gallery?tag=best&match=wolf").text
+    assert "YYYY-MM-DD" in member.call("GET", f"{HERE}/gallery?since=today").text
+    sent = studio.post("member", "/gallery/download", chosen)
+    with zipfile.ZipFile(io.BytesIO(sent.content)) as archive:
+        assert [archive.read(name) for name in archive.namelist()] == [DRAWN]
+    for path in ("/gallery/star", "/gallery/delete"):
+        assert studio.post("viewer", path, chosen).status_code == 404
+    assert "formaction" not in studio.browser("viewer").call("GET", f"{HERE}/gallery").text
+    assert "said=pictures-deleted" in studio.post("member", "/gallery/delete", chosen).headers["location"]
+    assert f'value="{order_id} 0"' not in member.call("GET", f"{HERE}/gallery").text
+
+
+def test_the_page_of_an_order_follows_its_events(studio: Studio) -> None:
+    page = studio.browser("member").call("GET", f"{HERE}/generate?order={studio.order_id}").text
+    assert f'data-follow="/v1/jobs/{studio.order_id}/events"' in page

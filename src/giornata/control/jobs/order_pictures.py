@@ -34,7 +34,7 @@ def read_state(ctx: Context, caller: Caller, job_id: str) -> JobState:
     """Return the state of an order, by one short statement. Raises Forbidden, NotFound."""
     require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     with ctx.store.read() as tx:
-        return JobState(_in_short(tx, caller, job_id).state)
+        return JobState(order_in_short(tx, caller, job_id).state)
 
 
 def read_pictures(ctx: Context, caller: Caller, job_id: str, after: int, limit: int) -> OrderPicturePage:
@@ -54,7 +54,7 @@ def read_ended(ctx: Context, caller: Caller, job_id: str, after: int, limit: int
     require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     _check(after, limit)
     with ctx.store.read() as tx:
-        order = _in_short(tx, caller, job_id)
+        order = order_in_short(tx, caller, job_id)
         counted = tx.picture_orders.order(job_id)
         if counted is None or counted.ended <= after:
             return OrderPicturePage(items=())  # looked up by a key, and asked again and again by each stream
@@ -67,7 +67,7 @@ def read_picture(ctx: Context, caller: Caller, job_id: str, number: int) -> Orde
     """Return one picture of an order. Raises Forbidden, NotFound."""
     require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     with ctx.store.read() as tx:
-        order = _in_short(tx, caller, job_id)
+        order = order_in_short(tx, caller, job_id)
         rows = tx.picture_orders.page(job_id, project_id=caller.project_id, after=number - 1, limit=1)
     if not rows or rows[0].number != number:
         raise NotFound(f"{job_id} has no picture {number}")
@@ -96,9 +96,9 @@ def picture_bytes(ctx: Context, caller: Caller, job_id: str) -> list[tuple[Order
     what storage raises."""
     require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     with ctx.store.read() as tx:
-        order = _in_short(tx, caller, job_id)
+        order = order_in_short(tx, caller, job_id)
         rows = tx.picture_orders.page(job_id, project_id=caller.project_id, after=-1, limit=GENERATION_PAGE)
-    found = [(picture, _key(row)) for picture, row in zip(_replies(ctx, order, rows), rows, strict=True)]
+    found = [(picture, storage_key(row)) for picture, row in zip(_replies(ctx, order, rows), rows, strict=True)]
     return [(picture, b"".join(ctx.blobs.read(key))) for picture, key in found if key is not None]
 
 
@@ -110,9 +110,9 @@ def picture_file(
     """
     require_any(caller, Scope.JOBS_READ, Scope.GENERATE)
     with ctx.store.read() as tx:
-        order = _in_short(tx, caller, job_id)
+        order = order_in_short(tx, caller, job_id)
         rows = tx.picture_orders.page(job_id, project_id=caller.project_id, after=number - 1, limit=1)
-    key = _key(rows[0]) if rows and rows[0].number == number else None
+    key = storage_key(rows[0]) if rows and rows[0].number == number else None
     if key is None:
         raise NotFound(f"{job_id} has no picture {number} with a file")
     picture = _replies(ctx, order, rows)[0]
@@ -128,7 +128,8 @@ def _check(after: int, limit: int) -> None:
         raise InvalidInput([Fault(where="after", message=f"{after} is out of range", hint="pass the last one seen")])
 
 
-def _in_short(tx: Transaction, caller: Caller, job_id: str) -> JobInShort:
+def order_in_short(tx: Transaction, caller: Caller, job_id: str) -> JobInShort:
+    """Return an order of the caller's project, without its spec. Raises NotFound."""
     found = tx.job_reads.in_short(job_id, project_id=caller.project_id) if is_id(job_id) else None
     if found is None:
         raise NotFound(f"there is no job {job_id}")
@@ -136,20 +137,21 @@ def _in_short(tx: Transaction, caller: Caller, job_id: str) -> JobInShort:
 
 
 def _page(ctx: Context, tx: Transaction, caller: Caller, job_id: str, *, after: int, limit: int) -> OrderPicturePage:
-    order = _in_short(tx, caller, job_id)
+    order = order_in_short(tx, caller, job_id)
     rows = tx.picture_orders.page(job_id, project_id=caller.project_id, after=after, limit=limit + 1)
     items = _replies(ctx, order, rows[:limit])
     return OrderPicturePage(items=items, next=items[-1].number if len(rows) > limit else None)
 
 
 def _replies(ctx: Context, order: JobInShort, rows: Sequence[PictureRow]) -> tuple[OrderPicture, ...]:
-    return tuple(_reply(ctx, order, row) for row in rows)
+    return tuple(picture_reply(ctx, order, row) for row in rows)
 
 
-def _reply(ctx: Context, order: JobInShort, row: PictureRow) -> OrderPicture:
+def picture_reply(ctx: Context, order: JobInShort, row: PictureRow) -> OrderPicture:
+    """Return a picture as its owner sees it."""
     format_ = ImageFormat(row.differs.get("image_format") or order.image_format or ImageFormat.PNG)
     media_type = f"image/{format_}"
-    filename, key = f"{_stem(order)}-{row.number:04d}.{ENDINGS[format_]}", _key(row)
+    filename, key = f"{_stem(order)}-{row.number:04d}.{ENDINGS[format_]}", storage_key(row)
     return OrderPicture(
         id=row.place or 0,
         number=row.number,
@@ -166,7 +168,7 @@ def _reply(ctx: Context, order: JobInShort, row: PictureRow) -> OrderPicture:
     )
 
 
-def _key(row: PictureRow) -> str | None:
+def storage_key(row: PictureRow) -> str | None:
     """Return the place of the picture's file in storage; None for a picture without a file."""
     if row.state is not PictureState.SUCCEEDED or row.sha256 is None or row.lease is None:
         return None

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
+from giornata.control.ports.gallery_store import OrderTerms
 from giornata.control.ports.picture_store import PictureOrderRow, PictureRow
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.picture import ORDER_KINDS, PictureState
 from giornata.domain.routing import first_picture_turn
+from giornata.domain.search_terms import terms_of_order
 from giornata.protocol.generation.expand import planned_pictures
+from giornata.protocol.generation.named_models import named_models
+from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 from giornata.protocol.pictures import MOST_PICTURES
 
 
@@ -17,12 +21,12 @@ def place_orders(tx: Transaction, jobs: Sequence[JobRecord]) -> None:
     An order's pictures follow one another by their work, so that of two projects that wait each gets as many
     pixel-steps as the other.
     """
-    for job in jobs:
-        if job.kind in ORDER_KINDS:
-            _place(tx, job)
+    found = [_place(tx, job) for job in jobs if job.kind in ORDER_KINDS]
+    tx.picture_gallery.add_terms([each for each in found if each is not None])
 
 
-def _place(tx: Transaction, job: JobRecord) -> None:
+def _place(tx: Transaction, job: JobRecord) -> OrderTerms | None:
+    """Write one order; return what it is found by. None for annotations, which no gallery shows."""
     turns = tx.picture_orders.turns(job.project_id, priority=job.priority)
     rows = list(_rows(job, first_picture_turn(turns)))
     order = PictureOrderRow(
@@ -37,6 +41,17 @@ def _place(tx: Transaction, job: JobRecord) -> None:
     )
     tx.picture_orders.add_order(order)
     tx.picture_orders.add_pictures(rows)
+    return None if job.kind == PREPROCESS_KIND else _terms(job, rows)
+
+
+def _terms(job: JobRecord, rows: Sequence[PictureRow]) -> OrderTerms:
+    named = list(named_models(job.spec))
+    terms = terms_of_order(
+        (str(each.differs.get("prompt") or "") for each in rows),
+        models=[str(each.use["name"]) for each in named if each.role == "base"],
+        loras=[str(each.use["name"]) for each in named if each.role == "lora"],
+    )
+    return OrderTerms(order_id=job.id, project_id=job.project_id, ordered_at_ms=job.created_at_ms, terms=terms)
 
 
 def _rows(job: JobRecord, turn: int) -> Iterator[PictureRow]:

@@ -12,6 +12,7 @@ from giornata.control.ports.audit_log_store import AuditLog
 from giornata.control.ports.audit_store import Audits
 from giornata.control.ports.end_of_life_store import Deletions, Pins, RetentionQueries
 from giornata.control.ports.fleet_store import Fleets
+from giornata.control.ports.gallery_store import PictureGallery
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.import_store import ImportedJobs
 from giornata.control.ports.machine_store import Bans, Machines, Paces
@@ -88,6 +89,7 @@ class Transaction(Protocol):
     fleets: Fleets
     picture_orders: PictureOrders
     picture_leases: PictureLeases
+    picture_gallery: PictureGallery
     routing: RoutingQueries
     webhooks: Webhooks
     webhook_deliveries: WebhookDeliveries

@@ -27,7 +27,8 @@
   });
   document.addEventListener("change", (event) => {
     if (!event.target.matches("[data-choose-all]")) return;
-    $$('input[name="job"]', event.target.closest("form")).forEach((box) => { box.checked = event.target.checked; });
+    const name = event.target.dataset.chooseAll || "job";
+    $$(`input[name="${name}"]`, event.target.closest("form")).forEach((box) => { box.checked = event.target.checked; });
   });
 
   // --- the secret of an invitation, which stands behind the # of its link ---

@@ -35,6 +35,7 @@ from giornata.store.money.budgets import Pausing, Spending
 from giornata.store.money.costs import CostQueries
 from giornata.store.money.ledger import Ledger
 from giornata.store.people import Invitations, Memberships, Sessions, SignIns, Users
+from giornata.store.pictures.picture_gallery import PictureGallery
 from giornata.store.pictures.picture_leases import PictureLeases
 from giornata.store.pictures.picture_orders import PictureOrders
 from giornata.store.pictures.routing_queries import RoutingQueries
@@ -97,6 +98,7 @@ class Transaction(store.Transaction):
     forecasts = _group(Forecasts)
     picture_orders = _group(PictureOrders)
     picture_leases = _group(PictureLeases)
+    picture_gallery = _group(PictureGallery)
     routing = _group(RoutingQueries)
     webhooks = _group(Webhooks)
     webhook_deliveries = _group(WebhookDeliveries)

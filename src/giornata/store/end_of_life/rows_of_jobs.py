@@ -17,8 +17,10 @@ from giornata.store.schema import (
     job_inputs,
     logs,
     metrics,
+    order_terms,
     picture_failures,
     picture_orders,
+    picture_tags,
     pictures,
     uploads,
     webhook_cursor,
@@ -80,7 +82,8 @@ def events_left(connection: sa.Connection, job_id: str) -> int:
 
 def take_pictures(connection: sa.Connection, order_id: str, limit: int) -> TakenRows:
     """Delete pictures of an order; return the keys of their bytes. The order's row goes with the last of them."""
-    connection.execute(sa.delete(picture_failures).where(picture_failures.c.order_id == order_id))
+    for table in (picture_failures, picture_tags, order_terms):
+        connection.execute(sa.delete(table).where(table.c.order_id == order_id))
     wanted = (pictures.c.project_id, pictures.c.lease, pictures.c.sha256, pictures.c.size_bytes)
     found = take_some(connection, pictures, pictures.c.order_id == order_id, limit, *wanted)
     if not found:

@@ -10,6 +10,7 @@ from giornata.store.schema.audits import audits
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.deletions import deletions
 from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
+from giornata.store.schema.gallery import order_terms, picture_tags
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
 from giornata.store.schema.people import (
     device_sign_ins,
@@ -60,8 +61,10 @@ __all__ = [
     "models",
     "node_models",
     "nodes",
+    "order_terms",
     "picture_failures",
     "picture_orders",
+    "picture_tags",
     "pictures",
     "project_secrets",
     "projects",
