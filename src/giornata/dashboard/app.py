@@ -24,6 +24,7 @@ from giornata.dashboard import (
     job_page,
     jobs_pages,
     limit_pages,
+    money_pages,
     project_pages,
     reference_pages,
     sign_in_pages,
@@ -65,6 +66,7 @@ PAGES: Sequence[BaseRoute] = (
     *train_page.ROUTES,
     *component_pages.ROUTES,
     *reference_pages.ROUTES,
+    *money_pages.ROUTES,
 )
 
 
