@@ -1,6 +1,6 @@
 """Routes of projects: their keys, limits, money and secrets, and the nodes that they see."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response, status
@@ -10,8 +10,9 @@ from giornata.api.lists import Cursor, Limit
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.control.access import keep_secrets, keys
 from giornata.control.fleets import nodes
-from giornata.control.projects import projects, read_costs
+from giornata.control.projects import projects, read_costs, read_daily_costs
 from giornata.control.projects import set_budget as budgeting
+from giornata.control.text_limits import LABEL_NAME
 from giornata.protocol.admin import (
     Costs,
     CreatedKey,
@@ -27,6 +28,7 @@ from giornata.protocol.admin import (
     SetLimits,
     SetSafety,
 )
+from giornata.protocol.daily_costs import DailyCosts
 from giornata.protocol.secrets import NAME_PATTERN, Secret, SecretPage, SetSecret
 from giornata.protocol.strict_json import Json
 
@@ -124,6 +126,22 @@ async def get_costs(
 ) -> Response:
     """Return the costs of the project's work; for a root admin of all projects, and the bills of the fleets."""
     return await lists.page(read_costs.read_costs, ctx, caller, since, until)
+
+
+@router.get("/costs/days", responses=USER, response_model=DailyCosts)
+async def get_daily_costs(
+    *,
+    ctx: Ctx,
+    lists: ReadLists,
+    caller: User,
+    since: Annotated[date | None, Query(description="29 days before `until` by default.")] = None,
+    until: Annotated[date | None, Query(description="Today by default, in UTC.")] = None,
+    label: Annotated[
+        str | None, Query(pattern=f"^{LABEL_NAME.pattern}$", description="One line for each value of this label.")
+    ] = None,
+) -> Response:
+    """Return what the project's work cost on each day in UTC; for a root admin the work of all projects."""
+    return await lists.page(read_daily_costs.read_daily_costs, ctx, caller, since, until, label)
 
 
 @router.put("/secrets/{name}", responses=refusals(401, 403))

@@ -78,7 +78,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "cancel": ("giornata cancel JOB",),
     "retry": ("giornata retry JOB",),
     "budget": ("giornata budget JOB", "giornata budget JOB 0.50", "giornata budget --project art --monthly 20"),
-    "costs": ("giornata costs", "giornata costs --days 7 --json"),
+    "costs": (
+        "giornata costs",
+        "giornata costs --days 7 --json",
+        "giornata costs --by-day --label customer --csv > costs.csv",
+    ),
     "login": (
         "giornata login https://giornata.example.com --scope jobs:read --expires 7d",
         "giornata login https://giornata.example.com --key --name studio < key.txt",

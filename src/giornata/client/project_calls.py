@@ -1,7 +1,7 @@
 """The HTTP calls of administration: projects with their limits and money, keys, and secrets."""
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import date, datetime
 
 from pydantic import SecretStr
 
@@ -16,6 +16,7 @@ from giornata.protocol.admin import (
     SetLimits,
     SetSafety,
 )
+from giornata.protocol.daily_costs import DailyCosts
 from giornata.protocol.quotas import ProjectQuotas, SetQuotas
 from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 
@@ -31,6 +32,13 @@ class ProjectCalls(OperatorCalls):
         """Return the costs of work in this time, by default the last 30 days. A root admin also gets fleet bills."""
         times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
         return self._get("/v1/costs", Costs, times)
+
+    def daily_costs(
+        self, *, since: date | None = None, until: date | None = None, label: str | None = None
+    ) -> DailyCosts:
+        """Return the costs of work on each day in UTC, by default the last 30; with a label by its values."""
+        given = {"since": since and since.isoformat(), "until": until and until.isoformat(), "label": label}
+        return self._get("/v1/costs/days", DailyCosts, {name: text for name, text in given.items() if text})
 
     def set_project_budget(self, project_id: str, budget_micro_usd: int | None) -> Project:
         """Set the total budget of all jobs of the project; None: no limit. For an admin of the installation."""

@@ -26,6 +26,7 @@ from giornata.dashboard import (
     job_page,
     jobs_pages,
     limit_pages,
+    money_pages,
     project_pages,
     reference_pages,
     sign_in_pages,
@@ -69,6 +70,7 @@ PAGES: Sequence[BaseRoute] = (
     *component_pages.ROUTES,
     *reference_pages.ROUTES,
     *account_page.ROUTES,
+    *money_pages.ROUTES,
 )
 
 

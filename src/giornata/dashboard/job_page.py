@@ -16,6 +16,7 @@ from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.jobs import job_outputs
 from giornata.control.jobs.provenance import read_provenance
 from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.read_pretraining import read_pretraining
 from giornata.control.jobs.retry import continue_training, retry
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.projects.set_budget import change_job
@@ -76,6 +77,12 @@ def show_audits(visit: Visit) -> Response:
     """Show the replay audits of a training job, which the page loads by itself."""
     found = read_provenance(visit.ctx, visit.caller, visit.path("job_id"))
     return render(visit, "job_audits.html", audits=found.provenance.audits, job_id=visit.path("job_id"))
+
+
+def show_pretraining(visit: Visit) -> Response:
+    """Show how a pre-training run goes on, which the page loads by itself."""
+    found = read_pretraining(visit.ctx, visit.caller, visit.path("job_id"))
+    return render(visit, "job_pretraining.html", found=found)
 
 
 def send_provenance(visit: Visit) -> Response:
@@ -253,6 +260,7 @@ ROUTES = (
     page(f"{_JOB}/newest", show_newest),
     page(f"{_JOB}/files", show_files),
     page(f"{_JOB}/audits", show_audits),
+    page(f"{_JOB}/pretraining", show_pretraining),
     page(f"{_JOB}/provenance", send_provenance),
     action(f"{_JOB}/delete", remove_job),
     action(f"{_JOB}/cancel", cancel_job),

@@ -1,7 +1,6 @@
-"""The project: its members, money, keys, secrets by name, and webhooks."""
+"""The project: its members, keys, secrets by name, and webhooks."""
 
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
@@ -9,14 +8,11 @@ from fastapi import Response
 
 from giornata.control.access import invitations, keep_secrets, keys, members
 from giornata.control.notifications import deliveries, manage_webhooks
-from giornata.control.projects.projects import own_project
-from giornata.control.projects.set_budget import set_project_budget
 from giornata.dashboard.forms import asked_of, changed, sentence_of, status_of_page
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.domain.errors import InvalidInput
-from giornata.domain.money import MICRO_USD
-from giornata.protocol.admin import CreateKey, Scope, SetBudget
+from giornata.protocol.admin import CreateKey, Scope
 from giornata.protocol.people import CreateInvitation, Role, SetMember
 from giornata.protocol.secrets import SetSecret
 from giornata.protocol.webhook_endpoints import CreateWebhook, ReplayDeliveries, WebhookFormat
@@ -44,21 +40,6 @@ def show(visit: Visit, *, faults: Faults | None = None, invited: Any = None, ref
         invited=invited,
         faults=faults or {},
         refusal=refusal,
-    )
-
-
-def show_money(visit: Visit, *, faults: Faults | None = None, refusal: str = "") -> Response:
-    """Show what the project may spend, and what it has spent."""
-    return render(
-        visit,
-        "project_money.html",
-        status=status_of_page(faults, refusal),
-        tab="money",
-        project=own_project(visit.ctx, visit.caller),
-        is_operator=visit.operates,
-        faults=faults or {},
-        refusal=refusal,
-        typed=visit.form.typed(),
     )
 
 
@@ -142,25 +123,6 @@ def remove_member(visit: Visit) -> Response:
     return changed(visit, verb, show, "/settings", "removed")
 
 
-def set_budgets(visit: Visit) -> Response:
-    """Set both budgets of the project; an empty field lifts one."""
-    wanted: dict[str, int | None] = {}
-    faults = {}
-    for name in ("budget", "monthly_budget"):
-        given = visit.form.get(name)
-        try:
-            wanted[f"{name}_micro_usd"] = round(Decimal(given) * MICRO_USD) if given else None
-        except (InvalidOperation, ValueError, OverflowError):
-            faults[name] = "Type an amount in dollars, such as 250, or leave the field empty."
-    asked, more = asked_of(SetBudget, wanted) if not faults else (None, {})
-    if asked is None:
-        return show_money(
-            visit, faults=faults | {name.removesuffix("_micro_usd"): said for name, said in more.items()}
-        )
-    verb = partial(set_project_budget, visit.ctx, visit.governing(), visit.project_id, asked)
-    return changed(visit, verb, show_money, "/settings/money", "saved")
-
-
 def create_key(visit: Visit) -> Response:
     """Make a key, whose secret is shown once."""
     days = visit.form.get("days")
@@ -236,7 +198,6 @@ def replay(visit: Visit) -> Response:
 _HERE = "/projects/{project_id}/settings"
 ROUTES = (
     page(_HERE, show),
-    page(f"{_HERE}/money", show_money),
     page(f"{_HERE}/keys", show_keys),
     page(f"{_HERE}/webhooks", show_webhooks),
     page(f"{_HERE}/webhooks/{{webhook_id}}", show_deliveries),
@@ -244,7 +205,6 @@ ROUTES = (
     action(f"{_HERE}/invitations/{{invitation_id}}/revoke", revoke_invitation),
     action(f"{_HERE}/members/{{user_id}}", set_member),
     action(f"{_HERE}/members/{{user_id}}/remove", remove_member),
-    action(f"{_HERE}/budgets", set_budgets),
     action(f"{_HERE}/keys", create_key),
     action(f"{_HERE}/keys/{{key_id}}/revoke", revoke_key),
     action(f"{_HERE}/secrets", set_secret),

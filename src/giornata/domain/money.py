@@ -5,6 +5,7 @@ from decimal import Decimal, InvalidOperation
 
 MICRO_USD = 1_000_000
 MS_PER_HOUR = 3_600_000
+MS_PER_DAY = 24 * MS_PER_HOUR
 MOST_USD = 1_000_000_000
 CENT_USD = 0.01
 

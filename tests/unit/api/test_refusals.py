@@ -107,6 +107,7 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/projects/{project_id}/quotas": Route(needs=VERBS),
     "PUT /v1/projects/{project_id}/quotas": Route(needs=OPERATOR, body={"max_queued_jobs": 5}),
     "GET /v1/costs": Route(),
+    "GET /v1/costs/days": Route(),
     "POST /v1/keys": Route(needs=("admin", "person"), body={"scopes": ["jobs:read"]}),
     "GET /v1/keys": Route(needs=("admin", "person")),
     "DELETE /v1/keys/{key_id}": Route(needs=("admin", "person")),

@@ -159,3 +159,24 @@ def test_a_projects_limit_of_pictures_is_shown_set_and_lifted(run, client):
     for wrong in ("0", "many", "20001"):
         refused = run("project", "limits", "default", "--max-pictures", wrong, "--json")
         assert [fault["where"] for fault in refused.json["error"]["faults"]] == ["--max-pictures"]
+
+
+def test_costs_are_told_by_day_and_label_also_as_csv(run, served, client, spec):
+    client.submit(spec, labels={"customer": "=1+1"})
+    body = Claim(request_id="request-1", node=DEAR, kinds=("train",)).model_dump(mode="json")
+    lease = served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()["lease"]
+    path = f"/v1/node/attempts/{lease['attempt_id']}"
+    assert served.call("POST", f"{path}/heartbeat", lease["token"], json={}).is_success
+    days = run("costs", "--by-day", "--label", "customer", "--json").json
+    (line,) = days["items"]
+    assert (line["value"], line["cost_micro_usd"] > 0) == ("=1+1", True)
+    assert run("costs", "--by-day", "--json").json["items"][0]["cost_micro_usd"] >= line["cost_micro_usd"]
+    header, first = run("costs", "--by-day", "--label", "customer", "--csv").output.splitlines()
+    assert (header, first.split(",")[1]) == ("day,customer,cost_usd", "'=1+1")
+    assert line["day"] in run("costs", "--by-day").output
+
+
+def test_options_that_do_not_go_together_are_all_named(run):
+    refused = run("costs", "--label", "customer", "--csv", "--json")
+    assert refused.status == 2
+    assert [each["where"] for each in refused.json["error"]["faults"]] == ["--label", "--csv", "--csv"]

@@ -118,6 +118,14 @@ class CostQueries(Protocol):
     def work(self, project_id: str | None, *, from_ms: int, before_ms: int) -> Sequence[WorkRecord]:
         """Return the attempts for a project, or for all, that began in the time: a record for each job of each."""
 
+    def by_day(
+        self, project_id: str | None, days: range, *, label: str | None, most: int
+    ) -> Mapping[tuple[int, str | None], int]:
+        """Return the costs of a project's attempts, or of all, by (day since 1970-01-01 in UTC, value of the label).
+
+        At most `most` lines are read of attempts that had their node for themselves, the newest days first.
+        """
+
 
 class Spending(Protocol):
     """Queries for money spent, shares of nodes included, and money set aside."""

@@ -15,24 +15,17 @@
     });
   };
 
-  class Chart {
-    constructor(figure) {
-      this.figure = figure;
-      this.box = figure.querySelector(".chart-plot");
-      this.said = figure.querySelector(".chart-said");
-      this.keys = figure.dataset.keys.split(",");
-      this.points = new Map();
-      this.last = -1;
-      this.busy = false;
-    }
+  // The points of one job, which all charts of a page draw from.
+  class Points {
+    constructor(url, project) { Object.assign(this, { url, project, points: new Map(), last: -1, busy: false }); }
 
     async load() {
       if (this.busy) return;
       this.busy = true;
       try {
         for (let page = 0; page < MOST_PAGES; page++) {
-          const url = `${this.figure.dataset.chart}?after_step=${this.last}&limit=${PAGE}`;
-          const reply = await fetch(url, { headers: { "X-Project": this.figure.dataset.project } });
+          const url = `${this.url}?after_step=${this.last}&limit=${PAGE}`;
+          const reply = await fetch(url, { headers: { "X-Project": this.project } });
           if (!reply.ok) break;
           const { items, next } = await reply.json();
           for (const item of items) this.points.set(item.step, item.values);
@@ -41,13 +34,22 @@
         }
       } catch { /* the sign of the page says that it is not live; the next event loads what is missing */ }
       this.busy = false;
-      this.draw();
+    }
+  }
+
+  class Chart {
+    constructor(figure, source) {
+      this.figure = figure;
+      this.source = source;
+      this.box = figure.querySelector(".chart-plot");
+      this.said = figure.querySelector(".chart-said");
+      this.keys = figure.dataset.keys.split(",");
     }
 
     series() {
-      const steps = [...this.points.keys()].sort((a, b) => a - b);
-      const found = this.keys.filter((key) => steps.some((step) => this.points.get(step)[key] != null));
-      const columns = found.map((key) => steps.map((step) => this.points.get(step)[key] ?? null));
+      const { points } = this.source, steps = [...points.keys()].sort((a, b) => a - b);
+      const found = this.keys.filter((key) => steps.some((step) => points.get(step)[key] != null));
+      const columns = found.map((key) => steps.map((step) => points.get(step)[key] ?? null));
       return { steps, found, columns };
     }
 
@@ -60,7 +62,12 @@
       const data = [steps], series = [{ label: "step" }];
       found.forEach((key, index) => {
         const color = pigments[index % pigments.length];
-        const smooths = this.figure.dataset.smooth === "yes" && index === 0 && steps.length > 20;
+        const { smooth } = this.figure.dataset, many = steps.length > 20;
+        if (smooth === "all" && many) {
+          data.push(smoothed(columns[index]));
+          return series.push({ label: key, stroke: color, width: 2, spanGaps: true, points: { show: false } });
+        }
+        const smooths = smooth === "first" && index === 0 && many;
         data.push(columns[index]);
         series.push({ label: key, stroke: smooths ? css("line") : color, width: smooths ? 1 : 2, spanGaps: true, points: { show: index > 0 } });
         if (smooths) { data.push(smoothed(columns[index])); series.push({ label: `${key}, smoothed`, stroke: color, width: 2, spanGaps: true, points: { show: false } }); }
@@ -73,9 +80,15 @@
     }
   }
 
-  const charts = [...document.querySelectorAll("[data-chart]")].map((figure) => new Chart(figure));
-  for (const chart of charts) chart.load();
-  document.body.addEventListener("fresh", () => charts.forEach((chart) => chart.load()));
+  const sources = new Map();
+  const charts = [...document.querySelectorAll("[data-chart]")].map((figure) => {
+    const { chart: url, project } = figure.dataset;
+    if (!sources.has(url)) sources.set(url, new Points(url, project));
+    return new Chart(figure, sources.get(url));
+  });
+  const load = () => sources.forEach(async (source) => { await source.load(); charts.filter((chart) => chart.source === source).forEach((chart) => chart.draw()); });
+  load();
+  document.body.addEventListener("fresh", load);
   document.addEventListener("theme", () => charts.forEach((chart) => chart.draw()));
   let resizing = null;
   addEventListener("resize", () => {

@@ -1,7 +1,7 @@
 """Queries for the costs of instances, nodes and attempts in a stretch of time."""
 
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from giornata.domain.costs import Billed, Interval
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.store.database.rows import Queries
+from giornata.store.money.daily_costs import costs_by_day
 from giornata.store.money.ledger import BESIDE, EVER_MS, OTHER, shares_from
 from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, ledger, nodes
 
@@ -94,6 +95,11 @@ class CostQueries(Queries, money_store.CostQueries):
         pairs = [(one, two) for one, two in self._connection.execute(together)]
         shared = shares_from(self._connection, pairs, from_ms=EVER_MS)
         return [_work(row, shared.get(key)) for key, row in found.items()]
+
+    def by_day(
+        self, project_id: str | None, days: range, *, label: str | None, most: int
+    ) -> Mapping[tuple[int, str | None], int]:
+        return costs_by_day(self._connection, self._dialect_name, project_id, days, label, most=most)
 
     def _instances(self, from_ms: int, before_ms: int) -> dict[str, BilledHost]:
         """Return the instances that were billed in the time, by key."""

@@ -146,21 +146,23 @@ class AttemptBill:
 
     def spent(self, beside: Sequence["AttemptBill"], *, from_ms: int) -> Mapping[str, Spent]:
         """Return the attempt's share by job, in all and from this instant on."""
-        whole = self._by_job(self.amount_micro_usd(beside))
-        before = self._by_job(self.amount_micro_usd(beside, until_ms=from_ms))
+        whole, before = self.by_job(beside), self.by_job(beside, until_ms=from_ms)
         return {
-            job_id: Spent(total_micro_usd=amount, month_micro_usd=amount - earlier)
-            for job_id, amount, earlier in zip(self.prices, whole, before, strict=True)
+            job_id: Spent(total_micro_usd=amount, month_micro_usd=amount - before[job_id])
+            for job_id, amount in whole.items()
         }
 
-    def _by_job(self, amount_micro_usd: int) -> tuple[int, ...]:
-        return apportion(amount_micro_usd, [Fraction(price) for price in self.prices.values()])
+    def by_job(self, beside: Sequence["AttemptBill"], *, until_ms: int = FOREVER_MS) -> Mapping[str, int]:
+        """Return the attempt's share by job, in micro-dollars, of what is billed before `until_ms`."""
+        amount_micro_usd = self.amount_micro_usd(beside, until_ms=until_ms)
+        parts = apportion(amount_micro_usd, [Fraction(price) for price in self.prices.values()])
+        return dict(zip(self.prices, parts, strict=True))
 
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
     """Return the costs, in micro-dollars by id, of those attempts of the jobs that ever shared their node."""
     found = connection.execute(BESIDE_ATTEMPTS_OF_JOBS, {"jobs": job_ids, "project": project_id})
-    bills = _bills_beside(connection, ((one, two) for one, two in found))
+    bills = bills_beside(connection, ((one, two) for one, two in found))
     return {of: bill.amount_micro_usd(beside) for of, bill, beside in bills}
 
 
@@ -173,15 +175,15 @@ def shares_from(
     """
     return {
         (of, job_id): spent
-        for of, bill, beside in _bills_beside(connection, pairs)
+        for of, bill, beside in bills_beside(connection, pairs)
         for job_id, spent in bill.spent(beside, from_ms=from_ms).items()
     }
 
 
-def _bills_beside(
+def bills_beside(
     connection: sa.Connection, pairs: Iterable[tuple[str, str]]
 ) -> Iterable[tuple[str, AttemptBill, list[AttemptBill]]]:
-    """Return each attempt with its bill and the bills of the attempts beside it."""
+    """Return each attempt with its bill and the bills of the attempts beside it. A pair is one of each."""
     beside: dict[str, list[str]] = defaultdict(list)
     for attempt_id, other_id in pairs:
         beside[attempt_id].append(other_id)
