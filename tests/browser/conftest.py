@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.fixtures.browsing import ARGUMENTS, CHROMIUM, Window
 from tests.fixtures.dashboard import Furnished, furnished
-from tests.system.conftest import Up, until
-from tests.system.conftest import start_up as start_up  # a fixture
+from tests.system.conftest import Up, start_up, until
 
 from giornata.dashboard.sign_in_pages import link_url
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+__all__ = ["start_up"]  # a fixture
 LINK = re.compile(r"http://\S+link=\S+", re.ASCII)
 sync_api.expect.set_options(timeout=20_000)
 

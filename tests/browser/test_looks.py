@@ -6,6 +6,7 @@ import pytest
 from tests.fixtures.browsing import SCREENSHOTS, Window
 from tests.fixtures.dashboard import FRAGMENTS, Furnished, pages_of
 
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
 def test_every_page_is_accessible_runs_no_text_and_fits(
     museum: Furnished, window: Callable[..., Window], scheme: str, width: int

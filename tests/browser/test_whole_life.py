@@ -1,4 +1,4 @@
-"""The whole life of a job in a browser: dropped pictures, a node that is killed, the LoRA, and a picture drawn with it.
+"""The whole life of a job in a browser: dropped pictures, a killed node, the LoRA, and a picture drawn with it.
 
 Server, nodes and engines are processes of `giornata up`; the model is the tiny one that the project builds.
 """
@@ -8,6 +8,7 @@ import re
 import signal
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ PATIENCE_MS = 120_000
 DROP = """(files) => {
   const dropped = new DataTransfer();
   for (const [name, content] of files) {
-    dropped.items.add(new File([Uint8Array.from(atob(content), (each) => each.charCodeAt(0))], name, { type: "image/png" }));
+    const bytes = Uint8Array.from(atob(content), (each) => each.charCodeAt(0));
+    dropped.items.add(new File([bytes], name, { type: "image/png" }));
   }
   const event = new DragEvent("drop", { dataTransfer: dropped, bubbles: true, cancelable: true });
   document.querySelector("#drop").dispatchEvent(event);
@@ -143,7 +145,7 @@ def check_shown(shown: Sequence[str], starts: Sequence[int]) -> None:
         found = re.search(rf"(\d+) / {STEPS}\b", text)
         assert found is not None, text
         steps.append(int(found[1]))
-    falls = [(before, after) for before, after in zip(steps, steps[1:], strict=False) if after < before]
+    falls = [(before, after) for before, after in pairwise(steps) if after < before]
     assert all(after >= starts[-1] for _, after in falls), (steps, starts)
     assert len(falls) <= 1, steps
     assert len(set(steps)) > 2, steps
