@@ -3,14 +3,20 @@
 Where the browser cannot be had these tests are skipped; `.ci/run` installs it.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.fixtures.browsing import ARGUMENTS, CHROMIUM, Window
 from tests.fixtures.dashboard import Furnished, furnished
+from tests.system.conftest import Up, start_up, until
+
+from giornata.dashboard.sign_in_pages import link_url
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+__all__ = ["start_up"]  # a fixture
+LINK = re.compile(r"http://\S+link=\S+", re.ASCII)
 sync_api.expect.set_options(timeout=20_000)
 
 
@@ -43,12 +49,13 @@ def window(chromium: object) -> Iterator[Callable[..., Window]]:
     """Open windows, each with its own cookies. At the end none has said an error or asked another origin."""
     opened: list[Window] = []
 
-    def open_one(house: Furnished, *, scheme: str = "light", width: int = 1280) -> Window:
+    def open_one(house: Furnished | Up, *, scheme: str = "light", width: int = 1280) -> Window:
         context = chromium.new_context(  # type: ignore[attr-defined]
             color_scheme=scheme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
         )
         context.set_default_timeout(20_000)
-        opened.append(Window(house=house, context=context))
+        url = house.url if isinstance(house, Up) else house.served.url
+        opened.append(Window(url=url, make_link=lambda: _link(house), context=context))
         return opened[-1]
 
     yield open_one
@@ -56,3 +63,10 @@ def window(chromium: object) -> Iterator[Callable[..., Window]]:
     for one in opened:
         one.context.close()
     assert complaints == []
+
+
+def _link(house: Furnished | Up) -> str:
+    """A one-time link that signs in: a fresh one, or the one that `giornata up` printed."""
+    if isinstance(house, Up):
+        return until(lambda: LINK.search(house.said()), f"a link in {house.log}").group()
+    return link_url(house.served.url, house.links.make(house.served.ctx))

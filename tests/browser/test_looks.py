@@ -1,13 +1,10 @@
 """Every page in a real browser, light, dark and on a phone: a picture of it, and what axe says."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from tests.fixtures.browsing import Window
+from tests.fixtures.browsing import SCREENSHOTS, Window
 from tests.fixtures.dashboard import FRAGMENTS, Furnished, pages_of
-
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])

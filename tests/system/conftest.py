@@ -47,6 +47,7 @@ class Up:
     log: Path
     process: subprocess.Popen[bytes]
     mark: str
+    url: str = field(init=False)
     client: Client = field(init=False)
 
     def connect(self) -> None:
@@ -55,7 +56,8 @@ class Up:
         assert file.exists(), self.said()
         document = json.loads(file.read_text())
         assert document["pid"] == self.process.pid
-        self.client = Client(document["url"], (self.data / "admin.key").read_text().strip())
+        self.url = document["url"]
+        self.client = Client(self.url, (self.data / "admin.key").read_text().strip())
 
     def said(self) -> str:
         """Standard output and error so far."""

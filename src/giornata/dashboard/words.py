@@ -11,7 +11,7 @@ SAID: Mapping[str, str] = MappingProxyType(
     {
         "canceled": "The job was canceled.",
         "ordered": "The pictures are ordered. They appear below as they are drawn.",
-        "submitted": "The job is in the queue.",
+        "submitted": "The job was submitted.",
         "retried": "The job is in the queue again, as a new job that goes on from the last checkpoint.",
         "deleted": "The job was deleted.",
         "several-deleted": "The chosen jobs were deleted.",

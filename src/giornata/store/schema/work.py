@@ -102,6 +102,15 @@ jobs = Table(
     at("deleted_at_ms", nullable=True),  # what is left then is what its bill names
     Column("parent_id", String(40)),  # the sweep that it belongs to
     Index("ix_jobs_project", "project_id", "created_at_ms", "id"),
+    # A list of one kind does not walk past the project's other jobs, nor that of the pinned past all of them.
+    Index("ix_jobs_project_kind", "project_id", "kind", "created_at_ms", "id"),
+    Index(
+        "ix_jobs_project_pinned",
+        "project_id",
+        "id",
+        sqlite_where=sa.text("pinned = 1"),
+        postgresql_where=sa.text("pinned"),
+    ),
     # The claim walks these four in order; tests hold the planner to them. What comes after the id is there so that
     # jobs for larger nodes are passed over without a look at their rows.
     _queue("ix_jobs_queue", "kind", *PLACE, "min_vram_bytes", where=FOR_ANYONE),

@@ -1,0 +1,40 @@
+"""How many rows a page of the dashboard reads does not depend on how many jobs and pictures there are."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.rig.page_data import fill
+from tests.fixtures.dashboard import PROJECT, Furnished, furnished, pages_of
+from tests.fixtures.people import browser_of
+from tests.fixtures.rows_read import rows_read, sent_statements
+
+LITTLE, MUCH = 400, 4_000
+COUNTS_ALL = {"operator-installation"}
+"""It counts all jobs by their state, for all operators together once in some seconds."""
+
+
+def read_by_pages(house: Furnished) -> dict[str, list[tuple[int, str]]]:
+    """The rows that each statement of each page reads."""
+    browser = browser_of(house.served, house.operator)
+    found = {}
+    for name, path in pages_of(house).items():
+        with sent_statements() as sent:
+            assert browser.call("GET", path).status_code == 200, name
+        found[name] = rows_read(house.served.ctx.store, sent)  # type: ignore[arg-type]
+    return found
+
+
+def test_ten_times_as_many_jobs_are_not_read_by_any_page(new_postgres: Callable[[], str], tmp_path: Path) -> None:
+    url = new_postgres()
+    with furnished(tmp_path, database=url) as house:
+        fill(url, PROJECT, 1, LITTLE, pictures=20)
+        before = read_by_pages(house)
+        fill(url, PROJECT, LITTLE + 1, MUCH, pictures=20)
+        after = read_by_pages(house)
+    said = []
+    for name in before.keys() - COUNTS_ALL:
+        little, much = (sum(rows for rows, _ in each[name]) for each in (before, after))
+        if much > 1.5 * little + 100:
+            worst = max(after[name])
+            said.append(f"{name}: {little} rows, then {much}; {worst[0]} by {worst[1]}")
+    assert said == []
