@@ -4,7 +4,7 @@ from alembic import op
 from sqlalchemy import text
 
 revision = "0038"
-down_revision = "0031"
+down_revision = "0036"
 branch_labels = None
 depends_on = None
 
