@@ -129,6 +129,13 @@ class PictureCounts(Reply):
     canceled: int = 0
 
 
+class PicturePace(Reply):
+    """Pictures of an order that took a node so many seconds each, to three digits."""
+
+    node_s: float
+    pictures: int
+
+
 class Job(Reply):
     """A job, whole. `step` is the last one reported; `committed_step` the last one that is safe."""
 
@@ -171,6 +178,11 @@ class Job(Reply):
     faults: tuple[FaultReply, ...] = ()
     result: dict[str, Any] = Field(default_factory=dict)
     pictures: PictureCounts | None = Field(None, description="Of an order of pictures; left out of lists.")
+    picture_paces: tuple[PicturePace, ...] = Field(
+        (),
+        description="Of an order that has ended: the seconds of a node for each drawn picture, its lease's share of "
+        "the node's time by its pictures, loading of models included; left out of lists.",
+    )
     retry_of: str | None = None
     suspect: bool = Field(
         False, description="An audit contradicts a machine that made part of the result. A retry costs nothing."

@@ -12,9 +12,10 @@ from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.caller import Caller
+from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.pictures.picture_uploads import picture_uploads
-from giornata.control.pictures.settle_order import settle_orders
+from giornata.control.pictures.settle_order import settle_order, settle_orders
 from giornata.control.projects.set_budget import change_job
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import BlobMismatch, BlobMissing, InvalidInput, LeaseLost
@@ -413,3 +414,23 @@ def test_pictures_of_a_lease_that_no_node_can_draw_come_in_halves_and_fail_alone
     assert sizes == [2, 1, 1]
     assert picture_rig.states(order_id) == ["failed", "failed"]
     assert {row["error"] for row in picture_rig.rig.rows(schema.pictures)} == {"there is no such base (bad_spec)"}
+
+
+def test_an_ended_order_tells_the_seconds_of_a_node_for_each_picture(picture_rig: PictureRig) -> None:
+    """One node draws 4 pictures in 8 s alone. Another has two leases beside each other for 12 s, and 3 s of one."""
+    rig, mine, other = picture_rig, picture_rig.order(8), picture_rig.order(4)
+    alone, first = rig.lease(1, most=4), rig.lease(2, most=4)
+    second = rig.lease(2, most=4)
+    assert [each.pictures[0].order_id for each in (alone, first, second)] == [mine, mine, other]
+    for seconds, lease in ((8, alone), (4, first), (3, second)):
+        rig.rig.clock.advance_s(seconds)
+        with_all = [rig.upload(lease, each) for each in lease.pictures]
+        assert rig.report(lease, with_all, complete=True).ended
+        paces = {each: _paces(rig, each) for each in (mine, other)}
+        assert paces[other] == [] or lease is second
+    assert paces == {mine: [(1.5, 4), (2.0, 4)], other: [(2.25, 4)]}
+
+
+def _paces(rig: PictureRig, order_id: str) -> list[tuple[float, int]]:
+    settle_order(rig.ctx, order_id)
+    return [(each.node_s, each.pictures) for each in get_job(rig.ctx, OWNER, order_id).picture_paces]

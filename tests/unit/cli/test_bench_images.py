@@ -11,6 +11,7 @@ from giornata.cli.generation.bench_report import (
     BenchReport,
     FailedBenchPicture,
     histogram_of,
+    mean_of,
     report_of,
     seconds_per_picture,
 )
@@ -107,6 +108,8 @@ def test_command_draws_all_tells_its_figures_and_repeated_orders_nothing(bench, 
     told, client = done.json, served.client(served.keys.admin)
     assert (told["pictures"], told["failed"], len(told["orders"])) == (9, 0, 3)
     assert sum(pictures for _, _, pictures in told["histogram"]) == 9
+    assert sum(pictures for _, _, pictures in told["node_histogram"]) == 9
+    assert 0 < told["node_seconds_per_picture"] < told["seconds"]
     assert {picture.state for picture in all_pictures(client)} == {"succeeded"}
     again = bench()
     assert again.status == 0 and "3 of them placed before" in again.output and len(list(client.jobs())) == 3
@@ -149,6 +152,7 @@ def test_histogram_has_round_bins_with_every_picture():
     assert sum(pictures for _, _, pictures in bins) == 35 and len(bins) <= 13
     assert bins[0][:2] == (0.0, 1.0) and bins[-1] == (11.0, 12.0, 2) and bins[1][2] == 16
     assert histogram_of([(2.0, 3)])[0][2] == 3 and histogram_of([]) == ()
+    assert mean_of([(1.0, 3), (5.0, 1)]) == 2.0 and mean_of([]) is None
 
 
 def test_report_tells_pictures_per_second_and_dollar_and_what_failed():
@@ -161,9 +165,12 @@ def test_report_tells_pictures_per_second_and_dollar_and_what_failed():
         seconds=500.0,
         cost_micro_usd=1_300_000,
         histogram=((1.0, 2.0, 400), (2.0, 3.0, 600)),
+        node_seconds_per_picture=5.0,
+        node_histogram=((4.0, 5.0, 250), (5.0, 6.0, 750)),
         failures=(failed,),
     )
     lines = report.lines()
     assert "wall time   500.0 s, 2.00 pictures/s" in lines and "blocked     2" in lines
+    assert "node time   5 s per picture" in lines and f"{5:>9} – {6:<9}{750:>9}  {'█' * 40}" in lines
     assert any("769 pictures per dollar" in line for line in lines)
     assert lines[-1] == "failed: job_1 picture 3: cannot be drawn" and lines[-2].endswith("█" * 40)

@@ -30,7 +30,8 @@ class FailedBenchPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
-    """The figures: pictures by their ends, wall time, money, and seconds per picture as (from, to, pictures)."""
+    """The figures: pictures by their ends, wall time, money, and seconds per picture as (from, to, pictures): of the
+    installation, by the wall, and of a node, by its leases."""
 
     pictures: int
     failed: int
@@ -39,6 +40,8 @@ class BenchReport:
     seconds: float
     cost_micro_usd: int
     histogram: tuple[tuple[float, float, int], ...]
+    node_seconds_per_picture: float | None = None
+    node_histogram: tuple[tuple[float, float, int], ...] = ()
     failures: tuple[FailedBenchPicture, ...]
 
     @property
@@ -68,19 +71,21 @@ class BenchReport:
             ("wall time", f"{self.seconds:,.1f} s, {self.pictures_per_s:,.2f} pictures/s"),
             ("cost", price),
         ]
+        if self.node_seconds_per_picture is not None:
+            rows.append(("node time", f"{self.node_seconds_per_picture:,.3g} s per picture"))
         found = [f"{name:<12}{value}" for name, value in rows]
-        if self.histogram:
-            found += [
-                f"wall seconds per picture, in windows of {WINDOW_S:g} s, and the pictures drawn at that pace:",
-                *self._bars(),
-            ]
+        found += _chart(f"wall seconds per picture, in windows of {WINDOW_S:g} s", self.histogram)
+        found += _chart("node seconds per picture, by lease", self.node_histogram)
         return found + [f"failed: {each.order} picture {each.number}: {each.error}" for each in self.failures]
 
-    def _bars(self) -> Iterable[str]:
-        most = max(pictures for _, _, pictures in self.histogram)
-        for start_s, end_s, pictures in self.histogram:
-            bar = "█" * ceil(BAR_CHARS * pictures / most)
-            yield f"{start_s:>9.4g} – {end_s:<9.4g}{pictures:>9,}  {bar}".rstrip()
+
+def _chart(title: str, histogram: Sequence[tuple[float, float, int]]) -> Iterator[str]:
+    if histogram:
+        yield f"{title}, and the pictures drawn at that pace:"
+    most = max((pictures for _, _, pictures in histogram), default=0)
+    for start_s, end_s, pictures in histogram:
+        bar = "█" * ceil(BAR_CHARS * pictures / most)
+        yield f"{start_s:>9.4g} – {end_s:<9.4g}{pictures:>9,}  {bar}".rstrip()
 
 
 def report_of(client: Client, order_ids: Sequence[str]) -> BenchReport:
@@ -90,6 +95,7 @@ def report_of(client: Client, order_ids: Sequence[str]) -> BenchReport:
     ends = [job.ended_at for job in jobs if job.ended_at is not None]
     begins_at = min(job.created_at for job in jobs)
     wall_s = (max(ends) - begins_at).total_seconds() if ends else 0.0
+    paces = [(each.node_s, each.pictures) for job in jobs for each in job.picture_paces]
     return BenchReport(
         pictures=sum(each.succeeded for each in counts),
         failed=sum(each.failed for each in counts),
@@ -98,6 +104,8 @@ def report_of(client: Client, order_ids: Sequence[str]) -> BenchReport:
         seconds=wall_s,
         cost_micro_usd=sum(job.cost_micro_usd for job in jobs),
         histogram=histogram_of(seconds_per_picture(_drawn(client, jobs), begins_at=begins_at)),
+        node_seconds_per_picture=mean_of(paces),
+        node_histogram=histogram_of(paces),
         failures=tuple(islice(_failures(client, jobs), SHOWN_FAILURES)),
     )
 
@@ -135,6 +143,12 @@ def seconds_per_picture(drawn: Iterable[tuple[datetime, int]], *, begins_at: dat
     if pictures and last > since:
         found.append(((last - since).total_seconds() / pictures, pictures))
     return found
+
+
+def mean_of(measured: Sequence[tuple[float, int]]) -> float | None:
+    """Return the mean seconds of a picture; None without any."""
+    pictures = sum(count for _, count in measured)
+    return sum(seconds * count for seconds, count in measured) / pictures if pictures else None
 
 
 def histogram_of(measured: Sequence[tuple[float, int]]) -> tuple[tuple[float, float, int], ...]:

@@ -1,7 +1,7 @@
 """Read jobs for users: one job, a page of jobs, and why a job waits."""
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from giornata.control.access.machine_names import machine_names
 from giornata.control.access.permissions import require_scope
@@ -13,6 +13,7 @@ from giornata.control.jobs.job_reply import job_reply, next_try_at, waiting_beca
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.pictures.model_coverage import missing_models
 from giornata.control.ports.machine_store import BannedJob
+from giornata.control.ports.money_store import PictureTime
 from giornata.control.ports.records import AttemptRecord, JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.quotas.ceilings import with_ceiling
@@ -21,12 +22,12 @@ from giornata.domain.backoff import Outlook
 from giornata.domain.capacity import Use
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.fleet_share import Bidder
-from giornata.domain.job import JobState
+from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.picture import ORDER_KINDS, offered_kind
 from giornata.domain.starts import is_late
 from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import Scope
-from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts
+from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts, PicturePace
 
 
 def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
@@ -126,7 +127,16 @@ def _spent_beside(tx: Transaction, jobs: Sequence[JobRecord]) -> Mapping[str, in
 def _with_pictures(tx: Transaction, order: Job) -> Job:
     """Return the reply with the order's pictures counted by state; its step is the number of those that succeeded."""
     counts = PictureCounts.model_validate(dict(tx.picture_orders.counts(order.id)))
-    return order.model_copy(update={"pictures": counts, "step": counts.succeeded})
+    paces = _paces(tx.spending.picture_times(order.id)) if order.state in TERMINAL else ()
+    return order.model_copy(update={"pictures": counts, "step": counts.succeeded, "picture_paces": paces})
+
+
+def _paces(times: Iterable[PictureTime]) -> tuple[PicturePace, ...]:
+    """Return the times of an order's leases in seconds, to three digits: as short for many leases as for some."""
+    pictures: Counter[float] = Counter()
+    for each in times:
+        pictures[float(f"{each.node_ms / 1000:.3g}")] += each.pictures
+    return tuple(PicturePace(node_s=node_s, pictures=count) for node_s, count in sorted(pictures.items()))
 
 
 def _outlook(ctx: Context, tx: Transaction, job: JobRecord) -> Outlook | None:

@@ -127,11 +127,23 @@ class CostQueries(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureTime:
+    """Milliseconds of a node's time that each of these pictures took. While a node has several leases or jobs, each
+    has an equal share of its time."""
+
+    node_ms: float
+    pictures: int
+
+
 class Spending(Protocol):
     """Queries for money spent, shares of nodes included, and money set aside."""
 
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the spending by job, over all of its attempts up to their latest sign of life."""
+
+    def picture_times(self, order_id: str) -> Sequence[PictureTime]:
+        """Return the node time of the order's drawn pictures, by lease; leases that drew none are left out."""
 
     def settled(self, project_id: str | None, *, from_ms: int, before_ms: int, month_ms: int) -> Spent:
         """Return the spending of the project's attempts that ended in this time, in all and from `month_ms` on;

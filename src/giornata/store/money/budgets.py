@@ -7,15 +7,24 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import money_store
-from giornata.control.ports.money_store import PausedJob
+from giornata.control.ports.money_store import PausedJob, PictureTime
 from giornata.domain.budget import Payer, ProjectLimits, Spent
 from giornata.domain.job import JobEvent, JobState, next_state
+from giornata.domain.picture import PictureState
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.database.rows import Queries
 from giornata.store.jobs.attempts import LIVE
 from giornata.store.jobs.claiming import QUEUED
-from giornata.store.money.ledger import BESIDE, EVER_MS, EXISTS_BESIDE, OTHER, amount_micro_usd, shares_from
-from giornata.store.schema import attempts, jobs, ledger, projects
+from giornata.store.money.ledger import (
+    BESIDE,
+    EVER_MS,
+    EXISTS_BESIDE,
+    OTHER,
+    amount_micro_usd,
+    node_ms_of,
+    shares_from,
+)
+from giornata.store.schema import attempts, jobs, ledger, pictures, projects
 
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
 RESERVED = sa.literal_column(
@@ -28,6 +37,13 @@ PAUSED = sa.literal_column("jobs.state = 'paused'", sa.Boolean)
 _LIMITS = (projects.c.budget_micro_usd, projects.c.monthly_budget_micro_usd)
 _LIMITED = sa.select(projects.c.id, *_LIMITS).where(sa.or_(*(limit.is_not(None) for limit in _LIMITS)))
 _FOR_PROJECT = jobs.c.paused_by.in_((Payer.PROJECT, Payer.MONTH))
+_DRAWN_BY_LEASE = (
+    sa.select(pictures.c.lease, sa.func.count().label("drawn"))
+    .where(pictures.c.state == PictureState.SUCCEEDED)
+    .group_by(pictures.c.lease)
+)
+_DRAWN_OF_ORDER = _DRAWN_BY_LEASE.where(pictures.c.order_id == sa.bindparam("wanted"), pictures.c.lease.is_not(None))
+_DRAWN_IN_LEASES = _DRAWN_BY_LEASE.where(pictures.c.lease.in_(sa.bindparam("wanted", expanding=True)))
 _WAITING = sa.select(jobs.c.project_id).where(PAUSED, _FOR_PROJECT).distinct()
 _COLUMNS_OF = {
     Payer.PROJECT: ("budget_micro_usd", "budget_warned_at_ms"),
@@ -42,6 +58,15 @@ class Spending(Queries, money_store.Spending):
             for job_id, amount in self._by_job(ledger.c.job_id.in_(some), month_ms=EVER_MS):
                 spent[job_id] += amount.total_micro_usd
         return spent
+
+    def picture_times(self, order_id: str) -> list[PictureTime]:
+        ours = {row.lease: row.drawn for row in self._connection.execute(_DRAWN_OF_ORDER, {"wanted": order_id})}
+        found: list[PictureTime] = []
+        for some in _slices(list(ours)):
+            node_ms = node_ms_of(self._connection, some)  # an imported order has no leases here
+            for row in self._connection.execute(_DRAWN_IN_LEASES, {"wanted": list(node_ms)}):
+                found.append(PictureTime(node_ms=node_ms[row.lease] / row.drawn, pictures=ours[row.lease]))
+        return found
 
     def settled(self, project_id: str | None, *, from_ms: int, before_ms: int, month_ms: int) -> Spent:
         ended = (attempts.c.ended_at_ms >= from_ms) & (attempts.c.ended_at_ms < before_ms)

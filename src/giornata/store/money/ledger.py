@@ -47,6 +47,12 @@ BESIDE_ATTEMPTS_OF_JOBS = (
     .join(jobs, jobs.c.id == attempts.c.job_id)
     .where(attempts.c.job_id.in_(sa.bindparam("jobs", expanding=True)), jobs.c.project_id == sa.bindparam("project"))
 )
+BESIDE_ATTEMPTS = (
+    sa.select(attempts.c.id, OTHER.c.id.label("other_id"))
+    .select_from(attempts)
+    .join(OTHER, BESIDE)
+    .where(attempts.c.id.in_(sa.bindparam("wanted", expanding=True)))
+)
 # Made once: building a statement costs more than running it.
 _LAST = sa.select(sa.func.max(ledger.c.seq)).where(ledger.c.attempt_id == sa.bindparam("wanted")).scalar_subquery()
 _OPEN = sa.insert(ledger).values(
@@ -144,6 +150,11 @@ class AttemptBill:
             if interval.from_ms < until_ms
         )
 
+    def node_ms(self, beside: Sequence["AttemptBill"]) -> int:
+        """Return the attempt's share, in milliseconds, of its node's time."""
+        lives = [bill.life for bill in beside]
+        return sum(shared_cost_micro_usd(each, lives, price_per_hour=MS_PER_HOUR) for each in self.intervals)
+
     def spent(self, beside: Sequence["AttemptBill"], *, from_ms: int) -> Mapping[str, Spent]:
         """Return the attempt's share by job, in all and from this instant on."""
         whole, before = self.by_job(beside), self.by_job(beside, until_ms=from_ms)
@@ -178,6 +189,14 @@ def shares_from(
         for of, bill, beside in bills_beside(connection, pairs)
         for job_id, spent in bill.spent(beside, from_ms=from_ms).items()
     }
+
+
+def node_ms_of(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, int]:
+    """Return the milliseconds of a node's time by attempt: all of its life alone, equal shares beside others."""
+    bills = _bills(connection, attempt_ids)
+    found = connection.execute(BESIDE_ATTEMPTS, {"wanted": attempt_ids})
+    shared = {of: bill.node_ms(beside) for of, bill, beside in bills_beside(connection, ((a, b) for a, b in found))}
+    return {of: bill.node_ms(()) for of, bill in bills.items()} | shared
 
 
 def bills_beside(
