@@ -119,7 +119,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "project limits": ("giornata project limits art", "giornata project limits art --max-pictures 5000"),
     "project quotas": (
         "giornata project quotas art",
-        "giornata project quotas art --running-jobs 3 --queued-jobs 100 --pictures-per-day 2000 --stored 50GB",
+        "giornata project quotas art --running-jobs 3 --queued-jobs 100 --open-orders 10 --stored 50GB",
         "giornata project quotas art --base 'stabilityai/*' --adapter source:job --requests-per-s 20",
     ),
     "project safety": ("giornata project safety art", "giornata project safety art block"),

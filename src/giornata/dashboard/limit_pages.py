@@ -19,6 +19,7 @@ from giornata.protocol.quotas import LimitUse, ProjectQuotas, SetQuotas
 QUOTAS: Mapping[str, str] = {
     "max_running_jobs": "Jobs that run at a time",
     "max_queued_jobs": "Jobs and orders that wait",
+    "max_open_orders": "Orders of pictures that have not ended",
     "max_pictures_per_day": "Pictures ordered on a day in UTC",
     "max_stored_bytes": "Stored bytes",
     "max_priority": "Highest priority of a job",
@@ -140,6 +141,7 @@ def _uses(found: ProjectQuotas) -> list[tuple[str, LimitUse]]:
     return [
         ("Jobs that run", found.running_jobs),
         ("Jobs and orders that wait", found.queued_jobs),
+        ("Orders that have not ended", found.open_orders),
         ("Pictures ordered today", found.pictures_per_day),
         ("Stored", found.stored_bytes),
         ("Spent this month", found.monthly_spend_micro_usd),
@@ -151,6 +153,7 @@ def _limits(found: ProjectQuotas) -> dict[str, int | None]:
     return {
         "max_running_jobs": found.running_jobs.limit,
         "max_queued_jobs": found.queued_jobs.limit,
+        "max_open_orders": found.open_orders.limit,
         "max_pictures_per_day": found.pictures_per_day.limit,
         "max_stored_bytes": found.stored_bytes.limit,
         "max_priority": found.max_priority,

@@ -17,9 +17,12 @@ class QuotaName(StrEnum):
 
     RUNNING_JOBS = "running_jobs"
     QUEUED_JOBS = "queued_jobs"
+    OPEN_ORDERS = "open_orders"
     PICTURES_PER_DAY = "pictures_per_day"
     STORED_BYTES = "stored_bytes"
     PRIORITY = "priority"
+    BUDGET = "budget_micro_usd"
+    MONTHLY_BUDGET = "monthly_budget_micro_usd"
     BASE_MODELS = "base_models"
     ADAPTERS = "adapters"
 
@@ -41,12 +44,14 @@ class Quotas:
     max_requests_per_s_per_key: int | None = None
     allowed_base_models: Sequence[str] | None = None
     allowed_adapters: Sequence[str] | None = None
+    max_open_orders: int | None = None
 
     @property
     def counts_jobs(self) -> bool:
         """True when a submission has to count or add up what the project has already."""
         # Written out: it is asked at each submission.
-        return not (self.max_queued_jobs is self.max_pictures_per_day is self.max_stored_bytes is None)
+        most = self.max_open_orders
+        return not (self.max_queued_jobs is self.max_pictures_per_day is self.max_stored_bytes is most is None)
 
     @property
     def bound_jobs(self) -> bool:
@@ -67,6 +72,7 @@ class QuotaUse:
     queued_jobs: int = 0
     pictures_today: int = 0
     stored_bytes: int = 0
+    open_orders: int = 0
 
 
 NO_USE = QuotaUse(at_ms=0)
@@ -85,11 +91,12 @@ UNLIMITED = QuotaStanding()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRequest:
-    """The demand of one submission, in jobs, pictures and bytes."""
+    """The demand of one submission, in jobs, pictures and bytes. An order is a job, too."""
 
     jobs: int = 0
     pictures: int = 0
     stored_bytes: int = 0
+    orders: int = 0
 
 
 def with_request(standing: QuotaStanding, asked: QuotaRequest) -> QuotaStanding:
@@ -100,6 +107,7 @@ def with_request(standing: QuotaStanding, asked: QuotaRequest) -> QuotaStanding:
         queued_jobs=use.queued_jobs + asked.jobs,
         pictures_today=use.pictures_today + asked.pictures,
         stored_bytes=use.stored_bytes + asked.stored_bytes,
+        open_orders=use.open_orders + asked.orders,
     )
     return QuotaStanding(quotas=standing.quotas, use=more)
 
@@ -114,6 +122,11 @@ def over_quota(standing: QuotaStanding, asked: QuotaRequest, *, where: str = "pr
     if most is not None and asked.jobs and used + asked.jobs > most:
         hint = "wait until a job begins, cancel one, or have the operator raise the limit"
         message, quota = f"{used} of {most} queued jobs are taken", QuotaName.QUEUED_JOBS
+        yield QuotaFault(where=where, message=message, hint=hint, quota=quota, limit=most, used=used)
+    most, used = quotas.max_open_orders, use.open_orders
+    if most is not None and asked.orders and used + asked.orders > most:
+        message, quota = f"{used} of {most} orders of pictures have not ended", QuotaName.OPEN_ORDERS
+        hint = "wait until an order ends, cancel one, or have the operator raise the limit"
         yield QuotaFault(where=where, message=message, hint=hint, quota=quota, limit=most, used=used)
     most, used = quotas.max_pictures_per_day, use.pictures_today
     if most is not None and asked.pictures and used + asked.pictures > most:

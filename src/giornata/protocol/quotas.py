@@ -42,6 +42,9 @@ class SetQuotas(Message):
     allowed_adapters: tuple[ModelPattern, ...] | None = Field(
         None, max_length=MOST_PATTERNS, description=f"{MODELS}for any text. For LoRAs, embeddings and ControlNets."
     )
+    max_open_orders: int | None = Field(
+        None, ge=0, le=MOST, description="Orders of pictures that have not ended. More are refused."
+    )
 
 
 class LimitUse(Reply):
@@ -66,12 +69,13 @@ class ProjectQuotas(Reply):
     max_requests_per_s_per_key: int | None = None
     allowed_base_models: tuple[str, ...] | None = Field(None, description="null: any.")
     allowed_adapters: tuple[str, ...] | None = Field(None, description="null: any.")
+    open_orders: LimitUse = LimitUse()
 
 
 class QuotaRefusal(Reply):
     """A limit of the project that had no room for a request; what is not known is null."""
 
-    quota: str = Field(description="running_jobs, queued_jobs, pictures_per_day, stored_bytes, priority …")
+    quota: str = Field(description="running_jobs, queued_jobs, open_orders, pictures_per_day, budget_micro_usd …")
     limit: int | None = None
     used: int | None = None
     free_at: datetime | None = None

@@ -12,6 +12,7 @@ from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.sweep import SWEEP_KIND
 from giornata.store.database.rows import Queries
 from giornata.store.schema import artifacts, blobs, checkpoints, jobs, picture_orders, pictures, projects, uploads
+from giornata.store.schema.pictures import OPEN_ORDER
 
 # Constants in the text, because a planner cannot prove that a parameter matches a partial index.
 COUNTED = sa.literal_column("jobs.state IN ('queued', 'running') AND jobs.only_machine_id IS NULL", sa.Boolean)
@@ -30,6 +31,11 @@ _RUNNING = (
 )
 _RUNNING_OF = _RUNNING.where(jobs.c.project_id.in_(sa.bindparam("projects", expanding=True)))
 _QUEUED = sa.select(sa.func.count()).select_from(jobs).where(QUEUED, OWN, jobs.c.project_id == _PROJECT)
+_OPEN_ORDERS = (
+    sa.select(sa.func.count())
+    .select_from(picture_orders)
+    .where(picture_orders.c.project_id == _PROJECT, sa.literal_column(OPEN_ORDER, sa.Boolean))
+)
 # A step of an order is a picture. The row of a job stays when the job is deleted.
 _PICTURES = sa.select(sa.func.sum(jobs.c.total_steps)).where(
     jobs.c.project_id == _PROJECT,
@@ -75,6 +81,9 @@ class QuotaQueries(Queries, quota_store.QuotaQueries):
 
     def queued(self, project_id: str) -> int:
         return self._sum(_QUEUED, project_id)
+
+    def open_orders(self, project_id: str) -> int:
+        return self._sum(_OPEN_ORDERS, project_id)
 
     def pictures_since(self, project_id: str, *, since_ms: int) -> int:
         return self._sum(_PICTURES, project_id, since=since_ms)

@@ -7,10 +7,11 @@ from contextlib import closing
 import pytest
 import sqlalchemy as sa
 from tests.fixtures.databases import migrated_for_a_file
-from tests.fixtures.plans import NUMBERS, plan
+from tests.fixtures.plans import NUMBERS, plan, rows_read
 
 from giornata.control.ports.picture_store import PicturesWanted
 from giornata.store.database.database import Database, open_store
+from giornata.store.database.transaction import Transaction
 from giornata.store.pictures.picture_claiming import first_statement, picture_query, take_statement
 from giornata.store.pictures.picture_gauges import OPEN_PICTURES
 from giornata.store.pictures.picture_lease_ends import give_back_statement
@@ -18,6 +19,7 @@ from giornata.store.pictures.picture_leases import _OF_LIVE_LEASE
 from giornata.store.pictures.routing_queries import base_queues_statement
 
 PICTURES = 20_000
+BASES = 20
 FILL = """
 INSERT INTO pictures (order_id, number, project_id, state, batch_key, base_key, turn, priority, seed, differs,
                       pixel_steps, together)
@@ -93,3 +95,26 @@ def test_gauges_read_open_orders_and_live_leases_and_no_queue(full: Database) ->
     assert "ix_pictures_lease" in steps, steps
     assert "ix_picture_orders_open" in steps, steps
     assert not WHOLE.search(steps), steps
+
+
+def claim_of_pictures(tx: Transaction) -> None:
+    """What a claim asks of the queue: the distinct bases, and sixteen pictures of one of them."""
+    assert len(tx.routing.base_queues(project_id=None)) == BASES
+    assert len(tx.picture_leases.take(wanted(), lease="att_1")) == 16
+
+
+def test_claim_reads_as_many_rows_of_a_queue_ten_times_as_deep(full: Database) -> None:
+    if full.dialect_name == "sqlite":
+        pytest.skip("it does not say how many rows a statement reads")
+    with full.begin() as tx:  # the order of the first hundred pictures
+        for statement in (FILL_JOBS, FILL_ORDERS):
+            tx.connection.execute(sa.text(statement.format(numbers="generate_series(0, 0) n")))
+    shallow = rows_read(full, claim_of_pictures)
+    behind = f"generate_series({PICTURES + 1}::bigint, {10 * PICTURES}) n"
+    with full.begin() as tx:
+        tx.connection.execute(sa.text(FILL.format(numbers=behind)))
+        tx.connection.exec_driver_sql("ANALYZE pictures")
+    deep = rows_read(full, claim_of_pictures)
+    assert len(deep) == 2
+    assert all(count > 0 for count in deep)
+    assert deep == shallow

@@ -25,9 +25,11 @@ from giornata.control.jobs.submit import JobRequest, submit, submit_each
 from giornata.control.jobs.submit_sweep import submit_sweep
 from giornata.control.models.register import add_model, list_models
 from giornata.control.process_cache import ProcessCache
+from giornata.control.projects.set_budget import set_project_budget
 from giornata.control.projects.set_quotas import read_quotas, set_quotas
 from giornata.control.storage.uploads import request_uploads
-from giornata.domain.errors import Forbidden, GiornataError, InvalidInput, NotFound, OverQuota, QuotaFault
+from giornata.domain.errors import Forbidden, GiornataError, InvalidInput, NotFound, OverBudget, OverQuota, QuotaFault
+from giornata.protocol.admin import SetBudget
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.models import AddModel
 from giornata.protocol.quotas import ProjectQuotas, SetQuotas
@@ -230,6 +232,65 @@ def test_deleted_order_counts_until_midnight(ctx: Context) -> None:
     delete_job(rig, ANN, order.id, cancel=True)
     (fault,) = refused(rig, asked(num_images_per_prompt=2))
     assert (fault.limit, fault.used) == (5, 4)
+
+
+# ---- open orders
+
+
+def test_order_is_refused_while_too_many_have_not_ended_and_jobs_are_not(ctx: Context) -> None:
+    rig = replace(ctx, model_sources=FakeSources(files={}))
+    add_model(rig, ANN, AddModel(name="base", sha256=have(rig, ANN, BASE)))
+    limit(rig, max_open_orders=2)
+    first, _ = submit(rig, ANN, asked(num_images_per_prompt=4), None)
+    second, _ = submit(rig, ANN, asked(), None)
+    (fault,) = refused(rig, asked())
+    assert (fault.quota, fault.limit, fault.used, fault.free_at_ms) == ("open_orders", 2, 2, None)
+    submit(rig, ANN, request_of(rig), None)
+    with rig.store.begin() as tx:  # an order that is drawn, or waits for money, has not ended either
+        tx.jobs.update(first.id, state="running")
+        tx.picture_orders.pause([second.id])
+    assert refused(rig, asked())[0].used == 2
+    with rig.store.begin() as tx:
+        tx.jobs.update(first.id, state="queued")
+    cancel(rig, ANN, first.id)
+    assert read_quotas(rig, ANN, "ann").open_orders.used == 1
+    submit(rig, ANN, asked(), None)
+    with pytest.raises(OverQuota, match="2 of 2 orders"):
+        retry(rig, ANN, first.id)
+
+
+def test_two_orders_at_one_moment_get_one_last_place(ctx: Context) -> None:
+    rig = replace(ctx, model_sources=FakeSources(files={}))
+    add_model(rig, ANN, AddModel(name="base", sha256=have(rig, ANN, BASE)))
+    limit(rig, max_open_orders=1)
+    both = submit_each(rig, [JobRequest(caller=ANN, request=asked()), JobRequest(caller=ANN, request=asked())])
+    assert [isinstance(each, OverQuota) for each in both] == [False, True]
+
+
+# ---- quotas and budgets together
+
+
+def test_refusal_names_quotas_and_budgets_together(ctx: Context) -> None:
+    set_project_budget(ctx, ROOT, "ann", SetBudget(budget_micro_usd=0, monthly_budget_micro_usd=0))
+    limit(ctx, max_queued_jobs=0)
+    faults = refused(ctx, request_of(ctx, budget_micro_usd=7))
+    assert [each.quota for each in faults] == ["queued_jobs", "budget_micro_usd", "monthly_budget_micro_usd"]
+    assert [each.limit for each in faults] == [0, 0, 0]
+    assert [each.free_at_ms is not None for each in faults] == [False, False, True]
+    limit(ctx, max_queued_jobs=None)
+    with pytest.raises(OverBudget, match=r"budget of project ann, \$0.*; of the budget of project ann for 20"):
+        submit(ctx, ANN, request_of(ctx, budget_micro_usd=7), None)
+
+
+def test_refused_job_leaves_nothing_of_what_was_looked_up_for_its_budgets(ctx: Context) -> None:
+    set_project_budget(ctx, ROOT, "ann", SetBudget(budget_micro_usd=0))
+    limit(ctx, max_queued_jobs=0)
+    request = request_of(ctx)
+    with ctx.store.read() as tx:
+        before = tx.spending.reserved("ann")
+    refused(ctx, request)
+    with ctx.store.read() as tx:
+        assert (tx.quotas.queued("ann"), tx.spending.reserved("ann")) == (0, before)
 
 
 # ---- what the platform pays for

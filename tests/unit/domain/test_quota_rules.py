@@ -23,15 +23,21 @@ DAY_MS = 86_400_000
 amounts = st.integers(0, 50)
 
 
-@given(most=amounts, asked=st.lists(st.builds(QuotaRequest, jobs=st.just(1), pictures=amounts), max_size=30))
+@given(
+    most=amounts,
+    asked=st.lists(st.builds(QuotaRequest, jobs=st.just(1), pictures=amounts, orders=st.integers(0, 1)), max_size=30),
+)
 def test_requests_that_are_granted_one_by_one_stay_within_all_limits(most: int, asked: list[QuotaRequest]) -> None:
-    quotas = Quotas(max_queued_jobs=most, max_pictures_per_day=2 * most, max_stored_bytes=1000)
+    quotas = Quotas(
+        max_queued_jobs=most, max_pictures_per_day=2 * most, max_stored_bytes=1000, max_open_orders=most // 2
+    )
     standing = QuotaStanding(quotas=quotas, use=QuotaUse(at_ms=0))
     for each in asked:
         if not list(over_quota(standing, each)):
             standing = with_request(standing, each)
     assert standing.use.queued_jobs <= most
     assert standing.use.pictures_today <= 2 * most
+    assert standing.use.open_orders <= most // 2
 
 
 @given(st.builds(QuotaRequest, jobs=amounts, pictures=amounts, stored_bytes=amounts), amounts)

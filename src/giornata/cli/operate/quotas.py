@@ -37,6 +37,7 @@ def project_quotas(
         list[str] | None,
         typer.Option(metavar="PATTERN|none", help="Allowed adapter; may be repeated.", show_default=False),
     ] = None,
+    open_orders: Annotated[Amount, _limit("N|none", "Orders of pictures that have not ended")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show or set the quotas of a project.
@@ -48,6 +49,7 @@ def project_quotas(
         numbers = {
             "max_running_jobs": ("--running-jobs", running_jobs),
             "max_queued_jobs": ("--queued-jobs", queued_jobs),
+            "max_open_orders": ("--open-orders", open_orders),
             "max_pictures_per_day": ("--pictures-per-day", pictures_per_day),
             "max_priority": ("--priority", priority),
             "max_requests_per_s": ("--requests-per-s", requests_per_s),
@@ -89,6 +91,7 @@ def _show(found: ProjectQuotas, out: Output) -> None:
     rows = [
         ("running jobs", *_counted(found.running_jobs)),
         ("queued jobs", *_counted(found.queued_jobs)),
+        ("open orders", *_counted(found.open_orders)),
         ("pictures a day", *_counted(found.pictures_per_day)),
         ("stored", size(found.stored_bytes.used), _words(found.stored_bytes.limit, size)),
         ("spent this month", cost(spent.used), _words(spent.limit, cost)),

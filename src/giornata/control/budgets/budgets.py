@@ -3,7 +3,7 @@
 Nothing is asked of the store for jobs and projects without a budget.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -21,14 +21,16 @@ from giornata.domain.budget import (
     Spent,
     first_used_up,
     fits,
+    month_end_ms,
     month_start_ms,
     project_budgets,
     reservation_micro_usd,
 )
-from giornata.domain.errors import OverBudget
+from giornata.domain.errors import OverBudget, QuotaFault
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.money import format_usd
 from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.quotas import QuotaName
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import CANARY_KIND
 
@@ -167,16 +169,35 @@ def reserve(tx: Transaction, ctx: Foundations, job: JobRecord, *, project: Proje
     is spent, what unfinished jobs have set aside and this do not fit into each budget.
     """
     project = project or tx.projects.get(job.project_id)
-    limited = project is not None and (project.budget_micro_usd, project.monthly_budget_micro_usd) != (None, None)
-    estimate = likely_cost_micro_usd(tx, job) if limited and job.budget_micro_usd is None else None
-    asked = reservation_micro_usd(budget=job.budget_micro_usd, estimate=estimate)
+    asked, limited = _reservation(tx, job, project)
     if limited:
         require_room(tx, ctx, job, asked=asked)
     return replace(job, reserved_micro_usd=asked)
 
 
+def budget_faults(tx: Transaction, ctx: Foundations, job: JobRecord) -> list[QuotaFault]:
+    """Return the faults that `reserve` would raise, for a job that is refused for other limits already."""
+    asked, limited = _reservation(tx, job, tx.projects.get(job.project_id))
+    return list(without_room(tx, ctx, job, asked=asked)) if limited else []
+
+
+def _reservation(tx: Transaction, job: JobRecord, project: ProjectRecord | None) -> tuple[int, bool]:
+    """Return what the job sets aside in micro-dollars, and whether the project has a budget."""
+    limited = project is not None and (project.budget_micro_usd, project.monthly_budget_micro_usd) != (None, None)
+    estimate = likely_cost_micro_usd(tx, job) if limited and job.budget_micro_usd is None else None
+    return reservation_micro_usd(budget=job.budget_micro_usd, estimate=estimate), limited
+
+
 def require_room(tx: Transaction, ctx: Foundations, job: JobRecord, *, asked: int) -> None:
-    """Hold the project's budgets, if there are any, until the transaction ends. Raises OverBudget without room."""
+    """Hold the project's budgets, if there are any, until the transaction ends. Raises OverBudget without room, with
+    each budget that has none.
+    """
+    if faults := list(without_room(tx, ctx, job, asked=asked)):
+        raise OverBudget("; ".join(f"{fault.message}: {fault.hint}" for fault in faults))
+
+
+def without_room(tx: Transaction, ctx: Foundations, job: JobRecord, *, asked: int) -> Iterator[QuotaFault]:
+    """Yield a fault for each budget of the project without room. The budgets are held until the transaction ends."""
     limits = tx.pausing.lock_limits(job.project_id)
     if not limits:
         return
@@ -187,15 +208,20 @@ def require_room(tx: Transaction, ctx: Foundations, job: JobRecord, *, asked: in
         # One that is used up has no room for a job that sets nothing aside either.
         taken = {"spent": budget.spent_micro_usd, "reserved": reserved}
         if not fits(limit=budget.limit_micro_usd, **taken, asked=max(asked, 1)):
-            raise OverBudget(_no_room(job, budget, reserved=reserved, asked=asked))
+            yield _no_room(job, budget, reserved=reserved, asked=asked, at_ms=now_ms)
 
 
-def _no_room(job: JobRecord, budget: Budget, *, reserved: int, asked: int) -> str:
+def _no_room(job: JobRecord, budget: Budget, *, reserved: int, asked: int, at_ms: int) -> QuotaFault:
     month = "" if budget.month is None else f" for {budget.month}"
     later = "" if budget.month is None else ", or submit it next month (months begin at midnight UTC)"
-    return (
-        f"of the budget of project {job.project_id}{month}, {format_usd(budget.limit_micro_usd)}, "
+    return QuotaFault(
+        where="project",
+        message=f"of the budget of project {job.project_id}{month}, {format_usd(budget.limit_micro_usd)}, "
         f"{format_usd(budget.spent_micro_usd)} are spent and {format_usd(reserved)} set aside by jobs that have not "
-        f"ended; this one would set {format_usd(asked)} aside: give it a smaller budget_micro_usd, or have an "
-        f"administrator raise the project's{later}"
+        f"ended; this one would set {format_usd(asked)} aside",
+        hint=f"give it a smaller budget_micro_usd, or have an administrator raise the project's{later}",
+        quota=QuotaName.BUDGET if budget.month is None else QuotaName.MONTHLY_BUDGET,
+        limit=budget.limit_micro_usd,
+        used=budget.spent_micro_usd + reserved,
+        free_at_ms=None if budget.month is None else month_end_ms(at_ms),
     )

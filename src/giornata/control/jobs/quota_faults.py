@@ -18,7 +18,7 @@ def quota_request(job: JobRecord) -> QuotaRequest:
 
 def request_for(kind: str, steps: int | None) -> QuotaRequest:
     """Return what a job of so many steps takes. A step of an order is a picture."""
-    return QuotaRequest(jobs=1, pictures=(steps or 0) if kind in ORDER_KINDS else 0)
+    return QuotaRequest(jobs=1, orders=1, pictures=steps or 0) if kind in ORDER_KINDS else QuotaRequest(jobs=1)
 
 
 def quota_faults(

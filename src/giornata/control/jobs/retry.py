@@ -6,7 +6,7 @@ from typing import Any
 from giornata.control.access.permissions import require_any, require_scope, require_write
 from giornata.control.attempts.lift_bans import lift
 from giornata.control.audit_log.record import record_call
-from giornata.control.budgets.budgets import reserve
+from giornata.control.budgets.budgets import budget_faults, reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.quota_faults import retry_faults
@@ -146,7 +146,7 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
 def _require_room(tx: Transaction, ctx: Context, job: JobRecord) -> None:
     faults = retry_faults(tx, job, standing_of(tx, ctx, job.project_id, hold=True))
     if faults:
-        raise OverQuota(faults)
+        raise OverQuota([*faults, *budget_faults(tx, ctx, job)])
 
 
 def hold_datasets(tx: Transaction, job: JobRecord) -> None:

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from giornata.control.access.permissions import require_write
 from giornata.control.audit_log.record import actor_of, audit_row
-from giornata.control.budgets.budgets import reserve
+from giornata.control.budgets.budgets import budget_faults, reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.job_reply import job_reply, waiting_because
@@ -25,7 +25,7 @@ from giornata.control.ports.work_rows import NewEvent
 from giornata.control.quotas.ceilings import with_ceiling
 from giornata.control.quotas.use import standing_of
 from giornata.domain.audit_log import AuditVerb
-from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight
+from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight, OverQuota
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.quotas import NO_QUOTAS, UNLIMITED, Quotas, QuotaStanding, with_request
 from giornata.domain.routing import Turns, next_turn
@@ -60,7 +60,7 @@ def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: st
 
     With an Idempotency-Key, which is kept for `policy.idempotency_kept_s`, equal requests make one job, also when
     they come at the same moment: the key is written in the job's own transaction. Raises Forbidden, InvalidInput
-    with every fault, OverBudget, and IdempotencyMismatch when the key came with another body before.
+    with every fault, OverQuota, OverBudget, and IdempotencyMismatch when the key came with another body before.
     """
     (answer,) = submit_each(ctx, [JobRequest(caller=caller, request=request, idempotency_key=idempotency_key)])
     if isinstance(answer, GiornataError):
@@ -142,12 +142,22 @@ def _prepared(ctx: Context, tx: Transaction, asked: JobRequest, standing: QuotaS
     job_id = remembered(ctx, tx, caller, request, key)
     if job_id is not None:
         return read_job(ctx, tx, caller, job_id), False
-    job = prepare_job(ctx, tx, caller, request, parsed_spec=asked.parsed_spec, standing=standing)
+    job = _prepared_within(ctx, tx, asked, standing)
     if key is not None:
         job_id = remember(ctx, tx, caller, request, key, job_id=job.id)
         if job_id != job.id:  # an equal request was committed a moment ago; nothing was written for this one
             return read_job(ctx, tx, caller, job_id), False
     return job
+
+
+def _prepared_within(ctx: Context, tx: Transaction, asked: JobRequest, standing: QuotaStanding) -> JobRecord:
+    """Return the row of the new job, as `prepare_job` does. A refusal for quotas names budgets without room, too."""
+    caller, request, parsed = asked.caller, asked.request, asked.parsed_spec
+    try:
+        return prepare_job(ctx, tx, caller, request, parsed_spec=parsed, standing=standing)
+    except OverQuota as refusal:
+        job = prepare_job(ctx, tx, caller, request, parsed_spec=parsed, notes_use=False, standing=UNLIMITED)
+        raise OverQuota([*refusal.faults, *budget_faults(tx, ctx, job)]) from None
 
 
 def check_key(key: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from giornata.control.access.permissions import require_write
 from giornata.control.audit_log.record import record_call
-from giornata.control.budgets.budgets import require_room
+from giornata.control.budgets.budgets import require_room, without_room
 from giornata.control.budgets.history import likely_cost_micro_usd
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -145,12 +145,12 @@ def _add(
     """
     for job in {json.dumps([job.spec.get(field) for field in DATASET_FIELDS]): job for job in jobs}.values():
         hold_datasets(tx, job)
+    aside = [reservation_micro_usd(budget=None, estimate=cost) for cost in likely]
+    asked = sum(aside) if parent.budget_micro_usd is None else min(parent.budget_micro_usd, sum(aside))
     standing = standing_of(tx, ctx, parent.project_id, hold=True)
     if faults := tuple(over_quota(standing, QuotaRequest(jobs=len(jobs)))):
-        raise OverQuota(faults)
-    aside = [reservation_micro_usd(budget=None, estimate=cost) for cost in likely]
-    limit = parent.budget_micro_usd
-    require_room(tx, ctx, parent, asked=sum(aside) if limit is None else min(limit, sum(aside)))
+        raise OverQuota([*faults, *without_room(tx, ctx, parent, asked=asked)])
+    require_room(tx, ctx, parent, asked=asked)
     tx.submission.hold_project(parent.project_id)
     tx.submission.add_each([parent])
     data = {"kind": SWEEP_KIND, "retry_of": None}

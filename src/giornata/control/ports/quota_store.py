@@ -28,6 +28,9 @@ class QuotaQueries(Protocol):
     def queued(self, project_id: str) -> int:
         """Return the number of the project's queued jobs and orders."""
 
+    def open_orders(self, project_id: str) -> int:
+        """Return the number of the project's orders with pictures that have not ended."""
+
     def pictures_since(self, project_id: str, *, since_ms: int) -> int:
         """Return the number of pictures of all orders that the project made since then, also of deleted ones."""
 

@@ -77,6 +77,7 @@ def _uses(tx: Transaction, ctx: Context, project: ProjectRecord) -> dict[str, Li
     return {
         "running_jobs": LimitUse(limit=project.max_running_jobs, used=running),
         "queued_jobs": LimitUse(limit=project.max_queued_jobs, used=tx.quotas.queued(project_id)),
+        "open_orders": LimitUse(limit=project.max_open_orders, used=tx.quotas.open_orders(project_id)),
         "pictures_per_day": LimitUse(
             limit=project.max_pictures_per_day,
             used=pictures_today(tx, project_id, at_ms=at_ms),

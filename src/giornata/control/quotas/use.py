@@ -31,11 +31,13 @@ def quota_use(tx: Transaction, ctx: Foundations, project_id: str, quotas: Quotas
         return NO_USE
     at_ms = ctx.clock.now_ms()
     queued, pictures, stored = quotas.max_queued_jobs, quotas.max_pictures_per_day, quotas.max_stored_bytes
+    orders = quotas.max_open_orders
     return QuotaUse(
         at_ms=at_ms,
         queued_jobs=0 if queued is None else tx.quotas.queued(project_id),
         pictures_today=0 if pictures is None else pictures_today(tx, project_id, at_ms=at_ms),
         stored_bytes=0 if stored is None else stored_bytes(tx, ctx, project_id, at_ms=at_ms),
+        open_orders=0 if orders is None else tx.quotas.open_orders(project_id),
     )
 
 

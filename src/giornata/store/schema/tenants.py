@@ -35,6 +35,7 @@ projects = Table(
     Column("max_requests_per_s_per_key", Integer),
     Column("allowed_base_models", JSON(none_as_null=True)),  # patterns; NULL: any model
     Column("allowed_adapters", JSON(none_as_null=True)),
+    Column("max_open_orders", Integer),
     at("created_at_ms"),
     Column("retention", JSON, nullable=False, server_default="{}"),  # days by what is kept so long
     at("deleted_at_ms", nullable=True),  # what is left then is its name and its money
