@@ -16,7 +16,7 @@
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
 # make tiny-shapes  pre-train the small SDXL that draws shapes, from nothing: under an hour on two cores (OUT=…)
 # make gpu       what a GPU shows, in parts that a second call does not repeat: 25 minutes at most (DEVICE=cpu rehearses it)
-# make audit     ask pip-audit whether a pinned version has a known hole (AUDITED=FILE); says so where there is no network
+# make audit     ask pip-audit whether a pinned version has a known hole (AUDITED=FILE); fails where it could look nothing up
 # make odd-time  what depends on a clock or a locale, in two odd time zones
 # Each sets up .venv first.
 
@@ -124,8 +124,9 @@ fuzz: $(STAMP)
 AUDITED ?= constraints.txt
 audit:
 	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet pip-audit; } \
-	  || { rm -rf build/audit; echo 'pip-audit cannot be installed here: nothing was audited'; exit 0; }; \
-	test ! -x build/audit/bin/pip-audit || build/audit/bin/pip-audit --no-deps --disable-pip --progress-spinner off -r $(AUDITED)
+	  || { rm -rf build/audit; echo 'pip-audit cannot be installed here: nothing was audited'; exit 1; }
+	@build/audit/bin/pip-audit --no-deps --disable-pip --progress-spinner off --format json -r $(AUDITED) \
+	  | $(PYTHON) -m tools.read_audit
 
 # Kiritimati, 14 hours ahead, when 31 bits of seconds run over; St. John's, half an hour off, in the hour that is left
 # out when summer begins. As rules, which need no zone files. No locale.

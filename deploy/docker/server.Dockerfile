@@ -1,11 +1,14 @@
 # The server, without torch:  docker build -f deploy/docker/server.Dockerfile -t giornata-server .
 FROM python:3.11-slim-bookworm AS build
-ARG EXTRAS=server,postgres,s3,salad,kubernetes
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-COPY src src
+# pip refuses every file whose hash is another; python -m tools.image_lock writes the lock.
+COPY deploy/docker/server.lock ./
 RUN python -m venv /opt/giornata \
-    && /opt/giornata/bin/pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
+    && /opt/giornata/bin/pip install --no-cache-dir --require-hashes --requirement server.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN /opt/giornata/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
+    && /opt/giornata/bin/pip check
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/giornata /opt/giornata

@@ -111,8 +111,8 @@ class _StoreCollector(Collector):
         yield from _fleets(gauges)
         yield _outbox(gauges.outbox, now_ms=now_ms)
         audits = GaugeMetricFamily("giornata_audits", "Replay audits by state.", labels=["state"])
-        for each in AuditState:
-            audits.add_metric([each], gauges.audits.get(each, 0))
+        for audit_state in AuditState:
+            audits.add_metric([audit_state], gauges.audits.get(audit_state, 0))
         yield audits
 
 

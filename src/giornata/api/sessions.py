@@ -14,7 +14,9 @@ from giornata.api.openapi import USER, USER_ITEM, refusals
 from giornata.control.access import me, sessions, sign_in
 from giornata.control.access.invitations import accept_invitation
 from giornata.control.access.sessions import OpenedSession, require_person
+from giornata.control.notifications import own_notifications
 from giornata.domain.errors import Unauthenticated
+from giornata.protocol.notifications import Notifications, SetNotifications
 from giornata.protocol.people import AcceptInvitation, ChangePassword, Me, SessionPage, SignedIn, SignIn
 from giornata.protocol.strict_json import Json
 from giornata.web.session_cookies import clear_cookie, session_secret, set_cookie
@@ -87,6 +89,18 @@ async def change_password(request: Request, ctx: Ctx, caller: User, body: Json[C
     visitor = visitor_of(request)
     await with_password(request, partial(sign_in.change_password, ctx, user_id, caller.key_id, body, visitor))
     return Response(status_code=status.HTTP_204_NO_CONTENT)
+
+
+@router.get("/me/notifications", responses=USER_ITEM)
+def get_notifications(ctx: Ctx, caller: User) -> Notifications:
+    """Return what the caller is told by mail of the own jobs in the project."""
+    return own_notifications.read_notifications(ctx, caller)
+
+
+@router.put("/me/notifications", responses=refusals(400, 401, 403, 404, 503))
+def set_notifications(ctx: Ctx, caller: User, body: Json[SetNotifications]) -> Notifications:
+    """Have the caller told by mail of the own jobs in the project, or no more."""
+    return own_notifications.set_notifications(ctx, caller, body)
 
 
 def _replied(request: Request, response: Response, opened: OpenedSession) -> SignedIn:

@@ -86,6 +86,7 @@ COMMANDS = (
         "Which server",
         ("login", "operate.login", "Use a server from now on."),
         ("whoami", "operate.users", "Show the project, the scopes and the person of your key."),
+        ("notifications", "operate.notifications", "Show or set the mails about your own jobs."),
         ("identity", "operate.identities", "List and unlink your accounts at the OpenID provider."),
         ("logout", "operate.login", "Forget a server, and end the key of the login."),
         ("contexts", "operate.login", "List the servers that giornata login has saved."),

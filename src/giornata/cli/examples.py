@@ -150,6 +150,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "user list": ("giornata user list",),
     "user change": ("giornata user change USER --operator", "giornata user change USER --inactive"),
     "whoami": ("giornata whoami",),
+    "notifications": ("giornata notifications failures", "giornata notifications all --daily-digest"),
     "identity list": ("giornata identity list", "giornata identity list --json"),
     "identity unlink": ("giornata identity unlink identity_4f0c…",),
     "models add": (

@@ -10,6 +10,7 @@ from giornata.client.retry import Backoff
 from giornata.client.trust import trusted
 from giornata.protocol.admin import CreatedKey, CreateKey, Key, KeyPage, RotateKey, Scope
 from giornata.protocol.model import Reply
+from giornata.protocol.notifications import Notifications, SetNotifications
 from giornata.protocol.people import (
     CSRF_HEADER,
     PROJECT_HEADER,
@@ -48,6 +49,14 @@ class PeopleCalls(OperatorCalls):
         """Unlink one of them. Raises NotFound, and Conflict for your last way to sign in."""
         path = f"/v1/me/identities/{quoted(identity_id)}"
         self._connection.call("DELETE", path, Reply, repeatable=False)
+
+    def notifications(self) -> Notifications:
+        """Return what you are told by mail of your jobs in the project. Raises Forbidden for a key of no login."""
+        return self._get("/v1/me/notifications", Notifications)
+
+    def set_notifications(self, wanted: SetNotifications) -> Notifications:
+        """Be told by mail of your jobs in the project. Raises InvalidInput where the server sends no mail."""
+        return self._connection.call("PUT", "/v1/me/notifications", Notifications, body=wanted)
 
     def users(self) -> Iterator[User]:
         """Yield all accounts, newest first (root admin only)."""

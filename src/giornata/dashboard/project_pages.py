@@ -7,12 +7,13 @@ from typing import Any
 from fastapi import Response
 
 from giornata.control.access import invitations, keep_secrets, keys, members
-from giornata.control.notifications import deliveries, manage_webhooks
+from giornata.control.notifications import deliveries, manage_webhooks, own_notifications
 from giornata.dashboard.forms import asked_of, changed, sentence_of, status_of_page
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.admin import CreateKey, Scope
+from giornata.protocol.notifications import SetNotifications, ToldJobs
 from giornata.protocol.people import CreateInvitation, Role, SetMember
 from giornata.protocol.secrets import SetSecret
 from giornata.protocol.webhook_endpoints import CreateWebhook, ReplayDeliveries, WebhookFormat
@@ -38,6 +39,8 @@ def show(visit: Visit, *, faults: Faults | None = None, invited: Any = None, ref
         roles=[(str(role), str(role)) for role in Role],
         governs=governs,
         invited=invited,
+        mails=own_notifications.read_notifications(visit.ctx, visit.caller),
+        told=[(str(each), str(each)) for each in ToldJobs],
         faults=faults or {},
         refusal=refusal,
     )
@@ -106,6 +109,16 @@ def revoke_invitation(visit: Visit) -> Response:
     """End an invitation that is open."""
     invitations.revoke_invitation(visit.ctx, visit.caller, visit.path("invitation_id"))
     return see(visit.url("/settings", said="revoked"))
+
+
+def set_notifications(visit: Visit) -> Response:
+    """Set the mails that the person gets about the own jobs."""
+    given = {"jobs": visit.form.get("jobs"), "daily_digest": bool(visit.form.get("daily_digest"))}
+    asked, faults = asked_of(SetNotifications, given)
+    if asked is None:
+        return show(visit, faults=faults)
+    verb = partial(own_notifications.set_notifications, visit.ctx, visit.caller, asked)
+    return changed(visit, verb, show, "/settings", "saved")
 
 
 def set_member(visit: Visit) -> Response:
@@ -203,6 +216,7 @@ ROUTES = (
     page(f"{_HERE}/webhooks/{{webhook_id}}", show_deliveries),
     action(f"{_HERE}/invitations", invite),
     action(f"{_HERE}/invitations/{{invitation_id}}/revoke", revoke_invitation),
+    action(f"{_HERE}/notifications", set_notifications),
     action(f"{_HERE}/members/{{user_id}}", set_member),
     action(f"{_HERE}/members/{{user_id}}/remove", remove_member),
     action(f"{_HERE}/keys", create_key),

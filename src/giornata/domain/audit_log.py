@@ -47,6 +47,7 @@ class AuditVerb(StrEnum):
     WEBHOOK_DELETE = "webhook.delete"
     WEBHOOK_TEST = "webhook.test"
     WEBHOOK_REPLAY = "webhook.replay"
+    NOTIFICATIONS_SET = "notifications.set"
     MEMBER_SET = "member.set"
     MEMBER_REMOVE = "member.remove"
     INVITATION_CREATE = "invitation.create"

@@ -13,7 +13,7 @@ from giornata.control.ports.webhook_store import DeliveryRecord, DueChain, NewDe
 from giornata.domain.notifications import DeliveryState
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.store.database.rows import Queries, columns, insert_rows, record_of
-from giornata.store.schema import events, jobs, webhook_cursor, webhook_deliveries, webhooks
+from giornata.store.schema import events, jobs, keys, webhook_cursor, webhook_deliveries, webhooks
 
 _D = webhook_deliveries.c
 _OPEN = _D.ended_at_ms.is_(None)
@@ -58,6 +58,12 @@ class WebhookDeliveries(Queries, webhook_store.WebhookDeliveries):
         )
         found = self._connection.execute(query).mappings()
         return [(row["project_id"], EventRecord(**{each.name: row[each.name] for each in _EVENT})) for row in found]
+
+    def makers(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        maker = sa.func.coalesce(keys.c.user_id, jobs.c.created_by)
+        made = jobs.outerjoin(keys, keys.c.id == jobs.c.created_by)
+        query = sa.select(jobs.c.id, maker).select_from(made).where(jobs.c.id.in_(sorted(job_ids)))
+        return {row[0]: row[1] for row in self._connection.execute(query) if row[1] is not None}
 
     def add_each(self, deliveries: Sequence[NewDelivery]) -> None:
         if not deliveries:

@@ -13,6 +13,7 @@ from giornata.store.database.rows import Queries, columns
 from giornata.store.schema import webhooks
 
 COLUMNS = columns(webhooks, WebhookRecord)
+OF_PROJECT = webhooks.c.user_id.is_(None)
 
 
 class Webhooks(Queries, webhook_store.Webhooks):
@@ -25,14 +26,15 @@ class Webhooks(Queries, webhook_store.Webhooks):
         return found[0] if found else None
 
     def page(self, project_id: str, *, before: Before, limit: int) -> list[WebhookRecord]:
-        query = sa.select(*COLUMNS).where(webhooks.c.project_id == project_id)
+        query = sa.select(*COLUMNS).where(webhooks.c.project_id == project_id, OF_PROJECT)
         if before is not None:
             query = query.where(sa.tuple_(webhooks.c.created_at_ms, webhooks.c.id) < before)
         query = query.order_by(webhooks.c.created_at_ms.desc(), webhooks.c.id.desc()).limit(limit)
         return self._records(query)
 
     def count(self, project_id: str) -> int:
-        found = sa.select(sa.func.count()).select_from(webhooks).where(webhooks.c.project_id == project_id)
+        own = (webhooks.c.project_id == project_id) & OF_PROJECT
+        found = sa.select(sa.func.count()).select_from(webhooks).where(own)
         return self._connection.scalar(found) or 0
 
     def enabled(self, *, project_id: str | None = None) -> list[WebhookRecord]:
@@ -49,10 +51,19 @@ class Webhooks(Queries, webhook_store.Webhooks):
     def drop(self, webhook_id: str, *, project_id: str) -> bool:
         return self._connection.execute(sa.delete(webhooks).where(_this(webhook_id, project_id))).rowcount == 1
 
+    def of_person(self, user_id: str, *, project_id: str) -> WebhookRecord | None:
+        own = (webhooks.c.user_id == user_id) & (webhooks.c.project_id == project_id)
+        found = self._records(sa.select(*COLUMNS).where(own))
+        return found[0] if found else None
+
+    def drop_of_person(self, user_id: str, *, project_id: str | None) -> None:
+        gone = sa.delete(webhooks).where(webhooks.c.user_id == user_id)
+        self._connection.execute(gone if project_id is None else gone.where(webhooks.c.project_id == project_id))
+
     def _records(self, query: sa.Select[Any]) -> list[WebhookRecord]:
         rows = self._connection.execute(query).mappings()
         return [WebhookRecord(**{**row, "format": WebhookFormat(row["format"])}) for row in rows]
 
 
 def _this(webhook_id: str, project_id: str) -> sa.ColumnElement[bool]:
-    return (webhooks.c.id == webhook_id) & (webhooks.c.project_id == project_id)
+    return sa.and_(webhooks.c.id == webhook_id, webhooks.c.project_id == project_id, OF_PROJECT)

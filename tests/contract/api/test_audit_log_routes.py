@@ -295,6 +295,10 @@ WRITES: dict[str, tuple[str, Ask]] = {
     "DELETE /v1/session": ("session.end", lambda house: house.person("p").call("DELETE", "/v1/session")),
     "DELETE /v1/sessions/{session_id}": ("session.end", ended_session),
     "POST /v1/me/password": ("password.change", password_changed),
+    "PUT /v1/me/notifications": (
+        "notifications.set",
+        lambda house: house.person("told").call("PUT", "/v1/me/notifications", json={"jobs": "none"}),
+    ),
     "DELETE /v1/me/identities/{identity_id}": ("identity.unlink", unlinked),
     "POST /v1/projects": ("project.create", _asked("POST", "/v1/projects", {"id": "third"})),
     "PUT /v1/projects/{project_id}/budget": (

@@ -78,6 +78,8 @@ HARD_TO_PLEASE = {
     "GET /v1/sessions",
     "DELETE /v1/sessions/{session_id}",
     "POST /v1/me/password",
+    "GET /v1/me/notifications",
+    "PUT /v1/me/notifications",
     "GET /v1/me/identities",
     "DELETE /v1/me/identities/{identity_id}",
     "POST /v1/invitations/accept",

@@ -152,6 +152,8 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/keys/{key_id}/rotate": Route(needs=("admin", "person"), body={"overlap_s": 60}),
     "GET /v1/me": Route(needs=("any",)),
     "POST /v1/me/password": Route(needs=PERSON, body={"password": PASSWORD, "new_password": PASSWORD}),
+    "GET /v1/me/notifications": Route(needs=PERSON),
+    "PUT /v1/me/notifications": Route(needs=PERSON, body={"jobs": "failures"}),
     "GET /v1/me/identities": Route(needs=PERSON),
     "DELETE /v1/me/identities/{identity_id}": Route(needs=PERSON),
     "GET /v1/session": Route(needs=PERSON),

@@ -1,8 +1,10 @@
 """`giornata project …`, `user …`, `key rotate` and `whoami`, as people use them."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from tests.fixtures.notifier import KeptRuns
 from tests.fixtures.openid import linked_identity
 from tests.fixtures.people import PASSWORD, ROOT
 from typer.testing import CliRunner
@@ -119,3 +121,16 @@ def test_person_lists_and_unlinks_accounts_of_the_provider(typed, served):
     assert "there is no linked account" in typed("identity", "unlink", first, key=None, ok=False).stderr
     plain = said(typed("key", "create", "--scope", "jobs:read", "--json", key=None))["secret"]
     assert "this takes a person" in typed("identity", "unlink", second, key=plain, ok=False).stderr
+
+
+def test_person_sets_the_mails_about_own_jobs(typed, served):
+    served.app.state.context = replace(served.ctx, notifier=KeptRuns())
+    typed("user", "create", "boss@example.com", text=PASSWORD)
+    user = said(typed("user", "list", "--json"))["items"][0]
+    set_member(served.ctx, ROOT, "default", user["id"], SetMember(role=Role.MEMBER))
+    typed("login", served.url, "--email", "boss@example.com", text=PASSWORD, key=None)
+    assert "no mails about your jobs" in typed("notifications", key=None).stdout
+    set_to = typed("notifications", "failures", "--daily-digest", key=None).stdout
+    assert "mails to boss@example.com about your jobs that fail" in set_to and "once a day" in set_to
+    assert said(typed("notifications", "--json", key=None))["jobs"] == "failures"
+    assert "no mails" in typed("notifications", "none", key=None).stdout

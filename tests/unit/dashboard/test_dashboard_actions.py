@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from starlette.routing import Route
 from tests.fixtures.dashboard import OTHER, PROJECT, Furnished, furnished
+from tests.fixtures.notifier import KeptRuns
 from tests.fixtures.people import Browser, browser_of
 
 from giornata.client.provenance import verified_provenance
@@ -186,3 +188,14 @@ def test_a_body_that_is_no_form_is_refused(home: Furnished, body: bytes) -> None
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     response = owner.call("POST", f"{HERE}/jobs/cancel", content=body, headers=form)
     assert response.status_code == 400
+
+
+def test_a_viewer_sets_the_own_mails_or_hears_why_not(home: Furnished) -> None:
+    viewer = browser_of(home.served, home.viewer)
+    home.served.app.state.context = replace(home.served.ctx, notifier=KeptRuns())
+    done = post(viewer, f"{HERE}/settings/notifications", {"jobs": "failures", "daily_digest": "1"})
+    assert (done.status_code, done.headers["location"]) == (303, f"{HERE}/settings?said=saved")
+    text = viewer.call("GET", f"{HERE}/settings").text
+    assert 'name="daily_digest" value="1" checked' in text
+    assert re.search(r'<option value="failures" selected', text)
+    assert post(viewer, f"{HERE}/settings/notifications", {"jobs": "some"}).status_code == 400

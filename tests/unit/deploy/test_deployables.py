@@ -14,6 +14,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.fixtures.kubernetes_schemas import rule_faults, schema_faults
+from tools.image_lock import EXTRAS, HEAD
+from tools.image_lock import locked as lock_of
 
 from giornata.api.health import health_routes
 from giornata.cli.settings import Settings
@@ -26,6 +28,7 @@ from giornata.fleets.skypilot.task import SkyPilotOptions as SkyOptions
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
+LOCK = DEPLOY / "docker" / "server.lock"
 DOCKERFILES = sorted((DEPLOY / "docker").glob("*.Dockerfile"))
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 VARIABLE = re.compile(r"\bGIORNATA_[A-Z0-9_]+")
@@ -246,8 +249,10 @@ def needed(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str
 
 
 def extras_of(dockerfile: str) -> frozenset[str]:
-    (words,) = re.findall(r"^ARG EXTRAS=(\S+)$|\"\.\[(\w+)\]\"$", (DEPLOY / "docker" / dockerfile).read_text(), re.M)
-    return frozenset("".join(words).split(","))
+    if dockerfile == "server.Dockerfile":
+        return frozenset(EXTRAS)
+    (words,) = re.findall(r"\"\.\[(\w+)\]\"$", (DEPLOY / "docker" / dockerfile).read_text(), re.M)
+    return frozenset(words.split(","))
 
 
 def extras_in_project() -> dict[str, list[str]]:
@@ -270,6 +275,46 @@ def test_the_servers_image_has_no_torch_and_the_nodes_has():
     assert {"fastapi", "sqlalchemy", "psycopg", "boto3", "kubernetes", "httpx"} <= server
     assert server & HEAVY == set()
     assert {"torch", "diffusers"} <= brought_by("node.Dockerfile")
+
+
+def locked() -> dict[str, tuple[str, list[str]]]:
+    """The version and the hashes of each distribution of the server's image."""
+    lines = "".join(line for line in LOCK.read_text().splitlines(keepends=True) if not line.startswith("#"))
+    found = {}
+    for line in lines.replace(" \\\n", "").splitlines():
+        pinned, *hashes = line.split()
+        name, version = pinned.split("==")
+        found[name] = (version, hashes)
+    return found
+
+
+def test_the_servers_image_installs_by_hashes_what_the_server_needs_and_no_torch():
+    dockerfile = (DEPLOY / "docker/server.Dockerfile").read_text()
+    installs = re.findall(r"pip install ([^\n\\&]+)", dockerfile)
+    assert len(installs) == 2
+    assert "--require-hashes --requirement server.lock" in installs[0]
+    assert "--no-deps --no-build-isolation" in installs[1], "nothing may come without a hash"
+    found = locked()
+    assert all(hashes for _, hashes in found.values())
+    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for _, hashes in found.values() for each in hashes)
+    assert brought_by("server.Dockerfile") <= set(found)
+    assert set(found) & HEAVY == set()
+
+
+def test_the_lock_has_the_versions_that_are_pinned_and_tested():
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    other = {name: version for name, (version, _) in locked().items() if pinned.get(name) != version}
+    assert set(other) == {"setuptools"}, "write it anew: python -m tools.image_lock"
+
+
+def test_a_lock_is_made_of_the_reports_of_all_machines():
+    def report(sha256: str) -> dict[str, Any]:
+        archive = {"archive_info": {"hashes": {"sha256": sha256}}}
+        return {"install": [{"metadata": {"name": "Some_Thing", "version": "1.2"}, "download_info": archive}]}
+
+    expected = HEAD + "some-thing==1.2 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+    assert lock_of(iter([report("bb"), report("aa"), report("bb")])) == expected
 
 
 def test_dockerfile_copy_sources_exist_and_are_not_dockerignored():

@@ -75,6 +75,7 @@ def remove_member(ctx: Context, caller: Caller, project_id: str, user_id: str) -
         record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=project_id, changes=changes)
         tx.keys.revoke_of(user_id, project_id=project_id, at_ms=now_ms)
         tx.invitations.revoke_of(user_id, project_id=project_id, at_ms=now_ms)
+        tx.webhooks.drop_of_person(user_id, project_id=project_id)
     ctx.memory.forget_callers()
     return member_reply(found)
 

@@ -86,6 +86,7 @@ def change_user(ctx: Context, caller: Caller, user_id: str, request: ChangeUser)
             tx.invitations.revoke_of(user_id, project_id=None, at_ms=now_ms)
         if request.active is False:
             tx.keys.revoke_of(user_id, project_id=None, at_ms=now_ms)
+            tx.webhooks.drop_of_person(user_id, project_id=None)
         changes = {"operator": request.operator, "active": request.active, "password": password_hash is not None}
         verb = AuditVerb.USER_CHANGE
         record_call(tx, caller, verb, user_id, at_ms=now_ms, project_id=ROOT_PROJECT, changes=changes)

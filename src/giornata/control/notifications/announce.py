@@ -19,7 +19,7 @@ def announce(
     webhooks = [
         each
         for each in tx.webhooks.enabled(project_id=project_id)
-        if each.job_id is None and matches(each.events, event)
+        if each.job_id is None and each.user_id is None and matches(each.events, event)
     ]
     event_id = ctx.names.new("evt") if webhooks else ""
     tx.webhook_deliveries.add_each([jobless_delivery(each, event_id, event, data, at_ms=at_ms) for each in webhooks])

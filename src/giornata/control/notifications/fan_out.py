@@ -9,7 +9,7 @@ that was seen. The cursor therefore moves to an event only when every transactio
 id has ended (`EventHorizon`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from giornata.control.access.install import signing_key_in
@@ -85,11 +85,12 @@ def _step(ctx: Context, webhooks: Sequence[WebhookRecord], settled: int) -> tupl
         projects = {each.project_id for each in webhooks}
         found = tx.webhook_deliveries.events_between(after, settled, project_ids=projects, limit=EVENTS_AT_ONCE)
         key = signing_key_in(tx, ctx) if found else b""
+        makers = _makers(tx, webhooks, found)
         deliveries = [
             _delivery(each, event, MachineNames(project_id=project_id, key=key), at_ms=now_ms)
             for project_id, event in found
             for each in webhooks
-            if _wants(each, project_id, event)
+            if _wants(each, project_id, event) and each.user_id in {None, makers.get(event.job_id)}
         ]
         tx.webhook_deliveries.add_each(deliveries)
         more = len(found) == EVENTS_AT_ONCE
@@ -102,6 +103,15 @@ def _follow_deleted(tx: Transaction, cursor: int) -> None:
     newest = tx.webhook_deliveries.newest_event()
     if newest < cursor:
         tx.webhook_deliveries.move_cursor(newest)
+
+
+def _makers(
+    tx: Transaction, webhooks: Sequence[WebhookRecord], found: Sequence[tuple[str, EventRecord]]
+) -> Mapping[str, str]:
+    """Return the person behind each job that an own webhook of somebody may tell of."""
+    people = [each for each in webhooks if each.user_id is not None]
+    told = {event.job_id for project_id, event in found if any(_wants(each, project_id, event) for each in people)}
+    return tx.webhook_deliveries.makers(told) if told else {}
 
 
 def _wants(webhook: WebhookRecord, project_id: str, event: EventRecord) -> bool:

@@ -16,7 +16,10 @@ from giornata.protocol.webhook_endpoints import WebhookFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRecord:
-    """A webhook. `target` is what may be shown; the whole target and the secrets are `sealed`."""
+    """A webhook. `target` is what may be shown; the whole target and the secrets are `sealed`.
+
+    One with a `user_id` is that person's own: it gets events of the person's jobs alone, and nobody else sees it.
+    """
 
     id: str
     project_id: str
@@ -31,6 +34,7 @@ class WebhookRecord:
     begins_after: int
     old_secret_until_ms: int | None
     created_at_ms: int
+    user_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class DueChain:
 
 
 class Webhooks(Protocol):
-    """Queries for the webhooks of projects."""
+    """Queries for the webhooks of projects. `get`, `page`, `count` and `drop` pass over those of people."""
 
     def add(self, webhook: WebhookRecord) -> None: ...
 
@@ -88,6 +92,12 @@ class Webhooks(Protocol):
 
     def drop(self, webhook_id: str, *, project_id: str) -> bool:
         """Delete the webhook with its deliveries; False when the project has none of this id."""
+
+    def of_person(self, user_id: str, *, project_id: str) -> WebhookRecord | None:
+        """Return the webhook by which this person is told of the own jobs in the project."""
+
+    def drop_of_person(self, user_id: str, *, project_id: str | None) -> None:
+        """Delete the person's own webhook in this project, or in every project, with its deliveries."""
 
 
 class WebhookDeliveries(Protocol):
@@ -115,6 +125,9 @@ class WebhookDeliveries(Protocol):
         """Return events with `after` < id ≤ `up_to` and their projects, oldest first, without those of replay audits,
         which are the platform's own jobs.
         """
+
+    def makers(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        """Return the person behind each of these jobs, who submitted it by a session or by an own key."""
 
     def add_each(self, deliveries: Sequence[NewDelivery]) -> None: ...
 

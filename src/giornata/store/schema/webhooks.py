@@ -21,6 +21,7 @@ webhooks = Table(
     Column("begins_after", BigInteger, nullable=False),  # the newest event when it was made
     at("old_secret_until_ms", nullable=True),
     at("created_at_ms"),
+    Column("user_id", String(40)),  # the person whose own notifications these are; NULL: a webhook of the project
     Index("ix_webhooks_project", "project_id", "created_at_ms", "id"),
 )
 _IS_OPEN = sa.text("ended_at_ms IS NULL")
