@@ -14,6 +14,7 @@ from giornata.control.jobs.picture_archive import archive_pictures
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound
+from giornata.protocol.admin import Scope
 from giornata.protocol.gallery import MOST_MARKED, ChosenPictures, MarkPictures
 
 SHOWN = 48
@@ -139,6 +140,9 @@ def _chosen(form: SubmittedForm) -> ChosenPictures | None:
 
 
 def _back(visit: Visit, said: str) -> Response:
+    """Lead back to the page Generate, which only those see who may generate. Raises NotFound."""
+    if not visit.may(Scope.GENERATE):
+        raise NotFound("there is no such page")
     kept = {name: visit.form.get(name) or None for name in FILTERS}
     return see(visit.url("/generate", said=said, **kept) + "#gallery")
 
