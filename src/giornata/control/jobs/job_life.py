@@ -47,7 +47,7 @@ class AuditedStretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLife:
-    """What happened, in the order of time. `checkpoints` are (step, instant), `validations` (file, instant)."""
+    """The happenings in the order of time. `checkpoints` are (step, instant), `validations` (file, instant)."""
 
     checkpoints: Sequence[tuple[int, datetime]] = ()
     validations: Sequence[tuple[str, datetime]] = ()
