@@ -21,7 +21,7 @@ SHOWN = 48
 FILTERS = ("match", "of_model", "of_lora", "since", "until", "starred", "tag")
 """Parameters of the search. `model` and `lora` are those of the form that orders."""
 LONGEST = 256
-DAY = timedelta(days=1)
+DAY, NO_TIME = timedelta(days=1), timedelta()
 
 
 def show(visit: Visit) -> Response:
@@ -86,22 +86,22 @@ def filters_of(visit: Visit) -> dict[str, str]:
 
 def _search(given: Mapping[str, str]) -> GallerySearch:
     """Return the search of the form. A day ends with its last moment. Raises InvalidInput."""
-    until = _day(given, "until")
+    until = _day(given, "until", plus=DAY)
     return GallerySearch(
         match=given["match"] or None,
         model=given["of_model"] or None,
         lora=given["of_lora"] or None,
         since=_day(given, "since"),
-        until=None if until is None else until + DAY,
+        until=until,
         starred=bool(given["starred"]),
         tags=_tags_of(given["tag"]),
     )
 
 
-def _day(given: Mapping[str, str], name: str) -> datetime | None:
+def _day(given: Mapping[str, str], name: str, *, plus: timedelta = NO_TIME) -> datetime | None:
     try:
-        return datetime.strptime(given[name], "%Y-%m-%d").replace(tzinfo=UTC) if given[name] else None
-    except ValueError:
+        return datetime.strptime(given[name], "%Y-%m-%d").replace(tzinfo=UTC) + plus if given[name] else None
+    except (ValueError, OverflowError):
         raise InvalidInput([Fault(where=name, message="is no day", hint="YYYY-MM-DD")]) from None
 
 
