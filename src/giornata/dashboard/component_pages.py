@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
+from giornata.control.jobs.job_life import AuditedStretch, JobLife, SilentTime
 from giornata.dashboard.rendering import render
 from giornata.dashboard.timeline import TimelineSpan, draw_timeline
 from giornata.dashboard.visit import Visit, page
+from giornata.domain.audits import AuditState
 from giornata.domain.job import JobState
 
 MOST_STEPS = 200
@@ -25,8 +27,13 @@ def show(visit: Visit) -> Response:
         ),
         TimelineSpan(number=3, machine="machine-a", began_at=BEGAN + 4.1 * hour, ended_at=None, ending=""),
     ]
-    checkpoints = [(1000, BEGAN + hour), (2000, BEGAN + 3 * hour)]
-    timeline = draw_timeline(spans, checkpoints, began_at=BEGAN, until=BEGAN + 6 * hour)
+    life = JobLife(
+        checkpoints=[(1000, BEGAN + hour), (2000, BEGAN + 3 * hour)],
+        validations=[("samples-00001000.png", BEGAN + 1.2 * hour)],
+        silent=[SilentTime(attempt=2, since=BEGAN + 2.8 * hour, until=BEGAN + 3.2 * hour)],
+        audits=[AuditedStretch(from_step=1000, to_step=2000, state=AuditState.CONFIRMED, at=BEGAN + 5 * hour)],
+    )
+    timeline = draw_timeline(spans, life, began_at=BEGAN, until=BEGAN + 6 * hour)
     return render(visit, "components_page.html", timeline=timeline, states=list(JobState), tokens=TOKENS)
 
 

@@ -14,13 +14,14 @@ from giornata.control.jobs.picture_archive import archive_pictures
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound
+from giornata.protocol.admin import Scope
 from giornata.protocol.gallery import MOST_MARKED, ChosenPictures, MarkPictures
 
 SHOWN = 48
 FILTERS = ("match", "of_model", "of_lora", "since", "until", "starred", "tag")
 """Parameters of the search. `model` and `lora` are those of the form that orders."""
 LONGEST = 256
-DAY = timedelta(days=1)
+DAY, NO_TIME = timedelta(days=1), timedelta()
 
 
 def show(visit: Visit) -> Response:
@@ -85,22 +86,22 @@ def filters_of(visit: Visit) -> dict[str, str]:
 
 def _search(given: Mapping[str, str]) -> GallerySearch:
     """Return the search of the form. A day ends with its last moment. Raises InvalidInput."""
-    until = _day(given, "until")
+    until = _day(given, "until", plus=DAY)
     return GallerySearch(
         match=given["match"] or None,
         model=given["of_model"] or None,
         lora=given["of_lora"] or None,
         since=_day(given, "since"),
-        until=None if until is None else until + DAY,
+        until=until,
         starred=bool(given["starred"]),
         tags=_tags_of(given["tag"]),
     )
 
 
-def _day(given: Mapping[str, str], name: str) -> datetime | None:
+def _day(given: Mapping[str, str], name: str, *, plus: timedelta = NO_TIME) -> datetime | None:
     try:
-        return datetime.strptime(given[name], "%Y-%m-%d").replace(tzinfo=UTC) if given[name] else None
-    except ValueError:
+        return datetime.strptime(given[name], "%Y-%m-%d").replace(tzinfo=UTC) + plus if given[name] else None
+    except (ValueError, OverflowError):
         raise InvalidInput([Fault(where=name, message="is no day", hint="YYYY-MM-DD")]) from None
 
 
@@ -139,6 +140,9 @@ def _chosen(form: SubmittedForm) -> ChosenPictures | None:
 
 
 def _back(visit: Visit, said: str) -> Response:
+    """Lead back to the page Generate, which only those see who may generate. Raises NotFound."""
+    if not visit.may(Scope.GENERATE):
+        raise NotFound("there is no such page")
     kept = {name: visit.form.get(name) or None for name in FILTERS}
     return see(visit.url("/generate", said=said, **kept) + "#gallery")
 

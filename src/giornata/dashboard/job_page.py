@@ -14,6 +14,7 @@ from fastapi import Response
 
 from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.jobs import job_outputs
+from giornata.control.jobs.job_life import read_life
 from giornata.control.jobs.provenance import read_provenance
 from giornata.control.jobs.read_jobs import get_job
 from giornata.control.jobs.read_pretraining import read_pretraining
@@ -30,7 +31,7 @@ from giornata.domain.money import MICRO_USD
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import INTERRUPTION
 from giornata.protocol.admin import Scope
-from giornata.protocol.jobs import Artifact, ChangeJob, Checkpoint, ContinueJob, Job
+from giornata.protocol.jobs import Artifact, ChangeJob, ContinueJob, Job
 from giornata.web.error_status import status_of
 
 ACTIVE = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED})
@@ -58,6 +59,12 @@ def show_pictures(visit: Visit) -> Response:
     return render(visit, "job_pictures.html", rows=sheets, job_id=job_id, steps=steps, drawn=drawn)
 
 
+def show_timeline(visit: Visit) -> Response:
+    """Show the life of a job by machine, which the page loads by itself."""
+    job = get_job(visit.ctx, visit.caller, visit.path("job_id"))
+    return render(visit, "job_timeline.html", timeline=_timeline(visit, job))
+
+
 def show_newest(visit: Visit) -> Response:
     """Show the newest sample sheet of a job, for the first page."""
     found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
@@ -70,7 +77,14 @@ def show_files(visit: Visit) -> Response:
     job_id = visit.path("job_id")
     checkpoints = job_outputs.read_checkpoints(visit.ctx, visit.caller, job_id)
     artifacts = job_outputs.read_artifacts(visit.ctx, visit.caller, job_id)
-    return render(visit, "job_files.html", checkpoints=checkpoints.items, artifacts=artifacts.items)
+    return render(
+        visit,
+        "job_files.html",
+        checkpoints=checkpoints.items,
+        artifacts=artifacts.items,
+        job_id=job_id,
+        is_train=visit.query("kind") == "train",
+    )
 
 
 def show_audits(visit: Visit) -> Response:
@@ -192,7 +206,6 @@ def _page(
         status=HTTPStatus.BAD_REQUEST if faults else status,
         job=job,
         story=story(job),
-        timeline=_timeline(visit, job),
         spec="\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in job.spec.items()),
         result=json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
         attempts=job.attempts[-MOST_ATTEMPTS:],
@@ -229,12 +242,8 @@ def _timeline(visit: Visit, job: Job) -> Timeline | None:
         for each in job.attempts[-MOST_ATTEMPTS:]
     ]
     began_at = job.created_at if len(job.attempts) <= MOST_ATTEMPTS else spans[0].began_at
-    return draw_timeline(spans, _checkpoints(visit, job), began_at=began_at, until=job.ended_at or now)
-
-
-def _checkpoints(visit: Visit, job: Job) -> list[tuple[int, datetime]]:
-    found: Sequence[Checkpoint] = job_outputs.read_checkpoints(visit.ctx, visit.caller, job.id).items
-    return [(each.step, each.created_at) for each in found]
+    life = read_life(visit.ctx, visit.caller, job.id)
+    return draw_timeline(spans, life, began_at=began_at, until=job.ended_at or now)
 
 
 def _sheets(visit: Visit, artifacts: Sequence[Artifact]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -257,6 +266,7 @@ ROUTES = (
     page(_JOB, show),
     page(f"{_JOB}/pictures", show_pictures),
     page(f"{_JOB}/pictures/{{name}}", send_picture),
+    page(f"{_JOB}/timeline", show_timeline),
     page(f"{_JOB}/newest", show_newest),
     page(f"{_JOB}/files", show_files),
     page(f"{_JOB}/audits", show_audits),

@@ -5,16 +5,17 @@ of the number of the attempt, so that a page that is loaded again draws the same
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from giornata.control.jobs.job_life import JobLife
 
 WIDTH, TOP, HEIGHT = 1000.0, 14.0, 60.0
 COLORS = 6
 LEAST_WIDTH = 6.0
 EDGE_STEPS = 12
 ROUGH = 6.0
-MOST_CHECKPOINTS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +41,21 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointMark:
-    """A checkpoint as it is drawn."""
+class TimelineMark:
+    """A checkpoint, a validation or an audit as it is drawn. `sort` is its class in the style sheet."""
 
-    step: int
+    sort: str
+    words: str
     x: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatBand:
+    """A time in which heartbeats of an attempt came."""
+
+    attempt: int
+    x: float
+    width: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +63,8 @@ class Timeline:
     """The drawing, and the machines by pigment."""
 
     patches: Sequence[Patch]
-    checkpoints: Sequence[CheckpointMark]
+    beats: Sequence[BeatBand]
+    marks: Sequence[TimelineMark]
     machines: Sequence[tuple[str, int]]
     began_at: datetime
     until: datetime
@@ -61,12 +73,12 @@ class Timeline:
 
 def draw_timeline(
     spans: Sequence[TimelineSpan],
-    checkpoints: Sequence[tuple[int, datetime]],
+    life: JobLife,
     *,
     began_at: datetime,
     until: datetime,
 ) -> Timeline:
-    """Return the drawing of the time from `began_at` to `until`. Checkpoints are (step, instant)."""
+    """Return the drawing of the time from `began_at` to `until`."""
     whole = max(until - began_at, timedelta(seconds=1))
 
     def x_of(then: datetime) -> float:
@@ -80,15 +92,39 @@ def draw_timeline(
         width = max(LEAST_WIDTH, round(x_of(span.ended_at or until) - x, 1))
         outline = _outline(f"{span.machine} {span.number}", x, width)
         patches.append(Patch(span=span, outline=outline, x=x, width=width, color=color_of[span.machine]))
-    marks = [CheckpointMark(step=step, x=x_of(at)) for step, at in checkpoints[:MOST_CHECKPOINTS]]
+    beats = [
+        BeatBand(attempt=span.number, x=x_of(begin), width=round(x_of(end) - x_of(begin), 1))
+        for span in spans
+        for begin, end in _beating(span, life, until)
+    ]
     return Timeline(
         patches=patches,
-        checkpoints=marks,
+        beats=beats,
+        marks=_marks(life, x_of),
         machines=[(name, color_of[name]) for name in names],
         began_at=began_at,
         until=until,
         interruptions=sum(bool(span.ending) for span in spans),
     )
+
+
+def _beating(span: TimelineSpan, life: JobLife, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the times in which heartbeats of the attempt came: all of it, without its silent times."""
+    begin, end = span.began_at, span.ended_at or until
+    for silent in life.silent:
+        if silent.attempt == span.number and begin <= silent.since <= end:
+            yield begin, silent.since
+            begin = end if silent.until is None else min(end, silent.until)
+    if begin < end:
+        yield begin, end
+
+
+def _marks(life: JobLife, x_of: Callable[[datetime], float]) -> list[TimelineMark]:
+    said = [("checkpoint", f"Checkpoint at step {step}", at) for step, at in life.checkpoints]
+    said += [("validation", f"Validation {name}", at) for name, at in life.validations]
+    for each in life.audits:
+        said.append(("audit", f"Audit of steps {each.from_step} to {each.to_step}: {each.state}", each.at))
+    return [TimelineMark(sort=sort, words=words, x=x_of(at)) for sort, words, at in said]
 
 
 def _outline(seed: str, x: float, width: float) -> str:

@@ -4,8 +4,10 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from giornata.control.jobs.job_life import AuditedStretch, JobLife, SilentTime
 from giornata.dashboard.rendering import STATIC, TEMPLATES
 from giornata.dashboard.timeline import TimelineSpan, draw_timeline
+from giornata.domain.audits import AuditState
 
 # Of the npm registry: htmx.org 2.0.11 and uplot 1.6.32 in the package, axe-core 4.14.1 for tests alone.
 VENDORED = {
@@ -56,19 +58,45 @@ def test_a_timeline_places_attempts_in_time_and_gives_each_machine_a_color() -> 
         TimelineSpan(number=2, machine="b", began_at=BEGAN + 2 * hour, ended_at=BEGAN + 3 * hour, ending=""),
         TimelineSpan(number=3, machine="a", began_at=BEGAN + 3 * hour, ended_at=None, ending=""),
     ]
-    drawn = draw_timeline(spans, [(100, BEGAN + hour)], began_at=BEGAN, until=BEGAN + 4 * hour)
+    drawn = draw_timeline(spans, JobLife(checkpoints=[(100, BEGAN + hour)]), began_at=BEGAN, until=BEGAN + 4 * hour)
     assert [(patch.x, patch.width, patch.color) for patch in drawn.patches] == [
         (0.0, 250.0, 0),
         (500.0, 250.0, 1),
         (750.0, 250.0, 0),
     ]
-    assert [mark.x for mark in drawn.checkpoints] == [250.0]
+    assert [(mark.sort, mark.x) for mark in drawn.marks] == [("checkpoint", 250.0)]
     assert drawn.interruptions == 1
 
 
 def test_a_timeline_of_no_time_and_of_a_clock_set_back_stays_on_the_wall() -> None:
     span = TimelineSpan(number=1, machine="a", began_at=BEGAN + timedelta(days=1), ended_at=BEGAN, ending="")
-    drawn = draw_timeline([span], [], began_at=BEGAN, until=BEGAN)
+    drawn = draw_timeline([span], JobLife(), began_at=BEGAN, until=BEGAN)
     (patch,) = drawn.patches
     assert patch.x >= 0
     assert patch.x + patch.width <= 1000
+
+
+def test_a_timeline_shows_heartbeats_with_gaps_validations_and_audits() -> None:
+    hour = timedelta(hours=1)
+    spans = [
+        TimelineSpan(number=1, machine="a", began_at=BEGAN, ended_at=BEGAN + 2 * hour, ending=""),
+        TimelineSpan(number=2, machine="b", began_at=BEGAN + 2 * hour, ended_at=None, ending=""),
+    ]
+    life = JobLife(
+        validations=[("samples-00000100.png", BEGAN + 2 * hour)],
+        silent=[
+            SilentTime(attempt=1, since=BEGAN + 0.5 * hour, until=BEGAN + hour),
+            SilentTime(attempt=2, since=BEGAN + 3 * hour, until=None),
+        ],
+        audits=[AuditedStretch(from_step=0, to_step=100, state=AuditState.REFUTED, at=BEGAN + 3 * hour)],
+    )
+    drawn = draw_timeline(spans, life, began_at=BEGAN, until=BEGAN + 4 * hour)
+    assert [(each.attempt, each.x, each.width) for each in drawn.beats] == [
+        (1, 0.0, 125.0),
+        (1, 250.0, 250.0),
+        (2, 500.0, 250.0),
+    ]
+    assert [(each.sort, each.words, each.x) for each in drawn.marks] == [
+        ("validation", "Validation samples-00000100.png", 500.0),
+        ("audit", "Audit of steps 0 to 100: refuted", 750.0),
+    ]

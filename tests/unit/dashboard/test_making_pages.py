@@ -370,7 +370,8 @@ def test_the_gallery_finds_stars_tags_sends_and_deletes_chosen_pictures(studio: 
     assert f'value="{order_id} 0"' in marked
     assert ">best</span>" in marked
     assert "No picture is like this" in member.call("GET", f"{HERE}/gallery?tag=best&match=wolf").text
-    assert "YYYY-MM-DD" in member.call("GET", f"{HERE}/gallery?since=today").text
+    for day in ("since=today", "until=9999-12-31"):
+        assert "YYYY-MM-DD" in member.call("GET", f"{HERE}/gallery?{day}").text
     sent = studio.post("member", "/gallery/download", chosen)
     with zipfile.ZipFile(io.BytesIO(sent.content)) as archive:
         assert [archive.read(name) for name in archive.namelist()] == [DRAWN]

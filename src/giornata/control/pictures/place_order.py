@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from giornata.control.ports.gallery_store import OrderTerms
+from giornata.control.ports.gallery_store import SearchTerms
 from giornata.control.ports.picture_store import PictureOrderRow, PictureRow
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
@@ -25,7 +25,7 @@ def place_orders(tx: Transaction, jobs: Sequence[JobRecord]) -> None:
     tx.picture_gallery.add_terms([each for each in found if each is not None])
 
 
-def _place(tx: Transaction, job: JobRecord) -> OrderTerms | None:
+def _place(tx: Transaction, job: JobRecord) -> SearchTerms | None:
     """Write one order; return what it is found by. None for annotations, which no gallery shows."""
     turns = tx.picture_orders.turns(job.project_id, priority=job.priority)
     rows = list(_rows(job, first_picture_turn(turns)))
@@ -44,14 +44,14 @@ def _place(tx: Transaction, job: JobRecord) -> OrderTerms | None:
     return None if job.kind == PREPROCESS_KIND else _terms(job, rows)
 
 
-def _terms(job: JobRecord, rows: Sequence[PictureRow]) -> OrderTerms:
+def _terms(job: JobRecord, rows: Sequence[PictureRow]) -> SearchTerms:
     named = list(named_models(job.spec))
     terms = terms_of_order(
         (str(each.differs.get("prompt") or "") for each in rows),
         models=[str(each.use["name"]) for each in named if each.role == "base"],
         loras=[str(each.use["name"]) for each in named if each.role == "lora"],
     )
-    return OrderTerms(order_id=job.id, project_id=job.project_id, ordered_at_ms=job.created_at_ms, terms=terms)
+    return SearchTerms(order_id=job.id, project_id=job.project_id, ordered_at_ms=job.created_at_ms, terms=terms)
 
 
 def _rows(job: JobRecord, turn: int) -> Iterator[PictureRow]:

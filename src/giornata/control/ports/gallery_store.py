@@ -44,8 +44,8 @@ class GallerySpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderTerms:
-    """What an order is found by."""
+class SearchTerms:
+    """The words by which one order is found."""
 
     order_id: str
     project_id: str
@@ -56,7 +56,7 @@ class OrderTerms:
 class PictureGallery(Protocol):
     """Queries that find pictures, and change their stars and tags."""
 
-    def add_terms(self, orders: Sequence[OrderTerms]) -> None:
+    def add_terms(self, orders: Sequence[SearchTerms]) -> None:
         """Insert the terms of new orders."""
 
     def orders(self, wanted: GalleryWanted, *, limit: int) -> list[GallerySpan]:

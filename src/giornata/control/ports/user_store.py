@@ -209,6 +209,9 @@ class JobReads(Protocol):
         self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int
     ) -> Rows[EventRecord]: ...
 
+    def newest_events(self, job_id: str, *, project_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
+        """Return the newest events of these types, newest first."""
+
     def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]: ...
 
     def metrics(

@@ -179,6 +179,11 @@ class JobReads(Queries, user_store.JobReads):
         wanted = {"wanted": job_id, "project": project_id, "after": after, "most": limit, "bytes": most_bytes}
         return rows_of(EventRecord, self._connection.execute(_EVENTS, wanted).all())
 
+    def newest_events(self, job_id: str, *, project_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
+        mine = (events.c.job_id == job_id, events.c.project_id == project_id, events.c.type.in_(types))
+        query = sa.select(*columns(events, EventRecord)).where(*mine).order_by(events.c.id.desc()).limit(limit)
+        return [record_of(EventRecord, row) for row in self._connection.execute(query)]
+
     def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]:
         wanted = {"wanted": job_id, "project": project_id, "after": after, "most": limit, "bytes": most_bytes}
         return rows_of(LogRecord, self._connection.execute(_LOGS, wanted).all())

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import gallery_store
-from giornata.control.ports.gallery_store import GalleryPlace, GallerySpan, GalleryWanted, OrderTerms
+from giornata.control.ports.gallery_store import GalleryPlace, GallerySpan, GalleryWanted, SearchTerms
 from giornata.control.ports.picture_store import PictureKey, PictureRow
 from giornata.control.ports.records import JobInShort
 from giornata.domain.picture import PictureState
@@ -20,7 +20,7 @@ SPAN = {"order_id": sa.String(), "from_number": sa.Integer(), "to_number": sa.In
 
 
 class PictureGallery(Queries, gallery_store.PictureGallery):
-    def add_terms(self, orders: Sequence[OrderTerms]) -> None:
+    def add_terms(self, orders: Sequence[SearchTerms]) -> None:
         rows = [
             {
                 "order_id": each.order_id,
