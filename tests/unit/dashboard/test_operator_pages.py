@@ -73,6 +73,8 @@ def test_a_fleet_shows_its_prices_as_a_line_and_in_a_table(tmp_path: Path) -> No
         refused = operator.call(
             "POST",
             pages_of(house)["operator-one-fleet"] + "/scale",
-            data={"csrf": operator.csrf_token, "min_nodes": "x"},
+            data={"csrf": operator.csrf_token, "min_nodes": "x", "max_nodes": "17"},
         )
         assert (refused.status_code, "price-line" in refused.text) == (400, True)
+        assert 'value="x" aria-invalid="true"' in refused.text, "what was typed stays"
+        assert 'value="17"' in refused.text

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedUse:
-    """What a project has of everything that is limited, but the bytes of its pictures.
+    """The use that a project makes of everything that is limited, but the bytes of its pictures.
 
     `pictures` are those ordered since an instant; `blob_bytes` include uploads of users that are not complete.
     """
