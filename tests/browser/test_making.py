@@ -2,7 +2,9 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageDraw
@@ -14,12 +16,28 @@ from tests.fixtures.store_rig import StoreRig
 from giornata.control.caller import Caller
 from giornata.control.jobs.read_jobs import get_job, list_jobs
 from giornata.control.pictures.settle_order import settle_orders
+from giornata.control.ports.blobs import SignedRequest
 from giornata.protocol.admin import Scope
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = getattr(sync_api, "expect", None)
 HERE = f"/dashboard/projects/{PROJECT}"
 ANN = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_ann")
+
+
+class DistantBlobs:
+    """A storage whose signed URLs lead to another origin, which no page may ask."""
+
+    def __init__(self, blobs: Any) -> None:
+        self._blobs = blobs
+        self.signed: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blobs, name)
+
+    def sign_put(self, key: str, **how: Any) -> SignedRequest:
+        self.signed.append(key)
+        return replace(self._blobs.sign_put(key, **how), url=f"https://storage.example/bucket/{key}")
 
 
 def drawn(width: int, height: int, shade: int) -> bytes:
@@ -64,6 +82,38 @@ def test_pictures_become_a_job_and_survive_a_reload_on_the_way(
     assert (job.total_steps, job.spec["instance_prompt"]) == (12, "sks dog")
     here.go(f"{HERE}/train")
     expect(page.locator("#pictures li")).to_have_count(0)
+
+
+def test_pictures_reach_a_storage_of_another_origin_and_a_reload_in_between_loses_none(
+    house: Furnished, window: Callable[..., Window], tmp_path: Path
+) -> None:
+    distant = DistantBlobs(house.served.ctx.blobs)
+    house.served.app.state.context = replace(house.served.app.state.context, blobs=distant)
+    files = [tmp_path / f"cat {number}.png" for number in range(4)]
+    for number, file in enumerate(files):
+        file.write_bytes(drawn(640, 480, 40 * number))
+    here = window(house)
+    here.follow_link()
+    page = here.page
+    here.go(f"{HERE}/train")
+    stuck: list[object] = []
+
+    def hold_the_last(route: Any) -> None:
+        if len(stuck) or len(distant.signed) < 4:
+            route.continue_()
+        else:
+            stuck.append(route)  # this one never ends: the page is loaded again before
+
+    page.route("**/uploads/*/complete", hold_the_last)
+    page.set_input_files("#files", [*map(str, files)])
+    expect(page.locator("#upload-said")).to_have_text("3 of 4 uploaded")
+    page.reload()
+    expect(page.locator("#pictures li")).to_have_count(3)
+    page.unroute("**/uploads/*/complete")
+    page.set_input_files("#files", [*map(str, files)])
+    expect(page.locator("#pictures li")).to_have_count(4)
+    expect(page.locator("#upload-said")).to_have_text("4 of 4 uploaded")
+    assert len(distant.signed) >= 4
 
 
 def test_jobs_are_chosen_and_compared_by_keyboard_alone(house: Furnished, window: Callable[..., Window]) -> None:

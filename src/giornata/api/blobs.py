@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeGuard
 
-import anyio.from_thread
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Request, Response
@@ -17,6 +16,7 @@ from giornata.api.body_limits import DRAINED_BYTES
 from giornata.api.openapi import refusals
 from giornata.control.ports.blobs import BlobRequest, ServesBlobs
 from giornata.domain.errors import GiornataError, TooSlow, Unavailable
+from giornata.web.streaming import from_loop
 
 _REFUSALS = refusals(403, 409)
 _BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
@@ -82,7 +82,7 @@ async def _poured(
 ) -> str:
     body = aiter(request.stream())
     try:
-        return await anyio.to_thread.run_sync(partial(accept, asked, _from_loop(body)), limiter=limiter)
+        return await anyio.to_thread.run_sync(partial(accept, asked, from_loop(body)), limiter=limiter)
     except ClientDisconnect:
         raise Unavailable("the client went away before it had sent everything") from None
     except TooSlow:
@@ -100,13 +100,3 @@ async def _drained(body: AsyncIterator[bytes]) -> None:
             drained_bytes += len(chunk)
             if drained_bytes >= DRAINED_BYTES:
                 return
-
-
-def _from_loop(chunks: AsyncIterator[bytes]) -> Iterator[bytes]:
-    """Yield the event loop's chunks, for a thread that it started."""
-
-    async def following() -> bytes | None:
-        return await anext(chunks, None)
-
-    while (chunk := anyio.from_thread.run(following)) is not None:
-        yield chunk

@@ -16,8 +16,8 @@ from giornata.api import openai_errors
 from giornata.api.connection import BodyPace
 from giornata.api.problems import problem_of, respond
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooLarge
+from giornata.web.streaming import BLOBS_PATH, is_streamed
 
-BLOBS_PATH = "/v1/blobs/"
 DATASETS_PATH = "/v1/datasets"
 ORDER_PATHS = ("/v1/jobs", "/v1/jobs:estimate", "/v1/generations")
 """Where an order of thousands of prompts may come."""
@@ -35,8 +35,8 @@ class BodyLimits:
 
     A path of `max_bytes_by_path` may have as many bytes as that says.
 
-    Bytes for `/v1/blobs/` pass by: they are streamed, and bounded by what their URL was signed for. All of them have
-    to keep the `pace`.
+    Bytes for `/v1/blobs/` and for uploads of pages pass by: they are streamed, and bounded by what the upload was
+    opened for. All of them have to keep the `pace`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BodyLimits:
         try:
             _check_address(scope)
             receive = self._pace.kept(receive)
-            if not scope["path"].startswith(BLOBS_PATH):
+            if not is_streamed(scope["method"], scope["path"]):
                 most = self._max_bytes_by_path.get(scope["path"], self._max_json_bytes)
                 receive = await self._bounded(receive, most)
         except GiornataError as error:

@@ -30,6 +30,7 @@ from giornata.domain.errors import Unavailable
 log = logging.getLogger("giornata.loops")
 
 LONGEST_PAUSE_S = 60.0
+LONGEST_DONE = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,10 @@ AUDIT_LOG_LOOP = Loop(name=LOOP_NAME, every_s=1.0, run=_chain_audit_log, vital=F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopStatus:
-    """The state of a loop. `last_success_age_s` counts from the start of the process before the first success."""
+    """The state of a loop. `last_success_age_s` counts from the start of the process before the first success.
+
+    `last_done` is what it last changed, in words or as a number; turns that changed nothing are passed over.
+    """
 
     name: str
     every_s: float
@@ -82,6 +86,8 @@ class LoopStatus:
     errors_in_a_row: int = 0
     last_success_age_s: float = 0.0
     last_error: str = ""
+    last_done: str = ""
+    last_done_age_s: float | None = None
 
     @property
     def late(self) -> bool:
@@ -107,6 +113,7 @@ class Loops:
             loop.name: LoopStatus(name=loop.name, every_s=loop.every_s, vital=loop.vital) for loop in self._schedule
         }
         self._succeeded_at_s = dict.fromkeys(self._status, monotonic_s())
+        self._done_at_s: dict[str, float] = {}
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -129,7 +136,11 @@ class Loops:
         now_s = self._monotonic_s()
         with self._lock:
             return tuple(
-                replace(status, last_success_age_s=now_s - self._succeeded_at_s[name])
+                replace(
+                    status,
+                    last_success_age_s=now_s - self._succeeded_at_s[name],
+                    last_done_age_s=now_s - self._done_at_s[name] if name in self._done_at_s else None,
+                )
                 for name, status in self._status.items()
             )
 
@@ -140,6 +151,7 @@ class Loops:
                 done = loop.run(self._ctx) if mine else None
             if done:
                 log.info("loop %s: %s", loop.name, done)
+                self._note_done(loop, str(done))
                 self._after_work()
         except Exception as error:  # the supervisor of loops
             # A provider or a database that is away is no defect: no need to see where it was noticed.
@@ -149,6 +161,11 @@ class Loops:
             return False
         self._note(loop, None)
         return True
+
+    def _note_done(self, loop: Loop, done: str) -> None:
+        with self._lock:
+            self._done_at_s[loop.name] = self._monotonic_s()
+            self._status[loop.name] = replace(self._status[loop.name], last_done=done[:LONGEST_DONE])
 
     def _note(self, loop: Loop, error: str | None) -> None:
         with self._lock:

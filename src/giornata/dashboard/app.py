@@ -31,6 +31,7 @@ from giornata.dashboard import (
     reference_pages,
     sign_in_pages,
     train_page,
+    uploads_page,
 )
 from giornata.dashboard.problem_pages import on_domain_error, on_http_error
 from giornata.dashboard.rendering import STATIC, static_url
@@ -71,6 +72,7 @@ PAGES: Sequence[BaseRoute] = (
     *reference_pages.ROUTES,
     *account_page.ROUTES,
     *money_pages.ROUTES,
+    *uploads_page.ROUTES,
 )
 
 
@@ -80,6 +82,7 @@ def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
     `links` are the one-time links that sign the operator of this machine in.
     """
     app.state.page_threads = CapacityLimiter(PAGE_THREADS)
+    app.state.upload_threads = CapacityLimiter(uploads_page.MOST_AT_ONCE)
     app.state.sign_in_links = links
     app.state.style_sheet = static_url("dashboard.css")
     files = Mount("/static", app=StaticFiles(directory=Path(STATIC)))

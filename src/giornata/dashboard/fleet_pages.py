@@ -1,6 +1,6 @@
 """Nodes, and for the operator fleets and the health of machines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import Response
@@ -10,11 +10,14 @@ from giornata.control.access.permissions import require_root_admin
 from giornata.control.fleets import operator_actions
 from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
 from giornata.control.fleets.read_fleets import read_fleet
+from giornata.control.loops import LoopStatus
+from giornata.control.timestamps import instant
+from giornata.dashboard.price_line import PriceLine, draw_prices
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.domain.errors import Conflict, FleetRefused
 from giornata.domain.health import MachineState
-from giornata.protocol.fleets import QuarantineMachine, ScaleFleet
+from giornata.protocol.fleets import Fleet, QuarantineMachine, ScaleFleet
 
 PER_PAGE = 50
 
@@ -40,7 +43,21 @@ def show(visit: Visit) -> Response:
 
 def show_fleet(visit: Visit) -> Response:
     """Show one fleet: wanted, there, and what is wrong, in words."""
-    return render(visit, "one_fleet.html", fleet=read_fleet(visit.ctx, visit.caller, visit.path("name")), faults={})
+    fleet = read_fleet(visit.ctx, visit.caller, visit.path("name"))
+    return render(visit, "one_fleet.html", fleet=fleet, prices=_prices(visit, fleet), faults={})
+
+
+def show_loops(visit: Visit) -> Response:
+    """Show what each loop of this server did last, which the operator's page loads by itself."""
+    require_root_admin(visit.caller)
+    return render(visit, "loops.html", **loops_of(visit))
+
+
+def loops_of(visit: Visit) -> dict[str, Any]:
+    """Return the loops of this server, those in trouble first, and those in trouble alone."""
+    found: Sequence[LoopStatus] = visit.request.app.state.loops_status()
+    loops = sorted(found, key=lambda each: (not each.late, not each.errors_in_a_row, each.name))
+    return {"loops": loops, "ill": [each for each in loops if each.late or each.errors_in_a_row]}
 
 
 def show_machines(visit: Visit) -> Response:
@@ -117,7 +134,9 @@ def scale(visit: Visit) -> Response:
         faults |= {str(each["loc"][0]): each["msg"] for each in error.errors()}
     if faults:
         fleet = read_fleet(visit.ctx, visit.caller, visit.path("name"))
-        return render(visit, "one_fleet_page.html", status=400, fleet=fleet, faults=faults)
+        return render(
+            visit, "one_fleet_page.html", status=400, fleet=fleet, prices=_prices(visit, fleet), faults=faults
+        )
     return _fleet_done(
         visit, lambda ctx, caller, name: operator_actions.scale_by_hand(ctx, caller, name, asked), "fleet-scaled"
     )
@@ -129,15 +148,23 @@ def _fleet_done(visit: Visit, verb: Callable[..., Any], said: str) -> Response:
         verb(visit.ctx, visit.caller, name)
     except (Conflict, FleetRefused) as error:
         fleet = read_fleet(visit.ctx, visit.caller, name)
-        return render(visit, "one_fleet_page.html", status=409, fleet=fleet, faults={"min_nodes": error.public})
+        faults = {"min_nodes": error.public}
+        return render(
+            visit, "one_fleet_page.html", status=409, fleet=fleet, prices=_prices(visit, fleet), faults=faults
+        )
     visit.request.app.state.wakeup.notify()
     return see(visit.url("/fleet", said=said))
+
+
+def _prices(visit: Visit, fleet: Fleet) -> PriceLine | None:
+    return draw_prices(fleet.price_changes, now=instant(visit.ctx.clock.now_ms()))
 
 
 _FLEET = "/projects/{project_id}/fleet"
 ROUTES = (
     page(_FLEET, show),
     page(f"{_FLEET}/machines", show_machines),
+    page(f"{_FLEET}/loops", show_loops),
     page(f"{_FLEET}/named/{{name}}", show_fleet),
     action(f"{_FLEET}/machines/{{machine_id}}/quarantine", quarantine),
     action(f"{_FLEET}/machines/{{machine_id}}/release", release),

@@ -8,6 +8,7 @@ from fastapi import Response
 from giornata.control.fleets.operator_actions import list_machines
 from giornata.control.jobs.read_jobs import list_jobs
 from giornata.control.monitoring import read_installation, read_last_day
+from giornata.dashboard.fleet_pages import loops_of
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, page, project_url, see
 from giornata.domain.health import MachineState
@@ -78,17 +79,13 @@ def show_day(visit: Visit) -> Response:
     """Show the operator how attempts of the last day ended, and what each loop of this server did last."""
     ended = read_last_day(visit.ctx, visit.caller)
     bad = {reason: count for reason, count in ended.by_reason.items() if reason != Reason.SUCCEEDED}
-    loops = sorted(
-        visit.request.app.state.loops_status(), key=lambda each: (not each.late, not each.errors_in_a_row, each.name)
-    )
     return render(
         visit,
         "installation_day.html",
         ended=ended,
         bad=sorted(bad.items(), key=lambda each: (-each[1], each[0])),
         succeeded=ended.by_reason.get(Reason.SUCCEEDED, 0),
-        loops=loops,
-        ill=[each for each in loops if each.late or each.errors_in_a_row],
+        **loops_of(visit),
     )
 
 

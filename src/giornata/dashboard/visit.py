@@ -130,17 +130,25 @@ def _route(path: str, verb: Verb, *, method: str) -> Route:
 
 
 def _answered(request: Request, form: SubmittedForm, verb: Verb) -> Response:
+    return verb(visitor(request, form))
+
+
+def visitor(request: Request, form: SubmittedForm = SubmittedForm()) -> Visit:
+    """Return the request with the person behind it; of one that changes something the CSRF token is checked.
+
+    Raises Unauthenticated, Forbidden.
+    """
     ctx: Context = request.app.state.context
     secret = session_secret(request)
     if secret is None:
         raise Unauthenticated(REFUSAL)
-    if request.method == "POST":
+    if request.method not in {"GET", "HEAD"}:
         require_csrf(secret, form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER))
     caller = signed_in(ctx, secret, request.path_params.get("project_id"))
     me = read_me(ctx, caller)
     if me.user is None:
         raise Unauthenticated(REFUSAL)
-    return verb(Visit(request=request, ctx=ctx, caller=caller, me=me, csrf=csrf_token(secret), form=form))
+    return Visit(request=request, ctx=ctx, caller=caller, me=me, csrf=csrf_token(secret), form=form)
 
 
 async def read_form(request: Request) -> SubmittedForm:

@@ -79,6 +79,13 @@ class ScaleFleet(Message):
     )
 
 
+class FleetPrice(Reply):
+    """The price of one more node of a fleet, from an instant on."""
+
+    at: datetime
+    micro_usd_per_hour: int
+
+
 class Fleet(Reply):
     """`GET /v1/fleets/{name}` (root admin only).
 
@@ -89,6 +96,8 @@ class Fleet(Reply):
 
     `min_nodes` and `most_nodes` are what holds now: by the settings and their windows, or by the `limits` that an
     operator set. An operator paused the fleet at `paused_since`: until it is resumed both are 0.
+
+    `price_changes` are those of the last 90 days, the newest first, 50 at most. A list of fleets leaves them out.
     """
 
     name: str
@@ -98,6 +107,7 @@ class Fleet(Reply):
     most_nodes: int | None = None
     limits: FleetLimits = FleetLimits()
     price_micro_usd_per_hour: int | None = None
+    price_changes: tuple[FleetPrice, ...] = ()
     trouble: str = ""
     shortage: str = ""
     outdated: tuple[str, ...] = ()

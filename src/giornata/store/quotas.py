@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports import quota_store
+from giornata.control.ports.quota_store import CountedUse
 from giornata.domain.job import JobState
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.sweep import SWEEP_KIND
@@ -58,6 +59,20 @@ _DRAWN = (
     .where(picture_orders.c.project_id == _PROJECT)
 )
 
+# Each is a count of its own in one statement: a page shows all of them.
+_NUMBERS = sa.select(
+    sa.select(sa.func.count())
+    .select_from(jobs)
+    .where(RUNNING, OWN, jobs.c.project_id == _PROJECT, jobs.c.kind.not_in(sorted({*ORDER_KINDS, SWEEP_KIND})))
+    .scalar_subquery()
+    .label("running"),
+    _QUEUED.scalar_subquery().label("queued"),
+    _OPEN_ORDERS.scalar_subquery().label("orders"),
+    _PICTURES.scalar_subquery().label("pictures"),
+    _BLOBS.scalar_subquery().label("blobs"),
+    _UPLOADS.scalar_subquery().label("uploads"),
+)
+
 
 class QuotaQueries(Queries, quota_store.QuotaQueries):
     def set(self, project_id: str, limits: Mapping[str, Any]) -> bool:
@@ -78,6 +93,16 @@ class QuotaQueries(Queries, quota_store.QuotaQueries):
         if self._dialect_name == "sqlite":
             return project_ids  # one transaction writes at a time
         return [each for each in sorted(project_ids) if self._connection.scalar(_try_lock(each))]
+
+    def counted(self, project_id: str, *, since_ms: int) -> CountedUse:
+        row = self._connection.execute(_NUMBERS, {"project": project_id, "since": since_ms}).one()
+        return CountedUse(
+            running_jobs=row.running,
+            queued_jobs=row.queued,
+            open_orders=row.orders,
+            pictures=int(row.pictures or 0),
+            blob_bytes=int(row.blobs or 0) + int(row.uploads or 0),
+        )
 
     def queued(self, project_id: str) -> int:
         return self._sum(_QUEUED, project_id)

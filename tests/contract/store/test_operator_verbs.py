@@ -12,7 +12,7 @@ from giornata.control.attempts.reported_ends import release
 from giornata.control.caller import Caller
 from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
 from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet, scale_by_hand
-from giornata.control.fleets.read_fleets import read_fleet
+from giornata.control.fleets.read_fleets import list_fleets, read_fleet
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.roll import ask_to_roll
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
@@ -267,3 +267,23 @@ def test_members_and_nodes_cannot_pause_scale_or_drain_fleets(fleet_rig, rig):
     with pytest.raises(Conflict, match="machines join by themselves"):
         pause_fleet(desk, ADMIN, "desk")
     assert rig.rows(schema.fleets) == []
+
+
+def test_a_fleets_price_is_kept_once_for_each_change(fleet_rig, rig):
+    began_ms = rig.clock.now_ms()
+    for seconds, price in ((0, 300_000), (60, 300_000), (60, 410_000), (60, 410_000), (0, 260_000)):
+        rig.clock.advance_s(seconds)
+        fleet_rig.provider.price_now = price
+        reconcile_fleet(fleet_rig.ctx, "gpu")
+    changes = read_fleet(fleet_rig.ctx, ADMIN, "gpu").price_changes
+    assert [(each.at.timestamp() - began_ms / 1000, each.micro_usd_per_hour) for each in changes] == [
+        (180, 260_000),
+        (120, 410_000),
+        (0, 300_000),
+    ]
+    rig.clock.advance_s(90 * 86_400 - 30)
+    fleet_rig.provider.price_now = 250_000
+    reconcile_fleet(fleet_rig.ctx, "gpu")
+    kept = read_fleet(fleet_rig.ctx, ADMIN, "gpu").price_changes
+    assert [each.micro_usd_per_hour for each in kept] == [250_000, 260_000], "older ones than 90 days go"
+    assert list_fleets(fleet_rig.ctx, ADMIN).items[0].price_changes == ()

@@ -39,7 +39,8 @@ def test_a_fleet_says_what_it_wants_and_has_and_why(served, provider):
     (instance,) = fleet.instances
     assert (instance.state, instance.machine_id, instance.jobs) == (InstanceStanding.RUNNING, f"m-{instance.id}", 0)
     assert instance.running_at is not None
-    assert list(served.client(served.keys.admin).fleets()) == [fleet]
+    assert [each.micro_usd_per_hour for each in fleet.price_changes] == [300_000]
+    assert list(served.client(served.keys.admin).fleets()) == [fleet.model_copy(update={"price_changes": ()})]
 
 
 def test_the_table_shows_it(run, served, provider):

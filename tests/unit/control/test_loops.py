@@ -12,7 +12,7 @@ from tests.fixtures.databases import new_sqlite
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.access.install import install
 from giornata.control.context import Context
-from giornata.control.loops import DEFAULT_SCHEDULE, LONGEST_PAUSE_S, Loop, Loops, pause_s
+from giornata.control.loops import DEFAULT_SCHEDULE, LONGEST_DONE, LONGEST_PAUSE_S, Loop, Loops, pause_s
 from giornata.domain.errors import Unavailable
 from giornata.store.database.database import open_store
 
@@ -130,3 +130,17 @@ def test_loop_pause_doubles_after_each_error_up_to_longest() -> None:
         LONGEST_PAUSE_S,
     ]
     assert [pause_s(slow, errors_in_a_row=count) for count in (0, 1, 99)] == [600.0, 1.0, LONGEST_PAUSE_S]
+
+
+def test_what_a_loop_last_changed_stays_while_it_has_nothing_to_do(ctx: Context) -> None:
+    answers = iter([0, "two are gone", 0, "", "x" * 1000])
+    loop, time = Loop(name="one", every_s=1.0, run=lambda _: next(answers)), Time()
+    loops = Loops(ctx, [loop], monotonic_s=time)
+    loops.run_once(loop)
+    assert (loops.status()[0].last_done, loops.status()[0].last_done_age_s) == ("", None)
+    for _ in range(3):
+        loops.run_once(loop)
+        time.now_s += 10
+    assert (loops.status()[0].last_done, loops.status()[0].last_done_age_s) == ("two are gone", 30.0)
+    loops.run_once(loop)
+    assert loops.status()[0].last_done == "x" * LONGEST_DONE

@@ -39,8 +39,6 @@ ANN = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_ann")
 MOST_STATEMENTS = 8
 DRAWN = b"\x89PNG\r\n\x1a\n was drawn"
 PICTURE = b"\x89PNG\r\n\x1a\n and so on"
-EXCEPT = {"sweep": 11}
-"""Pages that cost more statements: a sweep counts also what its deleted jobs have cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +174,7 @@ def test_a_page_costs_at_most_8_statements(studio: Studio) -> None:
     for name, path in {**studio.pages, "train": f"{HERE}/train", "generate": f"{HERE}/generate"}.items():
         # The caller is remembered for seconds: the fewest of three visits are those of the page itself.
         statements = min((_statements_of(browser, path) for _ in range(3)), key=len)
-        assert len(statements) <= EXCEPT.get(name, MOST_STATEMENTS), (name, statements)
+        assert len(statements) <= MOST_STATEMENTS, (name, statements)
 
 
 def _statements_of(browser: Browser, path: str) -> list[str]:

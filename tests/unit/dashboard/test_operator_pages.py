@@ -1,5 +1,6 @@
 """What an operator sees of the last day: ends by reason, and the loops of the server."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,3 +43,38 @@ def test_a_loop_that_fails_is_named_with_its_error_and_others_are_counted(tmp_pa
         text = text_of(house)
         assert "1 loop of 2" in text
         assert "reap: &lt;b&gt;no route" in text
+
+
+def test_the_page_of_fleets_says_what_each_loop_did_last(tmp_path: Path) -> None:
+    with furnished(tmp_path) as house:
+        operator = browser_of(house.served, house.operator)
+        path = pages_of(house)["operator-loops"]
+        assert f'hx-get="{path}"' in operator.call("GET", pages_of(house)["operator-fleet"]).text
+        done = LoopStatus(
+            name="reconcile-spot", every_s=5, runs=3, last_done="<i>i-1</i> is gone", last_done_age_s=90.0
+        )
+        house.served.app.state.loops_status = lambda: [done]
+        text = operator.call("GET", path).text
+        assert "&lt;i&gt;i-1&lt;/i&gt; is gone" in text
+        assert "1 min 30 s ago" in text
+        assert browser_of(house.served, house.owner).call("GET", path).status_code == 404
+
+
+def test_a_fleet_shows_its_prices_as_a_line_and_in_a_table(tmp_path: Path) -> None:
+    with furnished(tmp_path) as house:
+        operator = browser_of(house.served, house.operator)
+        text = operator.call("GET", pages_of(house)["operator-one-fleet"]).text
+        assert "Price of one more node an hour: 3 changes, from $0.26 to $0.41" in text
+        assert text.count('data-label="One more node an hour"') == 4
+        # The line begins at $0.30 and ends at $0.38, of a drawing from $0.26 (72) to $0.41 (8).
+        path = re.search(r'<path d="M0 ([0-9.]+)[^"]*V([0-9.]+)H1000"', text)
+        assert path is not None
+        assert (float(path[1]), float(path[2])) == (54.9, 20.8)
+        refused = operator.call(
+            "POST",
+            pages_of(house)["operator-one-fleet"] + "/scale",
+            data={"csrf": operator.csrf_token, "min_nodes": "x", "max_nodes": "17"},
+        )
+        assert (refused.status_code, "price-line" in refused.text) == (400, True)
+        assert 'value="x" aria-invalid="true"' in refused.text, "what was typed stays"
+        assert 'value="17"' in refused.text

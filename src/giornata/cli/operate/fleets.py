@@ -60,6 +60,7 @@ def list_fleets(
             _remarks(out, fleet)
         if name is not None:
             _instances(out, fleets[0])
+            _prices(out, fleets[0])
         out.result({"items": [each.model_dump(mode="json") for each in fleets]})
 
 
@@ -146,6 +147,13 @@ def _instances(out: Output, fleet: Fleet) -> None:
     for each in fleet.instances:
         if why := _why(each):
             out.say(f"{each.name or each.id}: {why}")
+
+
+def _prices(out: Output, fleet: Fleet) -> None:
+    if len(fleet.price_changes) > 1:
+        out.say("")
+        rows = [(f"{each.at:%Y-%m-%d %H:%M} UTC", _price(each.micro_usd_per_hour)) for each in fleet.price_changes]
+        out.table(("since", "price"), rows, right=(1,))
 
 
 def _why(instance: FleetInstance) -> str:

@@ -15,10 +15,19 @@ from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.errors import NotFound
-from giornata.protocol.fleets import Fleet, FleetInstance, FleetLimits, FleetPage, FleetPlan, InstanceStanding
+from giornata.protocol.fleets import (
+    Fleet,
+    FleetInstance,
+    FleetLimits,
+    FleetPage,
+    FleetPlan,
+    FleetPrice,
+    InstanceStanding,
+)
 
 NODES_SEEN_WITHIN_MS = 3_600_000
 MOST_SAID = 3
+MOST_PRICES = 50
 
 
 def list_fleets(ctx: Context, caller: Caller) -> FleetPage:
@@ -35,7 +44,9 @@ def read_fleet(ctx: Context, caller: Caller, name: str) -> Fleet:
     with ctx.store.read() as tx:
         for row in _rows(tx, ctx):
             if row.name == name:
-                return _fleet(tx, ctx, row)
+                prices = tx.fleets.prices(name, most=MOST_PRICES)
+                changes = tuple(FleetPrice(at=instant(at_ms), micro_usd_per_hour=price) for at_ms, price in prices)
+                return _fleet(tx, ctx, row).model_copy(update={"price_changes": changes})
     raise NotFound(f"there is no fleet {name}")
 
 

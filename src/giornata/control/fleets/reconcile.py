@@ -25,6 +25,7 @@ from giornata.domain.errors import FleetRefused, FleetUnavailable, Unavailable
 LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written down this often
 ZOMBIE_AFTER_MS = 30_000
 ZOMBIES_FOR_MS = 24 * 3_600_000
+PRICES_KEPT_MS = 90 * 24 * 3_600_000
 LONGEST_TROUBLE = 500
 LONGEST_OFFER = 128
 SHOWN = (
@@ -84,6 +85,7 @@ def reconcile_fleet(ctx: Context, name: str) -> str:
         found += [*_differences(tx, look, row), *_zombies(tx, look)]
         _note_outdated(tx, look)
         price = row.price_micro_usd_per_hour if prices is None else prices.of_one_more
+        _note_price(tx, row, price, at_ms=now_ms)
         listed_now = {"seen_at_ms": now_ms, "price_micro_usd_per_hour": price, "driver": governed.driver}
         tx.fleets.update(name, **listed_now, unlisted="", **_found_out(findings))
         gone = _gone(look) if governed.fleet.limits.gone_has_ended else ()
@@ -91,6 +93,14 @@ def reconcile_fleet(ctx: Context, name: str) -> str:
     if orphaned:
         found.append(f"{end_leases(ctx, orphaned)} leases end with them")
     return "; ".join(found)
+
+
+def _note_price(tx: Transaction, row: FleetRow, price: int | None, *, at_ms: int) -> None:
+    """Note a price that is another one than before. A listing that brings the same one writes nothing."""
+    if price is None or price == row.price_micro_usd_per_hour:
+        return
+    kept_since_ms = at_ms - PRICES_KEPT_MS
+    tx.fleets.add_price(row.name, price_micro_usd_per_hour=price, at_ms=at_ms, kept_since_ms=kept_since_ms)
 
 
 def _gone(look: _Look) -> list[str]:

@@ -59,9 +59,10 @@ def read_sweep(ctx: Context, caller: Caller, job_id: str) -> Sweep:
             )
             for number, each in enumerate(parent.spec["jobs"], 1)
         ]
-        records = _records(tx, caller, [each.job_id for each in asked])
-        rows = _rows(ctx, tx, caller, asked, records)
-        spent = tx.sweeps.spent([job_id])[job_id]  # also of those that were deleted
+        ids = [each.job_id for each in asked]
+        attempts = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False)
+        rows = _rows(ctx, tx, caller, asked, _records(tx, caller, ids), attempts)
+        spent = sum(each.amount_micro_usd for each in attempts)  # also of jobs that were deleted
     job = job_reply(parent, (), names=None, spent_beside_micro_usd=spent)
     return Sweep(job=job, differs=_differing([each.changes for each in asked]), jobs=rows)
 
@@ -83,19 +84,25 @@ def compare_jobs(ctx: Context, caller: Caller, job_ids: Sequence[str]) -> Compar
             JobSideBySide(number=number, job_id=job_id, changes={field: spec.get(field) for field in differs})
             for number, (job_id, spec) in enumerate(zip(wanted, specs, strict=True), 1)
         ]
-        return Comparison(differs=differs, jobs=_rows(ctx, tx, caller, asked, records))
+        attempts = tx.job_reads.attempts(list(records), project_id=caller.project_id, messages=False)
+        return Comparison(differs=differs, jobs=_rows(ctx, tx, caller, asked, records, attempts))
 
 
 def _records(tx: Transaction, caller: Caller, job_ids: Sequence[str]) -> Mapping[str, JobRecord]:
     return {job.id: job for job in tx.sweeps.records(job_ids, project_id=caller.project_id)}
 
 
-def _rows(
-    ctx: Context, tx: Transaction, caller: Caller, asked: Sequence[JobSideBySide], records: Mapping[str, JobRecord]
+def _rows(  # noqa: PLR0917 - jobs, with what was read of them
+    ctx: Context,
+    tx: Transaction,
+    caller: Caller,
+    asked: Sequence[JobSideBySide],
+    records: Mapping[str, JobRecord],
+    found: Sequence[AttemptRecord],
 ) -> tuple[SweptJobReply, ...]:
     ids, project_id = list(records), caller.project_id
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
-    for attempt in tx.job_reads.attempts(ids, project_id=project_id, messages=False):
+    for attempt in found:
         attempts[attempt.job_id].append(attempt)
     losses = tx.sweeps.losses(ids, project_id=project_id)
     sheets = dict(tx.sweeps.sheets(ids, project_id=project_id))  # of each job the last one stays

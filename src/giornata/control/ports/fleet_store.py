@@ -187,6 +187,14 @@ class Fleets(Protocol):
     def reallocations(self, fleet: str, *, since_ms: int) -> int:
         """Return how many reallocations of the fleet there were since then."""
 
+    def add_price(self, fleet: str, *, price_micro_usd_per_hour: int, at_ms: int, kept_since_ms: int) -> None:
+        """Note that one more node of the fleet costs this from now on, and forget prices from before
+        `kept_since_ms`.
+        """
+
+    def prices(self, fleet: str, *, most: int) -> Sequence[tuple[int, int]]:
+        """Return the latest changes of the price as (instant, micro-dollars an hour), the newest first."""
+
     def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
         """Return for each joint key those among the next `room` jobs for any machine that are queued since then or
         later.

@@ -1,7 +1,22 @@
 """Queries for quotas of projects: the limits, and what is counted against them."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedUse:
+    """The use that a project makes of everything that is limited, but the bytes of its pictures.
+
+    `pictures` are those ordered since an instant; `blob_bytes` include uploads of users that are not complete.
+    """
+
+    running_jobs: int
+    queued_jobs: int
+    open_orders: int
+    pictures: int
+    blob_bytes: int
 
 
 class QuotaQueries(Protocol):
@@ -24,6 +39,9 @@ class QuotaQueries(Protocol):
         """Hold the numbers of these projects' running jobs until the transaction ends; return the projects that are
         held. Others are held by a claim of another server just now. Nobody waits.
         """
+
+    def counted(self, project_id: str, *, since_ms: int) -> CountedUse:
+        """Return all counts of the project in one statement, with the pictures of orders made since then."""
 
     def queued(self, project_id: str) -> int:
         """Return the number of the project's queued jobs and orders."""

@@ -7,7 +7,7 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.quotas.use import pictures_today, stored_bytes
+from giornata.control.quotas.use import drawn_bytes
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
 from giornata.domain.audit_log import AuditVerb
@@ -72,18 +72,19 @@ def _reply(tx: Transaction, ctx: Context, project_id: str) -> ProjectQuotas:
 
 def _uses(tx: Transaction, ctx: Context, project: ProjectRecord) -> dict[str, LimitUse]:
     at_ms, project_id = ctx.clock.now_ms(), project.id
-    running = tx.quotas.running([project_id]).get(project_id, 0)
+    counted = tx.quotas.counted(project_id, since_ms=day_start_ms(at_ms))
+    stored = counted.blob_bytes + drawn_bytes(tx, ctx, project_id, at_ms=at_ms)
     spent = project_spent(tx, ctx, project_id, at_ms=at_ms).month_micro_usd
     return {
-        "running_jobs": LimitUse(limit=project.max_running_jobs, used=running),
-        "queued_jobs": LimitUse(limit=project.max_queued_jobs, used=tx.quotas.queued(project_id)),
-        "open_orders": LimitUse(limit=project.max_open_orders, used=tx.quotas.open_orders(project_id)),
+        "running_jobs": LimitUse(limit=project.max_running_jobs, used=counted.running_jobs),
+        "queued_jobs": LimitUse(limit=project.max_queued_jobs, used=counted.queued_jobs),
+        "open_orders": LimitUse(limit=project.max_open_orders, used=counted.open_orders),
         "pictures_per_day": LimitUse(
             limit=project.max_pictures_per_day,
-            used=pictures_today(tx, project_id, at_ms=at_ms),
+            used=counted.pictures,
             free_at=instant(day_start_ms(at_ms, days=1)),
         ),
-        "stored_bytes": LimitUse(limit=project.max_stored_bytes, used=stored_bytes(tx, ctx, project_id, at_ms=at_ms)),
+        "stored_bytes": LimitUse(limit=project.max_stored_bytes, used=stored),
         "monthly_spend_micro_usd": LimitUse(
             limit=project.monthly_budget_micro_usd, used=spent, free_at=instant(month_end_ms(at_ms))
         ),

@@ -50,11 +50,16 @@ def stored_bytes(tx: Transaction, ctx: Foundations, project_id: str, *, at_ms: i
     """Return the bytes that the project stores. Those of its pictures may be a minute old: there are millions, and
     only nodes add to them, which are not refused.
     """
+    return drawn_bytes(tx, ctx, project_id, at_ms=at_ms) + tx.quotas.blob_bytes(project_id)
+
+
+def drawn_bytes(tx: Transaction, ctx: Foundations, project_id: str, *, at_ms: int) -> int:
+    """Return the bytes of the project's pictures, as of now or of the last minute."""
     drawn = ctx.memory.quotas.picture_bytes(project_id, at_ms=at_ms)
     if drawn is None:
         drawn = tx.quotas.picture_bytes(project_id)
         ctx.memory.quotas.remember_picture_bytes(project_id, drawn, at_ms=at_ms)
-    return drawn + tx.quotas.blob_bytes(project_id)
+    return drawn
 
 
 def standing_of(

@@ -12,27 +12,30 @@
   const show = (values) => htmx.ajax("POST", drop.dataset.pictures, { source: form, target: "#pictures", values });
 
   let upload = null;
+  const waiting = []; // uploaded, and not shown yet
   const take = async (files) => {
     const wanted = files.filter((file) => file.type.startsWith("image/") || PICTURE.test(file.name));
     if (!wanted.length) return say("There is no picture among these files.");
     if (!crypto.subtle) return say("This browser uploads only over HTTPS, or from localhost.");
-    const added = [], failed = [], queue = [...wanted];
+    const added = waiting, failed = [], queue = [...wanted];
     const work = async () => {
       for (let file = queue.shift(); file; file = queue.shift()) {
-        try { added.push(await upload(file)); } catch (error) { failed.push(`${file.name}: ${error.message}`); }
+        try { added.push(await upload(file)); keep(); } catch (error) { failed.push(`${file.name}: ${error.message}`); }
         say(`${added.length + failed.length} of ${wanted.length} uploaded`);
       }
     };
     await Promise.all(Array.from({ length: AT_ONCE }, work));
     added.sort((a, b) => a.name.localeCompare(b.name));
     await show({ added: JSON.stringify(added) });
-    say([`${added.length} of ${wanted.length} uploaded`, ...failed].join("; "));
+    const count = added.splice(0).length;
+    say([`${count} of ${wanted.length} uploaded`, ...failed].join("; "));
     keep();
   };
 
   // --- what was typed stays, also when the page is loaded again ---
   const keep = () => {
     const pairs = [...new FormData(form)].filter(([name, value]) => typeof value === "string" && !["csrf", "key", "find", "put"].includes(name));
+    for (const each of waiting) pairs.push(["picture", each.sha256], ["picture_name", each.name], ["caption", ""]);
     try { localStorage.setItem(kept, JSON.stringify(pairs)); } catch { /* it stays as long as the page */ }
   };
   form.addEventListener("input", keep);

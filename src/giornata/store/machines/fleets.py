@@ -13,7 +13,17 @@ from giornata.domain.job import JobState
 from giornata.domain.starts import NodeStart
 from giornata.store.database.rows import Queries, insert_for
 from giornata.store.jobs.claiming import FOR_ANYONE
-from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, machines, nodes, reallocations
+from giornata.store.schema import (
+    attempts,
+    billed_intervals,
+    fleet_prices,
+    fleets,
+    instances,
+    jobs,
+    machines,
+    nodes,
+    reallocations,
+)
 
 QUARANTINED = "quarantined"
 _FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
@@ -100,6 +110,12 @@ _REALLOCATIONS = (
     sa.select(sa.func.count())
     .select_from(reallocations)
     .where(reallocations.c.fleet == sa.bindparam("fleet"), reallocations.c.at_ms >= sa.bindparam("since"))
+)
+_PRICES = (
+    sa.select(fleet_prices.c.at_ms, fleet_prices.c.price_micro_usd_per_hour)
+    .where(fleet_prices.c.fleet == sa.bindparam("fleet"))
+    .order_by(fleet_prices.c.at_ms.desc())
+    .limit(sa.bindparam("most"))
 )
 _alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)
 # A range that all are in, and no condition that an index of the whole queue has: SQLite would take that one.
@@ -188,6 +204,19 @@ class Fleets(Queries, fleet_store.Fleets):
 
     def reallocations(self, fleet: str, *, since_ms: int) -> int:
         return self._connection.scalar(_REALLOCATIONS, {"fleet": fleet, "since": since_ms}) or 0
+
+    def add_price(self, fleet: str, *, price_micro_usd_per_hour: int, at_ms: int, kept_since_ms: int) -> None:
+        old = (fleet_prices.c.fleet == fleet) & (fleet_prices.c.at_ms < kept_since_ms)
+        self._connection.execute(sa.delete(fleet_prices).where(old))
+        row = {"fleet": fleet, "at_ms": at_ms, "price_micro_usd_per_hour": price_micro_usd_per_hour}
+        statement = insert_for(self._dialect_name, fleet_prices).values(row)
+        said = {"price_micro_usd_per_hour": statement.excluded.price_micro_usd_per_hour}
+        key = list(fleet_prices.primary_key)
+        self._connection.execute(statement.on_conflict_do_update(index_elements=key, set_=said))
+
+    def prices(self, fleet: str, *, most: int) -> Sequence[tuple[int, int]]:
+        found = self._connection.execute(_PRICES, {"fleet": fleet, "most": most})
+        return [(row.at_ms, row.price_micro_usd_per_hour) for row in found]
 
     def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
         counted: Counter[tuple[str, int, str, str]] = Counter()

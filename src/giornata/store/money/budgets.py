@@ -55,7 +55,7 @@ class Spending(Queries, money_store.Spending):
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         spent = dict.fromkeys(job_ids, 0)
         for some in _slices(job_ids):
-            for job_id, amount in self._by_job(ledger.c.job_id.in_(some), month_ms=EVER_MS):
+            for job_id, amount in self._by_job([ledger.c.job_id.in_(some)], month_ms=EVER_MS):
                 spent[job_id] += amount.total_micro_usd
         return spent
 
@@ -73,19 +73,18 @@ class Spending(Queries, money_store.Spending):
         return self._of_project(project_id, [ended], month_ms=month_ms)
 
     def unsettled(self, project_id: str | None, *, since_ms: int, month_ms: int) -> Spent:
-        # One after the other: each has an index of its own.
         return self._of_project(project_id, [attempts.c.ended_at_ms >= since_ms, LIVE], month_ms=month_ms)
 
     def reserved(self, project_id: str, *, but: str | None = None) -> int:
         mine = RESERVED & (jobs.c.project_id == project_id)
         if but is not None:
             mine &= jobs.c.id != but
-        whole = self._connection.scalar(sa.select(sa.func.sum(jobs.c.reserved_micro_usd)).where(mine)) or 0
-        begun = sa.select(jobs.c.id, jobs.c.reserved_micro_usd).where(mine, jobs.c.attempt_count > 0)
-        aside = {row.id: row.reserved_micro_usd for row in self._connection.execute(begun)}
-        spent = self.of_jobs(list(aside))
-        used: int = sum(min(spent[job_id], reserved) for job_id, reserved in aside.items())
-        return int(whole) - used
+        # Those that have not begun make one row together.
+        begun = sa.case((jobs.c.attempt_count > 0, jobs.c.id))
+        query = sa.select(begun.label("id"), sa.func.sum(jobs.c.reserved_micro_usd).label("aside")).where(mine)
+        aside = {row.id: int(row.aside) for row in self._connection.execute(query.group_by(sa.text("1")))}
+        spent = self.of_jobs([job_id for job_id in aside if job_id is not None])
+        return sum(reserved - min(spent.get(job_id, 0), reserved) for job_id, reserved in aside.items())
 
     def _of_project(
         self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]], *, month_ms: int
@@ -94,27 +93,19 @@ class Spending(Queries, money_store.Spending):
         platforms = sa.exists().where(jobs.c.id == ledger.c.job_id, own)
         # Canaries and audits are paid by the operator's project, and are on nobody's budget.
         mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~platforms
-        found = (self._by_job(mine & condition, month_ms=month_ms) for condition in conditions)
-        return sum((amount for rows in found for _, amount in rows), Spent())
+        found = self._by_job([mine & condition for condition in conditions], month_ms=month_ms)
+        return sum((amount for _, amount in found), Spent())
 
-    def _by_job(self, condition: sa.ColumnElement[bool], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
-        """Yield (job, spending) of the attempts that the condition holds for; a job may come more than once."""
-        joined = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
-        alone: sa.Select[Any] = (
-            sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
-            .select_from(joined)
-            .where(condition, ~EXISTS_BESIDE)
-            .group_by(ledger.c.job_id)
-        )
-        for job_id, amount, before in self._connection.execute(alone):
+    def _by_job(self, conditions: Sequence[sa.ColumnElement[bool]], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
+        """Yield (job, spending) of the attempts that one of the conditions holds for, of which no two hold for the
+        same attempt; a job may come more than once.
+        """
+        # A part of the statement for each condition: each has an index of its own.
+        alone = [_alone(condition, month_ms) for condition in conditions]
+        for job_id, amount, before in self._connection.execute(_together(alone)):
             yield job_id, Spent(total_micro_usd=int(amount), month_micro_usd=int(amount) - int(before))
-        beside: sa.Select[Any] = (
-            sa.select(ledger.c.job_id, ledger.c.attempt_id, OTHER.c.id.label("other_id"))
-            .select_from(joined.join(OTHER, BESIDE))
-            .where(condition)
-            .distinct()
-        )
-        yield from self._shared(self._connection.execute(beside).all(), month_ms=month_ms)
+        beside = [_beside(condition) for condition in conditions]
+        yield from self._shared(self._connection.execute(_together(beside)).all(), month_ms=month_ms)
 
     def _shared(self, rows: Sequence[Any], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
         asked = {(row.attempt_id, row.job_id) for row in rows}
@@ -125,6 +116,33 @@ class Spending(Queries, money_store.Spending):
             these = [pair for attempt_id in some for pair in pairs[attempt_id]]
             found = shares_from(self._connection, these, from_ms=month_ms)
             yield from ((of_job[1], amount) for of_job, amount in found.items() if of_job in asked)
+
+
+_JOINED = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
+
+
+def _together(parts: Sequence[sa.Select[Any]]) -> sa.Executable:
+    return parts[0] if len(parts) == 1 else sa.union_all(*parts)
+
+
+def _alone(condition: sa.ColumnElement[bool], month_ms: int) -> sa.Select[Any]:
+    """Return the sums by job over attempts that had their node for themselves."""
+    return (
+        sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
+        .select_from(_JOINED)
+        .where(condition, ~EXISTS_BESIDE)
+        .group_by(ledger.c.job_id)
+    )
+
+
+def _beside(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Return the jobs, attempts and those that were beside them on their node."""
+    return (
+        sa.select(ledger.c.job_id, ledger.c.attempt_id, OTHER.c.id.label("other_id"))
+        .select_from(_JOINED.join(OTHER, BESIDE))
+        .where(condition)
+        .distinct()
+    )
 
 
 def _before(month_ms: int) -> sa.ColumnElement[int]:

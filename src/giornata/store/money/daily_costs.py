@@ -52,17 +52,16 @@ def costs_by_day(
 
 def _alone(dialect_name: str, during: sa.ColumnElement[bool], label: str | None) -> sa.Select[Any]:
     """Return the sums over attempts that had their node for themselves."""
-    alone = during & ~EXISTS_BESIDE
     within = (
         sa.select(_FIRST_DAY.label("day"), ledger.c.job_id, ledger.c.amount_micro_usd.label("amount"))
         .select_from(_JOINED)
-        .where(alone, _FIRST_DAY == _LAST_DAY)
+        .where(during, _FIRST_DAY == _LAST_DAY, ~EXISTS_BESIDE)
     )
     day = row_list(dialect_name, {"begins_ms": sa.BigInteger(), "ends_ms": sa.BigInteger()})
     across = (
         sa.select(day.c.begins_ms // MS_PER_DAY, ledger.c.job_id, _before(day.c.ends_ms) - _before(day.c.begins_ms))
         .select_from(_JOINED.join(day, (ledger.c.from_ms < day.c.ends_ms) & (ledger.c.to_ms > day.c.begins_ms)))
-        .where(alone, _FIRST_DAY != _LAST_DAY)
+        .where(during, _FIRST_DAY != _LAST_DAY, ~EXISTS_BESIDE)
     )
     lines = sa.union_all(within, across).subquery("lines")
     value = sa.null() if label is None else jobs.c.labels[label].as_string()

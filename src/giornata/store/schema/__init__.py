@@ -9,7 +9,7 @@ from giornata.store.schema.audit_log import audit_log, audit_log_heads
 from giornata.store.schema.audits import audits
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.deletions import deletions
-from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
+from giornata.store.schema.fleets import billed_intervals, fleet_prices, fleets, instances, machines, reallocations
 from giornata.store.schema.gallery import order_terms, picture_tags
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
 from giornata.store.schema.people import (
@@ -44,6 +44,7 @@ __all__ = [
     "device_sign_ins",
     "events",
     "failed_sign_ins",
+    "fleet_prices",
     "fleets",
     "idempotency",
     "installation",

@@ -69,6 +69,14 @@ billed_intervals = Table(  # when a provider bills an instance, one row for each
     Column("price_micro_usd_per_hour", BigInteger, nullable=False),  # 0: not known
 )
 
+fleet_prices = Table(  # of one more node, one row for each change
+    "fleet_prices",
+    metadata,
+    Column("fleet", String(128), primary_key=True),
+    Column("at_ms", BigInteger, primary_key=True),
+    Column("price_micro_usd_per_hour", BigInteger, nullable=False),
+)
+
 machines = Table(  # how a machine fares with jobs of a kind
     "machines",
     metadata,
