@@ -1,4 +1,4 @@
-"""What a picture of a run shows: its curves, and marks for what happened to it."""
+"""The curves of a run that its pictures show, and marks for the events of the run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
