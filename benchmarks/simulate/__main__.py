@@ -16,6 +16,8 @@ from benchmarks.simulate.calibration import fit, misfits
 from benchmarks.simulate.comparison import comparable, gain_rows, gains_of, played, summary
 from benchmarks.simulate.plots import draw_all
 from benchmarks.simulate.regret import regret_words
+from giornata.cli.tools.simulate_page import write_pictures
+from giornata.simulate.drawn_run import DrawnRun, drawn
 from giornata.simulate.scenarios import SCENARIOS, sized
 
 COLUMNS = (
@@ -35,6 +37,7 @@ COLUMNS = (
 )
 # Their scheduler has no notion of several projects or fleets.
 OURS_ALONE = {"flood", "price-spike", "ancestor-1000-our-trainer"}
+POLICIES = {"giornata": "Giornata", "ancestor": "The ancestor"}
 SMALLER = {"flood": (2000, 100)}  # 100,000 jobs take an hour: --full
 
 
@@ -44,11 +47,13 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--full", action="store_true", help="flood with its 100,000 jobs on 2,000 nodes")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw every run into this folder")
+    parser.add_argument("--pages", type=Path, metavar="DIR", help="write a page of each scenario into it")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the jobs; the figures mean little")
     return parser.parse_args(arguments)
 
 
-def play(name: str, policy: Any, options: argparse.Namespace) -> dict[str, Any]:
+def play(name: str, policy: Any, options: argparse.Namespace) -> tuple[dict[str, Any], DrawnRun]:
+    """Play a scenario under a policy; its summary and its curves."""
     scenario = SCENARIOS[name]
     if options.quick:
         scenario = sized(scenario, jobs=max(1, scenario.jobs // 20), nodes=min(scenario.nodes, 8))
@@ -59,17 +64,22 @@ def play(name: str, policy: Any, options: argparse.Namespace) -> dict[str, Any]:
         told = summary(ran)
         if options.plots is not None:
             draw_all(ran, options.plots)
+        curves = drawn(ran, name=POLICIES[policy])
     if policy == "giornata" and comparable(scenario):
         told["gained"] = gains_of(scenario, told)
     print(f"{name} ({policy}): {ran.wall_s:.1f} s, {ran.cpu_s:.1f} s of computing", file=sys.stderr)
-    return {**told, "wall_s": round(ran.wall_s, 1), "cpu_s": round(ran.cpu_s, 1)}
+    return {**told, "wall_s": round(ran.wall_s, 1), "cpu_s": round(ran.cpu_s, 1)}, curves
 
 
 def main(arguments: list[str]) -> int:
     options, runs = options_of(arguments), []
     for name in options.scenarios:
         policies = ("giornata",) if name in OURS_ALONE else ("ancestor", "giornata")
-        runs += [play(name, policy, options) for policy in policies]
+        played_runs = [play(name, policy, options) for policy in policies]
+        runs += [told for told, _ in played_runs]
+        if options.pages is not None:
+            page = write_pictures(options.pages / name, about=SCENARIOS[name].about, runs=played_runs)
+            print(f"{name}: {page}", file=sys.stderr)
     for run in runs:
         for row in gain_rows(run):
             print(f"{run['scenario']}: {row}")

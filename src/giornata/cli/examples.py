@@ -216,7 +216,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "lora merge": ("giornata lora merge dog.safetensors=0.7 oil.safetensors=0.3 -o both.safetensors",),
     "simulate": (
         "giornata simulate --list",
-        "giornata simulate churn --seed 7",
+        "giornata simulate price-spike --jobs 60 --open",
         "giornata simulate black-hole --jobs 60 --json",
     ),
     "pretrain plan": (

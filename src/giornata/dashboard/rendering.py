@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 from fastapi.responses import HTMLResponse
@@ -34,6 +35,14 @@ def render(visit: Visit, template: str, *, status: int = HTTPStatus.OK, **values
 def render_bare(template: str, *, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:
     """Return a page for whoever asks, without a person: sign-in, and refusals."""
     return HTMLResponse(_text(template, values), status)
+
+
+def write_page(folder: Path, template: str, **values: Any) -> Path:
+    """Write a page that needs no server into a folder, with the static files that it loads; return its file."""
+    copytree(STATIC, folder / "static", dirs_exist_ok=True)
+    page = folder / "index.html"
+    page.write_text(_text(template, {"static": lambda name: f"static/{name}"} | values), "utf-8")
+    return page
 
 
 def static_url(name: str) -> str:

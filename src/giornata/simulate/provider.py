@@ -89,6 +89,7 @@ class ModelledFleet:
         self.away = self.sold_out = False
         self.interruptions = 0
         self.reallocated: list[str] = []
+        self.replaced_at_ms: list[tuple[str, int]] = []  # machines that were reallocated, and when
         self.given_up: list[str] = []
         self._excluded_until_ms: dict[str, int] = {}
         self._requests: deque[int] = deque()
@@ -138,6 +139,8 @@ class ModelledFleet:
             raise FleetUnavailable("too many reallocations in this minute")
         # A container that did not run yet is given up because it took too long to start, on any machine.
         (self.reallocated if container.running_since_ms is not None else self.given_up).append(container.machine.id)
+        if container.running_since_ms is not None:
+            self.replaced_at_ms.append((container.machine.id, self._agenda.now_ms()))
         self._excluded_until_ms[container.machine.id] = self._agenda.now_ms() + round(self.offer.excluded_s * 1000)
         self._end(container, lives_on_s=0.0)
         self._allocate()

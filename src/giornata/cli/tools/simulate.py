@@ -1,9 +1,12 @@
 """`giornata simulate`: the real control plane on a virtual clock, with a modelled fleet."""
 
 import logging
+import tempfile
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +16,9 @@ from giornata.cli.tools.simulate_audits import ABOUT_AUDITS, AUDITS, simulate_au
 from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput, install_hint
+
+if TYPE_CHECKING:
+    from giornata.simulate.run import SimulationResult
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +41,9 @@ def simulate(
         typer.Option(metavar="N", min=1, help="Most nodes. Default: in proportion to the jobs.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Equal seeds give equal runs.")] = 0,
+    opened: Annotated[
+        bool, typer.Option("--open", help="Draw the run, and open the pictures in the browser.")
+    ] = False,
     listed: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -65,6 +74,9 @@ def simulate(
             played(sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes), seed=seed) as ran,
         ):
             told = summary(ran)
+            page = _draw(ran, told) if opened else None
+        if page is not None:
+            _open(out, page)
         _tell(out, told, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
         conclude(out, told)
 
@@ -80,6 +92,21 @@ def conclude(out: Output, told: dict[str, Any]) -> None:
     if not told["ok"]:
         out.say(broken_words(told))
         raise typer.Exit(EXIT_FAILED)
+
+
+def _draw(ran: "SimulationResult", told: dict[str, Any]) -> Path:
+    """Write the pictures of a run into a new folder; return the file to open."""
+    from giornata.cli.tools.simulate_page import write_pictures
+    from giornata.simulate.drawn_run import drawn
+
+    folder = Path(tempfile.mkdtemp(prefix=f"giornata-{ran.scenario.name}-"))
+    return write_pictures(folder, about=ran.scenario.about, runs=[(told, drawn(ran, name="Giornata"))])
+
+
+def _open(out: Output, page: Path) -> None:
+    """Open the page in the person's browser, and say where it lies: there may be no browser."""
+    webbrowser.open(page.as_uri())
+    out.hint(f"pictures: {page}")
 
 
 def _check_extra() -> None:
