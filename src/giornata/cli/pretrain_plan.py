@@ -17,6 +17,7 @@ from giornata.pretrain.planning.ranking import Ranking, rank
 from giornata.pretrain.planning.report import (
     ESTIMATED,
     PhaseNeeds,
+    in_units,
     large_bytes,
     machines_words,
     needs_of,
@@ -176,10 +177,7 @@ def needs_columns(phases: Iterable[PhaseNeeds], *, narrow: bool) -> list[Column]
 
 
 def _flop(flop: float) -> str:
-    for unit, value in (("EFLOP", 1e18), ("PFLOP", 1e15), ("TFLOP", 1e12)):
-        if flop >= value:
-            return f"{flop / value:,.0f} {unit}" if flop >= 10 * value else f"{flop / value:,.1f} {unit}"
-    return f"{flop / 1e9:,.0f} GFLOP"
+    return in_units(flop, {"EFLOP": 1e18, "PFLOP": 1e15, "TFLOP": 1e12, "GFLOP": 1e9})
 
 
 def samples_words(samples: float) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from giornata.domain.errors import InvalidInput
+from giornata.pretrain.planning.facts import TrainingRate
 from giornata.pretrain.planning.from_config import ASSUMED, request_named
-from giornata.pretrain.planning.request import GivenEncoderRate, GivenRate, request_of, schedule_of
+from giornata.pretrain.planning.request import request_of, schedule_of
 from giornata.pretrain.recipes import sd2_base
 from giornata.protocol.pretraining import Mode
 
@@ -79,6 +80,20 @@ def test_every_fault_of_the_values_at_once():
     )
 
 
+def test_a_given_rate_is_measured_and_of_the_requests_model_unless_it_says_otherwise():
+    row = {"gpu": "H200", "gpus": 8, "resolution": 256, "images_per_s": 9.0}
+    mine, others = request_of(
+        {"phases": [PHASE], "rates": [row, row | {"source": "a paper", "mark": "published"}]}
+    ).rates
+    assert (mine.model, mine.source, mine.mark) == ("sd2", "given with the request", "measured")
+    assert (others.source, others.mark) == ("a paper", "published")
+    assert set(faults({"phases": [PHASE], "rates": [7], "encoder_rates": 5})) == {"rates.0", "encoder_rates"}
+    assert set(faults({"phases": [PHASE], "rates": [row | {"mark": "rumor", "model": "sd9"}]})) == {
+        "rates.0.mark",
+        "rates.0.model",
+    }
+
+
 def test_every_fault_of_the_fields_at_once():
     found = faults({"phases": [{"samples": "many", "resolution": 256}], "colour": "red"})
     assert set(found) == {"phases.0.samples", "phases.0.global_batch_size", "colour"}
@@ -135,7 +150,6 @@ def test_a_name_that_is_neither_recipe_nor_file():
 
 def test_the_guide_names_every_field():
     guide = (Path(__file__).parents[3] / "docs/how-to/pretraining-price.md").read_text()
-    kinds = (GivenRate, GivenEncoderRate)
-    names = [*ASSUMED, *(each.name for kind in kinds for each in fields(kind))]
+    names = [*ASSUMED, *(each.name for each in fields(TrainingRate))]
     missing = [name for name in names if f"`{name}`" not in guide]
     assert missing == []

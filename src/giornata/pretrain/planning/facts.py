@@ -1,5 +1,6 @@
 """Prices, instances, FLOPs and rates of `facts.toml` and `prices.toml`, each with its source and `Evidence`."""
 
+import json
 import math
 import re
 import tomllib
@@ -11,13 +12,39 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AliasPath, Field, TypeAdapter
+from pydantic import AfterValidator, AliasPath, Field, TypeAdapter, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from giornata.protocol.pretraining_checks import CONTRADICTION
 
 T = TypeVar("T")
 INTERRUPTIBLE = "interruptible"
-CHECKED = {"extra": "forbid"}
+CHECKED = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 OTHER_BOARDS = frozenset({"PCIE", "NVL", "MIG"})
 """Cards of the same name that are slower than those that the facts know."""
+
+
+def refused(message: str, hint: str) -> PydanticCustomError:
+    return PydanticCustomError(CONTRADICTION, "{message}", {"message": message, "hint": hint})
+
+
+def check_known(kind: str, name: str, info: ValidationInfo) -> None:
+    """Refuse a name of this kind that the validation's context does not hold; without one, nothing."""
+    shown, also = info.context[kind] if info.context else ((name,), ())
+    if name not in shown and name not in also:
+        raise refused(f"no {kind} {name!r} is known", hint=f"one of {', '.join(shown)}")
+
+
+def known(kind: str) -> AfterValidator:
+    def check(name: str, info: ValidationInfo) -> str:
+        check_known(kind, name, info)
+        return name
+
+    return AfterValidator(check)
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class Evidence(StrEnum):
@@ -117,17 +144,17 @@ class RowBytes(Sourced):
 class EncoderRate(Sourced):
     """Images per second of one GPU through the VAE and the text tower."""
 
-    model: str
-    gpu: str
+    model: Annotated[str, known("model")]
+    gpu: Annotated[str, known("GPU")]
     resolution: int
-    images_per_s: float
+    images_per_s: Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate(EncoderRate):
     """Images per second of `gpus` GPUs together, with latents and embeddings at hand."""
 
-    gpus: int
+    gpus: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +267,8 @@ def load_facts() -> Facts:
 
 def facts_of(document: Mapping[str, Any]) -> Facts:
     """Build the facts from a parsed document. Raises ValueError for a row with a field too few or too many."""
-    return TypeAdapter(Facts).validate_python(document)
+    # Through JSON, in whose strict mode lists are tuples, and texts are days and members of an enumeration
+    return TypeAdapter(Facts).validate_json(json.dumps(document, default=str))
 
 
 def _shipped(name: str) -> dict[str, Any]:

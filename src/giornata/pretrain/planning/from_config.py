@@ -13,8 +13,8 @@ from typing import Any
 
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
-from giornata.pretrain.planning.facts import Facts, InstanceType, gpu_known, load_facts
-from giornata.pretrain.planning.request import OF_THE_RUN, PlanRequest, request_of, schedule_of
+from giornata.pretrain.planning.facts import Evidence, Facts, InstanceType, gpu_known, load_facts
+from giornata.pretrain.planning.request import GIVEN, OF_THE_RUN, PlanRequest, request_of, schedule_of
 from giornata.pretrain.recipes import read_config
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import read_toml
@@ -50,7 +50,10 @@ def request_of_run(config: PretrainConfig, facts: Facts | None = None, **assumed
     known, notes = facts or load_facts(), list[str]()
     rows = {} if "dataset_rows" in assumed else _rows_found(config, notes)
     trainers, encoders = _trainers(config, known, notes), _encoders(config, known, notes)
-    mine = trainers.get("trainers")
+    mine, theirs = trainers.get("trainers"), assumed.get("usd_per_hour", {})
+    own = [*trainers.pop("own", ()), *encoders.pop("own", ())]
+    paid = {TRAINER: config.workers.trainer_usd_per_h, ENCODER: config.workers.encoder_usd_per_h}
+    usd = {each["name"]: paid[each["name"]] for each in own}
     configured = {
         "mode": config.encode.mode.value,
         "trainers": mine[0] if mine and not assumed.get("trainers") else None,
@@ -62,11 +65,13 @@ def request_of_run(config: PretrainConfig, facts: Facts | None = None, **assumed
         **rows,
         **trainers,
         **encoders,
-        "own": trainers.get("own", []) + encoders.get("own", []),
+        "own": own,
         "notes": notes,
         **({"priced": True} if assumed.get("trainers") else {}),
+        **assumed,
+        "usd_per_hour": {**usd, **theirs} if isinstance(theirs, dict) else theirs,
     }
-    return request_of(values | assumed, known)
+    return request_of(values, known)
 
 
 def _assumed(path: Path) -> dict[str, Any]:
@@ -119,7 +124,7 @@ def _trainers(config: PretrainConfig, facts: Facts, notes: list[str]) -> dict[st
         return {}
     count = workers.trainers
     if workers.trainer_usd_per_h is not None:
-        mine, own = f"{count}x{TRAINER}", [_own(TRAINER, gpu, workers.trainer_usd_per_h)]
+        mine, own = f"{count}x{TRAINER}", [_own(TRAINER, gpu)]
     else:
         instance, own = _instance(facts, gpu, count), []
         whole = -(-count // instance.gpus)
@@ -145,7 +150,7 @@ def _encoders(config: PretrainConfig, facts: Facts, notes: list[str]) -> dict[st
         notes.append(f"encode.accelerator_type is {gpu!r}, of which no speed is known: other encoders are priced.")
         return {}
     if price is not None:
-        return {"encoders": [ENCODER], "own": [_own(ENCODER, gpu, price)]}
+        return {"encoders": [ENCODER], "own": [_own(ENCODER, gpu)]}
     return {"encoders": [next(each.name for each in facts.instances if each.gpu == gpu)]}
 
 
@@ -161,8 +166,8 @@ def _instance(facts: Facts, gpu: str, count: int) -> InstanceType:
     return min(priced, key=lambda each: priced[each]) if priced else known[0]
 
 
-def _own(name: str, gpu: str, usd_per_hour: float) -> dict[str, Any]:
-    return {"name": name, "gpu": gpu, "usd_per_hour": usd_per_hour}
+def _own(name: str, gpu: str) -> dict[str, Any]:
+    return {"name": name, "gpu": gpu, "gpus": 1, "source": GIVEN, "mark": Evidence.PUBLISHED}
 
 
 def _gpus(facts: Facts) -> list[str]:

@@ -1,6 +1,6 @@
 """A ranking for people, in sentences, and for programs, as plain values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,6 +20,7 @@ DAYS_PER_MONTH = 365 / 12
 GIGA = 1e9
 OLD_MONTHS = 4
 """Prices of GPUs move by a tenth and more in that time."""
+COUNTS = {"million": 1e6, "thousand": 1e3}
 ESTIMATED = "~"
 """Before a sum that rests on an estimated rate."""
 
@@ -56,9 +57,9 @@ def _rows(ranking: Ranking) -> Iterator[str]:
         taken = (
             f"The plan takes {request.dataset_rows:,} ({request.samples / request.dataset_rows:,.1f} uses per row)"
         )
-    uses = request.samples / found.rows
+    uses, rows = request.samples / found.rows, in_units(found.rows, COUNTS, whole_from=100)
     yield (
-        f"The number of different rows decides. {taken}. Below {large_count(found.rows)} rows (more than"
+        f"The number of different rows decides. {taken}. Below {rows} rows (more than"
         f" {uses:,.1f} uses per row) the cheapest is {machines_words(found.below)}, {found.below.mode}, which encodes"
         f" each row once and stores it. From there on it is {machines_words(found.above)}, {found.above.mode}."
     )
@@ -91,20 +92,15 @@ def usd(amount: float) -> str:
     return f"${amount:,.0f}"
 
 
-def large_count(count: float) -> str:
-    """Format a large count: `2,867 million`, `413.5 thousand`."""
-    for unit, value in (("million", 1e6), ("thousand", 1e3)):
-        if count >= value:
-            return f"{count / value:,.0f} {unit}" if count >= 100 * value else f"{count / value:,.1f} {unit}"
-    return f"{count:,.0f}"
+def in_units(count: float, units: Mapping[str, float], *, whole_from: float = 10) -> str:
+    """Format a number in the largest of these units, or else in the last, without a decimal from `whole_from` on."""
+    unit, value = next((each for each in units.items() if count >= each[1]), list(units.items())[-1])
+    return f"{count / value:,.{0 if count >= whole_from * value else 1}f} {unit}"
 
 
 def large_bytes(count: float) -> str:
     """Format a number of bytes: `133 TB`, `5.7 MB`."""
-    for unit, value in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= value:
-            return f"{count / value:,.0f} {unit}" if count >= 10 * value else f"{count / value:,.1f} {unit}"
-    return f"{count / 1e3:,.1f} kB"
+    return in_units(count, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3})
 
 
 def _configured(ranking: Ranking) -> Iterator[str]:
