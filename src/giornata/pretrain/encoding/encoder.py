@@ -5,14 +5,23 @@ Shapes: B pictures of one size, H, W in pixels; h, w = H / 8, W / 8; N captions;
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from giornata.diffusion.draws.determinism import let_libraries_repeat
-from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
+from giornata.diffusion.encode.captions import Embedding
 from giornata.protocol.pretraining import Model, PretrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """The VAE's posterior before any scaling: float16 arrays, B4hw each."""
+
+    mean_BChw: np.ndarray
+    logvar_BChw: np.ndarray
 
 
 class Encoder(Protocol):
@@ -32,8 +41,9 @@ class Encoder(Protocol):
         """The posterior of uint8 pixels, which are normalized here, on the device."""
         ...
 
-    def encode_text(self, captions: Sequence[str]) -> Text:
-        """The embeddings of captions. A caption that is too long is cut, as in every pre-training."""
+    def encode_text(self, captions: Sequence[str]) -> Embedding:
+        """The embeddings of captions, in float16 on the CPU. A caption that is too long is cut, as in every
+        pre-training."""
         ...
 
 
@@ -57,11 +67,11 @@ def open_encoder(
     cannot be reached.
     """
     # diffusers takes seconds to import: Ray Train's controller, for one, never opens an encoder
-    from giornata.pretrain.encoding.frozen_encoder import FrozenEncoder, load_frozen
+    from giornata.pretrain.encoding.frozen_encoder import load_frozen
 
     let_libraries_repeat(os.environ)
-    frozen = load_frozen(model, seed=seed, dtype=dtype or encoder_dtype(device), images=images, text=text)
-    return FrozenEncoder(frozen, device=torch.device(device))
+    dtype = dtype or encoder_dtype(device)
+    return load_frozen(model, seed=seed, dtype=dtype, device=device, images=images, text=text)
 
 
 def gpus_of_an_encoder(config: PretrainConfig) -> float:
