@@ -29,7 +29,8 @@ from giornata.pretrain.encoding.encoded import (
     read_empty,
     source_manifest,
 )
-from giornata.pretrain.encoding.encoder import Encoder, Posterior, open_encoder
+from giornata.pretrain.encoding.encoder import Encoder, open_encoder
+from giornata.pretrain.encoding.transforms import Posterior
 from giornata.pretrain.feeding.graph import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny

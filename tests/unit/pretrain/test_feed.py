@@ -14,8 +14,8 @@ from tests.fixtures.pretrain_shards import picture
 from giornata.diffusion.encode.captions import Embedding
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encode_shards import encode_cut, encoded_here
-from giornata.pretrain.encoding.encoder import Posterior, open_encoder
-from giornata.pretrain.encoding.transforms import Cutting, cut_rows
+from giornata.pretrain.encoding.encoder import open_encoder
+from giornata.pretrain.encoding.transforms import Cutting, Posterior, cut_rows
 from giornata.pretrain.feeding.feed import Feed, Feeder
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Architecture, Data, Encode, Mode, Model, PretrainConfig

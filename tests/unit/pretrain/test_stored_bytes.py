@@ -15,7 +15,7 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.diffusion.encode.captions import Embedding
 from giornata.pretrain.encoding.encode_shards import EncodingTask, ShardEncoder
-from giornata.pretrain.encoding.encoder import Posterior
+from giornata.pretrain.encoding.transforms import Posterior
 from giornata.pretrain.recipes import sd2_base
 
 TEXT_BYTES = 77 * 1024 * 2

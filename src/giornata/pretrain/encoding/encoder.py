@@ -5,7 +5,6 @@ Shapes: B pictures of one size, H, W in pixels; h, w = H / 8, W / 8; N captions;
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,15 +12,8 @@ import torch
 
 from giornata.diffusion.draws.determinism import let_libraries_repeat
 from giornata.diffusion.encode.captions import Embedding
+from giornata.pretrain.encoding.transforms import Posterior
 from giornata.protocol.pretraining import Model, PretrainConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """The VAE's posterior before any scaling: float16 arrays, B4hw each."""
-
-    mean_BChw: np.ndarray
-    logvar_BChw: np.ndarray
 
 
 class Encoder(Protocol):
@@ -42,8 +34,7 @@ class Encoder(Protocol):
         ...
 
     def encode_text(self, captions: Sequence[str]) -> Embedding:
-        """The embeddings of captions, in float16 on the CPU. A caption that is too long is cut, as in every
-        pre-training."""
+        """The float16 embeddings of captions, on the CPU. Too long a caption is cut, as in every pre-training."""
         ...
 
 

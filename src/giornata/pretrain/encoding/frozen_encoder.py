@@ -36,7 +36,7 @@ from giornata.diffusion.shapes.model import WEIGHTS, new_vae, text_parts
 from giornata.diffusion.tensor_file import json_sha256
 from giornata.diffusion.tiny.tiny_model import tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.pretrain.encoding.encoder import Posterior
+from giornata.pretrain.encoding.transforms import Posterior
 from giornata.protocol.pretraining import Architecture, Model
 from giornata.protocol.training.model_names import looks_like_path
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 from PIL.Image import Image
 
@@ -104,6 +105,14 @@ def cut_for_each(
         for made, values in zip(cut, found, strict=True):
             made.append({**use, **values})
     return [pa.Table.from_pylist(made, schema=columns.CUT) for made in cut]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """What an encoder makes of cut pictures: the VAE's posterior before any scaling, float16 arrays, B4hw each."""
+
+    mean_BChw: np.ndarray
+    logvar_BChw: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
