@@ -37,9 +37,8 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encode_shards import EncodedPart, EncodingTask
 from giornata.pretrain.encoding.encoder import open_encoder
-from giornata.pretrain.feeding.graph import ROWS_OF_A_TASK, grouped, reading
+from giornata.pretrain.feeding.graph import GROUP, ROWS_OF_A_TASK, STORED, ReadLatents, grouped, packed, reading
 from giornata.pretrain.feeding.ledger import UseLedger
-from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import sdxl_tiny
 

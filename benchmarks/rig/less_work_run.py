@@ -94,7 +94,7 @@ def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
     validation loss of the averaged weights, and that by level of noise."""
     from benchmarks.rig.pretraining_data import read_here
     from benchmarks.rig.pretraining_run import given_by, run_of
-    from giornata.pretrain.feeding.read_portions import validation_batches
+    from giornata.pretrain.feeding.graph import validation_batches
 
     config = config_of(work)
     given = given_by(config, torch.device("cpu"))

@@ -19,8 +19,8 @@ from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
 from giornata.pretrain.encoding.encoder import device_of_an_encoder, open_encoder
 from giornata.pretrain.feeding.feed import Feed, Feeder
+from giornata.pretrain.feeding.graph import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.ledger import UseLedger
-from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.protocol.pretraining import PretrainConfig
 

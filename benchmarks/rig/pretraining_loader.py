@@ -23,7 +23,7 @@ from giornata.pretrain.data.shards import read_rows
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.encoder import encoder_dtype
-from giornata.pretrain.encoding.frozen_encoder import Frozen, load_frozen
+from giornata.pretrain.encoding.frozen_encoder import load_frozen
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.feeding.feed import Batch
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
@@ -83,7 +83,7 @@ class WholeBatches:
     """The frozen encoders on whole batches, on any device: quicker on a CPU than one row at a time."""
 
     def __init__(self, config: PretrainConfig, device: torch.device) -> None:
-        self._frozen: Frozen = load_frozen(config.model, seed=config.seed, dtype=encoder_dtype(device))
+        self._frozen = load_frozen(config.model, seed=config.seed, dtype=encoder_dtype(device))
         self._device = device
         for module in (self._frozen.vae, *self._frozen.text_encoders):
             module.requires_grad_(False).eval().to(device)

@@ -5,12 +5,9 @@ be killed at any moment: the next one keeps whole shards, and the result is the 
 encoder, or with an address, actors of Ray encode the shards; otherwise this process does.
 """
 
-import json
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -22,28 +19,17 @@ import torch
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.data.fence import check as check_owner
 from giornata.pretrain.data.fence import holding
-from giornata.pretrain.data.manifest import MANIFEST, Manifest, json_bytes
-from giornata.pretrain.encoding.encode_shards import (
-    EncodedPart,
-    EncodeShards,
-    EncodingTask,
-    ShardEncoder,
-    done_before,
-    threads_of_one,
-)
+from giornata.pretrain.data.manifest import Manifest
+from giornata.pretrain.encoding.encode_shards import EncodeShards, EncodingTask, ShardEncoder, threads_of_one
 from giornata.pretrain.encoding.encoded import (
-    ABOUT,
-    AGAIN,
-    EMPTY,
     TEXT,
-    about,
-    has_text_inside,
+    EncodedPart,
+    PartFolder,
+    done_before,
     latents_storage,
     latents_top,
-    refuse_others,
     source_manifest,
     stores_text,
-    write_empty,
 )
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, encoder_dtype, open_encoder
 from giornata.pretrain.recipes import read_config
@@ -52,76 +38,8 @@ from giornata.pretrain.run_state.committed import rooted, run_storage
 from giornata.pretrain.run_state.costs import CostRecord, TrainerStart
 from giornata.protocol.pretraining import PretrainConfig
 
-READERS = 16
-"""Threads that read the notes of earlier commands: each note is a request to the storage."""
 Progress = Callable[[Mapping[str, int]], None]
 Encoding = Callable[[list[EncodingTask]], Iterable[tuple[EncodingTask, dict[str, EncodedPart]]]]
-
-
-class PartFolder:
-    """The folder of one part (a resolution, or TEXT): its description, its whole shards, its unreadable rows."""
-
-    def __init__(self, config: PretrainConfig, part: str, source: Manifest, encoder: Encoder) -> None:
-        """Claim the folder with its description. Raises InvalidInput when it holds something else."""
-        self.part, self.storage = part, latents_storage(config, part)
-        self._about = about(config, part, source, encoder)
-        self._config, self._source = config, source
-        self.done: dict[int, EncodedPart] = {}
-        self._unreadable: Counter[str] = Counter()
-        self._claim()
-
-    def _claim(self) -> None:
-        if self.storage.exists(ABOUT):
-            found = json.loads(self.storage.read(ABOUT))
-            if has_text_inside(found):
-                message = (
-                    "was written by an older version: runs read it once it has a manifest, and it stays as it is"
-                )
-                raise InvalidInput([Fault(where=str(self.storage), message=message, hint=AGAIN)])
-            refuse_others(self.storage, found, self._about)
-            return
-        if others := self.storage.names():
-            message = f"is not empty ({others[0]}) and does not say what it holds"
-            hint = "name another folder: encode.latents"
-            raise InvalidInput([Fault(where=str(self.storage), message=message, hint=hint)])
-        self.storage.write(ABOUT, json_bytes(self._about))
-
-    def look(self) -> None:
-        """Find the shards that earlier commands encoded."""
-        numbers = range(len(self._source.shards))
-        with ThreadPoolExecutor(READERS) as pool:
-            for number, each in enumerate(pool.map(partial(done_before, self.storage), numbers)):
-                if each is not None:
-                    self.add(number, each)
-
-    def add(self, number: int, done: EncodedPart) -> None:
-        """Add a whole shard. The cost does not grow with the number of shards."""
-        self.done[number] = done
-        self._unreadable.update(done.unreadable)
-
-    def fault(self) -> Fault | None:
-        """The fault of more unreadable rows than data.max_quarantined_share."""
-        share, rows = self._config.data.max_quarantined_share, self._source.rows
-        if self._unreadable.total() <= share * rows:
-            return None
-        first, count = self._unreadable.most_common(1)[0]
-        message = f"{self._unreadable.total()} of {rows} rows cannot be read at {self.part} px; {count}: {first}"
-        hint = f"more than data.max_quarantined_share, {share:g}: ingest them again"
-        return Fault(where=self._config.data.shards, message=message, hint=hint)
-
-    def finish(self, encoder: Encoder) -> dict[str, Any]:
-        """Write the manifest. Returns the part's report."""
-        if self.part != TEXT and not self.storage.exists(EMPTY):
-            write_empty(self.storage, encoder.encode_text([""]))
-        shards = tuple(self.done[number].shard for number in range(len(self._source.shards)))
-        manifest = Manifest(shards=shards, quarantined=dict(sorted(self._unreadable.items())), about=self._about)
-        self.storage.write(MANIFEST, manifest.to_bytes())
-        return {
-            "folder": str(self.storage),
-            "rows": manifest.rows,
-            "bytes": sum(shard.bytes for shard in shards),
-            "unreadable": self._unreadable.total(),
-        }
 
 
 def encode(

@@ -20,7 +20,6 @@ from PIL import Image
 
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.draws.randomness import normal
-from giornata.diffusion.optim.objective import Objective
 from giornata.diffusion.sampling.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
 from giornata.diffusion.shapes.model import WEIGHTS
 from giornata.diffusion.tiny.tiny_model import SCHEDULE, tiny_pipeline
@@ -31,8 +30,8 @@ from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.frozen_encoder import FIELD
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
-from giornata.pretrain.feeding.examples import ExampleDraws, examples_of
-from giornata.pretrain.feeding.read_portions import (
+from giornata.pretrain.feeding.examples import examples_of
+from giornata.pretrain.feeding.graph import (
     GROUP,
     ReadPictures,
     packed,
@@ -46,7 +45,7 @@ from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed
 from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.pretrain.training.export import export
-from giornata.pretrain.training.models import noise_scheduler
+from giornata.pretrain.training.models import held_draws, objective_of
 from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model, PretrainConfig
@@ -133,15 +132,11 @@ def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, devi
     batches = validation_batches(
         config, phase, rows_of_phases(config, source)[phase], source, frozen.encoder, rank=0, world=1
     )
-    kind, scheduler = config.model.prediction_type, noise_scheduler(config.model.prediction_type)
-    timesteps = scheduler.config.num_train_timesteps
-    draws = ExampleDraws(seed=config.seed, timesteps=timesteps, scaling=frozen.scaling, purpose="pretrain/validation")
-    examples = examples_of(batches, draws, AT_ONCE)
+    examples = examples_of(batches, held_draws(config, frozen.scaling), AT_ONCE)
     if not examples:
         return {"validation_rows": 0, "validation_loss": None, "validation_loss_by_level": []}
-    objective = Objective(scheduler=scheduler, prediction_type=kind, snr_gamma=config.train.snr_gamma)
     channel = Channel()
-    losses = Passes(shard_model(unet, config.train, channel, device), objective, channel).judge(examples)
+    losses = Passes(shard_model(unet, config.train, channel, device), objective_of(config), channel).judge(examples)
     return {
         "validation_rows": losses.rows,
         "validation_loss": losses.mean,

@@ -66,10 +66,13 @@ def ingest(
 
         unfinished = Unfinished.of(out, about)
         unfinished.clear()
-        _examine(source, options, unfinished, fenced)
+        rows = 0
+        for more in examine_parts(source, options, unfinished.examined):
+            rows += more
+            fenced("examined", rows, None)
         with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder:
-            rows = examined_dataset(source, unfinished.examined)
-            decision = Decision(rows, Path(folder), memory_bytes=memory_bytes)
+            examined = examined_dataset(source, unfinished.examined)
+            decision = Decision(examined, Path(folder), memory_bytes=memory_bytes)
             _refuse_too_many(decision, options, out)
             shards = _write(source, options, decision, unfinished, fenced)
         manifest = Manifest(shards=shards, quarantined=decision.counts(), about=about)
@@ -188,13 +191,6 @@ def _earlier(out: Storage, about: dict[str, Any]) -> Manifest | None:
 
 
 # ---- the passes ----
-
-
-def _examine(source: Source, options: Ingest, unfinished: Unfinished, progress: Progress) -> None:
-    rows = 0
-    for more in examine_parts(source, options, unfinished.examined):
-        rows += more
-        progress("examined", rows, None)
 
 
 def _refuse_too_many(decision: Decision, options: Ingest, out: Storage) -> None:

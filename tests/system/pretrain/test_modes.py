@@ -82,10 +82,11 @@ def rows_of(config: PretrainConfig, phase: int = 0) -> RowsOfPhase:
 
 
 def feed_all(config: PretrainConfig, mode: Mode, portions: list[Portion], encoder: Encoder, phase: int = 0) -> Fed:
-    dataset = fed(config, phase, rows_of(config, phase), portions, mode=mode, rows_of_a_task=40)
+    config = replace(config, encode=replace(config.encode, mode=mode))
+    dataset = fed(config, phase, rows_of(config, phase), portions, rows_of_a_task=40)
     tables = dataset.iter_batches(batch_size=7, batch_format="pyarrow")
     if mode is Mode.COLOCATED:
-        tables = encoded_here(replace(config, encode=replace(config.encode, mode=mode)), tables, encoder)
+        tables = encoded_here(config, tables, encoder)
     feeder = Feeder(tables)
     batches: list[Batch] = []
     unreadable: list[Use] = []
@@ -143,7 +144,7 @@ def test_a_restart_asks_for_what_remains(
 def test_order_is_that_of_training_when_it_is_kept(encoded: PretrainConfig) -> None:
     phase = rows_of(encoded)
     portions = list(phase.portions())
-    dataset = fed(encoded, 0, phase, portions, mode=Mode.OFFLINE, rows_of_a_task=20)
+    dataset = fed(encoded, 0, phase, portions, rows_of_a_task=20)
     dataset.context.execution_options.preserve_order = True
     found = [(row[columns.PORTION], row[columns.ROW]) for row in dataset.iter_rows()]
     assert found == [(portion.number, row) for portion in portions for row in phase.in_order(portion)]

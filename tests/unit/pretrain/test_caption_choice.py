@@ -17,8 +17,7 @@ from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting
-from giornata.pretrain.feeding.ledger import UseLedger
-from giornata.pretrain.feeding.read_portions import (
+from giornata.pretrain.feeding.graph import (
     GROUP,
     STORED,
     WITHOUT_TEXT,
@@ -26,6 +25,7 @@ from giornata.pretrain.feeding.read_portions import (
     ReadPictures,
     packed,
 )
+from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase, part_of
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
@@ -143,7 +143,7 @@ def test_stored_text_is_of_one_caption_for_good(config: PretrainConfig, encoder:
     assert [row[columns.CAPTIONS] for row in latents] == [source[0, row] for row in range(ROWS)]
     assert any(row[columns.CAPTION] != source[0, number][0] for number, row in enumerate(stored))
     for row in stored:
-        assert row[columns.PROMPT] == encoder.encode_text([row[columns.CAPTION]]).prompt_NLD[0].tobytes()
+        assert row[columns.PROMPT] == encoder.encode_text([row[columns.CAPTION]]).prompt_BLD[0].numpy().tobytes()
     taken = captions(of_latents(config, STORED), (portion for portion in PHASE.portions() if portion.shard == 0))
     assert all(caption == stored[row][columns.CAPTION] for (_, row), caption in taken.items())
 

@@ -9,12 +9,11 @@ import torch
 from examples.pretrain_demo.__main__ import MARK, prepare, verdict, write_config
 from examples.pretrain_demo.kills import Alive, Kill, alive_trainers, kill_steps, victim
 from examples.pretrain_demo.loss_chart import running_mean
-from PIL import Image
 
 from giornata.diffusion.shapes.pictures import grid
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.evaluate import phase_of
-from giornata.pretrain.evaluation.scores import clip_score, cmmd, pixels_of
+from giornata.pretrain.evaluation.scores import clip_score, cmmd
 from giornata.pretrain.recipes import read_config, shapes
 from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.pretrain.run_state.proof import Trace
@@ -146,16 +145,6 @@ def test_clip_score_is_a_hundred_for_equal_directions_and_never_negative() -> No
     a_2D = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     assert clip_score(a_2D, a_2D) == pytest.approx(100.0)
     assert clip_score(a_2D, -a_2D) == 0.0
-
-
-def test_pictures_are_cut_in_their_middle() -> None:
-    picture = Image.new("RGB", (40, 20), "white")
-    picture.paste("black", (0, 0, 10, 20))
-    picture.paste("black", (30, 0, 40, 20))
-    pixels_CHW = pixels_of(picture, 20)
-    assert tuple(pixels_CHW.shape) == (3, 20, 20)
-    white = pixels_of(Image.new("RGB", (20, 20), "white"), 20)
-    assert torch.equal(pixels_CHW, white)
 
 
 @pytest.mark.parametrize(("phase", "step_in_phase", "meant"), [(0, 0, 0), (0, 5, 0), (1, 0, 0), (1, 3, 1), (2, 0, 1)])

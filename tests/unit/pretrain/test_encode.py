@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from tests.fixtures.pretrain_shards import write_shards
 
+from giornata.diffusion.encode.captions import Embedding
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.fence import FenceClock, check, claim
@@ -29,8 +30,8 @@ from giornata.pretrain.encoding.encoded import (
     source_manifest,
 )
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
-from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
-from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
+from giornata.pretrain.encoding.transforms import Posterior
+from giornata.pretrain.feeding.graph import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
@@ -91,9 +92,9 @@ def test_latents_are_those_of_the_picture(tmp_path: Path, encoder: Encoder) -> N
     assert row[columns.LOGVAR] == expected.logvar_BChw[0].tobytes()
     text = pq.read_table(tmp_path / "latents" / "text" / "shard-00000.parquet").to_pylist()[1]
     expected_text = encoder.encode_text([row[columns.CAPTION]])
-    assert expected_text.pooled_NP is not None
-    assert text[columns.PROMPT] == expected_text.prompt_NLD[0].tobytes()
-    assert text[columns.POOLED] == expected_text.pooled_NP[0].tobytes()
+    assert expected_text.pooled_BP is not None
+    assert text[columns.PROMPT] == expected_text.prompt_BLD[0].numpy().tobytes()
+    assert text[columns.POOLED] == expected_text.pooled_BP[0].numpy().tobytes()
 
 
 def test_the_empty_caption_lies_beside(tmp_path: Path, encoder: Encoder) -> None:
@@ -101,10 +102,10 @@ def test_the_empty_caption_lies_beside(tmp_path: Path, encoder: Encoder) -> None
     config = config_at(tmp_path, mode=Mode.HYBRID)
     encode(config, encoder)
     kept, wanted = read_empty(latents_storage(config, 32)), encoder.encode_text([""])
-    assert np.array_equal(kept.prompt_NLD, wanted.prompt_NLD)
-    assert kept.pooled_NP is not None
-    assert wanted.pooled_NP is not None
-    assert np.array_equal(kept.pooled_NP, wanted.pooled_NP)
+    assert np.array_equal(kept.prompt_BLD, wanted.prompt_BLD)
+    assert kept.pooled_BP is not None
+    assert wanted.pooled_BP is not None
+    assert np.array_equal(kept.pooled_BP, wanted.pooled_BP)
 
 
 class Counting:
@@ -118,7 +119,7 @@ class Counting:
         self.pictures += [pixels.shape for pixels in pixels_BHWC]
         return self._encoder.encode_images(pixels_BHWC)
 
-    def encode_text(self, captions: Sequence[str]) -> Text:
+    def encode_text(self, captions: Sequence[str]) -> Embedding:
         self.captions += [caption for caption in captions if caption]
         return self._encoder.encode_text(captions)
 

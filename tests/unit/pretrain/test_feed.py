@@ -6,15 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.pretrain_shards import picture
 
+from giornata.diffusion.encode.captions import Embedding
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encode_shards import encode_cut, encoded_here
 from giornata.pretrain.encoding.encoder import open_encoder
-from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
-from giornata.pretrain.encoding.transforms import Cutting, cut_rows
+from giornata.pretrain.encoding.transforms import Cutting, Posterior, cut_rows
 from giornata.pretrain.feeding.feed import Feed, Feeder
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Architecture, Data, Encode, Mode, Model, PretrainConfig
@@ -174,8 +175,8 @@ class Overflowing:
         mean_BChw[1:2] = np.inf
         return Posterior(mean_BChw=mean_BChw, logvar_BChw=np.zeros_like(mean_BChw))
 
-    def encode_text(self, captions: Sequence[str]) -> Text:
-        return Text(prompt_NLD=np.zeros((len(captions), 77, 6), np.float16), pooled_NP=None)
+    def encode_text(self, captions: Sequence[str]) -> Embedding:
+        return Embedding(prompt_BLD=torch.zeros(len(captions), 77, 6, dtype=torch.float16), pooled_BP=None)
 
 
 def test_pictures_that_overflow_are_unreadable_in_every_mode() -> None:

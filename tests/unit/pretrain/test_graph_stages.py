@@ -19,8 +19,17 @@ from giornata.pretrain.encoding.encode_shards import EncodeRows, encode_cut
 from giornata.pretrain.encoding.encoded import latents_storage, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.transforms import Cutting
-from giornata.pretrain.feeding.graph import LEAST_READING_BYTES, grouped, reading
-from giornata.pretrain.feeding.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
+from giornata.pretrain.feeding.graph import (
+    GROUP,
+    LEAST_READING_BYTES,
+    STORED,
+    WITHOUT_TEXT,
+    ReadLatents,
+    ReadPictures,
+    grouped,
+    packed,
+    reading,
+)
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig

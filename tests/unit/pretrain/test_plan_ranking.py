@@ -197,7 +197,7 @@ def test_reasons_compare_with_the_fastest():
 
 def test_a_choice_of_trainers_that_was_not_checked_is_refused():
     request = replace(request_of(SEED), trainers=("four p4de",))
-    with pytest.raises(ValueError, match="is not a choice of trainers"):
+    with pytest.raises(KeyError, match="the facts have no row"):
         list(machines_of(request, FACTS))
 
 

@@ -1,15 +1,23 @@
 """The models' sizes and cost, against published and counted figures, and how much fits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from giornata.pretrain.feeding.rows_of_phase import share
-from giornata.pretrain.recipes import sd2_base
+from giornata.pretrain.recipes import sd2_base, sdxl_tiny
 from giornata.pretrain.run_state.costs import step_rates
 from giornata.pretrain.run_state.peers import Channel
-from giornata.pretrain.training.models import flops_per_picture, new_unet, sheet_flops_per_s, unet_on_meta
+from giornata.pretrain.training.models import (
+    answer_to_zeros,
+    flops_per_picture,
+    new_unet,
+    sheet_flops_per_s,
+    unet_on_meta,
+)
 from giornata.pretrain.training.optimizer import learning_rate
-from giornata.pretrain.training.parallel import CPU_ROWS, fitting, micro_batch
+from giornata.pretrain.training.parallel import CPU_ROWS, fitting, micro_batch, shard_model
 from giornata.protocol.pretraining import Architecture, Phase
 
 
@@ -89,3 +97,14 @@ def test_meter_computes_image_rate_mfu_and_usd_per_second() -> None:
 
     priced = replace(config, workers=replace(config.workers, trainer_usd_per_h=3.6, encoder_usd_per_h=0.9))
     assert priced.usd_per_s(32, 8) == pytest.approx((32 * 3.6 + 8 * 0.9) / 3600)
+
+
+def test_pictures_reach_the_first_convolution_with_channels_last_where_that_is_asked_for() -> None:
+    train = sdxl_tiny().train
+    for wanted in (False, True):
+        unet = new_unet(Architecture.SDXL_TINY, 0)
+        sharding = shard_model(unet, replace(train, channels_last=wanted), Channel(), torch.device("cpu"))
+        shown: list[torch.Tensor] = []
+        unet.conv_in.register_forward_hook(lambda _, args, __, shown=shown: shown.extend(args))
+        answer_to_zeros(sharding.unet, rows=2, side=8, device=torch.device("cpu"))
+        assert [each.is_contiguous(memory_format=torch.channels_last) for each in shown] == [wanted]

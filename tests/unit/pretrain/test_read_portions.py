@@ -10,8 +10,7 @@ from tests.fixtures.pretrain_shards import write_shards
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.shards import read_rows
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.graph import grouped
-from giornata.pretrain.feeding.read_portions import GROUP, OF_PICTURES, packed, portions_of
+from giornata.pretrain.feeding.graph import GROUP, OF_PICTURES, grouped, packed, portions_of
 from giornata.pretrain.feeding.rows_of_phase import NumberSet, Portion, RowsOfPhase
 
 ROWS = 11

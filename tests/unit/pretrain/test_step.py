@@ -55,7 +55,6 @@ def passes(model: nn.Module, channel: Channel) -> Passes:
         device=torch.device("cpu"),
         dtype=torch.float32,
         autocast=False,
-        channels_last=False,
     )
     return Passes(sharding, OBJECTIVE, channel)
 
@@ -101,7 +100,7 @@ def test_two_trainers_with_uneven_shares_have_it_on_average() -> None:
 def test_blank_rows_change_neither_loss_nor_gradient() -> None:
     loss, expected, _ = by_definition()
     model = Line()
-    nothing = blank(rows=3, side=2, tokens=5, text=64, pooled=32)
+    nothing = blank((64, 32), rows=3, side=2)
     found = passes(model, Channel()).train([nothing, *examples(ROWS, 8)], rows=12)
     assert (found.mean, found.rows) == (pytest.approx(loss, rel=1e-5), 12)
     torch.testing.assert_close(gradient(model), expected, rtol=1e-4, atol=1e-5)

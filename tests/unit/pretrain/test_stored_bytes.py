@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.fixtures.pretrain_shards import write_shards
 
+from giornata.diffusion.encode.captions import Embedding
 from giornata.pretrain.encoding.encode_shards import EncodingTask, ShardEncoder
-from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
+from giornata.pretrain.encoding.transforms import Posterior
 from giornata.pretrain.recipes import sd2_base
 
 TEXT_BYTES = 77 * 1024 * 2
@@ -31,8 +33,8 @@ class OfSd2Size:
         zeros_BChw = np.zeros((count, 4, height // 8, width // 8), np.float16)
         return Posterior(mean_BChw=zeros_BChw, logvar_BChw=zeros_BChw)
 
-    def encode_text(self, captions: Sequence[str]) -> Text:
-        return Text(prompt_NLD=np.zeros((len(captions), 77, 1024), np.float16), pooled_NP=None)
+    def encode_text(self, captions: Sequence[str]) -> Embedding:
+        return Embedding(prompt_BLD=torch.zeros(len(captions), 77, 1024, dtype=torch.float16), pooled_BP=None)
 
 
 @pytest.mark.parametrize("buckets", [False, True])

@@ -1,5 +1,6 @@
 """`giornata grid`: a picture of each combination of some values, as a labeled sheet and as tables."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -20,25 +21,15 @@ from giornata.cli.generation.grid_sheet import write_sheets
 from giornata.cli.jobs.download import folder_faults
 from giornata.cli.jobs.estimate import say_estimate
 from giornata.cli.jobs.find_job import find_job
-from giornata.cli.jobs.option_types import (
-    EstimateOption,
-    GuidanceOption,
-    LoraOption,
-    MaxCostOption,
-    MinVramOption,
-    ModelOption,
-    NameOption,
-    NegativeOption,
-    OutputOption,
-    PriorityOption,
-    SchedulerOption,
-    SeedOption,
-    SetOption,
-    SizeOption,
-    StepsOption,
-    WaitOption,
+from giornata.cli.jobs.option_groups import with_option_groups
+from giornata.cli.jobs.order_options import (
+    CheckedOrder,
+    DrawnOptions,
+    OrderOptions,
+    OrderTerms,
+    ResultOptions,
+    in_options,
 )
-from giornata.cli.jobs.order_options import CheckedOrder, OrderOptions, OrderTerms, in_options
 from giornata.cli.jobs.order_progress import follow_order
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.settings import Settings
@@ -57,7 +48,7 @@ TABLE, CELLS = "grid.csv", "grid.json"
 
 def register(app: typer.Typer) -> None:
     """Add the command `grid` to `app`."""
-    app.command()(grid)
+    app.command()(with_option_groups(grid))
 
 
 def grid(
@@ -85,26 +76,10 @@ def grid(
             show_default=False,
         ),
     ] = None,
-    model: ModelOption[str | None] = None,
-    loras: LoraOption = None,
-    number: Annotated[
-        int | None,
-        typer.Option("--count", "-n", metavar="N", help="Pictures of each cell. Default: 1.", show_default=False),
-    ] = None,
-    size: SizeOption = None,
-    steps: StepsOption = None,
-    guidance: GuidanceOption = None,
-    scheduler: SchedulerOption = None,
-    seed: SeedOption = None,
-    negative: NegativeOption = None,
-    assignments: SetOption = None,
-    name: NameOption = None,
-    priority: PriorityOption[int] = 0,
-    max_cost: MaxCostOption = None,
-    min_vram: MinVramOption = None,
-    output: OutputOption = None,
-    wait: WaitOption = True,
-    estimated: EstimateOption = False,
+    *,
+    drawn: DrawnOptions,
+    terms: OrderTerms,
+    results: ResultOptions,
     show: Annotated[
         str | None,
         typer.Option(metavar="JOB", help="Write the sheet of a grid that was ordered before.", show_default=False),
@@ -123,32 +98,23 @@ def grid(
     with reporting(as_json) as out:
         pictures = OrderOptions(
             prompts=() if prompt is None else (prompt,),
-            model=model,
-            loras=loras,
-            count=number,
-            size=size,
-            steps=steps,
-            guidance=guidance,
-            scheduler=scheduler,
-            seed=seed,
-            negative=negative,
-            assignments=assignments or (),
+            **asdict(drawn),
         )
         asked = GridOptions(pictures=pictures, axes=axes or (), file=file)
-        terms = OrderTerms(name=name, priority=priority, max_cost=max_cost, min_vram=min_vram)
+        output, settings = results.output, settings_of(context)
         faults = folder_faults(output)
         if show is not None or retry is not None:
             faults += _misplaced(asked, show=show, retry=retry)
             if faults:
                 raise InvalidInput(faults)
-            status = _of_earlier(settings_of(context), str(show or retry), out, output, again=retry is not None)
+            status = _of_earlier(settings, str(show or retry), out, output, again=retry is not None)
         else:
-            if output is not None and (estimated or not wait):
+            if output is not None and (results.estimated or not results.wait):
                 hint = f"write the sheet later: {giornata('grid', '--show', 'JOB', '-o', 'DIR')}"
-                message = f"cannot be combined with {'--estimate' if estimated else '--no-wait'}"
+                message = f"cannot be combined with {'--estimate' if results.estimated else '--no-wait'}"
                 faults.append(Fault(where="--output", message=message, hint=hint))
             order = check_grid(asked, terms, faults)
-            status = _of_new(settings_of(context), order, out, output, wait=wait, estimated=estimated)
+            status = _of_new(settings, order, out, results)
     if status:
         raise typer.Exit(status)
 
@@ -178,17 +144,16 @@ def _misplaced(asked: GridOptions, *, show: str | None, retry: str | None) -> li
     return [Fault(where=where, message=f"cannot be combined with {option}", hint=hint) for where in found]
 
 
-def _of_new(
-    settings: Settings, order: CheckedOrder, out: Output, output: Path | None, *, wait: bool, estimated: bool
-) -> int:
+def _of_new(settings: Settings, order: CheckedOrder, out: Output, results: ResultOptions) -> int:
+    output = results.output
     with connect(settings) as client:
         with in_options():
-            if estimated:
+            if results.estimated:
                 say_estimate(client.estimate(order.spec, kind=GRID_KIND, priority=order.terms["priority"]), out)
                 return 0
             job = client.submit(order.spec, kind=GRID_KIND, **order.terms)
         out.say(f"{job.id} is in the queue: {count(job.total_steps or 0, 'picture')}, seed {job.spec['seed']}")
-        if wait:
+        if results.wait:
             return _finish(client, follow_order(client, job, out, output=output)[0], job.id, out, output)
         out.hint(f"  sheet         {giornata('grid', '--show', job.id, '-o', 'grid')}")
         out.result(job)

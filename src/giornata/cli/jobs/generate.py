@@ -1,5 +1,6 @@
 """`giornata generate`: order pictures, and fetch them."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -7,26 +8,16 @@ import typer
 
 from giornata.cli.jobs.download import folder_faults
 from giornata.cli.jobs.estimate import say_estimate
-from giornata.cli.jobs.option_types import (
-    EstimateOption,
-    GuidanceOption,
-    LoraOption,
-    MaxCostOption,
-    MinVramOption,
-    ModelOption,
-    NameOption,
-    NegativeOption,
-    OutputOption,
-    PriorityOption,
-    PromptsFile,
-    SchedulerOption,
-    SeedOption,
-    SetOption,
-    SizeOption,
-    StepsOption,
-    WaitOption,
+from giornata.cli.jobs.option_groups import with_option_groups
+from giornata.cli.jobs.option_types import PromptsFile
+from giornata.cli.jobs.order_options import (
+    DrawnOptions,
+    OrderOptions,
+    OrderTerms,
+    ResultOptions,
+    check_order,
+    in_options,
 )
-from giornata.cli.jobs.order_options import OrderOptions, OrderTerms, check_order, in_options
 from giornata.cli.jobs.order_progress import finish_order, follow_order
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.settings.connection import connect
@@ -41,7 +32,7 @@ from giornata.protocol.jobs import Job
 
 def register(app: typer.Typer) -> None:
     """Add the command `generate` to `app`."""
-    app.command()(generate)
+    app.command()(with_option_groups(generate))
 
 
 def generate(
@@ -70,26 +61,10 @@ def generate(
             show_default=False,
         ),
     ] = None,
-    model: ModelOption[str | None] = None,
-    loras: LoraOption = None,
-    number: Annotated[
-        int | None,
-        typer.Option("--count", "-n", metavar="N", help="Pictures of each prompt. Default: 1.", show_default=False),
-    ] = None,
-    size: SizeOption = None,
-    steps: StepsOption = None,
-    guidance: GuidanceOption = None,
-    scheduler: SchedulerOption = None,
-    seed: SeedOption = None,
-    negative: NegativeOption = None,
-    assignments: SetOption = None,
-    name: NameOption = None,
-    priority: PriorityOption[int] = 0,
-    max_cost: MaxCostOption = None,
-    min_vram: MinVramOption = None,
-    output: OutputOption = None,
-    wait: WaitOption = True,
-    estimated: EstimateOption = False,
+    *,
+    drawn: DrawnOptions,
+    terms: OrderTerms,
+    results: ResultOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Draw pictures of each PROMPT.
@@ -105,38 +80,28 @@ def generate(
             from_image=from_image,
             image=image,
             mask=mask,
-            model=model,
-            loras=loras,
-            count=number,
-            size=size,
-            steps=steps,
-            guidance=guidance,
-            scheduler=scheduler,
-            seed=seed,
-            negative=negative,
-            assignments=assignments or (),
+            **asdict(drawn),
         )
-        terms = OrderTerms(name=name, priority=priority, max_cost=max_cost, min_vram=min_vram)
-        order = check_order(asked, terms, _output_faults(output, wait=wait, estimated=estimated))
+        order = check_order(asked, terms, _output_faults(results))
         for note in order.notes:
             out.hint(note)
         with connect(settings) as client:
-            if estimated:
-                found = client.estimate(order.spec, kind=GENERATE_KIND, priority=priority)
+            if results.estimated:
+                found = client.estimate(order.spec, kind=GENERATE_KIND, priority=terms.priority)
                 say_estimate(found, out)
                 return
             client.upload_files(order.files)
             with in_options():
                 job = client.submit(order.spec, kind=GENERATE_KIND, **order.terms)
-            status = _after(client, job, out, output=output, wait=wait)
+            status = _after(client, job, out, output=results.output, wait=results.wait)
     if status:
         raise typer.Exit(status)
 
 
-def _output_faults(output: Path | None, *, wait: bool, estimated: bool) -> list[Fault]:
-    if output is None or (wait and not estimated):
-        return folder_faults(output)
-    other = "--no-wait" if not wait else "--estimate"
+def _output_faults(results: ResultOptions) -> list[Fault]:
+    if results.output is None or (results.wait and not results.estimated):
+        return folder_faults(results.output)
+    other = "--no-wait" if not results.wait else "--estimate"
     hint = f"fetch the pictures later: {giornata('download', 'JOB', '-o', 'DIR')}"
     return [Fault(where="--output", message=f"cannot be combined with {other}", hint=hint)]
 

@@ -13,6 +13,12 @@ PromptsFile = Annotated[
     T, typer.Option("--prompts", metavar="FILE", help="File with a prompt on each line.", show_default=False)
 ]
 ModelOption = Annotated[T, typer.Option(help="Base model: a name, a hub id, or a folder.", show_default=False)]
+CountOption = Annotated[
+    int | None,
+    typer.Option(
+        "--count", "-n", metavar="N", help="Pictures of each prompt or cell. Default: 1.", show_default=False
+    ),
+]
 LoraOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -9,6 +9,25 @@ from typing import Any
 
 from giornata.cli.jobs.base_models import sent_name
 from giornata.cli.jobs.budget import micro_usd
+from giornata.cli.jobs.option_types import (
+    CountOption,
+    EstimateOption,
+    GuidanceOption,
+    LoraOption,
+    MaxCostOption,
+    MinVramOption,
+    ModelOption,
+    NameOption,
+    NegativeOption,
+    OutputOption,
+    PriorityOption,
+    SchedulerOption,
+    SeedOption,
+    SetOption,
+    SizeOption,
+    StepsOption,
+    WaitOption,
+)
 from giornata.cli.jobs.picture_files import OPTIONS as FILE_OPTIONS
 from giornata.cli.jobs.picture_files import hashes_of
 from giornata.cli.jobs.spec_options import parse_assignments
@@ -41,7 +60,23 @@ SIZE = re.compile(r"([0-9]{1,5})[x×]([0-9]{1,5})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderOptions:
+class DrawnOptions:
+    """The options of `generate` and `grid` that say how pictures are drawn, as they were typed."""
+
+    model: ModelOption[str | None] = None
+    loras: LoraOption = None
+    count: CountOption = None
+    size: SizeOption = None
+    steps: StepsOption = None
+    guidance: GuidanceOption = None
+    scheduler: SchedulerOption = None
+    seed: SeedOption = None
+    negative: NegativeOption = None
+    assignments: SetOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderOptions(DrawnOptions):
     """The options of the command that say what is drawn, as they were typed."""
 
     prompts: Sequence[str]
@@ -49,26 +84,25 @@ class OrderOptions:
     from_image: Path | None = None
     image: Path | None = None
     mask: Path | None = None
-    model: str | None = None
-    loras: Sequence[str] | None = None
-    count: int | None = None
-    size: str | None = None
-    steps: int | None = None
-    guidance: float | None = None
-    scheduler: str | None = None
-    seed: int | None = None
-    negative: str | None = None
-    assignments: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderTerms:
     """The options of the command that say how the order stands in the queue, as they were typed."""
 
-    name: str | None = None
-    priority: int = 0
-    max_cost: str | None = None
-    min_vram: str | None = None
+    name: NameOption = None
+    priority: PriorityOption[int] = 0
+    max_cost: MaxCostOption = None
+    min_vram: MinVramOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultOptions:
+    """The options of `generate` and `grid` that say what becomes of the results."""
+
+    output: OutputOption = None
+    wait: WaitOption = True
+    estimated: EstimateOption = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +175,7 @@ def given_fields(asked: OrderOptions, faults: list[Fault]) -> SpecFields:
     with collecting(faults):
         side_lengths = _side_lengths(asked.size)
     with collecting(faults):
-        assigned = parse_assignments(asked.assignments, spec=GenerateSpec)
+        assigned = parse_assignments(asked.assignments or (), spec=GenerateSpec)
     options = {
         "prompts": [*asked.prompts, *lines] or None,
         "model": None if asked.model is None else sent_name(asked.model),

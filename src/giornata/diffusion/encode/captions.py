@@ -42,6 +42,11 @@ class Embedding:
     prompt_BLD: torch.Tensor
     pooled_BP: torch.Tensor | None
 
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Embedding":
+        """Return the embedding with both tensors changed."""
+        pooled_BP = None if self.pooled_BP is None else change(self.pooled_BP)
+        return Embedding(prompt_BLD=change(self.prompt_BLD), pooled_BP=pooled_BP)
+
 
 def token_count(caption: str, tokenizers: Sequence[Any]) -> int:
     """Count the tokens between the marks of start and end, by the tokenizer that makes the most of them."""

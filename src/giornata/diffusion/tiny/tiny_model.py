@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import (
@@ -168,7 +169,7 @@ def tiny_pipeline(second_hidden: int = HIDDEN) -> StableDiffusionXLPipeline:
         tokenizers = [tokenizer(WORDS, pad_token=pad) for pad in PAD_TOKENS]
         first = CLIPTextModel(text_config(tokenizers[0], hidden=HIDDEN))
         second = CLIPTextModelWithProjection(text_config(tokenizers[0], hidden=second_hidden))
-        unet, vae = _unet(second_hidden), _vae()
+        unet, vae = UNet2DConditionModel(**unet_settings(second_hidden)), _vae()
     set_text_weights(first, "text_encoder")
     set_text_weights(second, "text_encoder_2")
     set_unet_weights(unet)
@@ -222,17 +223,18 @@ UNET_SHAPE = {
 }
 
 
-def _unet(second_hidden: int) -> UNet2DConditionModel:
-    return UNet2DConditionModel(
+def unet_settings(second_hidden: int) -> dict[str, Any]:
+    """Return the configuration of the tiny SDXL's UNet, whose second text encoder has this width."""
+    return {
         **UNET_SHAPE,
-        transformer_layers_per_block=(1, 2),
-        attention_head_dim=(2, 4),
-        cross_attention_dim=HIDDEN + second_hidden,
-        use_linear_projection=True,
-        addition_embed_type="text_time",
-        addition_time_embed_dim=8,
-        projection_class_embeddings_input_dim=6 * 8 + second_hidden,
-    )
+        "transformer_layers_per_block": (1, 2),
+        "attention_head_dim": (2, 4),
+        "cross_attention_dim": HIDDEN + second_hidden,
+        "use_linear_projection": True,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 6 * 8 + second_hidden,
+    }
 
 
 def _sd15_unet() -> UNet2DConditionModel:

@@ -12,6 +12,7 @@ from itertools import count
 from typing import NamedTuple
 
 import pyarrow as pa
+from PIL.Image import Image
 
 from giornata.diffusion.encode.decoding import NotAPicture, TooManyPixels, Undecodable, check_png, decode, stored_mode
 from giornata.pretrain.data import columns
@@ -52,6 +53,9 @@ class Refusal(StrEnum):
     DUPLICATE = "duplicate"
 
 
+REASON_OF = {NotAPicture: Refusal.NOT_A_PICTURE, TooManyPixels: Refusal.TOO_MANY_PIXELS}
+
+
 class RefusedRow(NamedTuple):
     """The reason, and what the examination found, in words."""
 
@@ -59,22 +63,13 @@ class RefusedRow(NamedTuple):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """A decoded picture with its caption. Sizes are in pixels, as a viewer shows them; `mode` is that of the file."""
-
-    width: int
-    height: int
-    caption: str
-    mode: str = "RGB"
-
-
-def refusal_of(record: Record, options: Ingest) -> RefusedRow | None:
-    """The first reason against a row; None for a row that may be kept."""
-    sides, said = (record.width, record.height), len(record.caption)
-    size = f"{record.width} × {record.height}"
+def refusal_of(picture: Image, mode: str, caption: str, options: Ingest) -> RefusedRow | None:
+    """The first reason against a row; None for a row that may be kept. The picture is as a viewer shows it; `mode` is
+    that of the file."""
+    sides, said = picture.size, len(caption)
+    size = f"{picture.width} × {picture.height}"
     judged = (
-        (options.modes is None or record.mode in options.modes, Refusal.MODE, f"is {record.mode}"),
+        (options.modes is None or mode in options.modes, Refusal.MODE, f"is {mode}"),
         (min(sides) >= options.min_side_px, Refusal.TOO_SMALL, size),
         (max(sides) <= options.max_aspect_ratio * min(sides), Refusal.EXTREME_ASPECT_RATIO, size),
         (said >= options.min_caption_chars, Refusal.NO_CAPTION, f"{said} characters" if said else "none"),
@@ -87,8 +82,6 @@ class Examined:
     """`key` is sha256 of the picture's bytes. `refused` is None for a row that may be kept."""
 
     key: bytes = bytes(32)
-    width: int = 0
-    height: int = 0
     refused: RefusedRow | None = None
 
 
@@ -102,15 +95,8 @@ def examine(raw: Raw, options: Ingest) -> Examined:
         check_png(raw.image)
         picture, mode = decode(raw.image), stored_mode(raw.image)
     except Undecodable as error:
-        return Examined(key=key, refused=RefusedRow(_reason(error), str(error)[:300]))
-    record = Record(width=picture.width, height=picture.height, caption=raw.caption, mode=mode)
-    return Examined(key=key, width=picture.width, height=picture.height, refused=refusal_of(record, options))
-
-
-def _reason(error: Undecodable) -> Refusal:
-    if isinstance(error, NotAPicture):
-        return Refusal.NOT_A_PICTURE
-    return Refusal.TOO_MANY_PIXELS if isinstance(error, TooManyPixels) else Refusal.DAMAGED
+        return Examined(key=key, refused=RefusedRow(REASON_OF.get(type(error), Refusal.DAMAGED), str(error)[:300]))
+    return Examined(key=key, refused=refusal_of(picture, mode, raw.caption, options))
 
 
 def examined_rows(rows: Iterable[Raw], options: Ingest, *, piece: int, name: str) -> Iterator[dict[str, object]]:

@@ -89,7 +89,8 @@ class Source:
 def find(address: str, options: Ingest) -> Source:
     """Look through a folder, address or file. Raises InvalidInput."""
     storage, listed = _listed(address)
-    kind, files = _of_one_kind(storage, [each for each in listed if not _hidden(each[0])])
+    seen = [each for each in listed if not any(part.startswith((".", "_")) for part in each[0].split("/"))]
+    kind, files = _of_one_kind(storage, seen)
     if kind is Kind.HUGGINGFACE:
         files = _of_the_data_set(storage, files)
     if kind is Kind.MDS:
@@ -143,10 +144,6 @@ def _listed(address: str) -> tuple[Storage, list[tuple[str, int]]]:
     if found := storage.sizes():
         return storage, found
     raise InvalidInput([Fault(where="source", message=f"there is nothing in {storage}", hint="a folder or a file")])
-
-
-def _hidden(name: str) -> bool:
-    return any(part.startswith((".", "_")) for part in name.split("/"))
 
 
 def _kind(name: str) -> Kind | None:

@@ -10,7 +10,6 @@ and has the file's line of the manifest. A file without a valid note is encoded 
 """
 
 import io
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,10 +25,10 @@ import pyarrow.parquet as pq
 
 from giornata.domain.buckets import Size
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.manifest import Manifest, Shard, json_bytes
-from giornata.pretrain.data.shards import read_rows, shard_name, write_shard
+from giornata.pretrain.data.manifest import Manifest, json_bytes
+from giornata.pretrain.data.shards import read_rows, write_shard
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.encoded import TEXT, latents_storage
+from giornata.pretrain.encoding.encoded import TEXT, EncodedPart, latents_storage, note_name
 from giornata.pretrain.encoding.encoder import Encoder, device_of_an_encoder, open_encoder
 from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting, cut_for_each, several_captions
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Mode, PretrainConfig
@@ -122,7 +121,8 @@ def _embedded(
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     for few in _few(captions, at_once):
         text = encoder.encode_text(few)
-        yield from zip(text.prompt_NLD, [None] * len(few) if text.pooled_NP is None else text.pooled_NP, strict=True)
+        pooled = [None] * len(few) if text.pooled_BP is None else text.pooled_BP.numpy()
+        yield from zip(text.prompt_BLD.numpy(), pooled, strict=True)
 
 
 def _few(values: Sequence[Item], at_once: int) -> Iterator[Sequence[Item]]:
@@ -158,29 +158,6 @@ class EncodingTask:
     @property
     def resolutions(self) -> tuple[int, ...]:
         return tuple(int(part) for part in self.parts if part != TEXT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedPart:
-    """A whole file of one part, and the number of its unreadable rows by reason."""
-
-    shard: Shard
-    unreadable: dict[str, int]
-
-
-def note_name(number: int) -> str:
-    return f"shard-{number:05d}.json"
-
-
-def done_before(storage: Storage, number: int) -> EncodedPart | None:
-    """The note of a whole shard. None when there is no note, or when the shard has another size."""
-    try:
-        values = json.loads(storage.read(note_name(number)))
-        done = EncodedPart(shard=Shard(**values["shard"]), unreadable=dict(values["unreadable"]))
-        whole = storage.size_bytes(shard_name(number)) == done.shard.bytes
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    return done if whole else None
 
 
 class ShardEncoder:
@@ -232,7 +209,8 @@ class ShardEncoder:
         cut = partial(cut_for_each, cuttings, epoch_in_draws=False)
         few = BATCHES_AT_ONCE * self._at_once
         tables = read_rows(storage, shard.name, range(shard.rows), columns=names, at_once=few)
-        begun = ((rows, self._pool.map(cut, _pieces(rows.to_pylist()) if cuttings else ())) for rows in tables)
+        listed = ((rows, rows.to_pylist() if cuttings else ()) for rows in tables)
+        begun = ((rows, self._pool.map(cut, _few(each, ROWS_OF_A_PIECE))) for rows, each in listed)
         for (rows, pieces), _ in pairwise(chain(begun, [(pa.table({}), iter(()))])):
             yield rows, [pa.concat_tables(each) for each in zip(*pieces, strict=True)]
 
@@ -254,10 +232,6 @@ def _with_shapes(table: pa.Table) -> pa.Table:
 def threads_of_one(encoders: int) -> int:
     """The threads of one of this many encoders: its share of the machine's cores."""
     return max(1, min(16, (os.cpu_count() or 1) // max(encoders, 1)))
-
-
-def _pieces(rows: list[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
-    return (rows[first : first + ROWS_OF_A_PIECE] for first in range(0, len(rows), ROWS_OF_A_PIECE))
 
 
 def _parquet(table: pa.Table) -> bytes:

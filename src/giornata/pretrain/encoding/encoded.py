@@ -10,18 +10,21 @@ Older versions stored the text within the shards of each resolution. Such folder
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import load, save
+from safetensors.torch import load, save
 
+from giornata.diffusion.encode.captions import Embedding
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.pretrain.data.manifest import MANIFEST, Manifest
+from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard, json_bytes
+from giornata.pretrain.data.shards import shard_name
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.encoding.encoder_outputs import Text
 from giornata.pretrain.encoding.transforms import CaptionChoice, several_captions
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -29,6 +32,8 @@ ABOUT, EMPTY = "about.json", "empty.safetensors"
 TEXT = "text"
 """The folder of the text, beside those of the resolutions."""
 PROMPT, POOLED = "prompt_LD", "pooled_P"
+READERS = 16
+"""Threads that read the notes of earlier commands: each note is a request to the storage."""
 AGAIN = "name another folder in encode.latents, or remove this one and run `giornata pretrain encode`"
 
 
@@ -59,13 +64,6 @@ def stores_text(config: PretrainConfig) -> bool:
     return config.encode.store_text and config.encode.mode is not Mode.HYBRID
 
 
-def stored_choice(config: PretrainConfig, source: Manifest) -> CaptionChoice | None:
-    """The choice of the captions of the stored text. None without a choice, or without stored text."""
-    if not stores_text(config) or not several_captions(source):
-        return None
-    return CaptionChoice(seed=config.seed, weights=config.data.caption_weights)
-
-
 def wanted_about(config: PretrainConfig, part: int | str, source: Manifest) -> dict[str, Any]:
     """The description of a part, as far as it is known without an encoder."""
     data, model = config.data, config.model
@@ -77,8 +75,10 @@ def wanted_about(config: PretrainConfig, part: int | str, source: Manifest) -> d
         "random_encoders": model.random_encoders,
     }
     if part == TEXT:
-        choice = stored_choice(config, source)
-        return {**wanted, **({} if choice is None else {"caption_choice": json.loads(json.dumps(asdict(choice)))})}
+        if stores_text(config) and several_captions(source):
+            choice = CaptionChoice(seed=config.seed, weights=config.data.caption_weights)
+            wanted["caption_choice"] = json.loads(json.dumps(asdict(choice)))
+        return wanted
     return {
         **wanted,
         "resolution": int(part),
@@ -101,24 +101,16 @@ def encoded_manifest(config: PretrainConfig, resolution: int, source: Manifest) 
     In a mode that reads text, the text must be there too. The architecture is compared, and not the model's name:
     `encode` compares the weights.
     """
-    if config.encode.mode is Mode.OFFLINE and not config.encode.store_text:
-        hint = "say encode.store_text, or mode hybrid"
-        raise InvalidInput([Fault(where="encode.store_text", message="mode offline reads text", hint=hint)])
     found = _manifest_as_wanted(config, resolution, source)
     if stores_text(config):
-        if not has_text_inside(found.about):
+        if "text" not in found.about:
             text = _manifest_as_wanted(config, TEXT, source)
             refuse_others(latents_storage(config, TEXT), text.about, {"encoder": found.about.get("encoder")})
-        else:
+        else:  # an older version wrote both into one shard
             wanted = {"text": True, **wanted_about(config, TEXT, source)}
             wanted.pop("seed")  # that of the latents is another, and was compared
             refuse_others(latents_storage(config, resolution), found.about, wanted)
     return found
-
-
-def has_text_inside(found: Mapping[str, Any]) -> bool:
-    """Return True when an older version wrote the folder: its description has the entry `text`."""
-    return "text" in found
 
 
 def _manifest_as_wanted(config: PretrainConfig, part: int | str, source: Manifest) -> Manifest:
@@ -139,14 +131,103 @@ def refuse_others(storage: Storage, found: Mapping[str, Any], wanted: Mapping[st
         raise InvalidInput(faults)
 
 
-def write_empty(storage: Storage, text: Text) -> None:
+def write_empty(storage: Storage, text: Embedding) -> None:
     """Write `text`, the embedding of the empty caption."""
-    arrays = {PROMPT: text.prompt_NLD[0]} | ({} if text.pooled_NP is None else {POOLED: text.pooled_NP[0]})
-    storage.write(EMPTY, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
+    arrays = {PROMPT: text.prompt_BLD[0]} | ({} if text.pooled_BP is None else {POOLED: text.pooled_BP[0]})
+    storage.write(EMPTY, save({name: array.contiguous() for name, array in arrays.items()}))
 
 
-def read_empty(storage: Storage) -> Text:
+def read_empty(storage: Storage) -> Embedding:
     """Read the embedding of the empty caption. Raises FileNotFoundError."""
     arrays = load(storage.read(EMPTY))
     pooled_P = arrays.get(POOLED)
-    return Text(prompt_NLD=arrays[PROMPT][None], pooled_NP=None if pooled_P is None else pooled_P[None])
+    return Embedding(prompt_BLD=arrays[PROMPT][None], pooled_BP=None if pooled_P is None else pooled_P[None])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedPart:
+    """A whole file of one part, and the number of its unreadable rows by reason."""
+
+    shard: Shard
+    unreadable: dict[str, int]
+
+
+def note_name(number: int) -> str:
+    return f"shard-{number:05d}.json"
+
+
+def done_before(storage: Storage, number: int) -> EncodedPart | None:
+    """The note of a whole shard. None when there is no note, or when the shard has another size."""
+    try:
+        values = json.loads(storage.read(note_name(number)))
+        done = EncodedPart(shard=Shard(**values["shard"]), unreadable=dict(values["unreadable"]))
+        whole = storage.size_bytes(shard_name(number)) == done.shard.bytes
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return done if whole else None
+
+
+class PartFolder:
+    """The folder of one part (a resolution, or TEXT): its description, its whole shards, its unreadable rows."""
+
+    def __init__(self, config: PretrainConfig, part: str, source: Manifest, encoder: Encoder) -> None:
+        """Claim the folder with its description. Raises InvalidInput when it holds something else."""
+        self.part, self.storage = part, latents_storage(config, part)
+        self._about = about(config, part, source, encoder)
+        self._config, self._source = config, source
+        self.done: dict[int, EncodedPart] = {}
+        self._unreadable: Counter[str] = Counter()
+        self._claim()
+
+    def _claim(self) -> None:
+        if self.storage.exists(ABOUT):
+            found = json.loads(self.storage.read(ABOUT))
+            if "text" in found:
+                message = (
+                    "was written by an older version: runs read it once it has a manifest, and it stays as it is"
+                )
+                raise InvalidInput([Fault(where=str(self.storage), message=message, hint=AGAIN)])
+            refuse_others(self.storage, found, self._about)
+            return
+        if others := self.storage.names():
+            message = f"is not empty ({others[0]}) and does not say what it holds"
+            hint = "name another folder: encode.latents"
+            raise InvalidInput([Fault(where=str(self.storage), message=message, hint=hint)])
+        self.storage.write(ABOUT, json_bytes(self._about))
+
+    def look(self) -> None:
+        """Find the shards that earlier commands encoded."""
+        numbers = range(len(self._source.shards))
+        with ThreadPoolExecutor(READERS) as pool:
+            for number, each in enumerate(pool.map(partial(done_before, self.storage), numbers)):
+                if each is not None:
+                    self.add(number, each)
+
+    def add(self, number: int, done: EncodedPart) -> None:
+        """Add a whole shard. The cost does not grow with the number of shards."""
+        self.done[number] = done
+        self._unreadable.update(done.unreadable)
+
+    def fault(self) -> Fault | None:
+        """The fault of more unreadable rows than data.max_quarantined_share."""
+        share, rows = self._config.data.max_quarantined_share, self._source.rows
+        if self._unreadable.total() <= share * rows:
+            return None
+        first, count = self._unreadable.most_common(1)[0]
+        message = f"{self._unreadable.total()} of {rows} rows cannot be read at {self.part} px; {count}: {first}"
+        hint = f"more than data.max_quarantined_share, {share:g}: ingest them again"
+        return Fault(where=self._config.data.shards, message=message, hint=hint)
+
+    def finish(self, encoder: Encoder) -> dict[str, Any]:
+        """Write the manifest. Returns the part's report."""
+        if self.part != TEXT and not self.storage.exists(EMPTY):
+            write_empty(self.storage, encoder.encode_text([""]))
+        shards = tuple(self.done[number].shard for number in range(len(self._source.shards)))
+        manifest = Manifest(shards=shards, quarantined=dict(sorted(self._unreadable.items())), about=self._about)
+        self.storage.write(MANIFEST, manifest.to_bytes())
+        return {
+            "folder": str(self.storage),
+            "rows": manifest.rows,
+            "bytes": sum(shard.bytes for shard in shards),
+            "unreadable": self._unreadable.total(),
+        }

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from giornata.diffusion.draws.determinism import let_libraries_repeat
-from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
+from giornata.diffusion.encode.captions import Embedding
+from giornata.pretrain.encoding.transforms import Posterior
 from giornata.protocol.pretraining import Model, PretrainConfig
 
 
@@ -32,8 +33,8 @@ class Encoder(Protocol):
         """The posterior of uint8 pixels, which are normalized here, on the device."""
         ...
 
-    def encode_text(self, captions: Sequence[str]) -> Text:
-        """The embeddings of captions. A caption that is too long is cut, as in every pre-training."""
+    def encode_text(self, captions: Sequence[str]) -> Embedding:
+        """The float16 embeddings of captions, on the CPU. Too long a caption is cut, as in every pre-training."""
         ...
 
 
@@ -57,11 +58,11 @@ def open_encoder(
     cannot be reached.
     """
     # diffusers takes seconds to import: Ray Train's controller, for one, never opens an encoder
-    from giornata.pretrain.encoding.frozen_encoder import FrozenEncoder, load_frozen
+    from giornata.pretrain.encoding.frozen_encoder import load_frozen
 
     let_libraries_repeat(os.environ)
-    frozen = load_frozen(model, seed=seed, dtype=dtype or encoder_dtype(device), images=images, text=text)
-    return FrozenEncoder(frozen, device=torch.device(device))
+    dtype = dtype or encoder_dtype(device)
+    return load_frozen(model, seed=seed, dtype=dtype, device=device, images=images, text=text)
 
 
 def gpus_of_an_encoder(config: PretrainConfig) -> float:

@@ -12,9 +12,8 @@ precision of the weights (a few units in the last place of float16). Bits differ
 versions and, on a CPU, numbers of threads.
 """
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,16 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from giornata.diffusion.base.hub import download_failed
 from giornata.diffusion.base.model_folder import VAE_STEM, component_faults
 from giornata.diffusion.base.models import off_the_file, vae_dtype
-from giornata.diffusion.base.single_file import LAYOUTS
+from giornata.diffusion.base.single_file import layout_vae_config
 from giornata.diffusion.base.weights_digest import weights_digest
-from giornata.diffusion.encode.captions import encode
+from giornata.diffusion.encode.captions import Embedding, encode
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.shapes.model import WEIGHTS, new_vae, text_parts
 from giornata.diffusion.tensor_file import json_sha256
 from giornata.diffusion.tiny.tiny_model import tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.pretrain.encoding.encoder_outputs import Posterior, Text
+from giornata.pretrain.encoding.transforms import Posterior
 from giornata.protocol.pretraining import Architecture, Model
 from giornata.protocol.training.model_names import looks_like_path
 
@@ -68,16 +67,6 @@ Parts = tuple[Any, Sequence[Any], Sequence[Any]]
 FAMILY_OF = {Architecture.SD2: SD2, Architecture.SDXL_TINY: SDXL, Architecture.SHAPES: SDXL}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
-    """The loaded parts, on the CPU. A half that was not asked for is None or empty."""
-
-    family: Family
-    vae: AutoencoderKL | None
-    tokenizers: tuple[CLIPTokenizer, ...]
-    text_encoders: tuple[Any, ...]
-
-
 def fetch_encoders(name: str, family: Family) -> Path:
     """Download a repository's VAE, tokenizers and text encoders, without its UNet, into a folder.
 
@@ -98,12 +87,13 @@ def load_frozen(
     *,
     seed: int,
     dtype: torch.dtype,
+    device: torch.device | str = "cpu",
     images: bool = True,
     text: bool = True,
     fetch: Callable[[str, Family], Path] = fetch_encoders,
-) -> Frozen:
-    """Load the wanted halves. `dtype` is that of the weights, except for a VAE that overflows in half precision: it
-    stays in float32. Raises InvalidInput with all faults of a folder."""
+) -> "FrozenEncoder":
+    """Load the wanted halves onto the device. `dtype` is that of the weights, except for a VAE that overflows in half
+    precision: it stays in float32. Raises InvalidInput with all faults of a folder."""
     family, name = FAMILY_OF[model.architecture], model.pretrained_model_name_or_path
     if model.random_encoders or (name is None and model.architecture is Architecture.SDXL_TINY):
         vae, tokenizers, encoders = _random(model.architecture, seed, images=images, text=text)
@@ -120,12 +110,9 @@ def load_frozen(
         says = vae.config.get("force_upcast", True) and family.pooled
         vae.decoder, vae.post_quant_conv = torch.nn.Identity(), torch.nn.Identity()  # half of its memory
         torch.nn.Module.to(vae, vae_dtype({"force_upcast": says}, dtype))  # diffusers' own warns
-    return Frozen(
-        family=family,
-        vae=vae if images else None,
-        tokenizers=tuple(tokenizers) if text else (),
-        text_encoders=tuple(encoder.to(dtype) for encoder in encoders) if text else (),
-    )
+    encoders = [encoder.to(dtype) for encoder in encoders]
+    parts = vae if images else None, tokenizers if text else (), encoders if text else ()
+    return FrozenEncoder(parts, family=family, device=torch.device(device))
 
 
 def _of_folder(folder: Path, family: Family, dtype: torch.dtype, *, images: bool, text: bool) -> Parts:
@@ -180,19 +167,20 @@ def _random(architecture: Architecture, seed: int, *, images: bool, text: bool) 
 
 def sd2_vae_config() -> dict[str, Any]:
     """The VAE's configuration, which Stable Diffusion 2 has from the first version."""
-    config: dict[str, Any] = json.loads((LAYOUTS / "sd15" / "vae" / "config.json").read_bytes())
-    return {**config, "force_upcast": False}
+    return {**layout_vae_config(SD15), "force_upcast": False}
 
 
 class FrozenEncoder:
-    """The loaded parts on one device, in eval mode, without gradients: an Encoder for every architecture."""
+    """The loaded parts on one device, in eval mode, without gradients: an Encoder for every architecture. A half that
+    was not asked for is None or empty."""
 
-    def __init__(self, frozen: Frozen, *, device: torch.device) -> None:
-        self._device, self._family = device, frozen.family
-        self._tokenizers, self._text_encoders = frozen.tokenizers, tuple(map(self._placed, frozen.text_encoders))
-        self._vae = None if frozen.vae is None else self._placed(frozen.vae)
-        if self._vae is not None and device.type == "cuda":
-            self._vae.to(memory_format=torch.channels_last)
+    def __init__(self, parts: Parts, *, family: Family, device: torch.device) -> None:
+        vae, self.tokenizers, encoders = parts
+        self._device, self.family = device, family
+        self.text_encoders = tuple(map(self._placed, encoders))
+        self.vae: AutoencoderKL | None = None if vae is None else self._placed(vae)
+        if self.vae is not None and device.type == "cuda":
+            self.vae.to(memory_format=torch.channels_last)
         self._digest: str | None = None
 
     def _placed(self, module: Any) -> Any:
@@ -204,8 +192,8 @@ class FrozenEncoder:
     def digest(self) -> str:
         """sha256 over weights and configurations of the loaded halves, in their precision."""
         if self._digest is None:
-            parts = {} if self._vae is None else {"vae": weights_digest(self._vae)}
-            for each, module in zip(self._family.text_encoders, self._text_encoders, strict=False):
+            parts = {} if self.vae is None else {"vae": weights_digest(self.vae)}
+            for each, module in zip(self.family.text_encoders, self.text_encoders, strict=False):
                 parts[each.folder] = weights_digest(module)
             self._digest = json_sha256(parts)
         return self._digest
@@ -230,32 +218,31 @@ class FrozenEncoder:
             posterior = vae.encode(scaled_BCHW.contiguous(memory_format=layout)).latent_dist
             means.append(posterior.mean)
             logvars.append(posterior.logvar)
-        return Posterior(mean_BChw=_half(means), logvar_BChw=_half(logvars))
+        return Posterior(mean_BChw=_half(means).numpy(), logvar_BChw=_half(logvars).numpy())
 
     @torch.no_grad()
-    def encode_text(self, captions: Sequence[str]) -> Text:
+    def encode_text(self, captions: Sequence[str]) -> Embedding:
         """Encode captions; see Encoder. Raises RuntimeError without the text half."""
-        if not self._text_encoders:
+        if not self.text_encoders:
             raise RuntimeError("this encoder was opened without its text half")
         prompts, pooled = [], []
         at_once = self._at_once(len(captions))
         for first in range(0, len(captions), at_once):
             few = captions[first : first + at_once]
-            embedding = encode(self._tokenizers, self._text_encoders, few, family=self._family, truncation=True)
+            embedding = encode(self.tokenizers, self.text_encoders, few, family=self.family, truncation=True)
             prompts.append(embedding.prompt_BLD)
             if embedding.pooled_BP is not None:
                 pooled.append(embedding.pooled_BP)
-        return Text(prompt_NLD=_half(prompts), pooled_NP=_half(pooled) if pooled else None)
+        return Embedding(prompt_BLD=_half(prompts), pooled_BP=_half(pooled) if pooled else None)
 
     def _images(self) -> Any:
-        if self._vae is None:
+        if self.vae is None:
             raise RuntimeError("this encoder was opened without its image half")
-        return self._vae
+        return self.vae
 
     def _at_once(self, count: int) -> int:
         return 1 if self._device.type == "cpu" else max(count, 1)
 
 
-def _half(parts: Sequence[torch.Tensor]) -> np.ndarray:
-    whole: np.ndarray = torch.cat(list(parts)).to(torch.float16).cpu().contiguous().numpy()
-    return whole
+def _half(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(list(parts)).to(torch.float16).cpu().contiguous()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 from PIL.Image import Image
 
@@ -54,14 +55,14 @@ class Cutting:
 
     def cut(self, image: Image, key: str, epoch: int | None) -> dict[str, Any]:
         """The columns of a cut picture: its size, the cut's, PIXELS. `epoch` is None where latents are stored."""
-        original = (image.height, image.width)
+        original, counter = (image.height, image.width), () if epoch is None else (epoch,)
         resized = pixels.resize(image, self.target(original))
         placement = pixels.place(
             original=original,
             resized=(resized.height, resized.width),
             target_size=self.target(original),
-            at=self._place(key, epoch),
-            flip=self._flip(key, epoch),
+            at=self._place(key, *counter),
+            flip=self._flip(key, *counter),
         )
         values = (*placement.target_size, *placement.crop_top_left)
         return {
@@ -72,19 +73,14 @@ class Cutting:
             **dict(zip(columns.GEOMETRY, values, strict=True)),
         }
 
-    def _place(self, key: str, epoch: int | None) -> tuple[float, float] | None:
+    def _place(self, key: str, *counter: int) -> tuple[float, float] | None:
         if self.center_crop:
             return None
-        y, x = randomness.uniform(self.seed, "pretrain/crop", key, *_counter(epoch), shape=(2,)).tolist()
+        y, x = randomness.uniform(self.seed, "pretrain/crop", key, *counter, shape=(2,)).tolist()
         return y, x
 
-    def _flip(self, key: str, epoch: int | None) -> bool:
-        counter = _counter(epoch)
+    def _flip(self, key: str, *counter: int) -> bool:
         return self.random_flip and bool(randomness.integer(self.seed, "pretrain/flip", key, *counter, low=0, high=2))
-
-
-def _counter(epoch: int | None) -> tuple[int, ...]:
-    return () if epoch is None else (epoch,)
 
 
 def cut_rows(cutting: Cutting, rows: Sequence[Mapping[str, Any]], *, epoch_in_draws: bool) -> pa.Table:
@@ -98,10 +94,8 @@ def cut_for_each(
     """A table of columns.CUT for each cutting. A picture is decoded once for all of them."""
     cut: list[list[dict[str, Any]]] = [[] for _ in cuttings]
     for row in rows:
-        epoch, use = (
-            row[columns.EPOCH] if epoch_in_draws else None,
-            {n: row[n] for n in columns.CUT.names if n in row},
-        )
+        epoch = row[columns.EPOCH] if epoch_in_draws else None
+        use = {name: row[name] for name in columns.CUT.names if name in row}
         try:
             image = decode(row[columns.IMAGE])
             found = [each.cut(image, row[columns.KEY], epoch) for each in cuttings]
@@ -111,6 +105,14 @@ def cut_for_each(
         for made, values in zip(cut, found, strict=True):
             made.append({**use, **values})
     return [pa.Table.from_pylist(made, schema=columns.CUT) for made in cut]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """What an encoder makes of cut pictures: the VAE's posterior before any scaling, float16 arrays, B4hw each."""
+
+    mean_BChw: np.ndarray
+    logvar_BChw: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ class Evaluations:
         before, wanted = seen, list[CommittedCheckpoint]()
         for each in sorted(committed(self._run, warn=False), key=lambda each: (each.step, each.phase)):
             if (each.step, each.phase) > seen:
-                if due(self._config, each, before) and not kept(self._run, each.name):
+                if due(self._config, each, before) and not self._run.exists(f"{FOLDER}/{each.name}.json"):
                     wanted.append(each)
                 self._seen = each.step, each.phase
             before = each.step, each.phase
@@ -223,10 +223,6 @@ def keep(run: Storage, checkpoint: CommittedCheckpoint, report: Mapping[str, Any
 def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
     """The measured numbers, named `evaluation/…`."""
     return {f"evaluation/{name}": float(report[name]) for name in NUMBERS if report.get(name) is not None}
-
-
-def kept(run: Storage, name: str) -> bool:
-    return run.exists(f"{FOLDER}/{name}.json")
 
 
 def newest_kept(run: Storage) -> tuple[int, int]:

@@ -13,14 +13,12 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional
 from torchmetrics.image.fid import FrechetInceptionDistance
-from transformers import CLIPModel, CLIPTokenizer
+from transformers import CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
 from giornata.domain.errors import Fault, InvalidInput
 
 CMMD_SIGMA, CMMD_SCALE = 10.0, 1000.0
 AT_ONCE = 32
-# What CLIP's pictures are normalised by (preprocessor_config.json of openai/clip-vit-large-patch14-336).
-MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 WHERE = "--inception"
 _HINT = "the path of inception-2015-12-05.pt, or of another TorchScript network that is called like that one"
 _TRIAL_SIDE_PX = 64
@@ -36,15 +34,17 @@ class Clip:
         except (OSError, ValueError) as error:
             hint = "a folder or hub id of a CLIP model, such as openai/clip-vit-large-patch14-336"
             raise InvalidInput([Fault(where="--clip", message=f"{name}: {error}", hint=hint)]) from None
-        self._side_px = int(self._model.config.vision_config.image_size)
+        side_px = int(self._model.config.vision_config.image_size)
+        # With CLIP's own mean and deviation; the shorter side is scaled (bicubic), the middle cut out
+        self._cut = CLIPImageProcessorPil(size={"shortest_edge": side_px}, crop_size=side_px)
 
     @torch.no_grad()
     def pictures(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
         """Directions of the pictures, ND, each of length 1."""
         found = []
         for first in range(0, len(pictures), AT_ONCE):
-            pixels_NCHW = torch.stack([pixels_of(each, self._side_px) for each in pictures[first : first + AT_ONCE]])
-            pooled_NH = self._model.vision_model(pixel_values=pixels_NCHW).pooler_output
+            shown = self._cut(list(pictures[first : first + AT_ONCE]), return_tensors="pt")
+            pooled_NH = self._model.vision_model(**shown).pooler_output
             found.append(self._model.visual_projection(pooled_NH))
         return functional.normalize(torch.cat(found).float(), dim=-1)
 
@@ -55,17 +55,6 @@ class Clip:
         words = self._tokenizer(list(texts), padding=True, truncation=True, max_length=most, return_tensors="pt")
         pooled_NH = self._model.text_model(**words).pooler_output
         return functional.normalize(self._model.text_projection(pooled_NH).float(), dim=-1)
-
-
-def pixels_of(picture: Image.Image, side_px: int) -> torch.Tensor:
-    """CHW: the shorter side scaled to `side_px` (bicubic), the middle cut out, normalised."""
-    factor = side_px / min(picture.size)
-    width, height = (max(side_px, round(factor * each)) for each in picture.size)
-    scaled = picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
-    left, top = (width - side_px) // 2, (height - side_px) // 2
-    cut = scaled.crop((left, top, left + side_px, top + side_px))
-    pixels_HWC = torch.frombuffer(bytearray(cut.tobytes()), dtype=torch.uint8).view(side_px, side_px, 3)
-    return ((pixels_HWC / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)).permute(2, 0, 1)
 
 
 def clip_score(pictures_ND: torch.Tensor, texts_ND: torch.Tensor) -> float:
@@ -123,10 +112,6 @@ def fid(inception: Inception, drawn: Sequence[Image.Image], real: Sequence[Image
     metric = FrechetInceptionDistance(feature=inception, normalize=False)
     for pictures, are_real in ((drawn, False), (real, True)):
         for picture in pictures:  # they differ in size
-            metric.update(_pixels(picture), real=are_real)
+            pixels_HWC = torch.from_numpy(np.array(picture.convert("RGB")))
+            metric.update(pixels_HWC.permute(2, 0, 1)[None], real=are_real)
     return float(metric.compute())
-
-
-def _pixels(picture: Image.Image) -> torch.Tensor:
-    pixels_HWC = torch.from_numpy(np.array(picture.convert("RGB")))
-    return pixels_HWC.permute(2, 0, 1)[None]

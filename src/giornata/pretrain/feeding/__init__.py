@@ -1,1 +1,1 @@
-"""Feed shards to steps, each row once. Read rows_of_phase, ledger, read_portions, graph, then feed and examples."""
+"""Feed shards to steps, each row once. Read rows_of_phase, ledger, graph, then feed and examples."""

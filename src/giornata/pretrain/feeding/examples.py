@@ -8,20 +8,18 @@ Shapes: B rows; C = 4, H, W = pixels / 8; L tokens; D, P widths of the text.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from multiprocessing.pool import AsyncResult, ThreadPool
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 
 from giornata.diffusion.draws import randomness
 from giornata.diffusion.encode.captions import Embedding
 from giornata.diffusion.optim.objective import NoisyBatch
-from giornata.pretrain.feeding.feed import Batch, Feed
+from giornata.pretrain.feeding.feed import LATENT_CHANNELS, TOKENS, Batch, Feed
 from giornata.pretrain.feeding.ledger import Use
 
 MOST_LOGVAR = 20.0
 """diffusers has the same bound: exp of a broken value would be infinite."""
-Fed = TypeVar("Fed")
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +34,14 @@ class Example:
     weight: float = 1.0
     places: Sequence[tuple[int, int, str]] = ()
 
-    def to(self, device: torch.device) -> "Example":
-        embedding = self._text(lambda text: text.to(device, non_blocking=True))
+    def to(self, device: torch.device, *, text_dtype: torch.dtype) -> "Example":
+        # The text is copied as it is and cast there: it may have half of the bytes
+        embedding = self.embedding.each(lambda text: text.to(device, non_blocking=True).to(text_dtype))
         return replace(self, noisy=self.noisy.to(device), embedding=embedding)
 
     def pinned(self) -> "Example":
         """The example in memory from which a GPU can copy by itself."""
-        return replace(self, noisy=self.noisy.pinned(), embedding=self._text(torch.Tensor.pin_memory))
-
-    def _text(self, changed: Callable[[torch.Tensor], torch.Tensor]) -> Embedding:
-        pooled_BP = self.embedding.pooled_BP
-        return Embedding(
-            prompt_BLD=changed(self.embedding.prompt_BLD),
-            pooled_BP=None if pooled_BP is None else changed(pooled_BP),
-        )
+        return replace(self, noisy=self.noisy.pinned(), embedding=self.embedding.each(torch.Tensor.pin_memory))
 
     def __len__(self) -> int:
         return len(self.noisy.timesteps_B)
@@ -132,9 +124,10 @@ def pieces(batch: Batch, most: int) -> Iterator[Batch]:
         yield Batch(**part)
 
 
-def blank(*, rows: int, side: int, tokens: int, text: int, pooled: int | None) -> Example:
-    """An example of zeros and weight 0, for a trainer that takes part without rows."""
-    zeros_BCHW = torch.zeros(rows, 4, side, side)
+def blank(widths: tuple[int, int | None], *, rows: int, side: int) -> Example:
+    """An example of zeros and weight 0, for a trainer that takes part without rows. `widths` are D and P."""
+    text, pooled = widths
+    zeros_BCHW = torch.zeros(rows, LATENT_CHANNELS, side, side)
     noisy = NoisyBatch(
         latents_BCHW=zeros_BCHW,
         noise_BCHW=zeros_BCHW,
@@ -142,7 +135,7 @@ def blank(*, rows: int, side: int, tokens: int, text: int, pooled: int | None) -
         time_ids_B6=torch.zeros(rows, 6),
     )
     embedding = Embedding(
-        prompt_BLD=torch.zeros(rows, tokens, text),
+        prompt_BLD=torch.zeros(rows, TOKENS, text),
         pooled_BP=None if pooled is None else torch.zeros(rows, pooled),
     )
     return Example(noisy=noisy, embedding=embedding, weight=0.0)
@@ -196,18 +189,20 @@ def filled(examples: Sequence[Example], blank: Example, count: int) -> list[Exam
     return [blank] * (count - len(examples)) + list(examples)
 
 
-class Prefetcher(Generic[Fed, Made]):
+class Prefetcher:
     """Makes the next step's examples in a thread while this step is computed, one item ahead.
 
     An item that is not taken is dropped at the end. The thread is a daemon: a stuck stream does not keep the process.
     """
 
-    def __init__(self, stream: Iterator[Fed], make: Callable[[Fed], Made], clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self, stream: Iterator[Feed], make: Callable[[Feed], Portioned], clock_s: Callable[[], float]
+    ) -> None:
         self._stream, self._make, self._clock_s = stream, make, clock_s
         self._thread = ThreadPool(1)
-        self._coming: AsyncResult[Made | None] | None = self._thread.apply_async(self._next)
+        self._coming: AsyncResult[Portioned | None] | None = self._thread.apply_async(self._next)
 
-    def take(self) -> tuple[Made | None, float]:
+    def take(self) -> tuple[Portioned | None, float]:
         """The next item, None after the last, and the seconds of waiting for it. Raises the stream's exceptions."""
         coming, self._coming = self._coming, None
         if coming is None:
@@ -224,6 +219,6 @@ class Prefetcher(Generic[Fed, Made]):
         self._coming = None
         self._thread.close()
 
-    def _next(self) -> Made | None:
+    def _next(self) -> Portioned | None:
         fed = next(self._stream, None)
         return None if fed is None else self._make(fed)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from giornata.pretrain.planning.facts import Evidence, Facts, Flops, InstancePrice, InstanceType, RowBytes
-from giornata.pretrain.planning.request import SAME, TRAINERS, PlanPhase, PlanRequest
+from giornata.pretrain.planning.request import SAME, PlanPhase, PlanRequest
 from giornata.protocol.pretraining import BESIDE, Mode
 
 HOUR_S = 3600
@@ -250,10 +250,8 @@ def machines_of(request: PlanRequest, facts: Facts) -> Iterator[MachineChoice | 
         yield NO_GPU
         return
     for text in request.trainers or facts.default_trainers:
-        found = TRAINERS.match(text)
-        if found is None:
-            raise ValueError(f"{text!r} is not a choice of trainers")
-        trainer = facts.instance(found["instance"])
+        count, _, instance = text.partition("x")
+        trainer = facts.instance(instance)
         offer = facts.offer(trainer.name, book=request.prices, term=request.trainer_term)
         if offer is None:
             yield _unpriced(text, trainer, request.prices, request.trainer_term)
@@ -265,7 +263,7 @@ def machines_of(request: PlanRequest, facts: Facts) -> Iterator[MachineChoice | 
                 yield _unpriced(f"encoders on {encoder.name}", encoder, request.prices, request.encoder_term)
                 continue
             yield MachineChoice(
-                instances=int(found["count"]),
+                instances=int(count),
                 trainer=trainer,
                 trainer_offer=offer,
                 encoder=encoder,
@@ -305,19 +303,14 @@ class _Work:
 
 
 def _work(mode: Mode, flops: Flops, sizes: RowBytes) -> _Work:
-    whole, stored = flops.encode_gflop, sizes.moments_bytes + sizes.text_bytes
-    match mode:
-        case Mode.OFFLINE:
-            return _Work(before_gflop=whole, while_gflop=whole, stored_bytes=stored)
-        case Mode.HYBRID:
-            text, vae = flops.text_gflop, flops.vae_gflop
-            return _Work(
-                before_gflop=vae, while_gflop=text, stored_bytes=sizes.moments_bytes, fed_bytes=sizes.text_bytes
-            )
-        case Mode.ONLINE:
-            return _Work(while_gflop=whole, fed_bytes=stored)
-        case Mode.COLOCATED:
-            return _Work(while_gflop=whole)
+    vae, text, whole = flops.vae_gflop, flops.text_gflop, flops.encode_gflop
+    moments, both = sizes.moments_bytes, sizes.moments_bytes + sizes.text_bytes
+    return {
+        Mode.OFFLINE: _Work(before_gflop=whole, while_gflop=whole, stored_bytes=both),
+        Mode.HYBRID: _Work(before_gflop=vae, while_gflop=text, stored_bytes=moments, fed_bytes=sizes.text_bytes),
+        Mode.ONLINE: _Work(while_gflop=whole, fed_bytes=both),
+        Mode.COLOCATED: _Work(while_gflop=whole),
+    }[mode]
 
 
 def _phase(request: PlanRequest, facts: Facts, machines: MachineChoice, mode: Mode, phase: PlanPhase) -> ChosenPhase:

@@ -6,7 +6,7 @@ from datetime import date
 
 from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts
 from giornata.pretrain.planning.pricing import Choice, MachineChoice, choice_of, machines_of
-from giornata.pretrain.planning.request import SAME, TRAINERS, PlanRequest, with_given
+from giornata.pretrain.planning.request import SAME, PlanRequest, with_given
 from giornata.protocol.pretraining import Mode
 
 
@@ -38,15 +38,12 @@ class Ranking:
     def configured(self) -> Choice | None:
         """The run's own trainers in its own mode; None where they have no price."""
         mine = self.request.configured
-        found = None if mine is None or mine.trainers is None else TRAINERS.match(mine.trainers)
-        if mine is None or found is None:
+        if mine is None or mine.trainers is None:
             return None
-        instance = self.facts.instance(found["instance"]).name
+        count, _, name = mine.trainers.partition("x")
+        wanted = mine.mode, int(count), self.facts.instance(name).name
         return self.first(
-            lambda choice: (
-                (choice.mode, choice.machines.instances, choice.machines.trainer.name)
-                == (mine.mode, int(found["count"]), instance)
-            )
+            lambda choice: (choice.mode, choice.machines.instances, choice.machines.trainer.name) == wanted
         )
 
     def first(self, wanted: Callable[[Choice], bool]) -> Choice | None:
@@ -70,19 +67,15 @@ def rank(request: PlanRequest, facts: Facts, *, today: date | None = None) -> Ra
     machines = list(machines_of(request, known))
     priced = [each for each in machines if not isinstance(each, str)]
     choices = [choice_of(request, known, each, mode) for each in priced for mode in request.modes]
+    found = sorted(_cheapest_encoders(choices), key=lambda one: (round(one.bill.total_usd), one.bill.hours))
     return Ranking(
         request=request,
         facts=known,
-        choices=tuple(sorted(_cheapest_encoders(choices), key=_by_price)),
+        choices=tuple(found),  # by the price to the dollar, then by the time
         left_out=tuple(dict.fromkeys(each for each in machines if isinstance(each, str))),
         machines=tuple(priced),
         today=today,
     )
-
-
-def _by_price(choice: Choice) -> tuple[float, float]:
-    """The price to the dollar, then the time."""
-    return round(choice.bill.total_usd), choice.bill.hours
 
 
 def _cheapest_encoders(choices: Iterable[Choice]) -> Iterable[Choice]:

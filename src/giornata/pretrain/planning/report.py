@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts, InstancePrice
+from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts, InstancePrice, InstanceType
 from giornata.pretrain.planning.pricing import GB, Choice, encoder_speed
 from giornata.pretrain.planning.ranking import (
     Ranking,
@@ -268,26 +268,21 @@ def ranking_told(ranking: Ranking) -> dict[str, Any]:
     }
 
 
+def _rented(instance: InstanceType, offer: InstancePrice) -> dict[str, Any]:
+    price = {"usd_per_hour": offer.usd_per_hour, "price": offer.basis}
+    return {"instance": instance.name, "gpu": instance.gpu, **price}
+
+
 def choice_told(choice: Choice) -> dict[str, Any]:
     machines, bill = choice.machines, choice.bill
     return {
         "mode": choice.mode.value,
         "trainers": {
             "instances": machines.instances,
-            "instance": machines.trainer.name,
-            "gpu": machines.trainer.gpu,
             "gpus": machines.gpus,
-            "usd_per_hour": machines.trainer_offer.usd_per_hour,
-            "price": machines.trainer_offer.basis,
+            **_rented(machines.trainer, machines.trainer_offer),
         },
-        "encoders": {
-            "instance": machines.encoder.name,
-            "gpu": machines.encoder.gpu,
-            "usd_per_hour": machines.encoder_offer.usd_per_hour,
-            "price": machines.encoder_offer.basis,
-        }
-        if choice.encodes_with_others
-        else None,
+        "encoders": _rented(machines.encoder, machines.encoder_offer) if choice.encodes_with_others else None,
         "estimated": choice.estimated,
         "stored_bytes": choice.stored_bytes,
         **asdict(bill),

@@ -26,10 +26,9 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encode_shards import encoded_here
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
-from giornata.pretrain.encoding.encoder_outputs import Text
 from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
+from giornata.pretrain.feeding.graph import validation_batches
 from giornata.pretrain.feeding.ledger import UseLedger
-from giornata.pretrain.feeding.read_portions import validation_batches
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
 from giornata.pretrain.run_state.checkpoints import choose
 from giornata.pretrain.run_state.committed import run_storage
@@ -91,19 +90,14 @@ def work(values: Mapping[str, Any]) -> str:
     """
     let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
-    config, actor = parse(values["config"]), values["actor"]
-    channel = Channel()
-    notices = Notices(actor, first=channel.rank == 0)
-    run = _run(config, actor, channel, notices)
-    attempt = _attempt(run.storage, values["command_ms"]) if channel.rank == 0 else None
-    owner = values["owner"]
-    fence = partial(check_owner, run.storage, owner) if owner else run.fence
-    outcome = train(replace(run, attempt=attempt, fence=fence))
+    config, channel = parse(values["config"]), Channel()
+    notices = Notices(values["actor"], first=channel.rank == 0)
+    outcome = train(_run(config, values, channel, notices))
     asked: str = channel.gather_objects(notices.leave)[0] if outcome is TrainingOutcome.PREEMPTED else ""
     return asked or str(outcome)
 
 
-def _run(config: PretrainConfig, actor: Any, channel: Channel, notices: Notices) -> TrainingRun:
+def _run(config: PretrainConfig, values: Mapping[str, Any], channel: Channel, notices: Notices) -> TrainingRun:
     device, source = ray.train.torch.get_device(), source_manifest(config)
     phases, storage = rows_of_phases(config, source), run_storage(config)
     start, frozen = choose(storage, channel), frozen_parts(config, source, device)
@@ -114,7 +108,9 @@ def _run(config: PretrainConfig, actor: Any, channel: Channel, notices: Notices)
 
     def report(row: Mapping[str, float]) -> None:
         if channel.rank == 0:
-            actor.add.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
+            values["actor"].add.remote(
+                {"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)}
+            )
 
     def held(phase: int) -> list[Batch]:
         encoder = frozen.encoder
@@ -143,6 +139,8 @@ def _run(config: PretrainConfig, actor: Any, channel: Channel, notices: Notices)
         node=ray.get_runtime_context().get_node_id(),
         node_size=_node_size(config, channel),
         peak_flops_per_s=peak_flops_per_s(device),
+        attempt=_attempt(storage, values["command_ms"]) if channel.rank == 0 else None,
+        fence=partial(check_owner, storage, values["owner"]) if values["owner"] else lambda: None,
     )
 
 
@@ -206,17 +204,12 @@ def frozen_parts(config: PretrainConfig, source: Manifest, device: torch.device)
         resolution = config.phases[0].resolution
         about = encoded_manifest(config, resolution, source).about
         shift, factor = about["scaling"]
-        text = read_empty(latents_storage(config, resolution))
-        return FrozenParts(digest=about["encoder"], scaling=(shift, factor), empty=_empty(text), encoder=None)
+        empty = read_empty(latents_storage(config, resolution))
+        return FrozenParts(digest=about["encoder"], scaling=(shift, factor), empty=empty, encoder=None)
     encoder = open_encoder(config.model, seed=config.seed, device=device)
     return FrozenParts(
-        digest=encoder.digest, scaling=encoder.scaling, empty=_empty(encoder.encode_text([""])), encoder=encoder
+        digest=encoder.digest, scaling=encoder.scaling, empty=encoder.encode_text([""]), encoder=encoder
     )
-
-
-def _empty(text: Text) -> Embedding:
-    pooled_BP = None if text.pooled_NP is None else torch.from_numpy(text.pooled_NP)
-    return Embedding(prompt_BLD=torch.from_numpy(text.prompt_NLD), pooled_BP=pooled_BP)
 
 
 def _trace(config: PretrainConfig, folder: str, from_step: int, channel: Channel) -> Callable[[int, int, Any], None]:

@@ -73,17 +73,19 @@ class TerminalProgress:
                     words=_figures(message),
                 )
                 if not self._console.is_terminal:
-                    line = self._paced.line(message["step"], message["total"], _figures(message))
-                    if line is not None:
-                        self._console.print(f"  {line}", highlight=False, soft_wrap=True)
+                    self._say(self._paced.line(message["step"], message["total"], _figures(message)))
             case "note":
-                self._console.print(f"  {message['words']}", highlight=False)
+                self._say(message["words"])
             case "crash":
-                self._console.print(f"  {crash_words(message)}", highlight=False, soft_wrap=True, markup=False)
+                self._say(crash_words(message))
             case "evaluation":
-                self._console.print(f"  {evaluation_words(message)}", highlight=False, soft_wrap=True, markup=False)
+                self._say(evaluation_words(message))
             case "checkpoint" if not self._console.is_terminal:
-                self._console.print(f"  step {message['step']} is safe")
+                self._say(f"step {message['step']} is safe")
+
+    def _say(self, words: str | None) -> None:
+        if words is not None:
+            self._console.print(f"  {words}", highlight=False, soft_wrap=True, markup=False)
 
 
 def evaluation_words(message: dict[str, Any]) -> str:

@@ -66,10 +66,6 @@ class Uses:
     trained: Sequence[Use] = ()
     quarantined: Sequence[Use] = ()
 
-    def packed(self) -> tuple[UseBits, UseBits]:
-        """(trained, quarantined) as they travel to the first trainer."""
-        return UseBits.of(self.trained), UseBits.of(self.quarantined)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -226,7 +222,7 @@ def record_uses(ledger: UseLedger | None, mine: Uses, channel: Channel) -> None:
     TrainedTwice on all of them."""
     twice: TrainedTwice | None = None
     try:
-        for trained, quarantined in channel.to_first(mine.packed()):
+        for trained, quarantined in channel.to_first((UseBits.of(mine.trained), UseBits.of(mine.quarantined))):
             if ledger is not None:
                 ledger.record(trained, quarantined=quarantined)
     except TrainedTwice as error:

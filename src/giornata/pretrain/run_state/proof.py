@@ -7,20 +7,18 @@ while they train and nobody goes by (`tracking.trace_rows`). Where there is a tr
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
 
-from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, rows_of_phases
 from giornata.pretrain.run_state.committed import progress_of, run_storage
 from giornata.pretrain.run_state.costs import spent_usd
-from giornata.pretrain.run_state.progress import TrainingProgress
 from giornata.protocol.pretraining import PretrainConfig
 
 MEMORY = "1GB"
@@ -62,10 +60,10 @@ FOLDER = "trace"
 class Counted:
     """Planned uses that were trained `once` and `more` than once, uses that were `undone`, and traced attempts."""
 
-    once: int
-    more: int
-    undone: int
-    attempts: int
+    once: int = 0
+    more: int = 0
+    undone: int = 0
+    attempts: int = 0
 
 
 def count_uses(trace: Path, phases: Sequence[RowsOfPhase], *, until_step: int, folder: Path) -> Counted:
@@ -78,7 +76,7 @@ def count_uses(trace: Path, phases: Sequence[RowsOfPhase], *, until_step: int, f
 
     files = sorted(str(path) for path in trace.glob("*.jsonl"))
     if not files:
-        return Counted(once=0, more=0, undone=0, attempts=0)
+        return Counted()
     with duckdb.connect(config={"temp_directory": str(folder), "memory_limit": MEMORY}) as database:
         database.register("planned", _planned(phases))
         given = {"files": files, "until_step": until_step}
@@ -98,10 +96,7 @@ def _planned(phases: Sequence[RowsOfPhase]) -> pa.Table:
         for portion in each.portions()
         for span in portion.rows.spans
     ]
-    columns = zip(*spans, strict=True)
-    return pa.table(
-        dict(zip(("phase", "portion", "start", "stop"), (pa.array(each) for each in columns), strict=True))
-    )
+    return pa.table([pa.array(each) for each in zip(*spans, strict=True)], ["phase", "portion", "start", "stop"])
 
 
 class Trace:
@@ -160,7 +155,11 @@ def proof_of(config: PretrainConfig) -> Proof:
     planned = sum(rows_of.samples for rows_of in phases)
     kept_out = sum(ledger.quarantined for ledger in ledgers)
     traced = config.tracking.trace_rows
-    counted = _by_traces(run, phases, progress) if traced else _by_ledgers(ledgers)
+    counted = Counted(once=sum(ledger.done for ledger in ledgers) - kept_out)
+    if traced:
+        with tempfile.TemporaryDirectory(prefix="giornata-proof-") as folder:
+            trace = Path(run.path()) / FOLDER
+            counted = count_uses(trace, phases, until_step=progress.step, folder=Path(folder))
     return Proof(
         finished=progress.phase >= len(config.phases),
         rows=source.rows,
@@ -176,12 +175,3 @@ def proof_of(config: PretrainConfig) -> Proof:
         steps=progress.step,
         spent_usd=spent_usd(run, progress),
     )
-
-
-def _by_ledgers(ledgers: Iterable[UseLedger]) -> Counted:
-    return Counted(once=sum(ledger.done - ledger.quarantined for ledger in ledgers), more=0, undone=0, attempts=0)
-
-
-def _by_traces(run: Storage, phases: Sequence[RowsOfPhase], progress: TrainingProgress) -> Counted:
-    with tempfile.TemporaryDirectory(prefix="giornata-proof-") as folder:
-        return count_uses(Path(run.path()) / FOLDER, phases, until_step=progress.step, folder=Path(folder))

@@ -232,24 +232,25 @@ class TrainingLoop:
         self._checkpoints.wait()
         if self._checkpoints.last == (progress.step, progress.phase):
             return
-        uses = Uses(trained=self._trained, quarantined=self._quarantined)
-        self._trained, self._quarantined = [], []
         self._checkpoints.begin(
             Snapshot(
                 tensors=self._trainer.tensors(),
                 progress=progress,
                 ledger=self._ledger,
-                uses=uses,
+                uses=self._taken_uses(),
                 alongside=self._log.cut(),
             )
         )
 
+    def _taken_uses(self) -> Uses:
+        uses = Uses(trained=self._trained, quarantined=self._quarantined)
+        self._trained, self._quarantined = [], []
+        return uses
+
     def _merge(self) -> None:
         """Bring the ledger up to date at once, and let every trainer know of it."""
         self._checkpoints.wait()
-        mine = Uses(trained=self._trained, quarantined=self._quarantined)
-        self._trained, self._quarantined = [], []
-        record_uses(self._ledger, mine, self._channel)
+        record_uses(self._ledger, self._taken_uses(), self._channel)
         self._known = self._channel.gather_objects(None if self._ledger is None else self._ledger.to_json())[0]
 
     def _change_phase(self) -> None:

@@ -3,64 +3,42 @@
 Shapes: B pictures; C = 4, H, W = pixels / 8; L = 77 tokens; D the width of the text, P of the pooled text.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from diffusers import DDPMScheduler, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 
+from giornata.diffusion.base.single_file import LAYOUTS
 from giornata.diffusion.base.unet_layers import matmul_flops_per_s
 from giornata.diffusion.draws import randomness
+from giornata.diffusion.optim.objective import Objective, answer
 from giornata.diffusion.shapes.model import new_unet as shapes_unet
-from giornata.diffusion.tiny.tiny_model import HIDDEN, SCHEDULE, UNET_SHAPE
-from giornata.pretrain.feeding.feed import TOKENS
+from giornata.diffusion.tiny.tiny_model import HIDDEN, SCHEDULE, unet_settings
+from giornata.pretrain.feeding.examples import ExampleDraws, blank
 from giornata.pretrain.planning.facts import gpu_known, load_facts
-from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, PretrainConfig
 
 PURPOSE = "pretrain/weights"
 SILENT = ("conv2.weight", "proj_out.weight", "conv_out.weight")
 """These begin at 0, so that resnets and attention return their input and the answer is 0, as in Dhariwal & Nichol
 (2021, arXiv 2105.05233) and the LDM code that Stable Diffusion was trained with."""
 
-SD2_UNET: Mapping[str, Any] = MappingProxyType(
-    {
-        "sample_size": 64,
-        "in_channels": 4,
-        "out_channels": 4,
-        "block_out_channels": (320, 640, 1280, 1280),
-        "layers_per_block": 2,
-        "down_block_types": ("CrossAttnDownBlock2D",) * 3 + ("DownBlock2D",),
-        "up_block_types": ("UpBlock2D",) + ("CrossAttnUpBlock2D",) * 3,
-        "attention_head_dim": (5, 10, 20, 20),
-        "cross_attention_dim": 1024,
-        "use_linear_projection": True,
-    }
-)
-"""unet/config.json of stabilityai/stable-diffusion-2-base: 865,910,724 parameters."""
-TINY_UNET: Mapping[str, Any] = MappingProxyType(
-    {
-        **UNET_SHAPE,
-        "transformer_layers_per_block": (1, 2),
-        "attention_head_dim": (2, 4),
-        "cross_attention_dim": 2 * HIDDEN,
-        "use_linear_projection": True,
-        "addition_embed_type": "text_time",
-        "addition_time_embed_dim": 8,
-        "projection_class_embeddings_input_dim": 6 * 8 + HIDDEN,
-    }
-)
-"""Of giornata.diffusion.tiny.tiny_model."""
+SD2_UNET = {"attention_head_dim": (5, 10, 20, 20), "cross_attention_dim": 1024, "use_linear_projection": True}
+"""Where unet/config.json of stabilityai/stable-diffusion-2-base differs from that of 1.5: 865,910,724 parameters."""
 
 
 @lru_cache(maxsize=3)
 def _config(architecture: Architecture) -> Mapping[str, Any]:
     if architecture is Architecture.SHAPES:
         return dict(shapes_unet().config)
-    return SD2_UNET if architecture is Architecture.SD2 else TINY_UNET
+    if architecture is Architecture.SDXL_TINY:
+        return unet_settings(HIDDEN)
+    return {**json.loads((LAYOUTS / "sd15" / "unet" / "config.json").read_bytes()), **SD2_UNET}
 
 
 def unet_on_meta(architecture: Architecture) -> UNet2DConditionModel:
@@ -92,6 +70,18 @@ def noise_scheduler(prediction_type: str) -> DDPMScheduler:
     return DDPMScheduler(**SCHEDULE, prediction_type=prediction_type, clip_sample=False)
 
 
+def objective_of(config: PretrainConfig) -> Objective:
+    """The objective of a run, in float32."""
+    kind = config.model.prediction_type
+    return Objective(scheduler=noise_scheduler(kind), prediction_type=kind, snr_gamma=config.train.snr_gamma)
+
+
+def held_draws(config: PretrainConfig, scaling: tuple[float, float]) -> ExampleDraws:
+    """The draws for rows of validation; `scaling` is the encoder's."""
+    timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
+    return ExampleDraws(seed=config.seed, timesteps=timesteps, scaling=scaling, purpose="pretrain/validation")
+
+
 def widths(unet: UNet2DConditionModel) -> tuple[int, int | None]:
     """(D, P): of the text that this UNet attends to, and of the pooled text; None where it takes none."""
     config = unet.config
@@ -102,22 +92,10 @@ def widths(unet: UNet2DConditionModel) -> tuple[int, int | None]:
 
 
 def answer_to_zeros(unet: UNet2DConditionModel, *, rows: int, side: int, device: torch.device) -> torch.Tensor:
-    """The answer to inputs of zeros, with SDXL's micro-conditioning where the UNet takes any."""
-    text, pooled = widths(unet)
-    conditions = None
-    if pooled is not None:
-        conditions = {
-            "time_ids": torch.zeros(rows, 6, device=device),
-            "text_embeds": torch.zeros(rows, pooled, device=device),
-        }
-    answer_BCHW: torch.Tensor = unet(
-        torch.zeros(rows, 4, side, side, device=device),
-        torch.zeros(rows, dtype=torch.int64, device=device),
-        torch.zeros(rows, TOKENS, text, device=device),
-        added_cond_kwargs=conditions,
-        return_dict=False,
-    )[0]
-    return answer_BCHW
+    """The answer, float32, to inputs of zeros, with SDXL's micro-conditioning where the UNet takes any."""
+    zeros = blank(widths(unet), rows=rows, side=side).to(device, text_dtype=torch.float32)
+    noisy = zeros.noisy
+    return answer(unet, noisy.latents_BCHW, noisy.timesteps_B, noisy.time_ids_B6, zeros.embedding)
 
 
 @lru_cache(maxsize=16)

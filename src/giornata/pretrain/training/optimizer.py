@@ -93,20 +93,12 @@ class TrainingOptimizer:
 
 def _adamw(parameters: Iterable[torch.nn.Parameter], train: Train, *, fused: bool) -> torch.optim.Optimizer:
     betas, decay = (train.adam_beta1, train.adam_beta2), train.adam_weight_decay
+    given: dict[str, Any] = {"lr": 0.0, "betas": betas, "eps": train.adam_epsilon, "weight_decay": decay}
     if train.optimizer is not PretrainOptimizer.ADAMW_8BIT:
-        return torch.optim.AdamW(
-            parameters, lr=0.0, betas=betas, eps=train.adam_epsilon, weight_decay=decay, fused=fused
-        )
+        return torch.optim.AdamW(parameters, fused=fused, **given)
     import bitsandbytes
 
-    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(
-        parameters,
-        lr=0.0,
-        betas=betas,
-        eps=train.adam_epsilon,
-        weight_decay=decay,
-        min_8bit_size=adamw_8bit.SMALLEST,
-    )
+    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(parameters, min_8bit_size=adamw_8bit.SMALLEST, **given)
     return made
 
 

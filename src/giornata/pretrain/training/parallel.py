@@ -26,10 +26,6 @@ CPU_ROWS = 64
 HEADROOM, MOMENTS = 8, 2
 """A size is taken when an eighth more fits too: batches of other shapes and the allocator's gaps need room."""
 
-Try = Callable[[int], None]
-"""Runs a forward and backward pass of so many rows, with everything else that a step holds in memory. Raises
-torch.OutOfMemoryError."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
@@ -40,7 +36,6 @@ class Sharding:
     device: torch.device
     dtype: torch.dtype
     autocast: bool
-    channels_last: bool
 
     def computing(self) -> AbstractContextManager[object]:
         """The context of a forward pass: autocast, where it is used."""
@@ -81,6 +76,7 @@ def shard_model(
     sharded = channel.together and train.parallel is not Parallel.DDP
     if train.channels_last and not sharded:
         unet.to(memory_format=torch.channels_last)  # FSDP2 takes contiguous weights only
+        unet.conv_in.register_forward_pre_hook(lambda _, args: args[0].contiguous(memory_format=torch.channels_last))
     model: nn.Module = unet
     if sharded:
         _shard(unet, _mesh(train.parallel, channel, device, node_size), bf16=bf16)
@@ -93,7 +89,6 @@ def shard_model(
         device=device,
         dtype=torch.bfloat16 if bf16 and sharded else torch.float32,
         autocast=bf16 and not sharded,
-        channels_last=train.channels_last,
     )
 
 
@@ -126,7 +121,7 @@ def _mesh(parallel: Parallel, channel: Channel, device: torch.device, node_size:
     return init_device_mesh(device.type, (channel.world // shards, shards), mesh_dim_names=("replicate", "shard"))
 
 
-def micro_batch(most: int, device: torch.device, attempt: Try, channel: Channel) -> int:
+def micro_batch(most: int, device: torch.device, attempt: Callable[[int], None], channel: Channel) -> int:
     """Find a micro-batch that fits, the same for all trainers: `most`, halved as often as needed.
 
     Raises torch.OutOfMemoryError when not even one row does.
@@ -136,8 +131,9 @@ def micro_batch(most: int, device: torch.device, attempt: Try, channel: Channel)
     return min(rows for (rows,) in channel.gather([fitting(most, attempt)]))
 
 
-def fitting(most: int, attempt: Try) -> int:
-    """The first of most, most / 2, … that fits with headroom."""
+def fitting(most: int, attempt: Callable[[int], None]) -> int:
+    """The first of most, most / 2, … that fits with headroom. `attempt` runs passes of so many rows, and raises
+    torch.OutOfMemoryError."""
     rows = most
     while True:
         try:
@@ -173,7 +169,7 @@ class Trial:
                 room = self._room()
                 with torch.autocast(self._device.type, torch.bfloat16, enabled=bf16):
                     answer_BCHW = answer_to_zeros(self._unet, rows=rows, side=side, device=self._device)
-                answer_BCHW.float().square().sum().backward()
+                answer_BCHW.square().sum().backward()
                 del room
             finally:
                 self._unet.zero_grad(set_to_none=True)

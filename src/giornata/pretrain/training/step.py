@@ -9,7 +9,7 @@ go through, D channels.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -119,8 +119,8 @@ class Passes:
         routing: TokenRouting | None = None,
         around: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
-        self._sharding, self._objective, self._channel, self._routing = sharding, objective, channel, routing
-        self._around = around
+        self._sharding, self._channel, self._routing, self._around = sharding, channel, routing, around
+        self._objective = replace(objective, dtype=sharding.dtype)
 
     def train(self, examples: Sequence[Example], *, rows: int) -> Losses:
         """Leaves the gradient in the parameters. `rows` are those of all trainers in this step; every trainer has as
@@ -147,10 +147,10 @@ class Passes:
         return self._losses(sums_2N)
 
     def _each(self, example: Example, sums_2N: torch.Tensor) -> torch.Tensor:
-        there = example.to(self._sharding.device)
-        noisy, embedding = there.noisy, there.embedding
+        there = example.to(self._sharding.device, text_dtype=self._sharding.dtype)
+        noisy = there.noisy
         with self._sharding.computing():
-            loss_B = self._objective.each(_Fed(self._sharding), noisy, embedding)
+            loss_B = self._objective.each(self._sharding.model, noisy, there.embedding)
         if example.weight:
             levels_B = noisy.timesteps_B * BINS // self._objective.scheduler.config.num_train_timesteps
             sums_2N[0].index_add_(0, levels_B, loss_B.detach())
@@ -166,33 +166,3 @@ class Passes:
             by_level=tuple(loss / count if count else None for loss, count in levels),
             rows=rows,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Fed:
-    """The model as the objective calls it; casts what it is shown to the model's precision."""
-
-    sharding: Sharding
-
-    def __call__(
-        self,
-        shown_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        prompt_BLD: torch.Tensor,
-        *,
-        added_cond_kwargs: dict[str, torch.Tensor] | None,
-        return_dict: bool,
-    ) -> tuple[torch.Tensor]:
-        dtype = self.sharding.dtype
-        if added_cond_kwargs is not None:
-            added_cond_kwargs = added_cond_kwargs | {"text_embeds": added_cond_kwargs["text_embeds"].to(dtype)}
-        if self.sharding.channels_last:
-            shown_BCHW = shown_BCHW.contiguous(memory_format=torch.channels_last)
-        found: tuple[torch.Tensor] = self.sharding.model(
-            shown_BCHW.to(dtype),
-            timesteps_B,
-            prompt_BLD.to(dtype),
-            added_cond_kwargs=added_cond_kwargs,
-            return_dict=return_dict,
-        )
-        return found

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -14,17 +14,9 @@ import torch
 from giornata.diffusion.base.regional import compiled, plainly
 from giornata.diffusion.draws.determinism import let_cudnn_choose
 from giornata.diffusion.encode.captions import Embedding
-from giornata.diffusion.optim.objective import Objective
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.examples import (
-    Example,
-    ExampleDraws,
-    blank,
-    bound_for,
-    examples_of,
-    filled,
-)
-from giornata.pretrain.feeding.feed import TOKENS, Batch, Feed
+from giornata.pretrain.feeding.examples import Example, blank, bound_for, examples_of, filled
+from giornata.pretrain.feeding.feed import Batch, Feed
 from giornata.pretrain.feeding.ledger import Use, UseLedger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, share
 from giornata.pretrain.run_state.checkpoints import load_tensors
@@ -32,7 +24,7 @@ from giornata.pretrain.run_state.committed import CommittedCheckpoint
 from giornata.pretrain.run_state.costs import TrainerStart
 from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress, check_origin
-from giornata.pretrain.training.models import new_unet, noise_scheduler, widths
+from giornata.pretrain.training.models import held_draws, new_unet, objective_of, widths
 from giornata.pretrain.training.optimizer import EMA, Averages, TrainingOptimizer, learning_rate, whole
 from giornata.pretrain.training.parallel import Trial, micro_batch, shard_model
 from giornata.pretrain.training.step import Passes, TokenRouting
@@ -139,15 +131,11 @@ class Trainer:
         self._parameters = self._sharding.parameters()
         self._optimizer = TrainingOptimizer(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
-        self._passes = Passes(self._sharding, self._objective(), channel, routing, self._kernels)
-        timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
-        self._held_draws = ExampleDraws(
-            seed=config.seed, timesteps=timesteps, scaling=run.scaling, purpose="pretrain/validation"
-        )
-        self.draws = ExampleDraws(
-            seed=config.seed,
-            timesteps=timesteps,
-            scaling=run.scaling,
+        self._passes = Passes(self._sharding, objective_of(config), channel, routing, self._kernels)
+        self._held_draws = held_draws(config, run.scaling)
+        self.draws = replace(
+            self._held_draws,
+            purpose="pretrain",
             proportion_empty_prompts=train.proportion_empty_prompts,
             empty=run.empty,
         )
@@ -179,9 +167,7 @@ class Trainer:
         wanted = self._run.config.train.validation_steps
         held = self._run.held(progress.phase) if wanted else ()
         self._held = bound_for(self._run.device, examples_of(list(held), self._held_draws, rows))
-        text, pooled = self._widths
-        side = self._phase.resolution // LATENT_SIDE_PX
-        nothing = blank(rows=1, side=side, tokens=TOKENS, text=text, pooled=pooled)
+        nothing = blank(self._widths, rows=1, side=self._phase.resolution // LATENT_SIDE_PX)
         (self.blank,) = bound_for(self._run.device, [nothing])
         return rows
 
@@ -240,11 +226,3 @@ class Trainer:
         if phase.train_batch_size is not None:
             return min(most, phase.train_batch_size)
         return micro_batch(most, self._run.device, trial.of(phase.resolution), self._channel)
-
-    def _objective(self) -> Objective:
-        kind = self._run.config.model.prediction_type
-        return Objective(
-            scheduler=noise_scheduler(kind),
-            prediction_type=kind,
-            snr_gamma=self._run.config.train.snr_gamma,
-        )

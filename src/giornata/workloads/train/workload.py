@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from typing import TypeVar
 
 import torch
 from pydantic import SecretStr, ValidationError
@@ -18,6 +19,7 @@ from giornata.diffusion.base.weights_digest import base_sha256
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.joint import joint_key
+from giornata.protocol.model import Message
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import (
     AUDIT_KIND,
@@ -42,6 +44,7 @@ from giornata.workloads.train.replaying import ReplayAttempt, ReplayReporter, re
 from giornata.workloads.train.step_metrics import Clock, peak_of
 from giornata.workloads.train.validating import Validation
 
+Spec = TypeVar("Spec", bound=Message)
 Loader = Callable[..., BaseModel]
 HOLDER = "train"
 """The name of the warm base among the bases of the process."""
@@ -282,38 +285,31 @@ def dtype_of(spec: TrainSpec) -> torch.dtype:
 def parse(start: Start) -> TrainSpec:
     """Parse the spec and check it again: a node may be older or newer than the server. Raises
     WorkloadFailed(BAD_SPEC)."""
-    try:
-        spec = TrainSpec.model_validate(start.spec)
-    except ValidationError as error:
-        raise _bad_spec(error) from error
-    return _whole(spec, start)
+    return _whole(_parsed(TrainSpec, start), start)
 
 
 def parse_validation(start: Start) -> ValidateSpec:
     """Parse and check the spec of a validation, as `parse` does that of a training job."""
-    try:
-        spec = ValidateSpec.model_validate(start.spec)
-    except ValidationError as error:
-        raise _bad_spec(error) from error
+    spec = _parsed(ValidateSpec, start)
     _whole(spec.training, start)
     return spec
 
 
 def parse_audit(start: Start) -> AuditSpec:
     """Parse and check the spec of an audit, as `parse` does that of a training job."""
-    try:
-        spec = AuditSpec.model_validate(start.spec)
-    except ValidationError as error:
-        raise _bad_spec(error) from error
+    spec = _parsed(AuditSpec, start)
     _whole(spec.training, start)
     return spec
 
 
-def _bad_spec(error: ValidationError) -> WorkloadFailed:
-    faults = tuple(
-        Fault(where=".".join(["spec", *map(str, fault["loc"])]), message=fault["msg"]) for fault in error.errors()
-    )
-    return WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults)
+def _parsed(kind: type[Spec], start: Start) -> Spec:
+    try:
+        return kind.model_validate(start.spec)
+    except ValidationError as error:
+        faults = tuple(
+            Fault(where=".".join(["spec", *map(str, fault["loc"])]), message=fault["msg"]) for fault in error.errors()
+        )
+        raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults) from error
 
 
 def _whole(spec: TrainSpec, start: Start) -> TrainSpec:
