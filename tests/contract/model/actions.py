@@ -55,6 +55,9 @@ WEIGHTS = {
     "look_at": 1,
     "send_pictures": 1,
     "delete_one": 4,
+    "delete_shared": 3,
+    "keep_and_age": 2,
+    "pin_running": 3,
     "finish_deletions": 1,
     "delete_dataset": 2,
     "retain": 4,
@@ -77,6 +80,8 @@ DEEDS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 PICTURE_WEIGHTS = {
     "place_order": 8,
     "cancel_order": 2,
+    "delete_order": 3,
+    "retain": 2,
     "budget_of_order": 2,
     "tell_orders": 6,
     "claim_pictures": 20,

@@ -5,7 +5,7 @@ Only where nobody else is at work: there every answer can be foretold, and what 
 
 from tests.contract.model.actions import DAY_S, Actions
 from tests.contract.model.calls import DIED
-from tests.contract.model.model_rig import PROJECTS, ROOT, owner
+from tests.contract.model.model_rig import PROJECTS, ROOT, Row, owner
 
 from giornata.control.end_of_life.apply_retention import apply_retention
 from giornata.control.end_of_life.delete_dataset import delete_dataset
@@ -15,9 +15,10 @@ from giornata.control.end_of_life.pins import set_pin
 from giornata.control.end_of_life.retention import set_retention
 from giornata.domain.errors import GiornataError
 from giornata.domain.job import TERMINAL
-from giornata.protocol.end_of_life import SetRetention
+from giornata.protocol.end_of_life import Deletion, SetRetention
 
-CLASSES = ("checkpoints", "artifacts", "logs", "metrics", "events")
+CLASSES = ("checkpoints", "artifacts", "logs", "metrics", "events", "pictures")
+LATEST = 4
 
 
 class EndActions(Actions):
@@ -28,14 +29,38 @@ class EndActions(Actions):
         if not self.exact or not self.actors.jobs:
             return
         job_id, project = self.actors.jobs[-1 - a % len(self.actors.jobs)]
-        cancel, row = b % 3 == 0, self.checker.jobs[job_id]
+        self._delete(job_id, project, cancel=b % 3 == 0)
+
+    def delete_shared(self, a: int, b: int) -> None:
+        """One of two jobs that have bytes in common: a retry starts from the checkpoints of the job before."""
+        known = self.checker.jobs if self.exact else {}
+        retries = [row for row in known.values() if row.retry_of is not None and row.deleted_at_ms is None]
+        pairs = [(row, known[row.retry_of]) for row in retries if known[row.retry_of].deleted_at_ms is None]
+        if pairs:
+            row = pairs[-1 - a % len(pairs)][b % 2]
+            self._delete(row.id, row.project_id, cancel=True)
+
+    def delete_order(self, a: int, b: int) -> None:
+        """An order with its pictures, while nodes may draw some of them."""
+        if not self.exact or not self.actors.orders:
+            return
+        order_id, project = self.actors.orders[-1 - a % min(len(self.actors.orders), LATEST)]
+        self._delete(order_id, project, cancel=b % 2 == 0)
+
+    def _delete(self, job_id: str, project: str, *, cancel: bool) -> None:
+        row = self.checker.jobs[job_id]
         pinned = row.pinned or any(each.pinned for each in self.checker.now.checkpoints if each.job_id == job_id)
+        drawn = [each for each in self.checker.now.pictures if each.order_id == job_id and each.sha256 is not None]
         refused = bool(pinned) or not (cancel or row.state in TERMINAL)
         outcome = self.call(lambda: delete_job(self.ctx, owner(project), job_id, cancel=cancel))
         assert outcome is DIED or isinstance(outcome, GiornataError) is refused, outcome
         self.checker.look()
+        if isinstance(outcome, Deletion) and outcome.finished:
+            left = [f"pictures/{project}/{each.lease}/{each.sha256}" for each in drawn]
+            assert self.rig.blobs.objects.keys().isdisjoint(left), f"bytes of deleted pictures are left: {left}"
         if self.checker.jobs[job_id].deleted_at_ms is not None:
-            self.actors.jobs.remove((job_id, project))
+            for those in (self.actors.jobs, self.actors.orders):
+                those[:] = [each for each in those if each != (job_id, project)]
             self.actors.submitted[:] = [it for it in self.actors.submitted if it.job_id != job_id]
 
     def finish_deletions(self, a: int, b: int) -> None:
@@ -69,6 +94,40 @@ class EndActions(Actions):
         if a % 4 == 0:
             self.rig.clock.advance_s(DAY_S + b)
         self.call(lambda: bool(apply_retention(self.ctx)))
+
+    def keep_and_age(self, a: int, b: int) -> None:
+        """A job that has ended is pinned, or one of its checkpoints; then the day of all the rest is over."""
+        if not self.exact:
+            return
+        seen = self.checker.now
+        having = {each.job_id for each in (*seen.checkpoints, *seen.artifacts)} | {
+            row.order_id for row in seen.pictures
+        }
+        ended = [row for row in seen.jobs if row.state in TERMINAL and row.deleted_at_ms is None and row.id in having]
+        if ended:
+            row = ended[-1 - a % len(ended)]
+            self._pin_step(row, pinned=True) if b % 3 == 0 else self._pin_job(row, pinned=True)
+            self.rig.retained.add(row.project_id)
+            set_retention(self.ctx, ROOT, row.project_id, SetRetention(**dict.fromkeys(CLASSES, 1)))
+        self.rig.clock.advance_s(DAY_S + b)
+        self.call(lambda: bool(apply_retention(self.ctx)))
+
+    def pin_running(self, a: int, b: int) -> None:
+        """The latest checkpoint of a job that goes on is pinned."""
+        running = [row for row in self.checker.jobs.values() if row.state == "running"] if self.exact else []
+        if running:
+            self._pin_step(running[-1 - a % len(running)], pinned=True)
+
+    def _pin_job(self, row: Row, *, pinned: bool) -> None:
+        self.call(lambda: set_pin(self.ctx, owner(row.project_id), row.id, pinned=pinned), again=True)
+
+    def _pin_step(self, row: Row, *, pinned: bool) -> None:
+        """The job's latest checkpoint, if it has one that is good."""
+        steps = [each.step for each in self.checker.now.checkpoints if each.job_id == row.id and not each.rejected]
+        if steps:
+            target = f"{row.id}@{max(steps)}"
+            self.call(lambda: set_pin(self.ctx, owner(row.project_id), target, pinned=pinned), again=True)
+            self.checker.replays[row.id].pinned.add(max(steps))
 
     def pin(self, a: int, b: int) -> None:
         """A job, or one of its checkpoints, is pinned or is not any more."""

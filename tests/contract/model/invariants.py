@@ -174,7 +174,8 @@ class InvariantChecker:
 
     def _check_pictures(self, seen: Snapshot) -> None:
         for order in seen.picture_orders:
-            self.orders[order.order_id].check(self._jobs[order.order_id], order)
+            if self._jobs[order.order_id].deleted_at_ms is None:
+                self.orders[order.order_id].check(self._jobs[order.order_id], order)
         self._pictures.check(seen)
 
     def _check_saved(self, seen: Snapshot) -> None:

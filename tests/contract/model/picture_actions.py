@@ -190,6 +190,9 @@ class PictureActions(Calls):
             return
         accepted = {(each.order_id, each.number) for each in outcome.accepted}
         for each in results.drawn:
+            if _key(each) not in now:  # its order was deleted
+                assert _key(each) not in accepted, f"{outcome} of {results}, and the picture is gone"
+                continue
             row, was = now[_key(each)], before[_key(each)]
             stands = (row.state, row.lease, row.sha256) == ("succeeded", held.attempt_id, each.sha256)
             assert stands is (_key(each) in accepted), f"{outcome} of {results}: {row}"

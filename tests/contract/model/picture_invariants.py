@@ -15,6 +15,7 @@ from giornata.domain.reasons import BLAME, Blame, Reason
 
 Key = tuple[str, int]  # order, number
 LASTING = tuple(f"({reason})" for reason in Reason if BLAME[reason] is Blame.JOB)
+DAY_MS = 86_400_000
 WAITING = frozenset({"queued", "paused"})
 
 
@@ -32,20 +33,23 @@ class PictureWitness:
         jobs = {id_: row for id_, row in orders.items() if row.deleted_at_ms is None}
         leases = {row.id: row for row in seen.attempts if row.pictures}
         rows: dict[str, list[Row]] = defaultdict(list)
-        for row in seen.pictures:
+        # What is left of a deleted order goes with its deletion, which a loop finishes where a server died.
+        pictures = [row for row in seen.pictures if row.order_id in jobs]
+        for row in pictures:
             rows[row.order_id].append(row)
-        assert rows.keys() == jobs.keys() == {row.order_id for row in seen.picture_orders}
-        for order in seen.picture_orders:
+        known = [row for row in seen.picture_orders if row.order_id in jobs]
+        assert rows.keys() == jobs.keys() == {row.order_id for row in known}
+        for order in known:
             self._check_order(order, jobs[order.order_id], rows[order.order_id])
         bills: dict[str, list[Row]] = defaultdict(list)
         for bill in seen.ledger:
             bills[bill.attempt_id].append(bill)
-        for row in seen.pictures:
-            self._check_picture(row, leases, bills)
         self._ended = {key: row for key, row in self._ended.items() if key[0] in jobs}
-        self._check_ended(seen.pictures)
+        for row in pictures:
+            self._check_picture(row, leases, bills)
+        self._check_ended(pictures, jobs)
         held: dict[str, list[Row]] = defaultdict(list)
-        for row in seen.pictures:
+        for row in pictures:
             if row.state == "leased":
                 held[row.lease].append(row)
         for lease in leases.values():
@@ -80,6 +84,8 @@ class PictureWitness:
             assert row.lease is None, f"{row} waits, and somebody has it"
         elif row.state == "leased":
             assert leases[row.lease].ended_at_ms is None, f"{row} hangs on a lease that is over: {leases[row.lease]}"
+        elif row.state == "succeeded" and row.sha256 is None:
+            assert (row.order_id, row.number) in self._ended, f"{row} never had bytes"
         elif row.state == "succeeded":
             assert row.order_id in {bill.job_id for bill in bills[row.lease]}, f"{row} came of a lease without it"
             key = f"pictures/{row.project_id}/{row.lease}/{row.sha256}"
@@ -90,12 +96,20 @@ class PictureWitness:
             tried = row.tries >= policy.max_crashed_machines or row.fruitless >= policy.max_fruitless
             assert tried or any(reason in row.error for reason in LASTING), f"{row} failed before its time"
 
-    def _check_ended(self, rows: list[Row]) -> None:
-        """A result stands for ever, and so does every other end."""
+    def _check_ended(self, rows: list[Row], orders: Mapping[str, Row]) -> None:
+        """A result stands for ever, and so does every other end. Retention may take the bytes of a result."""
         now = {(row.order_id, row.number): row for row in rows if row.state not in OPEN}
         for key, row in self._ended.items():
-            assert now.get(key) == row, f"a picture that had ended was changed:\n{row}\n{now.get(key)}"
+            taken = row._replace(sha256=None, size_bytes=None)
+            kept = now.get(key) == row or (now.get(key) == taken and self._may_lose(orders[key[0]]))
+            assert kept, f"a picture that had ended was changed:\n{row}\n{now.get(key)}"
         self._ended = now
+
+    def _may_lose(self, order: Row) -> bool:
+        """Whether the order ended before the day for which its project keeps pictures, and nobody pinned it."""
+        if order.state not in TERMINAL or order.pinned or order.project_id not in self._rig.retained:
+            return False
+        return self._rig.is_set_back or order.ended_at_ms < self._rig.clock.now_ms() - DAY_MS
 
     def _check_lease(self, lease: Row, held: list[Row], bills: list[Row], orders: Mapping[str, Row]) -> None:
         said = f"{lease}\n{bills}"
