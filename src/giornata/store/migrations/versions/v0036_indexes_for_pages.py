@@ -3,8 +3,8 @@
 from alembic import op
 from sqlalchemy import text
 
-revision = "0038"
-down_revision = "0036"
+revision = "0036"
+down_revision = "0035"
 branch_labels = None
 depends_on = None
 
