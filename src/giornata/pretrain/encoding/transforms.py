@@ -109,7 +109,7 @@ def cut_for_each(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """What an encoder makes of cut pictures: the VAE's posterior before any scaling, float16 arrays, B4hw each."""
+    """The VAE's posterior of cut pictures before any scaling: float16 arrays, B4hw each."""
 
     mean_BChw: np.ndarray
     logvar_BChw: np.ndarray
