@@ -16,14 +16,14 @@ class ToldJobs(StrEnum):
 
 
 class SetNotifications(Message):
-    """`PUT /v1/me/notifications`: what the caller is told by mail of the own jobs in the project."""
+    """`PUT /v1/me/notifications`: the mails about the caller's own jobs in the project."""
 
     jobs: ToldJobs
     daily_digest: bool = Field(False, description="One mail a day, at 07:00 UTC, instead of one for each job.")
 
 
 class Notifications(Reply):
-    """What the caller is told by mail of the own jobs in the project."""
+    """The mails that the caller gets about the own jobs in the project."""
 
     project_id: str
     email: str

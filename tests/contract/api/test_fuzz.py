@@ -180,6 +180,7 @@ def started_on(folder: Path, database: str | None) -> Iterator[ServedInstallatio
             "invitation_id": invitation["id"],
             "webhook_id": webhook["id"],
             "session_id": "session_1",
+            "identity_id": "identity_1",
             "name": secret["name"],
             "step": "1",
             "number": "0",

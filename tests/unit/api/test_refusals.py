@@ -487,8 +487,17 @@ def test_a_node_that_names_a_price_beyond_its_key_is_refused(served: Served) -> 
 
 def test_lists_hold_nothing_of_another_project(served: Served, tmp_path: Path) -> None:
     own_things(served, tmp_path)
-    for path in ("/v1/jobs", "/v1/datasets", "/v1/nodes", "/v1/secrets", "/v1/webhooks"):
-        assert served.call("GET", path, served.keys.other_admin).json()["items"] == []
+    for path in (
+        "/v1/jobs",
+        "/v1/datasets",
+        "/v1/nodes",
+        "/v1/secrets",
+        "/v1/webhooks",
+        "/v1/invitations",
+        "/v1/models",
+    ):
+        assert served.call("GET", path, served.keys.admin).json()["items"] or path == "/v1/nodes", path
+        assert served.call("GET", path, served.keys.other_admin).json()["items"] == [], path
     projects = served.call("GET", "/v1/projects", served.keys.other_admin).json()["items"]
     assert [project["id"] for project in projects] == ["other"]
 

@@ -250,6 +250,8 @@ def test_the_account_page_links_and_unlinks_accounts_of_the_provider(
     assert "eve-1" in text
     found = re.search(r'action="(/dashboard/account/identities/[^"]+/unlink)"', text)
     assert found is not None
+    assert replace(kim, csrf_token="0" * 64).call("POST", found[1], data={}).status_code == 404
+    assert "eve-1" in kim.call("GET", "/dashboard/account").text
     unlinked = kim.call("POST", found[1], data={"csrf": kim.csrf_token})
     assert (unlinked.status_code, unlinked.headers["location"]) == (303, "/dashboard/account?said=removed")
     assert "eve-1" not in kim.call("GET", "/dashboard/account").text
