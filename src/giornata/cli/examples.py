@@ -81,7 +81,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "costs": (
         "giornata costs",
         "giornata costs --days 7 --json",
-        "giornata costs --by-day --label customer --csv > costs.csv",
+        "giornata costs --by-day --label customer --csv",
     ),
     "login": (
         "giornata login https://giornata.example.com --scope jobs:read --expires 7d",

@@ -1,4 +1,4 @@
-"""Uploads that pass through the server, where the policy of the pages refuses the storage's address (ADR 104)."""
+"""Uploads that pass through the server, where the policy of the pages refuses the storage's address (ADR 98)."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -100,7 +100,10 @@ def list_pictures(
     yes: Yes = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the pictures of an order, or find pictures of all orders; star, tag, download or delete those listed."""
+    """List or find pictures; star, tag, download or delete them.
+
+    With JOB the command shows the pictures of one order, without JOB those of all orders.
+    """
     search: dict[str, object] = {"match": match, "model": model, "lora": lora, "since": since, "until": until}
     asked = {name: value for name, value in search.items() if value is not None}
     asked |= {"starred": True} if starred else {}
