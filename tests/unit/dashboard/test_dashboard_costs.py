@@ -1,5 +1,6 @@
 """What each page asks of the database and sends, in numbers that no clock touches."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +11,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.fixtures.dashboard import PROJECT, Furnished, furnished, pages_of
-from tests.fixtures.people import browser_of
+from tests.fixtures.people import Browser, browser_of
 
 from giornata.control.access.keys import create_key
 from giornata.control.attempts.claim import claim_once
 from giornata.control.caller import Caller
 from giornata.control.jobs.submit import submit
-from giornata.dashboard.rendering import STATIC
+from giornata.dashboard.rendering import STATIC, static_url
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.work import Claim, NodeInfo
@@ -94,6 +95,22 @@ def test_a_page_with_its_files_has_at_most_150_kilobytes(crowded: Furnished) -> 
     browser = browser_of(crowded.served, crowded.operator)
     for name, path in pages_of(crowded).items():
         text = browser.call("GET", path).text
-        files = {part.partition("?")[0] for part in text.split("/dashboard/static/")[1:]}
-        sizes = [(Path(STATIC) / file).stat().st_size for file in files]
-        assert len(text.encode()) + sum(sizes) <= MOST_BYTES, (name, len(text.encode()), sum(sizes))
+        files = set(re.findall(r"/dashboard/static/[^\"']+", text))
+        sent = {file: sent_bytes(browser, file) for file in files}
+        assert len(text.encode()) + sum(sent.values()) <= MOST_BYTES, (name, len(text.encode()), sent)
+
+
+def sent_bytes(browser: Browser, path: str) -> int:
+    """Return the bytes of a static file as they are sent to a browser."""
+    url = browser.served.url + path
+    with browser.served.http.stream("GET", url, headers={"Accept-Encoding": "gzip"}) as response:
+        assert response.status_code == 200, path
+        return sum(len(chunk) for chunk in response.iter_raw())
+
+
+def test_files_are_sent_compressed_and_pages_are_not(crowded: Furnished) -> None:
+    browser = browser_of(crowded.served, crowded.operator)
+    file = static_url("dashboard.css")
+    assert browser.call("GET", file).headers["content-encoding"] == "gzip"
+    assert sent_bytes(browser, file) < (Path(STATIC) / "dashboard.css").stat().st_size / 2
+    assert "content-encoding" not in browser.call("GET", "/dashboard/ui").headers
