@@ -8,7 +8,7 @@ import torch
 from tests.fixtures.pretrain_feeds import rows_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.ledger import TrainedTwice, UseLedger
+from giornata.pretrain.feeding.ledger import TrainedTwice, UseBits, UseLedger
 from giornata.pretrain.run_state.checkpoints import (
     Checkpointer,
     CheckpointsFail,
@@ -143,7 +143,8 @@ class Line:
         self.rank, self._others, self._first_says = rank, others, first_says
 
     def to_first(self, mine: object) -> list[object]:
-        return [mine, self._others.packed()] if self.rank == 0 else []
+        others = UseBits.of(self._others.trained), UseBits.of(self._others.quarantined)
+        return [mine, others] if self.rank == 0 else []
 
     def gather_objects(self, mine: object) -> list[object]:
         return [mine if self.rank == 0 else self._first_says, None]
