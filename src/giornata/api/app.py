@@ -40,6 +40,7 @@ from giornata.api.blobs import blob_routes, serves_blobs
 from giornata.api.body_limits import DATASETS_PATH, ORDER_PATHS, BodyLimits, Head
 from giornata.api.connection import BodyPace
 from giornata.api.fast_routes import FastNodeRoutes
+from giornata.api.followed_jobs import FollowedJobs
 from giornata.api.health import Check, health_routes
 from giornata.api.known_query import KnownQuery, only_known_query
 from giornata.api.lists import Lists
@@ -148,6 +149,7 @@ def create_app(
     app.state.picture_results = RequestBatcher(partial(record_each, ctx), key=lambda report: report.attempt_id)
     app.state.submissions = RequestBatcher(partial(submit_each, ctx), key=_idempotency)
     app.state.lists = Lists(threads=settings.list_threads)
+    app.state.followed_jobs = FollowedJobs(ctx, app.state.wakeup, poll_s=settings.stream_poll_s)
     app.state.streams = ConnectionQuota("streams", most=settings.streams_per_key)
     app.state.waiting_orders = ConnectionQuota("requests that wait for pictures", most=settings.streams_per_key)
     app.state.waiting_claims = ConnectionQuota("waiting claims", most=settings.waiting_claims_per_key)

@@ -1,19 +1,16 @@
 """Routes of what a job leaves behind: events, logs, metrics, checkpoints, artifacts."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from giornata.api.callers import Ctx, ReadLists, Settings, User, Wake
-from giornata.api.event_stream import MEDIA_TYPE, JobEndWatcher, LastEventId, Page, Stream, wants_stream
+from giornata.api.callers import Ctx, ReadLists, User
+from giornata.api.event_stream import MEDIA_TYPE, Following
 from giornata.api.lists import After, AfterStep, JobId, Limit
 from giornata.api.openapi import USER_ITEM, refusals
-from giornata.control.access.authenticate import require_standing
-from giornata.control.caller import Caller
-from giornata.control.context import Context
 from giornata.control.jobs import job_outputs, provenance
+from giornata.control.jobs.history_heads import HistoryPart
 from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
 from giornata.protocol.provenance import SignedProvenance
 
@@ -28,76 +25,27 @@ STREAMED: dict[int | str, dict[str, Any]] = {
     204: {"description": "The job has ended, and the stream has nothing more to send."},
 }
 
-P = TypeVar("P", bound=Page)
-
-
-def _reader(verb: Callable[..., P], ctx: Context, caller: Caller, job_id: str) -> Callable[[int, int], P]:
-    return lambda after, limit: verb(ctx, caller, job_id, after=after, limit=limit)
-
 
 @router.get("/events", response_model=EventPage, responses=STREAMED)
 async def list_events(
-    *,
-    request: Request,
-    ctx: Ctx,
-    lists: ReadLists,
-    caller: User,
-    settings: Settings,
-    wakeup: Wake,
-    job_id: JobId,
-    after: After = 0,
-    limit: Limit = 100,
-    last_event_id: LastEventId = None,
+    *, ctx: Ctx, lists: ReadLists, caller: User, asked: Following, job_id: JobId, after: After = 0, limit: Limit = 100
 ) -> Response:
     """Return or stream the job's events, oldest first."""
-    read = _reader(job_outputs.read_events, ctx, caller, job_id)
-    if not wants_stream(request):
-        return await lists.page(read, after, limit)
-    start = after if last_event_id is None else last_event_id
-    seat = request.app.state.streams.taken(caller.key_id)
-    stream = Stream(
-        read_page=read,
-        ending=JobEndWatcher(read),
-        require_standing=partial(require_standing, ctx, caller),
-        after=start,
-        settings=settings,
-        wakeup=wakeup,
-        seat=seat,
-    )
-    return await stream.respond()
+    read = partial(job_outputs.read_events, ctx, caller, job_id)
+    if asked.is_for_stream:
+        return await asked.respond(HistoryPart.EVENTS, job_id, read, after=after)
+    return await lists.page(read, after, limit)
 
 
 @router.get("/logs", response_model=LogPage, responses=STREAMED)
 async def list_logs(
-    *,
-    request: Request,
-    ctx: Ctx,
-    lists: ReadLists,
-    caller: User,
-    settings: Settings,
-    wakeup: Wake,
-    job_id: JobId,
-    after: After = 0,
-    limit: Limit = 500,
-    last_event_id: LastEventId = None,
+    *, ctx: Ctx, lists: ReadLists, caller: User, asked: Following, job_id: JobId, after: After = 0, limit: Limit = 500
 ) -> Response:
     """Return or stream the lines that the workload wrote, oldest first."""
-    read = _reader(job_outputs.read_logs, ctx, caller, job_id)
-    if not wants_stream(request):
-        return await lists.page(read, after, limit)
-    ending = JobEndWatcher(_reader(job_outputs.read_events, ctx, caller, job_id))
-    start = after if last_event_id is None else last_event_id
-    seat = request.app.state.streams.taken(caller.key_id)
-    stream = Stream(
-        read_page=read,
-        ending=ending,
-        require_standing=partial(require_standing, ctx, caller),
-        after=start,
-        settings=settings,
-        wakeup=wakeup,
-        seat=seat,
-    )
-    return await stream.respond()
+    read = partial(job_outputs.read_logs, ctx, caller, job_id)
+    if asked.is_for_stream:
+        return await asked.respond(HistoryPart.LOGS, job_id, read, after=after)
+    return await lists.page(read, after, limit)
 
 
 @router.get("/metrics", responses=USER_ITEM, response_model=MetricPage)

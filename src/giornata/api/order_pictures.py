@@ -4,16 +4,16 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response, status
+from fastapi import APIRouter, Path, Query, Response, status
 from fastapi.responses import RedirectResponse
 
-from giornata.api.callers import Ctx, ReadLists, Settings, User, Wake
-from giornata.api.event_stream import JobEndWatcher, LastEventId, Stream, wants_stream
+from giornata.api.callers import Ctx, ReadLists, User
+from giornata.api.event_stream import Following
 from giornata.api.histories import STREAMED
 from giornata.api.lists import JobId, Limit
 from giornata.api.openapi import USER_ITEM
-from giornata.control.access.authenticate import require_standing
-from giornata.control.jobs import job_outputs, order_pictures
+from giornata.control.jobs import order_pictures
+from giornata.control.jobs.history_heads import HistoryPart
 from giornata.domain.errors import NotFound
 from giornata.protocol.order_pictures import OrderPicture, OrderPicturePage
 
@@ -42,12 +42,10 @@ PictureNumber = Annotated[int, Path(ge=0, le=LARGEST_NUMBER)]
 @router.get("", response_model=OrderPicturePage, responses=STREAMED)
 async def list_pictures(
     *,
-    request: Request,
     ctx: Ctx,
     lists: ReadLists,
     caller: User,
-    settings: Settings,
-    wakeup: Wake,
+    asked: Following,
     job_id: JobId,
     by: Annotated[
         PictureOrder, Query(description="`number`, or `end`: those that have ended, in the order of their ends.")
@@ -56,25 +54,15 @@ async def list_pictures(
         int | None, Query(ge=-1, le=LARGEST_NUMBER, description="Only behind this number, or with by=end this id.")
     ] = None,
     limit: Limit = 100,
-    last_event_id: LastEventId = None,
 ) -> Response:
     """Return the pictures of an order, or stream each picture once when it has ended."""
     ended = partial(order_pictures.read_ended, ctx, caller, job_id)
-    if not wants_stream(request):
-        if by is PictureOrder.END:
-            return await lists.page(ended, after=after or 0, limit=limit)
-        start = -1 if after is None else after
-        return await lists.page(order_pictures.read_pictures, ctx, caller, job_id, after=start, limit=limit)
-    stream = Stream(
-        read_page=lambda place, most: ended(after=place, limit=most),
-        ending=JobEndWatcher(lambda seen, most: job_outputs.read_events(ctx, caller, job_id, seen, most)),
-        require_standing=partial(require_standing, ctx, caller),
-        after=max(0, (after or 0) if last_event_id is None else last_event_id),
-        settings=settings,
-        wakeup=wakeup,
-        seat=request.app.state.streams.taken(caller.key_id),
-    )
-    return await stream.respond()
+    if asked.is_for_stream:
+        return await asked.respond(HistoryPart.PICTURES, job_id, ended, after=max(0, after or 0))
+    if by is PictureOrder.END:
+        return await lists.page(ended, after=after or 0, limit=limit)
+    start = -1 if after is None else after
+    return await lists.page(order_pictures.read_pictures, ctx, caller, job_id, after=start, limit=limit)
 
 
 @router.get(

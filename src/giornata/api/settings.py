@@ -9,9 +9,9 @@ class ApiSettings:
 
     `base_url` is where clients reach the server; it is only shown in the OpenAPI document. What `trusted_proxies`
     (addresses and networks) say of a client's address and scheme is believed. `claim_poll_s` is how
-    often a waiting claim asks again when nothing woke it, `stream_poll_s` how often an event stream does. Both look
-    into the store with `waiting_threads` threads of their own, so that however many wait, heartbeats do not; bodies
-    for signed URLs are received with `blob_threads`. Pages of
+    often a waiting claim asks again when nothing woke it, `stream_poll_s` how often one look is made for all event
+    streams. Both look into the store with `waiting_threads` threads of their own, so that however many wait,
+    heartbeats do not; bodies for signed URLs are received with `blob_threads`. Pages of
     lists are read and written as JSON with `list_threads`. A key may have `streams_per_key` event streams and
     `waiting_claims_per_key` claims that wait open on one server. A body has at most `max_json_bytes`, the list of a
     dataset's pictures `max_dataset_bytes`, and an order of pictures `max_order_bytes`. A request in OpenAI's shape

@@ -25,8 +25,8 @@ USE_NOTED_EVERY_MS = 60_000
 # How long another server may go on taking a key or a session that has ended; the server that ended it takes it no
 # more.
 KEPT_MS = 4_000
-# How long an open stream, or a claim that waits, relies on a key that was found good. A stream looks twice a second,
-# so that it ends within five seconds.
+# How long an open stream, or a claim that waits, relies on a key that was found good. Streams are checked
+# twice a second, so that they end within five seconds.
 STANDING_KEPT_MS = 4_000
 NEVER_MS = 2**62
 SECRET = re.compile(r"gk_[0-9a-f]{8}_[A-Za-z0-9_-]{1,200}", re.ASCII)

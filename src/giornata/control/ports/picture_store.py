@@ -192,6 +192,9 @@ class PictureOrders(Protocol):
     def ended_after(self, order_id: str, *, project_id: str, place: int, limit: int) -> Sequence[PictureRow]:
         """Return ended pictures whose place is above `place`, by place. Begin with 0."""
 
+    def ended_heads(self, order_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the place of the last ended picture of each of these orders; 0 without any."""
+
 
 class PictureLeases(Protocol):
     """Queries for leases of pictures. Every write of a node is fenced by the lease and by the picture's state."""

@@ -214,6 +214,12 @@ class JobReads(Protocol):
 
     def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]: ...
 
+    def event_heads(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the id of the last event of each of these jobs that is not deleted; 0 without any."""
+
+    def log_heads(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the id of the last log line of each of these jobs that is not deleted; 0 without any."""
+
     def metrics(
         self, job_id: str, *, project_id: str, after_step: int, limit: int, most_bytes: int
     ) -> Rows[MetricRecord]: ...

@@ -183,6 +183,10 @@ class PictureOrders(Queries, picture_store.PictureOrders):
     def ended_after(self, order_id: str, *, project_id: str, place: int, limit: int) -> Sequence[PictureRow]:
         return self._rows(_ENDED_AFTER, order_id, project_id, place, limit)
 
+    def ended_heads(self, order_ids: Sequence[str]) -> Mapping[str, int]:
+        found = self._connection.execute(_ended_heads(self._dialect_name), {"orders": list(order_ids)})
+        return {row.order_id: row.ended for row in found}
+
     def _rows(
         self, query: sa.Select[Any], order_id: str, project_id: str, after: int, limit: int
     ) -> list[PictureRow]:
@@ -214,6 +218,12 @@ def _specs(dialect_name: str) -> sa.Select[Any]:
     found = sa.select(jobs.c.id, jobs.c.kind, jobs.c.spec, projects.c.safety)
     of_project = jobs.join(projects, projects.c.id == jobs.c.project_id)
     return found.select_from(of_project).where(among(dialect_name, jobs.c.id, "orders"))
+
+
+@functools.cache
+def _ended_heads(dialect_name: str) -> sa.Select[Any]:
+    found = sa.select(picture_orders.c.order_id, picture_orders.c.ended)
+    return found.where(among(dialect_name, picture_orders.c.order_id, "orders"))
 
 
 def _spec_of(row: Any) -> OrderSpec:

@@ -1,0 +1,151 @@
+"""Open streams share one look at the store."""
+
+import asyncio
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.fixtures.rows_read import sent_statements
+from tests.fixtures.served import Served, serving
+from tests.unit.api.test_connection_quota import following, until
+from tests.unit.api.test_streams import submitted
+from tests.unit.api.test_wakeup import LONG_S, settled
+
+from giornata.api.followed_jobs import FollowedJobs, Follower
+from giornata.api.settings import ApiSettings
+from giornata.api.wakeup import Wakeup
+from giornata.control.jobs.history_heads import HistoryPart, read_heads
+from giornata.domain.errors import Unauthenticated
+
+STREAMS, LOOKS = 50, 5
+PATIENT = ApiSettings(stream_poll_s=0.02)
+EVENTS = HistoryPart.EVENTS
+
+
+def test_statements_of_idle_streams_do_not_grow_with_the_streams(tmp_path: Path) -> None:
+    with serving(tmp_path, PATIENT) as served, ExitStack() as streams:
+        jobs = {submitted(served) for _ in range(STREAMS)}
+        for job_id in jobs:
+            streams.enter_context(following(served, job_id))
+        until(served, lambda: len(served.app.state.followed_jobs._followers) == STREAMS)
+        with sent_statements() as sent:
+            until(served, lambda: sum("max(events.id)" in text for text, _ in sent.statements) > LOOKS)
+        # The first look may have begun before the last stream came.
+        looks = [values for text, values in sent.statements if "max(events.id)" in text][1:]
+        assert all(set(json.loads(values[0])) == jobs for values in looks)
+        # What else was sent checks the one key, once in some seconds, and what the last stream had to look for.
+        assert len(sent.statements) - len(looks) < STREAMS / 2
+
+
+class Room:
+    """Followers of two jobs of an installation, without HTTP."""
+
+    def __init__(self, served: Served) -> None:
+        self.served, self.wakeup = served, Wakeup(threads=1)
+        self.jobs = FollowedJobs(served.ctx, self.wakeup, poll_s=0.01)
+        self.ids = [submitted(served), submitted(served)]
+        self.read, self.lost = dict(read_heads(served.ctx, [(EVENTS, each) for each in self.ids])), set[str]()
+
+    def follower(self, number: int) -> Follower:
+        """Return a follower that has read all."""
+        job_id = self.ids[number]
+
+        def require_standing() -> None:
+            if job_id in self.lost:
+                raise Unauthenticated("the key is revoked")
+
+        read = self.read[EVENTS, job_id]
+        return Follower(job_id=job_id, positions=lambda: [(EVENTS, read)], require_standing=require_standing)
+
+    async def only_first_wakes(self, stack: ExitStack) -> None:
+        """The second waits on while the first is woken, and after."""
+        first, second = self.follower(0), self.follower(1)
+        stack.enter_context(self.jobs.follow(second))
+        stack.enter_context(self.jobs.follow(first))
+        waits = asyncio.create_task(second.wait(LONG_S))
+        assert await first.wait(LONG_S)
+        assert await first.wait(LONG_S), "it has not read what lies behind its position"
+        await settled()
+        assert not waits.done()
+        waits.cancel()
+
+
+@pytest.mark.parametrize("what", ["something happens", "its job is deleted", "its key is revoked"])
+def test_stream_is_woken_alone_when(served: Served, what: str) -> None:
+    room = Room(served)
+    match what:
+        case "something happens":
+            served.client().cancel(room.ids[0])
+        case "its job is deleted":
+            served.client().delete_job(room.ids[0], cancel=True)
+        case _:
+            room.lost.add(room.ids[0])
+
+    async def scene() -> None:
+        with ExitStack() as stack:
+            await room.only_first_wakes(stack)
+
+    asyncio.run(scene())
+
+
+def test_row_that_came_between_a_read_and_the_wait_is_seen(served: Served) -> None:
+    room = Room(served)
+    late = room.follower(0)
+    served.client().cancel(room.ids[0])  # no notice is left of it when the stream begins to wait
+
+    async def scene() -> None:
+        with room.jobs.follow(late):
+            assert await late.wait(LONG_S)
+
+    asyncio.run(scene())
+
+
+def test_streams_look_for_themselves_when_the_shared_look_fails(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(served)
+
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    async def scene() -> None:
+        broken = Follower(job_id=room.ids[0], positions=lambda: [(EVENTS, 0)], require_standing=fail)
+        other = room.follower(1)  # it has read all: only the failure wakes it
+        with room.jobs.follow(broken), room.jobs.follow(other):
+            assert await broken.wait(LONG_S) and await other.wait(LONG_S)
+            assert await broken.wait(LONG_S), "the task goes on"
+
+    asyncio.run(scene())
+    assert "the look for 2 event streams failed" in caplog.text
+
+
+def test_task_ends_with_the_last_stream_and_begins_with_the_next(served: Served) -> None:
+    room = Room(served)
+    served.client().cancel(room.ids[0])
+
+    async def scene() -> None:
+        for _ in range(2):
+            follower = room.follower(0)
+            with room.jobs.follow(follower):
+                assert await follower.wait(LONG_S)
+            task = room.jobs._watch
+            assert task is not None
+            await asyncio.wait_for(task, LONG_S)
+
+    asyncio.run(scene())
+    assert room.wakeup.waiting == 0
+
+
+def test_closing_server_wakes_every_stream(served: Served) -> None:
+    room = Room(served)
+
+    async def scene() -> None:
+        with room.jobs.follow(idle := room.follower(1)):
+            wait = asyncio.create_task(idle.wait(LONG_S))
+            await settled()
+            assert not wait.done()
+            room.wakeup.close()
+            assert await wait
+
+    asyncio.run(scene())
