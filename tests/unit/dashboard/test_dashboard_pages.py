@@ -186,7 +186,9 @@ def test_jobs_are_filtered_searched_and_paged(house: Furnished, browsers: dict[s
 
     assert names("state=succeeded") == [house.done_job]
     assert names("state=active") == sorted([house.running_job, house.waiting_job])
-    assert names("match=watercolor+style") == [house.running_job]
+    assert names("match=watercolor+style") == names("match=COLOR") == [house.running_job]
+    assert names(f"match={house.done_job[:-1]}") == [house.done_job]
+    assert names("match=no+such+name") == []
     assert names("label=customer%3A42") == [house.done_job]
     assert names("kind=generate") == []
 
