@@ -84,6 +84,40 @@ def test_pictures_become_a_job_and_survive_a_reload_on_the_way(
     expect(page.locator("#pictures li")).to_have_count(0)
 
 
+def test_pictures_that_are_dropped_on_the_first_page_wait_in_a_new_training(
+    house: Furnished, window: Callable[..., Window], tmp_path: Path
+) -> None:
+    here = window(house)
+    here.follow_link()
+    page = here.page
+    here.go(HERE)
+    (tmp_path / "notes.txt").write_text("no picture")
+    page.set_input_files("#files", str(tmp_path / "notes.txt"))
+    expect(page.locator("#upload-said")).to_have_text("There is no picture among these files.")
+    given = [{"name": f"dog {n}.png", "content": list(drawn(320, 320, 40 * n))} for n in range(2)]
+    dropped = page.evaluate_handle(
+        """(given) => {
+          const found = new DataTransfer();
+          for (const { name, content } of given) {
+            found.items.add(new File([new Uint8Array(content)], name, { type: "image/png" }));
+          }
+          return found;
+        }""",
+        given,
+    )
+    page.dispatch_event("#drop", "drop", {"dataTransfer": dropped})
+    page.wait_for_url("**/train")
+    expect(page.locator("#pictures li")).to_have_count(2)
+    expect(page.get_by_label("dog 0.png", exact=True)).to_have_value("")
+    page.get_by_label("dog 0.png", exact=True).fill("a photo of sks dog")
+    here.go(HERE)
+    (tmp_path / "dog 9.png").write_bytes(drawn(320, 320, 90))
+    page.set_input_files("#files", str(tmp_path / "dog 9.png"))
+    page.wait_for_url("**/train")
+    expect(page.locator("#pictures li")).to_have_count(3)
+    expect(page.get_by_label("dog 0.png", exact=True)).to_have_value("a photo of sks dog")
+
+
 def test_pictures_reach_a_storage_of_another_origin_and_a_reload_in_between_loses_none(
     house: Furnished, window: Callable[..., Window], tmp_path: Path
 ) -> None:

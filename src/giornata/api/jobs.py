@@ -85,6 +85,9 @@ async def list_jobs(
     match: Annotated[
         str | None, Query(min_length=1, max_length=128, description="A job's name, or the beginning of its id.")
     ] = None,
+    search: Annotated[
+        str | None, Query(min_length=1, max_length=128, description="A text within a job's name, of any case.")
+    ] = None,
     include: Annotated[
         list[PartName] | None,
         Query(max_length=8, description="`spec`, `result`: left out otherwise. Repeated, or a comma list."),
@@ -95,6 +98,7 @@ async def list_jobs(
     """Return jobs, newest first, without their attempts; with `spec` and `result` only if `include` names them.
 
     A page may end before its `limit`, when its jobs are large; `next` goes on.
+    With `search` a page looks at the names of 2000 jobs, and may be empty though others follow.
     """
     states, labels, parts = wanted(state or (), label or (), include or ())
     return await lists.page(
@@ -105,6 +109,7 @@ async def list_jobs(
         labels=labels,
         kind=kind,
         match=match,
+        search=search,
         include=parts,
         cursor=cursor,
         limit=limit,

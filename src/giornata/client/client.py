@@ -189,17 +189,20 @@ class Client(
         labels: Mapping[str, str] | None = None,
         kind: str | None = None,
         match: str | None = None,
+        search: str | None = None,
         include: Iterable[JobPart] = (),
     ) -> Iterator[Job]:
         """Jobs, newest first, without attempts; `spec` and `result` are empty unless `include` names them.
 
         `match`: only those whose name this is, or whose id begins so, with or without the prefix.
+        `search`: only those with this text in their name, of any case.
         """
         params = {
             "state": [str(state) for state in states],
             "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
             "kind": kind,
             "match": match,
+            "search": search,
             "include": [str(part) for part in include],
         }
         return self._pages("/v1/jobs", JobPage, params)

@@ -38,6 +38,7 @@ class Policy:
     max_spec_bytes: int = 64 * 2**10  # as compact JSON
     max_order_bytes: int = 4 * 2**20  # of an order of pictures, which may have thousands of prompts
     max_page_bytes: int = 2**20  # a page of a list ends with the row that reaches it
+    max_searched_jobs: int = 2000  # whose names one page of a search looks at
     max_notices_per_job: int = 1000
     max_notice_bytes: int = 16 * 2**10  # of what one says, as compact JSON
     max_metric_names_per_job: int = 256

@@ -24,6 +24,7 @@ STATES: Mapping[str, tuple[JobState, ...]] = MappingProxyType(
     {"": (), "active": ACTIVE, "ended": ENDED} | {str(state): (state,) for state in JobState}
 )
 LONGEST_MATCH = 128
+ID_PREFIX = "job_"
 
 
 def show(visit: Visit) -> Response:
@@ -37,7 +38,7 @@ def show(visit: Visit) -> Response:
             found = list_jobs(visit.ctx, visit.caller, **_wanted(visit, given))
             jobs, following = found.items, found.next
         except InvalidInput as error:
-            faults = {each.where.partition(".")[0].replace("labels", "label"): each.message for each in error.faults}
+            faults = {_field_of(each.where): each.message for each in error.faults}
     filters = {name: value or None for name, value in given.items()}
     here = visit.url("/jobs", **filters)
     return render(
@@ -98,13 +99,17 @@ def _faults(given: Mapping[str, str]) -> dict[str, str]:
     return faults
 
 
+def _field_of(where: str) -> str:
+    return {"search": "match"}.get(where, where.partition(".")[0].replace("labels", "label"))
+
+
 def _wanted(visit: Visit, given: Mapping[str, str]) -> dict[str, Any]:
     key, _, value = given["label"].partition(":")
     return {
         "states": STATES[given["state"]],
         "labels": {key: value} if key else {},
         "kind": given["kind"] or None,
-        "match": given["match"] or None,
+        "match" if given["match"].startswith(ID_PREFIX) else "search": given["match"] or None,
         "cursor": visit.query("cursor"),
         "limit": PER_PAGE,
     }

@@ -24,6 +24,14 @@ def read_by_pages(house: Furnished) -> dict[str, list[tuple[int, str]]]:
     return found
 
 
+def read_by_search(house: Furnished) -> list[tuple[int, str]]:
+    """Return the rows that each statement of a search for a job reads that is not there."""
+    browser = browser_of(house.served, house.operator)
+    with sent_statements() as sent:
+        assert "Search older jobs" in browser.call("GET", f"{pages_of(house)['jobs']}?match=no+such+name").text
+    return rows_read(house.served.ctx.store, sent)  # type: ignore[arg-type]
+
+
 def test_ten_times_as_many_jobs_are_not_read_by_any_page(new_postgres: Callable[[], str], tmp_path: Path) -> None:
     url = new_postgres()
     with furnished(tmp_path, database=url) as house:
@@ -31,6 +39,8 @@ def test_ten_times_as_many_jobs_are_not_read_by_any_page(new_postgres: Callable[
         before = read_by_pages(house)
         fill(url, PROJECT, LITTLE + 1, MUCH, pictures=20)
         after = read_by_pages(house)
+        searched = read_by_search(house)
+    assert max(searched)[0] <= house.served.ctx.policy.max_searched_jobs < MUCH, max(searched)
     said = []
     for name in before.keys() - COUNTS_ALL:
         little, much = (sum(rows for rows, _ in each[name]) for each in (before, after))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from tests.fixtures.contexts import ManualClock
@@ -31,6 +32,7 @@ from giornata.control.jobs.read_jobs import get_job, list_jobs
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.jobs.submit import submit
+from giornata.control.policy import Policy
 from giornata.control.ports.work_rows import ArtifactRow
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Forbidden, IllegalTransition, InvalidInput, NotFound
@@ -334,6 +336,42 @@ def test_lists_are_filtered_by_a_name_or_the_beginning_of_an_id(ctx: Context) ->
     assert matched("job_") == {one.id, other.id, third.id}
     assert matched("100%_") == {third.id}
     assert not matched("%") | matched("_") | matched("dog%") | matched(one.id, BOB)
+
+
+def test_names_are_searched_for_a_text_of_any_case(ctx: Context) -> None:
+    dataset = new_dataset(ctx)
+    one, other, third = (
+        submit(ctx, ANN, train(dataset).model_copy(update={"name": name}), None)[0].id
+        for name in ("Red fox", "a Fox's den", "100%_")
+    )
+
+    def searched(text: str, caller: Caller = ANN, **asked: object) -> list[str]:
+        return [job.id for job in page(ctx, caller, search=text, **asked).items]
+
+    assert searched("fox") == searched("FOX") == [other, one]
+    assert searched("fox", limit=1) == [other]
+    assert searched("fox", states=(JobState.CANCELED,)) == searched("fox", BOB) == []
+    assert searched("%") == searched("_") == [third]
+    assert searched(one) == []
+    with pytest.raises(InvalidInput, match="search"):
+        searched("a\x00b")
+
+
+@pytest.mark.parametrize("kind", [None, "train"])
+def test_a_page_of_a_search_looks_at_a_bounded_number_of_jobs(
+    ctx: Context, clock: ManualClock, kind: str | None
+) -> None:
+    ctx, dataset, made = replace(ctx, policy=Policy(max_searched_jobs=3)), new_dataset(ctx), []
+    for number in range(8):
+        clock.advance_s(number % 2)  # some of the same millisecond
+        named = train(dataset).model_copy(update={"name": f"fox {number}" if number in {0, 1, 7} else "cat"})
+        made.append(submit(ctx, ANN, named, None)[0].id)
+    pages, cursor = [], None
+    while cursor is not None or not pages:
+        found = page(ctx, search="fox", kind=kind, cursor=cursor, limit=2)
+        pages.append([job.id for job in found.items])
+        cursor = found.next
+    assert pages == [[made[7]], [], [made[1], made[0]]]
 
 
 def test_lists_are_filtered_by_state_label_and_kind(ctx: Context) -> None:

@@ -52,6 +52,11 @@ def test_jobs_are_filtered_by_label(run, job):
     assert run("jobs", "--label", "colour=red", "--json").json["items"] == []
 
 
+def test_jobs_are_searched_for_a_text_of_their_name(run, job):
+    assert [each["id"] for each in run("jobs", "--search", job.name[1:].upper(), "--json").json["items"]] == [job.id]
+    assert run("jobs", "--search", "no such text", "--json").json["items"] == []
+
+
 BEFORE_A_SERVER = [
     (("jobs", "--label", "red", "--label", "=x"), {"--label"}),
     (("budget", "job_1", "much"), {"USD"}),

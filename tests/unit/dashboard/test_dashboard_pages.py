@@ -153,6 +153,9 @@ def test_buttons_that_a_person_may_not_press_are_not_there(house: Furnished, bro
     jobs = pages_of(house)["jobs"]
     assert "Cancel the chosen" in get(browsers["member"], jobs).text
     assert "Cancel the chosen" not in get(browsers["viewer"], jobs).text
+    home = pages_of(house)["home"]
+    assert 'id="drop"' in get(browsers["member"], home).text
+    assert 'id="drop"' not in get(browsers["viewer"], home).text
     assert "Invite a person" in get(browsers["owner"], pages_of(house)["project"]).text
     assert "Invite a person" not in get(browsers["member"], pages_of(house)["project"]).text
 
@@ -186,7 +189,9 @@ def test_jobs_are_filtered_searched_and_paged(house: Furnished, browsers: dict[s
 
     assert names("state=succeeded") == [house.done_job]
     assert names("state=active") == sorted([house.running_job, house.waiting_job])
-    assert names("match=watercolor+style") == [house.running_job]
+    assert names("match=watercolor+style") == names("match=COLOR") == [house.running_job]
+    assert names(f"match={house.done_job[:-1]}") == [house.done_job]
+    assert names("match=no+such+name") == []
     assert names("label=customer%3A42") == [house.done_job]
     assert names("kind=generate") == []
 

@@ -41,6 +41,9 @@ def list_jobs(
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this label; may be repeated.")
     ] = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only jobs with this text in their name, of any case.")
+    ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of jobs.")] = 50,
     as_json: JsonFlag = False,
 ) -> None:
@@ -49,10 +52,13 @@ def list_jobs(
         labels = _labels(label or [])
         with connect(settings_of(context)) as client:
             # The table shows neither specs nor results; the JSON output has the whole jobs.
-            found = client.jobs(states=state or (), labels=labels, include=tuple(JobPart) if as_json else ())
+            parts = tuple(JobPart) if as_json else ()
+            found = client.jobs(states=state or (), labels=labels, search=search or None, include=parts)
             jobs = [job for job, _ in zip(found, range(limit), strict=False)]
         if jobs or not out.live:
             _table(jobs, out)
+        elif state or label or search:
+            out.hint("No job is like this.")
         else:
             out.hint("No jobs yet. Start one with:")
             out.hint(f'  {giornata()} train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')

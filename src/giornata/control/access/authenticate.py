@@ -125,14 +125,15 @@ def require_standing(ctx: Context, caller: Caller) -> None:
     """Check again a caller that was let in a while ago, and stays. Raises Unauthenticated for a key or a session that
     has ended meanwhile or reaches less than it did, and for a token that ran out.
 
-    Asks the database at most once in STANDING_KEPT_MS for each key, and for each session in a project.
+    Asks the database at most once in STANDING_KEPT_MS for each key, and for each session in a project, with equal scopes.
     """
     now_ms, generation = ctx.clock.now_ms(), ctx.memory.generation
     if caller.workload is not None:
         if caller.workload.expires_at_ms <= now_ms:
             raise Unauthenticated("the token of this node has run out; send a new one")
         return
-    stands_as = f"{caller.key_id} {caller.project_id}"
+    # With the scopes: a caller with fewer of them still stands where one with more does not any longer.
+    stands_as = " ".join([caller.key_id, caller.project_id, *sorted(caller.scopes)])
     if ctx.memory.stands(stands_as, at_ms=now_ms):
         return
     with ctx.store.read() as tx:

@@ -10,12 +10,13 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleet_views import bidders
 from giornata.control.jobs.job_reply import job_reply, next_try_at, waiting_because
-from giornata.control.pages import check_limit, decode_cursor, next_cursor
+from giornata.control.pages import check_limit, decode_cursor, encode_cursor, next_cursor
 from giornata.control.pictures.model_coverage import missing_models
 from giornata.control.ports.machine_store import BannedJob
 from giornata.control.ports.money_store import PictureTime
 from giornata.control.ports.records import AttemptRecord, JobRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_store import Before
 from giornata.control.quotas.ceilings import with_ceiling
 from giornata.control.text_limits import is_id, label_faults, text_faults
 from giornata.domain.backoff import Outlook
@@ -45,13 +46,16 @@ def list_jobs(
     labels: Mapping[str, str],
     kind: str | None,
     match: str | None = None,
+    search: str | None = None,
     include: Collection[JobPart] = (),
     cursor: str | None,
     limit: int,
     costs: bool = True,
 ) -> JobPage:
     """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first. With
-    `match`, only those whose name this is, or whose id begins so, with or without the prefix.
+    `match`, only those whose name this is, or whose id begins so, with or without the prefix. With `search`, only
+    those with this text in their name; a page looks at some jobs, as the policy says, and may be empty though `next`
+    goes on.
 
     Without `costs`, money, time and interruptions are 0 in the reply, and nothing is asked of the store for them.
     Attempts, and why a job waits, are said by `get_job` only; the spec and the result also here if `include` names
@@ -59,19 +63,22 @@ def list_jobs(
     """
     require_scope(caller, Scope.JOBS_READ)
     check_limit(limit)
-    faults = [*label_faults(labels), *text_faults("match", match)]
+    faults = [*label_faults(labels), *text_faults("match", match), *text_faults("search", search)]
     if kind is not None and not is_id(kind):
         faults.append(Fault(where="kind", message=f"{kind[:40]!r} is not a kind of job"))
     if faults:
         raise InvalidInput(faults)
     place = decode_cursor(cursor)
     with ctx.store.read() as tx:
+        until = None if search is None else _searched_until(ctx, tx, caller, kind, place)
         rows = tx.job_reads.page(
             project_id=caller.project_id,
             states=states,
             labels=labels,
             kind=kind,
             match=match,
+            search=search,
+            looked_until=until,
             before=place,
             include=include,
             limit=limit,
@@ -84,11 +91,18 @@ def list_jobs(
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
     following = next_cursor(rows, lambda job: (job.created_at_ms, job.id))
+    if following is None and until is not None:
+        following = encode_cursor(*until)
     items = (
         job_reply(job, attempts[job.id], names=None, spent_beside_micro_usd=spent.get(job.id, 0))
         for job in rows.items
     )
     return JobPage(items=tuple(items), next=following)
+
+
+def _searched_until(ctx: Context, tx: Transaction, caller: Caller, kind: str | None, place: Before) -> Before:
+    most = ctx.policy.max_searched_jobs
+    return tx.job_reads.last_looked_at(project_id=caller.project_id, kind=kind, before=place, most=most)
 
 
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:

@@ -192,6 +192,8 @@ class JobReads(Protocol):
         labels: Mapping[str, str],
         kind: str | None,
         match: str | None = None,
+        search: str | None = None,
+        looked_until: Before = None,
         before: Before,
         include: Collection[JobPart],
         limit: int,
@@ -199,8 +201,12 @@ class JobReads(Protocol):
     ) -> Rows[JobRecord]:
         """Return at most `limit` jobs, and none behind the one with which the page reaches `most_bytes`.
 
-        `spec` and `result` are empty, and not read, unless they are in `include`.
+        `spec` and `result` are empty, and not read, unless they are in `include`. With `search`, only jobs with this
+        text in their name, of which none older than the one at `looked_until` is looked at.
         """
+
+    def last_looked_at(self, *, project_id: str, kind: str | None, before: Before, most: int) -> Before:
+        """Return the place of the last of `most` jobs behind `before`, newest first; None when fewer are left."""
 
     def attempts(self, job_ids: Sequence[str], *, project_id: str, messages: bool = True) -> list[AttemptRecord]:
         """Return the attempts of all these jobs, by job and number; without their messages unless `messages`."""

@@ -6,7 +6,6 @@
   const said = document.querySelector("#upload-said"), kept = `train:${drop.dataset.project}`;
   // A form with the settings of a job takes the place of what was typed before.
   if (drop.dataset.like) { try { localStorage.removeItem(kept); } catch { /* nothing is kept */ } }
-  const AT_ONCE = 3, PICTURE = /\.(png|jpe?g|webp|heic|heif|avif|gif|bmp|tiff?)$/i;
   const say = (text) => { said.textContent = text; };
 
   const show = (values) => htmx.ajax("POST", drop.dataset.pictures, { source: form, target: "#pictures", values });
@@ -14,21 +13,12 @@
   let upload = null;
   const waiting = []; // uploaded, and not shown yet
   const take = async (files) => {
-    const wanted = files.filter((file) => file.type.startsWith("image/") || PICTURE.test(file.name));
-    if (!wanted.length) return say("There is no picture among these files.");
-    if (!crypto.subtle) return say("This browser uploads only over HTTPS, or from localhost.");
-    const added = waiting, failed = [], queue = [...wanted];
-    const work = async () => {
-      for (let file = queue.shift(); file; file = queue.shift()) {
-        try { added.push(await upload(file)); keep(); } catch (error) { failed.push(`${file.name}: ${error.message}`); }
-        say(`${added.length + failed.length} of ${wanted.length} uploaded`);
-      }
-    };
-    await Promise.all(Array.from({ length: AT_ONCE }, work));
-    added.sort((a, b) => a.name.localeCompare(b.name));
-    await show({ added: JSON.stringify(added) });
-    const count = added.splice(0).length;
-    say([`${count} of ${wanted.length} uploaded`, ...failed].join("; "));
+    if (!await uploadPictures(files, upload, say, (each) => { waiting.push(each); keep(); })) return;
+    const words = said.textContent;
+    waiting.sort((a, b) => a.name.localeCompare(b.name));
+    await show({ added: JSON.stringify(waiting) });
+    waiting.length = 0;
+    say(words);
     keep();
   };
 

@@ -1,5 +1,23 @@
 // Upload files that are chosen or dropped, by the routes that the API has. A page calls `uploads(csrf, take)`.
 "use strict";
+// Upload the pictures among the files, three at a time. `add` gets each; null: there is nothing that could be uploaded.
+globalThis.uploadPictures = async (files, upload, say, add) => {
+  const AT_ONCE = 3, PICTURE = /\.(png|jpe?g|webp|heic|heif|avif|gif|bmp|tiff?)$/i;
+  const wanted = files.filter((file) => file.type.startsWith("image/") || PICTURE.test(file.name));
+  const trouble = !wanted.length ? "There is no picture among these files." : crypto.subtle ? "" : "This browser uploads only over HTTPS, or from localhost.";
+  if (trouble) return say(trouble), null;
+  const failed = [], queue = [...wanted];
+  let count = 0;
+  const work = async () => {
+    for (let file = queue.shift(); file; file = queue.shift()) {
+      try { add(await upload(file)); count += 1; } catch (error) { failed.push(`${file.name}: ${error.message}`); }
+      say(`${count + failed.length} of ${wanted.length} uploaded`);
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  say([`${count} of ${wanted.length} uploaded`, ...failed].join("; "));
+  return { count, failed };
+};
 globalThis.uploads = (csrf, take) => {
   const drop = document.querySelector("#drop"), project = drop.dataset.project;
 

@@ -32,6 +32,7 @@ from giornata.protocol.jobs import JobPart
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND
 from giornata.store.database.bounded_pages import bounded, rows_of, size_of
 from giornata.store.database.rows import Queries, among, columns, record_of
+from giornata.store.jobs.name_search import has_in_name, last_looked_at
 from giornata.store.jobs.turns import before_statement, between_statement
 from giornata.store.machines.node_reads import NodeReads
 from giornata.store.money.ledger import shared_amounts
@@ -146,6 +147,8 @@ class JobReads(Queries, user_store.JobReads):
         labels: Mapping[str, str],
         kind: str | None,
         match: str | None = None,
+        search: str | None = None,
+        looked_until: Before = None,
         before: Before,
         include: Collection[JobPart],
         limit: int,
@@ -160,6 +163,8 @@ class JobReads(Queries, user_store.JobReads):
         if match is not None:
             begins = (jobs.c.id.startswith(begin, autoescape=True) for begin in (match, f"job_{match}"))
             wanted = wanted.where(sa.or_(jobs.c.name == match, *begins))
+        if search is not None:
+            wanted = wanted.where(*has_in_name(search, looked_until))
         if before is not None:
             wanted = wanted.where(sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < before)
         left_out: dict[str, Any] = {part: {} for part in JobPart if part not in include}
@@ -175,6 +180,11 @@ class JobReads(Queries, user_store.JobReads):
             most_bytes=most_bytes,
         )
         return rows_of(JobRecord, self._connection.execute(query).all(), **left_out)
+
+    def last_looked_at(self, *, project_id: str, kind: str | None, before: Before, most: int) -> Before:
+        query = last_looked_at(project_id=project_id, kind=kind, before=before, most=most)
+        row = self._connection.execute(query).first()
+        return None if row is None else (row.created_at_ms, row.id)
 
     def attempts(self, job_ids: Sequence[str], *, project_id: str, messages: bool = True) -> list[AttemptRecord]:
         query = _ATTEMPTS if messages else _ATTEMPTS_IN_SHORT
