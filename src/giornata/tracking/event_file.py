@@ -23,13 +23,9 @@ class EventFile:
         if purge_step is not None:
             self._write(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
-    def add(self, step: int, values: Mapping[str, float], *, time_s: float, png: bytes | None = None) -> None:
-        """Add a row. TensorBoard shows `png` as `evaluation/samples`."""
-        found = [Summary.Value(tag=tag, simple_value=each) for tag, each in values.items()]
-        if png is not None:
-            width, height = Image.open(BytesIO(png)).size
-            image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
-            found.append(Summary.Value(tag="evaluation/samples", image=image))
+    def add(self, step: int, values: Mapping[str, float | bytes], *, time_s: float) -> None:
+        """Add a row. Bytes are a PNG file, which TensorBoard shows."""
+        found = [_shown(tag, each) for tag, each in values.items()]
         self._write(Event(wall_time=time_s, step=step, summary=Summary(value=found)))
 
     def flush(self) -> None:
@@ -40,3 +36,11 @@ class EventFile:
 
     def _write(self, event: Event) -> None:
         self._writer.write(event.SerializeToString())
+
+
+def _shown(tag: str, value: float | bytes) -> Summary.Value:
+    if not isinstance(value, bytes):
+        return Summary.Value(tag=tag, simple_value=value)
+    width, height = Image.open(BytesIO(value)).size
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=value)
+    return Summary.Value(tag=tag, image=image)

@@ -5,7 +5,9 @@ come in a file that grows; the end of the standard input says that the file is c
 machine are ignored (above all its key), except WANDB_BASE_URL, which names the W&B server of this site.
 """
 
+import base64
 import importlib.util
+import io
 import json
 import os
 import select
@@ -28,6 +30,8 @@ POLL_S = 0.5
 INIT_TIMEOUT_S = 3600.0
 TRANSMIT_S = 1.0
 EVALUATED = "evaluation/step"
+PNG = "png"
+"""A picture among the values of a row is an object with this one field: a PNG file, in base64."""
 
 
 def send(order: dict[str, Any]) -> None:
@@ -55,11 +59,20 @@ def send(order: dict[str, Any]) -> None:
     for step, values in rows_in(Path(order["rows"])):
         # W&B takes no row of an earlier step. An evaluation is drawn over its own step and goes with any row.
         if step >= run.step or EVALUATED in values:
-            run.log(values, step=max(step, run.step))
+            run.log({tag: _shown(value) for tag, value in values.items()}, step=max(step, run.step))
     run.finish()
 
 
-def rows_in(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
+def _shown(value: float | dict[str, str]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    import wandb
+    from PIL import Image
+
+    return wandb.Image(Image.open(io.BytesIO(base64.b64decode(value[PNG]))))
+
+
+def rows_in(path: Path) -> Iterator[tuple[int, dict[str, float | dict[str, str]]]]:
     """The lines of a file that grows, until the standard input ends."""
     complete = False
     with path.open("rb") as file:

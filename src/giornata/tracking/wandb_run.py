@@ -8,6 +8,7 @@ The run's id stays the same. The process skips the steps that W&B has, so that e
 trains a step again only with the same result. What W&B lacks is sent first.
 """
 
+import base64
 import json
 import os
 import signal
@@ -22,6 +23,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from giornata.tracking.wandb_process import PNG
+
 PROCESS = (sys.executable, "-m", "giornata.tracking.wandb_process")
 FILE_NAME, FOLDER = "wandb-offline-run.zip", "wandb-run"
 WRITE_S, UPLOAD_S, POLL_S = 180.0, 60.0, 0.2
@@ -30,8 +33,8 @@ LOST = "Fatal error while uploading data"
 """The package prints this when its server refuses rows; the process ends well nevertheless."""
 HIDDEN = "[secret]"
 
-Row = tuple[int, Mapping[str, float]]
-"""(step, values), steps from 1."""
+Row = tuple[int, Mapping[str, float | bytes]]
+"""(step, values), steps from 1. Bytes are a PNG file."""
 Wait = Callable[["subprocess.Popen[bytes]", float], int | None]
 
 
@@ -106,7 +109,7 @@ class WandbStream:
     def add(self, rows: Iterable[Row]) -> None:
         """Add rows in the order of their steps. Raises OSError."""
         for row in rows:
-            self._rows.write(json.dumps(row).encode() + b"\n")
+            self._rows.write(json.dumps(row, default=_png_in_json).encode() + b"\n")
         self._rows.flush()
 
     def failure(self) -> str | None:
@@ -170,6 +173,10 @@ class WandbStream:
         return f"wandb {how}: {said.replace(self._key, HIDDEN) if self._key else said}"
 
 
+def _png_in_json(png: bytes) -> dict[str, str]:
+    return {PNG: base64.b64encode(png).decode()}
+
+
 def deliver(run: WandbRun, rows: Sequence[Row], directory: Path, *, wait: Wait) -> Path:
     """Write the whole run and pack it: unpacked, `wandb sync` takes its folder. Raises TrackerFailed."""
     stream = WandbStream(run, directory)
@@ -182,6 +189,9 @@ def deliver(run: WandbRun, rows: Sequence[Row], directory: Path, *, wait: Wait) 
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.mkdir(f"{inside}/files")
         archive.write(records[0], f"{inside}/run-{run.id}.wandb")
+        media = records[0].parent / "files" / "media"
+        for each in sorted(path for path in media.rglob("*") if path.is_file()):
+            archive.write(each, f"{inside}/files/{each.relative_to(media.parent)}")
     return packed
 
 

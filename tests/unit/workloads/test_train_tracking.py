@@ -1,6 +1,5 @@
 """Curves in the formats of trackers, read back by the library that wrote TensorBoard's format down."""
 
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
-from tensorboardX.proto.event_pb2 import Event
+from tests.fixtures.event_files import events_in
 from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.protocol.specs import TrainSpec
@@ -18,18 +17,6 @@ from giornata.workloads.train.tracking import TrackerContext, losses_to_keep, re
 
 def spec_with(**changes: Any) -> TrainSpec:
     return TrainSpec(**{"pretrained_model_name_or_path": "m", "dataset": "ds_1", "seed": 1, **changes})
-
-
-def events_in(content: bytes) -> list[Event]:
-    """TFRecord: length (8 bytes), its checksum (4), data, checksum (4)."""
-    found, at = [], 0
-    while at < len(content):
-        (length,) = struct.unpack_from("<Q", content, at)
-        event = Event()
-        event.ParseFromString(content[at + 12 : at + 12 + length])
-        found.append(event)
-        at += 16 + length
-    return found
 
 
 def test_tensorboard_gets_the_loss_and_the_rate_of_every_step(tmp_path: Path) -> None:

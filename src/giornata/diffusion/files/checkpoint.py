@@ -7,6 +7,7 @@
     log.loss                      the loss of every step so far, in jobs that report to a tracker
     log.validation_loss           the losses on held-out pictures so far
     log.samples                   small pictures of the steps so far, in jobs that draw in the middle of training
+    log.more_samples              those of steps without a column, in jobs that report to a tracker, too
     metadata "giornata"           the Header, as JSON with sorted keys
 
 The one metadata key keeps the bytes a function of the content (safetensors writes several keys in no fixed order).

@@ -171,7 +171,9 @@ def sheet(samples: Sequence[PromptImages], base: BaseModel, spec: TrainSpec) -> 
     return compose_sheet(rows, groups, title=title, subtitle=subtitle, cell_px=cell_side_px(spec.resolution))
 
 
-def step_sheet(pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec, *, step: int) -> Image.Image:
+def step_sheet(
+    pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec, *, step: int, cell_px: int
+) -> Image.Image:
     """Compose the sheet of the pictures that `draw_learned` drew after this step, a row for each prompt."""
     groups = [Group(heading="With LoRA", captions=("",))]
     rows = [
@@ -179,7 +181,7 @@ def step_sheet(pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec
         for prompt, one in zip(spec.sample_prompts, pictures, strict=True)
     ]
     title = f"After {step} of {spec.max_train_steps} steps"
-    return compose_sheet(rows, groups, title=title, subtitle=_how(base, spec), cell_px=cell_side_px(spec.resolution))
+    return compose_sheet(rows, groups, title=title, subtitle=_how(base, spec), cell_px=cell_px)
 
 
 def by_step_sheet(

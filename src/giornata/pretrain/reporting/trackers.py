@@ -93,7 +93,8 @@ class EventFiles:
             self._name, self._rows = f"{NAME}.{self._began_s}.{self._files:08d}.giornata", 0
             supersedes = again or self._files == 1  # a TensorBoard that is open has read what another command wrote
             self._file = EventFile(self._folder / self._name, purge_step=shown.step if supersedes else None)
-        self._file.add(shown.step, shown.values, time_s=shown.time_s, png=shown.png)
+        samples = {} if shown.png is None else {"evaluation/samples": shown.png}
+        self._file.add(shown.step, {**shown.values, **samples}, time_s=shown.time_s)
         self._last, self._rows = shown.step if again else max(shown.step, self._last), self._rows + 1
 
     def flush(self, *, now: bool = False) -> None:

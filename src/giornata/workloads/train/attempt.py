@@ -33,7 +33,7 @@ from giornata.workloads.train.memory_budget import (
 )
 from giornata.workloads.train.oom_retry import OomRetry
 from giornata.workloads.train.preparation import Prepared, prediction_type_of, prepare, seed_of
-from giornata.workloads.train.sampling import SampleRenderer
+from giornata.workloads.train.sampling import SampleRenderer, TrackedSheets
 from giornata.workloads.train.step_metrics import CheckpointSchedule, Clock, StepMeter, gauges_of, images_per_step
 from giornata.workloads.train.steps import PassFeed, Stepper
 from giornata.workloads.train.tracking import TrackerContext, live_curves, report
@@ -285,6 +285,7 @@ class TrainingAttempt:
             self.spec,
             writer.losses,
             writer.validated,
+            sheets=self._sheets(writer),
             origin=writer.origin,
             reporter=self.reporter,
             clock=self.clock,
@@ -344,7 +345,8 @@ class TrainingAttempt:
             clock=self.clock,
             attend=attend,
         )
-        report(self.spec, writer.losses, context, self.reporter, validated=writer.validated)
+        sheets = self._sheets(writer)
+        report(self.spec, writer.losses, context, self.reporter, validated=writer.validated, sheets=sheets)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,
@@ -358,6 +360,9 @@ class TrainingAttempt:
             **validation_of(self.spec, writer.validated),
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)
+
+    def _sheets(self, writer: CheckpointWriter) -> TrackedSheets:
+        return TrackedSheets(base=self.base, spec=self.spec, album=writer.album)
 
     def _renderer(self, ready: Prepared, adapters: Adapters, writer: CheckpointWriter) -> SampleRenderer:
         return SampleRenderer(

@@ -5,6 +5,7 @@ and the job goes on, or ends, without pictures.
 """
 
 import gc
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,8 @@ from giornata.workloads.train.faults import reason_of
 
 PICTURES = "log.samples"
 """The tensor of a checkpoint: pictures_SPTT3, uint8; what could not be drawn is black."""
+MORE_PICTURES = "log.more_samples"
+"""The same of the steps without a column, in jobs that report to a tracker."""
 MOST_SIDE_PX = 192
 
 Album = dict[int, torch.Tensor]
@@ -59,32 +62,74 @@ def small(picture: Image.Image) -> Image.Image:
 
 
 def put(album: Album, spec: TrainSpec, step: int, pictures: Sequence[Image.Image]) -> None:
-    """Keep the pictures of this step, if the sheet has a column for it."""
-    if step in columns(spec):
+    """Keep the pictures of this step, if the sheet has a column for it or trackers show it."""
+    if spec.report_to or step in columns(spec):
         drawn = [np.asarray(small(picture).convert("RGB")) for picture in pictures]
         album[step] = torch.from_numpy(np.stack(drawn))
 
 
+def _steps_by_tensor(spec: TrainSpec) -> dict[str, tuple[int, ...]]:
+    """Return the steps whose pictures each tensor of a checkpoint holds. Trackers show all steps."""
+    shown = columns(spec)
+    if not spec.report_to or spec.validation_by == FLEET:
+        return {PICTURES: shown}
+    sheets = steps_with_sheets(spec.validation_steps, spec.max_train_steps)
+    return {PICTURES: shown, MORE_PICTURES: tuple(step for step in sheets if step not in shown)}
+
+
 def to_keep(album: Mapping[int, torch.Tensor], spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
-    """Return the picture columns for the checkpoint of this step: those before it, because the attempt that resumes
-    there draws the step's own column. Nothing before the first column."""
+    """Return the pictures for the checkpoint of this step: those before it, because the attempt that resumes there
+    draws the step's own. Nothing before the first."""
     side = min(spec.resolution, MOST_SIDE_PX)
     nothing = torch.zeros((len(spec.sample_prompts), side, side, 3), dtype=torch.uint8)
-    kept = [album.get(each, nothing) for each in columns(spec) if each < step]
-    return {PICTURES: torch.stack(kept)} if kept else {}
+    kept = {
+        name: [album.get(each, nothing) for each in steps if each < step]
+        for name, steps in _steps_by_tensor(spec).items()
+    }
+    return {name: torch.stack(pictures) for name, pictures in kept.items() if pictures}
 
 
 def taken_up(tensors: Mapping[str, torch.Tensor], spec: TrainSpec) -> Album:
     """Return the album of a checkpoint; empty for one of a version that kept none."""
-    pictures = tensors.get(PICTURES)
-    if pictures is None:
-        return {}
-    return {step: each for step, each in zip(columns(spec), pictures, strict=False) if bool(each.any())}
+    found = {name: steps for name, steps in _steps_by_tensor(spec).items() if name in tensors}
+    pairs = (pair for name, steps in found.items() for pair in zip(steps, tensors[name], strict=False))
+    return {step: pictures for step, pictures in pairs if bool(pictures.any())}
 
 
 def drawn(album: Mapping[int, torch.Tensor], step: int) -> list[Image.Image]:
     """Return the pictures of a step; none when they could not be drawn."""
     return [Image.fromarray(each.numpy()) for each in album[step]] if step in album else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedSheets:
+    """The sheets that trackers show: of the album's pictures, for those of earlier attempts are there, too."""
+
+    base: BaseModel
+    spec: TrainSpec
+    album: Album
+
+    def png(self, step: int) -> bytes | None:
+        """Return the sheet of this step; None where no pictures were drawn."""
+        if not (pictures := drawn(self.album, step)):
+            return None
+        file, cell_px = io.BytesIO(), _cell_px(self.spec)
+        step_sheet(pictures, self.base, self.spec, step=step, cell_px=cell_px).save(file, format="PNG")
+        return file.getvalue()
+
+    def is_awaited(self, step: int) -> bool:
+        """Return True when this process draws after this step, and has not drawn."""
+        last = bool(self.spec.sample_prompts) and step == self.spec.max_train_steps
+        return step not in self.album and (last or draws_after(self.spec, step))
+
+
+def draws_after(spec: TrainSpec, step: int) -> bool:
+    """Return True when the training process draws pictures after this step, which is not the last."""
+    return spec.validation_by != FLEET and step in steps_with_sheets(spec.validation_steps, spec.max_train_steps)
+
+
+def _cell_px(spec: TrainSpec) -> int:
+    return min(cell_side_px(spec.resolution), MOST_SIDE_PX)
 
 
 NOT_DRAWN = "samples-not-drawn"
@@ -125,6 +170,7 @@ class SampleRenderer:
 
         def draw() -> Image.Image:
             samples.extend(draw_samples(self.base, self.spec, self.adapters, result, tick=self._tick(attend)))
+            put(self.album, self.spec, self.spec.max_train_steps, [each.lora for each in samples])
             return sheet(samples, self.base, self.spec)
 
         name, count = samples_file(self.spec.output_name), len(self.spec.sample_prompts)
@@ -140,14 +186,11 @@ class SampleRenderer:
         base, last = [small(each.base) for each in samples], [small(each.lora) for each in samples]
         between = [(str(step), drawn(self.album, step)) for step in columns(self.spec)]
         beside = [("base model", base), *between, (str(self.spec.max_train_steps), last)]
-        cell_px = min(cell_side_px(self.spec.resolution), MOST_SIDE_PX)
-        return by_step_sheet(beside, self.base, self.spec, cell_px=cell_px)
+        return by_step_sheet(beside, self.base, self.spec, cell_px=_cell_px(self.spec))
 
     def is_time(self, step: int) -> bool:
         """Return True when this process draws pictures after this step, which is not the last."""
-        return self.spec.validation_by != FLEET and step in steps_with_sheets(
-            self.spec.validation_steps, self.spec.max_train_steps
-        )
+        return draws_after(self.spec, step)
 
     def after(self, step: int, result: Mapping[str, torch.Tensor]) -> AgentRequest:
         """Draw with `result` alone. Returns GO_ON, or another wish that came meanwhile: then nothing was drawn."""
@@ -156,7 +199,8 @@ class SampleRenderer:
             with torch.compiler.set_stance("force_eager"):  # kernels of the steps are for other shapes
                 pictures = draw_learned(self.base, self.spec, self.adapters, result, tick=self._tick(self._heed))
             put(self.album, self.spec, step, pictures)
-            return step_sheet(pictures, self.base, self.spec, step=step)
+            cell_px = cell_side_px(self.spec.resolution)
+            return step_sheet(pictures, self.base, self.spec, step=step, cell_px=cell_px)
 
         try:
             self._hand_over(sheet_file(step, self.spec.output_name), draw, pictures=len(self.spec.sample_prompts))

@@ -1,7 +1,8 @@
 """The curves of a whole job for trackers, whatever number of attempts the job takes.
 
-A node's measurements are lost with the node, and so are the results of all attempts but the last. So the losses
-travel in the checkpoints, and the last attempt writes the file of the whole job: its bytes show no seam either. The
+A node's measurements are lost with the node, and so are the results of all attempts but the last. So the losses and
+small sample images travel in the checkpoints, and the last attempt writes the file of the whole job: its bytes show
+no seam either. A sheet of sample images is a value in the row of its step, so it is there once, as the row is. The
 time axis of TensorBoard's file counts steps, so that the file does not depend on when nodes came and went. W&B gets
 the rows while the steps go on as well.
 """
@@ -28,6 +29,7 @@ from giornata.protocol.training.train_fields import validated_steps
 from giornata.tracking.event_file import NAME, EventFile
 from giornata.tracking.wandb_run import Row, TrackerFailed, WandbRun, WandbStream, deliver, upload, waiting
 from giornata.workloads.interface import Reporter, Stopped
+from giornata.workloads.train.sampling import TrackedSheets
 from giornata.workloads.train.step_metrics import Clock
 
 FAILED = "tracker-failed"
@@ -37,6 +39,8 @@ VALIDATED = "log.validation_loss"
 """The tensor of a checkpoint: the losses on held-out pictures so far, float64."""
 NOT_TOLD = frozenset({"hub_token_secret", "wandb_api_key_secret"})
 LIVE_EVERY_S = 1.0
+SAMPLES = "train/samples"
+"""The name under which trackers show the sheets of sample images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,12 @@ def losses_before(spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
 
 
 def rows_of(
-    spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = (), *, after: int = 0
+    spec: TrainSpec,
+    losses: Sequence[float],
+    validated: Sequence[float] = (),
+    *,
+    sheets: TrackedSheets | None = None,
+    after: int = 0,
 ) -> list[Row]:
     """Return the curves' rows for the steps beyond `after`. `losses` are those of all steps of the job so far,
     `validated` those on held-out pictures."""
@@ -121,9 +130,19 @@ def rows_of(
     rows: list[Row] = []
     for step in range(after + 1, len(losses) + 1):
         rate = spec.learning_rate * learning_rate_factor(spec, step - 1)
-        values = {"train/loss": losses[step - 1], "train/learning_rate": rate}
-        rows.append((step, values | ({"train/validation_loss": found[step]} if step in found else {})))
+        values: dict[str, float | bytes] = {"train/loss": losses[step - 1], "train/learning_rate": rate}
+        if step in found:
+            values["train/validation_loss"] = found[step]
+        if sheets is not None and (png := sheets.png(step)) is not None:
+            values[SAMPLES] = png
+        rows.append((step, values))
     return rows
+
+
+def _without_awaited(losses: Sequence[float], sheets: TrackedSheets) -> list[float]:
+    """Return the losses up to the last step that has its sheet, or gets none. The next step begins only then."""
+    known = list(losses)
+    return known[:-1] if sheets.is_awaited(len(known)) else known
 
 
 @contextmanager
@@ -133,12 +152,14 @@ def live_curves(
     losses: Sequence[float],
     validated: Sequence[float],
     *,
+    sheets: TrackedSheets,
     origin: Mapping[str, str],
     reporter: Reporter,
     clock: Clock,
 ) -> Iterator[None]:
-    """Within, W&B gets the steps about as they happen, where the job has a key. `losses` and `validated` grow
-    meanwhile. Steps that W&B lacks at the end are sent by `report`, or by the next attempt."""
+    """Within, W&B gets the steps about as they happen, where the job has a key. `losses`, `validated` and the album
+    of `sheets` grow meanwhile. The row of a step waits for the sheet of the step, if there is to be one. Steps that
+    W&B lacks at the end are sent by `report`, or by the next attempt."""
     if WANDB not in spec.report_to or start.wandb_api_key is None:
         yield
         return
@@ -154,8 +175,8 @@ def live_curves(
             sent = 0
             try:
                 while not over.wait(LIVE_EVERY_S):
-                    known = list(losses)
-                    stream.add(rows_of(spec, known, list(validated), after=sent))
+                    known = _without_awaited(losses, sheets)
+                    stream.add(rows_of(spec, known, list(validated), sheets=sheets, after=sent))
                     sent = max(sent, len(known))
                     stream.look_after(clock(), tell)
             except OSError as error:
@@ -178,12 +199,13 @@ def report(
     reporter: Reporter,
     *,
     validated: Sequence[float] = (),
+    sheets: TrackedSheets | None = None,
 ) -> None:
     """Hand over a file for each tracker that the spec names. Raises Stopped, and nothing else: no result of a job
     depends on a tracker."""
-    rows = rows_of(spec, losses, validated)
     for tracker in dict.fromkeys(spec.report_to):
         try:
+            rows = rows_of(spec, losses, validated, sheets=sheets)
             if tracker == WANDB:
                 _write_wandb(spec, rows, context, reporter)
             else:

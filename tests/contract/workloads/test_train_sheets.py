@@ -1,0 +1,150 @@
+"""Sheets of sample images in TensorBoard's file and W&B's run: each step once, whatever interrupted the job."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydantic import SecretStr
+from tests.contract.workloads.test_train_wandb import KEY, Waiting, run_in, steps_at, values
+from tests.fixtures.event_files import events_in
+from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
+from tests.fixtures.wandb_server import wandb_server
+
+from giornata.tracking.wandb_run import FILE_NAME
+from giornata.workloads.interface import AgentRequest
+
+TAG = "train/samples"
+FIELDS: dict[str, Any] = {
+    "sample_prompts": ("a photo of a sks toy", "a toy"),
+    "sample_steps": 1,
+    "validation_steps": 2,
+    "max_train_steps": 5,
+    "rank": 1,
+}
+SHEETS = {2: "samples-00000002.png", 4: "samples-00000004.png"}
+
+
+def rig_of(folder: Path, root: Path, **changes: Any) -> TrainRig:
+    return TrainRig(root=root, spec=spec_for(folder, **{**FIELDS, **changes}), inputs=draw_pictures(root / "in", 1))
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def sheets_in_events(reporter: RecordingReporter) -> list[tuple[int, bytes]]:
+    """(step, PNG) of TensorBoard's file, in order."""
+    (name,) = [each for each in reporter.artifacts if "tfevents" in each]
+    shown = [(each.step, value) for each in events_in(reporter.artifacts[name]) for value in each.summary.value]
+    images = [(step, value.image) for step, value in shown if value.tag == TAG]
+    assert all((image.width, image.height) == pixels(image.encoded_image_string).shape[1::-1] for _, image in images)
+    return [(step, image.encoded_image_string) for step, image in images]
+
+
+def test_tensorboard_shows_each_sheet_once_at_its_step_whoever_drew_it(tiny_folder: Path, tmp_path: Path) -> None:
+    train_rig = rig_of(tiny_folder, tmp_path, report_to=["tensorboard"])
+    whole = train_rig.run()
+    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    last = train_rig.run(resume=train_rig.resume_point(first, 3))
+    assert SHEETS[2] not in last.artifacts
+    shown = sheets_in_events(last)
+    assert [step for step, _ in shown] == [2, 4, 5]
+    for step, png in shown[:2]:  # the tiny model's pictures are smaller than the album's
+        assert np.array_equal(pixels(png), pixels(whole.artifacts[SHEETS[step]]))
+    end, card = pixels(shown[2][1]), pixels(whole.artifacts["samples.png"])
+    learned = 238 + 128 + 30  # where the sheet of the end has the pictures with the LoRA
+    for top in (144, 294):
+        assert np.array_equal(end[top : top + 128, 238:366], card[top : top + 128, learned : learned + 128])
+    (name,) = [each for each in whole.artifacts if "tfevents" in each]
+    assert last.artifacts[name] == whole.artifacts[name]
+
+
+def test_steps_without_a_column_are_shown_too(tiny_folder: Path, tmp_path: Path) -> None:
+    """The sheet of all steps has 8 of these 16 steps. The first attempt draws 14."""
+    changes = {"validation_steps": 1, "max_train_steps": 17, "sample_prompts": ["a toy"]}
+    train_rig = rig_of(tiny_folder, tmp_path, report_to=["tensorboard"], **changes)
+    first = train_rig.run(RecordingReporter(wishes={15: AgentRequest.CHECKPOINT_AND_STOP}))
+    last = train_rig.run(resume=train_rig.resume_point(first, 15))
+    shown = sheets_in_events(last)
+    assert [step for step, _ in shown] == list(range(1, 18))
+    for step, png in shown[:14]:
+        assert np.array_equal(pixels(png), pixels(first.artifacts[f"samples-{step:08d}.png"]))
+
+
+def test_a_sheet_that_was_not_drawn_leaves_the_row_without_it(tiny_folder: Path, tmp_path: Path) -> None:
+    train_rig = rig_of(tiny_folder, tmp_path, report_to=["tensorboard"])
+    reporter = BreakingFirst()
+    train_rig.run(reporter)
+    assert [name for name, _ in reporter.notices] == ["samples-not-drawn"]
+    assert [step for step, _ in sheets_in_events(reporter)] == [4, 5]
+
+
+class BreakingFirst(RecordingReporter):
+    """The memory ends in the first sheet."""
+
+    def wish(self) -> AgentRequest:
+        if self.phases[-1][0] == "sampling" and not self.notices:
+            raise MemoryError
+        return super().wish()
+
+
+def test_jobs_that_draw_elsewhere_or_nothing_have_no_sheets(tiny_folder: Path, tmp_path: Path) -> None:
+    fleet = rig_of(tiny_folder, tmp_path / "fleet", report_to=["tensorboard"], validation_by="fleet").run()
+    assert [step for step, _ in sheets_in_events(fleet)] == [5]
+    spec = {"sample_prompts": (), "sample_steps": 25, "validation_steps": None}
+    nothing = rig_of(tiny_folder, tmp_path / "nothing", report_to=["tensorboard"], **spec).run()
+    assert sheets_in_events(nothing) == []
+
+
+def test_wandbs_run_has_each_sheet_as_a_file_beside_it(tiny_folder: Path, tmp_path: Path) -> None:
+    train_rig = rig_of(tiny_folder, tmp_path, report_to=["wandb", "tensorboard"])
+    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    last = train_rig.run(resume=train_rig.resume_point(first, 3))
+    assert not last.notices
+    folder, told = run_in(last.artifacts[FILE_NAME])
+    rows = [each.history.item for each in told if each.HasField("history")]
+    assert [values(row)["_step"] for row in rows] == [1, 2, 3, 4, 5]
+    paths = {
+        values(row)["_step"]: json.loads(item.value_json)
+        for row in rows
+        for item in row
+        if list(item.nested_key) == [TAG, "path"]
+    }
+    wanted = dict(sheets_in_events(last))
+    assert paths.keys() == wanted.keys() == {2, 4, 5}
+    with zipfile.ZipFile(io.BytesIO(last.artifacts[FILE_NAME])) as archive:
+        for step, path in paths.items():
+            assert np.array_equal(pixels(archive.read(f"{folder}/files/{path}")), pixels(wanted[step]))
+    assert str(tmp_path) not in str(told)
+
+
+def test_wandb_gets_each_sheet_once_while_the_job_goes_on_and_over_interruptions(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_rig = rig_of(tiny_folder, tmp_path, report_to=["wandb", "tensorboard"])
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+
+        def uploaded(step: int) -> list[bytes]:
+            lines = server.history.get("jb_1", {}).values()
+            names = [line[TAG]["path"] for line in lines if line["_step"] == step]
+            return [sent for name in names for sent in server.files.get(name, [])]
+
+        wishes = {2: AgentRequest.CHECKPOINT, 3: AgentRequest.STOP}
+        first = Waiting(lambda: bool(uploaded(2)), at=3, wishes=wishes)
+        train_rig.run(first, wandb_api_key=SecretStr(KEY))
+        assert SHEETS[2] in first.artifacts
+        resume = train_rig.resume_point(first, 2)  # draws the sheet of this step once more
+        last = train_rig.run(resume=resume, wandb_api_key=SecretStr(KEY))
+    assert SHEETS[2] in last.artifacts
+    assert steps_at(server, "jb_1") == [1, 2, 3, 4, 5]
+    lines = server.history["jb_1"].values()
+    assert [line["_step"] for line in lines if TAG in line] == [2, 4, 5]
+    for step, png in sheets_in_events(last):
+        (sent,) = uploaded(step)
+        assert np.array_equal(pixels(sent), pixels(png))
