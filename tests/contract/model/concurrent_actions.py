@@ -12,6 +12,7 @@ from tests.contract.model.model_rig import PLACES, Place, Row
 from tests.contract.model.picture_actions import PictureActions
 from tests.contract.model.quota_actions import QuotaActions
 from tests.contract.model.standing import Key, Standing
+from tests.contract.model.sweep_actions import SweepActions
 
 from giornata.control.attempts.claim import Asked, claim_each
 from giornata.control.attempts.heartbeat import Beat, heartbeat_each
@@ -22,7 +23,7 @@ from giornata.protocol.work import Claim, Heartbeat
 T = TypeVar("T")
 
 
-class Everything(Beside, EndActions, QuotaActions, PictureActions):
+class Everything(Beside, EndActions, QuotaActions, SweepActions, PictureActions):
     """All that a schedule is made of."""
 
     def claim_together(self, a: int, b: int) -> None:

@@ -4,7 +4,7 @@ Only where nobody else is at work: there every answer can be foretold, and what 
 """
 
 from tests.contract.model.actions import DAY_S, Actions
-from tests.contract.model.calls import DIED
+from tests.contract.model.calls import DIED, Held
 from tests.contract.model.model_rig import PROJECTS, ROOT, Row, owner
 
 from giornata.control.end_of_life.apply_retention import apply_retention
@@ -113,10 +113,23 @@ class EndActions(Actions):
         self.call(lambda: bool(apply_retention(self.ctx)))
 
     def pin_running(self, a: int, b: int) -> None:
-        """The latest checkpoint of a job that goes on is pinned."""
+        """The latest checkpoint of a job that goes on is pinned; in half of the cases later ones come in."""
         running = [row for row in self.checker.jobs.values() if row.state == "running"] if self.exact else []
-        if running:
-            self._pin_step(running[-1 - a % len(running)], pinned=True)
+        if not running:
+            return
+        row = running[-1 - a % len(running)]
+        self._pin_step(row, pinned=True)
+        held = next((it for it in self.actors.held if it.attempt_id == row.attempt_id), None)
+        if held is not None and b % 2:
+            for step in range(row.committed_step + 1, row.committed_step + 4):
+                self._commit_one(held, step)
+
+    def _commit_one(self, held: Held, step: int) -> None:
+        data = f"{held.job_id} {step}".encode()
+        upload_id = self._sent(held, data)
+        if upload_id is not DIED:
+            self._commit_step(held, step, data, upload_id, honest=True, again=False)
+            self.checker.look()
 
     def _pin_job(self, row: Row, *, pinned: bool) -> None:
         self.call(lambda: set_pin(self.ctx, owner(row.project_id), row.id, pinned=pinned), again=True)

@@ -12,18 +12,20 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
-from tests.contract.model.model_rig import ModelRig, Row, Snapshot, key_of, snapshot
+from tests.contract.model.model_rig import NEVER_TRIED, ModelRig, Row, Snapshot, key_of, snapshot
 from tests.contract.model.order_story import OrderStory
 from tests.contract.model.picture_invariants import PictureWitness
 from tests.contract.model.quota_checks import check_ceilings
 from tests.contract.model.replay import ReplayedAttempt, ReplayedJob
 from tests.contract.model.standing import check_standing
+from tests.contract.model.sweep_invariants import SweepStory, check_sweeps
 
 from giornata.domain.job import TERMINAL
 from giornata.domain.machine_ids import proves_against
 from giornata.domain.money import cost_micro_usd
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import BAN, STRIKE, Reason
+from giornata.domain.sweep import SWEEP_KIND
 
 TOLD = tuple(one.name for one in dataclasses.fields(ReplayedAttempt) if one.name != "intervals")
 REFERRERS = ("dataset_items", "job_inputs", "checkpoints", "artifacts", "caches")
@@ -40,6 +42,7 @@ class InvariantChecker:
         self.last_event = 0
         self.replays: dict[str, ReplayedJob] = {}
         self.orders: dict[str, OrderStory] = {}
+        self.sweeps: dict[str, SweepStory] = {}
         self.now = snapshot(rig, events_after=0, known={})
         self._terminal: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
@@ -107,9 +110,10 @@ class InvariantChecker:
         self._tell(seen)
         if concerns("jobs", "attempts", "events"):
             for job in seen.jobs:
-                if job.kind not in ORDER_KINDS and job.deleted_at_ms is None:
+                if job.kind not in NEVER_TRIED and job.deleted_at_ms is None:
                     self._check_job(job, tries[job.id])
             self._check_frozen(seen)
+            self._check_sweeps(seen)
         if concerns("pictures", "picture_orders", "jobs", "attempts", "ledger", "events"):
             self._check_pictures(seen)
         if concerns("jobs", "dataset_items"):
@@ -134,6 +138,10 @@ class InvariantChecker:
                 continue
             if job.kind in ORDER_KINDS:
                 self.orders.setdefault(job.id, OrderStory(job.id)).tell(event, self.orders)
+                self.last_event = event.id
+                continue
+            if job.kind == SWEEP_KIND:
+                self.sweeps.setdefault(job.id, SweepStory(job.id)).tell(event)
                 self.last_event = event.id
                 continue
             if event.job_id not in self.replays:
@@ -171,6 +179,11 @@ class InvariantChecker:
         most = self._rig.ctx.policy.max_crashed_machines
         assert job.state in TERMINAL or crashes < most, f"{job.id} goes on after {crashes} crashes without progress"
         assert holders == ([job.attempt_id] if job.state == "running" else []), f"{job.id}: {job.state}, {holders}"
+
+    def _check_sweeps(self, seen: Snapshot) -> None:
+        for row in (row for row in seen.jobs if row.kind == SWEEP_KIND and row.deleted_at_ms is None):
+            assert self.sweeps[row.id].state == row.state, f"{row}, but its events say {self.sweeps[row.id]}"
+        check_sweeps(self.now, seen)
 
     def _check_pictures(self, seen: Snapshot) -> None:
         for order in seen.picture_orders:

@@ -7,7 +7,7 @@ rule of its own.
 import itertools
 
 from tests.contract.model.invariants import InvariantChecker
-from tests.contract.model.model_rig import PLACES, ModelRig, Place
+from tests.contract.model.model_rig import NEVER_TRIED, PLACES, ModelRig, Place
 
 from giornata.control.attempts.claim import claim_once
 from giornata.control.attempts.complete import complete
@@ -17,7 +17,6 @@ from giornata.control.attempts.reported_ends import fail
 from giornata.control.fleets.reap import reap
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.domain.job import TERMINAL
-from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
 from giornata.protocol.work import Claim, CompleteAttempt, FailAttempt, Lease
 
@@ -54,7 +53,7 @@ class LivingNodes:
         reap(ctx)
         lift_bans(ctx)
         self._work()
-        return all(row.state in TERMINAL for row in self._checker.look().jobs if row.kind not in ORDER_KINDS)
+        return all(row.state in TERMINAL for row in self._checker.look().jobs if row.kind not in NEVER_TRIED)
 
     def _work(self) -> None:
         for place in PLACES:

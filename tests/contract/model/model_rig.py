@@ -20,6 +20,8 @@ from giornata.control.context import Context
 from giornata.control.policy import Policy
 from giornata.control.ports.records import ProjectRecord
 from giornata.control.storage.datasets import create_dataset
+from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.uploads import CreateDataset, DatasetItem
@@ -29,6 +31,7 @@ from giornata.store.database.database import Database
 
 PROJECTS = (ROOT_PROJECT, "ann", "bob")
 KINDS = ("train", "x-own")
+NEVER_TRIED = ORDER_KINDS | {SWEEP_KIND}  # jobs that no node has as such
 # Ends are reached sooner than in life, so that a schedule sees more of them.
 ROOT = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_root")
 POLICY = Policy(max_fruitless=4, max_crashed_machines=2, min_pictures=1, max_log_lines_per_job=5)

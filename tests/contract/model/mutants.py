@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.contract.model.end_mutants import END_MUTANTS
 from tests.contract.model.mutant import Mutant, Patch
 from tests.contract.model.picture_mutants import PICTURE_MUTANTS
+from tests.contract.model.sweep_mutants import SWEEP_MUTANTS
 
 ROOT = Path(__file__).parents[3]
 
@@ -106,7 +107,7 @@ MUTANTS = (
                 new=(
                     'for the step.\n    """\n    project_id = glimpse(ctx, attempt_id)\n'
                     "    with ctx.store.begin() as tx:\n"
-                    "        job, attempt = live(tx, attempt_id)\n"
+                    "        job, _ = live_at_job(tx, attempt_id)\n"
                     "        older = [row.step for row in tx.checkpoints.usable(job.id) if row.step < commit.step]\n"
                     "        tx.checkpoints.delete(job.id, older[KEEP_LATEST - 1 :])\n"
                 ),
@@ -313,6 +314,7 @@ MUTANTS = (
     ),
     *PICTURE_MUTANTS,
     *END_MUTANTS,
+    *SWEEP_MUTANTS,
 )
 
 

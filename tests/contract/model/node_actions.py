@@ -183,8 +183,12 @@ class NodeActions(Calls):
     def crash(self, a: int, b: int) -> None:
         """The one failure that leaves it open whose fault it was."""
         if held := self.some(a, b):
-            report = FailAttempt(reason=Reason.CRASHED, message="Segmentation fault", exit_code=-11)
-            self.write(held, lambda: fail(self.ctx, held.attempt_id, report), end=report.reason, again=b % 3 == 0)
+            self.crash_of(held, b)
+
+    def crash_of(self, held: Held, b: int) -> None:
+        """Of this one."""
+        report = FailAttempt(reason=Reason.CRASHED, message="Segmentation fault", exit_code=-11)
+        self.write(held, lambda: fail(self.ctx, held.attempt_id, report), end=report.reason, again=b % 3 == 0)
 
     def release(self, a: int, b: int) -> None:
         if held := self.some(a, b):

@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Collection
 
-from tests.contract.model.model_rig import PROJECTS, ROOT, ModelRig, Snapshot
+from tests.contract.model.model_rig import NEVER_TRIED, PROJECTS, ROOT, ModelRig, Snapshot
 
 from giornata.control.projects.set_quotas import set_quotas
-from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.quotas import SetQuotas
 
 
@@ -19,7 +18,7 @@ def lift_ceilings(rig: ModelRig) -> None:
 def full_projects(rig: ModelRig, now: Snapshot, *, taken: Collection[str] = ()) -> set[str]:
     """The projects that run as many jobs as they may, when those `taken` run as well."""
     counted = [row.project_id for row in now.jobs if row.state == "running" or row.id in taken]
-    running = Counter(counted) - Counter(_orders(now))
+    running = Counter(counted) - Counter(_never_tried(now))
     return {project for project, most in rig.ceilings().items() if running[project] >= most}
 
 
@@ -30,10 +29,10 @@ def check_ceilings(rig: ModelRig, before: Snapshot, seen: Snapshot) -> None:
     begun = {jobs[row.job_id].project_id for row in seen.attempts if row.id not in known and not row.pictures}
     if not begun:
         return
-    running = Counter(row.project_id for row in seen.jobs if row.state == "running") - Counter(_orders(seen))
+    running = Counter(row.project_id for row in seen.jobs if row.state == "running") - Counter(_never_tried(seen))
     for project, most in rig.ceilings().items():
         assert project not in begun or running[project] <= most, f"{project} runs {running[project]} of {most} jobs"
 
 
-def _orders(now: Snapshot) -> list[str]:
-    return [row.project_id for row in now.jobs if row.state == "running" and row.kind in ORDER_KINDS]
+def _never_tried(now: Snapshot) -> list[str]:
+    return [row.project_id for row in now.jobs if row.state == "running" and row.kind in NEVER_TRIED]

@@ -11,7 +11,7 @@ from tests.contract.model.concurrent_actions import Everything
 from tests.contract.model.invariants import REFERRERS, InvariantChecker
 from tests.contract.model.last_pictures import draw_the_rest
 from tests.contract.model.liveness import BANNING, LivingNodes
-from tests.contract.model.model_rig import KINDS, PROJECTS, ROOT, ModelRig, Place, Row, owner
+from tests.contract.model.model_rig import KINDS, NEVER_TRIED, PROJECTS, ROOT, ModelRig, Place, Row, owner
 from tests.contract.model.quota_checks import lift_ceilings
 from tests.contract.model.shares import check_costs
 
@@ -20,12 +20,12 @@ from giornata.control.attempts.complete import complete
 from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.end_of_life.delete_project import delete_project
 from giornata.control.end_of_life.finish_deletions import finish_deletions
+from giornata.control.jobs.settle_sweep import settle_sweeps
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.control.projects.set_budget import change_job, set_project_budget
 from giornata.control.storage.collect import collect
 from giornata.domain.attempt import CLOCKS_AGREE_MS
 from giornata.domain.job import TERMINAL
-from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import SetBudget
 from giornata.protocol.jobs import ChangeJob
@@ -117,7 +117,7 @@ def finish(rig: ModelRig, checker: InvariantChecker, actors: Actors, *, silent: 
         while (lease := _fresh_claim(rig, next(fresh)).lease) is not None:
             if not silent:
                 complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=100))
-        if all(row.state in TERMINAL for row in checker.look().jobs if row.kind not in ORDER_KINDS):
+        if all(row.state in TERMINAL for row in checker.look().jobs if row.kind not in NEVER_TRIED):
             break
     _all_over(rig, checker, actors)
 
@@ -137,7 +137,8 @@ def _harm_is_over(rig: ModelRig, checker: InvariantChecker) -> None:
 
 def _all_over(rig: ModelRig, checker: InvariantChecker, actors: Actors) -> None:
     draw_the_rest(rig, checker, latest_ms=actors.latest_ms)
-    unended = [row for row in checker.now.jobs if row.state not in TERMINAL]
+    settle_sweeps(rig.ctx)
+    unended = [row for row in checker.look().jobs if row.state not in TERMINAL]
     assert not unended, "\n".join(["a job never ends", *(_story(checker, row) for row in unended)])
     rig.clock.advance_s(3 * DAY_S)
     finish_deletions(rig.ctx)
@@ -166,6 +167,7 @@ def _lift_budgets(rig: ModelRig, checker: InvariantChecker) -> None:
     for row in checker.look(whole=True).jobs:
         if row.state not in TERMINAL:
             change_job(rig.ctx, owner(row.project_id), row.id, ChangeJob(budget_micro_usd=None))
+    settle_sweeps(rig.ctx)
     paused = [row for row in checker.look(whole=True).jobs if row.state == "paused"]
     assert not paused, paused
 

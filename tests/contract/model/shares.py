@@ -13,10 +13,10 @@ from giornata.domain.picture import ORDER_KINDS
 
 def cost_of_job(seen: Snapshot, job_id: str) -> int:
     """What the job has to cost, in micro-dollars; worked out a second time, moment by moment."""
-    return _costs(seen, {job_id})[job_id]
+    return costs_of(seen, {job_id})[job_id]
 
 
-def _costs(seen: Snapshot, job_ids: Collection[str]) -> dict[str, int]:
+def costs_of(seen: Snapshot, job_ids: Collection[str]) -> dict[str, int]:
     bills, attempts = defaultdict(list), {row.id: row for row in seen.attempts}
     for bill in seen.ledger:
         bills[bill.attempt_id].append(bill)
@@ -58,7 +58,7 @@ def check_costs(seen: Snapshot, rig: ModelRig, *, steady: bool) -> None:
             for row in tx.job_reads.attempts(ids, project_id=project):
                 paid[row.job_id] += row.amount_micro_usd
         paid |= tx.spending.of_jobs([row.id for row in seen.jobs if row.kind in ORDER_KINDS])
-    costs = _costs(seen, paid.keys())
+    costs = costs_of(seen, paid.keys())
     assert paid == costs, {job_id: (paid[job_id], cost) for job_id, cost in costs.items() if paid[job_id] != cost}
     if not steady:
         return

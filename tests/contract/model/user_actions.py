@@ -17,6 +17,7 @@ from giornata.control.storage.uploads import complete_upload, request_uploads
 from giornata.domain.errors import GiornataError, InvalidInput, KeyInFlight, NotFound, OverBudget
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.jobs import ContinueJob, SubmitJob
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, UploadRequest
 from giornata.store import schema
@@ -109,6 +110,25 @@ class UserActions(ClaimActions):
         if not isinstance(outcome, GiornataError) and (outcome.id, project) not in self.actors.jobs:
             self.actors.jobs.append((outcome.id, project))
 
+    def crash_again(self, a: int, b: int) -> None:
+        """A job crashes, its owner wants another try, and if the same machine has it once more, it crashes there."""
+        held = self.some(a, b)
+        known = [job_id for job_id, _ in self.actors.jobs]
+        if held is None or held.job_id not in known:
+            return
+        self.crash_of(held, b)
+        if self.exact:
+            self.checker.look()
+        self.retry(known[::-1].index(held.job_id), 1)
+        if self.exact:
+            self.checker.look()
+        self.claim(held.place.number, 1)
+        latest = self.actors.held[-1]
+        if latest.job_id == held.job_id and latest.attempt_id != held.attempt_id:
+            if self.exact:
+                self.checker.look()
+            self.crash_of(latest, b)
+
     def continue_one(self, a: int, b: int) -> None:
         """More training of what an ended job has trained: its last checkpoint is then read by two jobs."""
         if not self.actors.jobs:
@@ -187,6 +207,6 @@ class UserActions(ClaimActions):
         with self.rig.store.read() as tx:
             rows = tx.connection.execute(schema.jobs.select()).all()
         for row in rows:
-            if row.id not in known and row.deleted_at_ms is None:
+            if row.id not in known and row.deleted_at_ms is None and row.kind != SWEEP_KIND:
                 of_its_kind = self.actors.orders if row.kind in ORDER_KINDS else self.actors.jobs
                 of_its_kind.append((row.id, row.project_id))

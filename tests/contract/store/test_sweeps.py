@@ -225,6 +225,14 @@ def test_a_sweep_that_used_up_its_budget_stops_and_goes_on_when_it_is_raised(rig
     assert rig.events(made.job.id)[-2:] == ["job.paused", "job.resumed"]
 
 
+def test_a_budget_of_its_own_lets_no_job_go_for_which_its_sweep_has_no_room(rig: StoreRig) -> None:
+    made = submitted(rig, budget_micro_usd=100 * PER_S)
+    for budget in (500 * PER_S, None):
+        change_job(rig.ctx, OWNER, made.jobs[1].job_id, ChangeJob(budget_micro_usd=budget))
+        assert states(get_sweep(rig.ctx, OWNER, made.job.id)) == ["queued", "paused", "paused"]
+    assert "the sweep's budget has no room for it" in (again(rig, made).jobs[1].waiting_because or "")
+
+
 def test_a_project_without_room_for_the_sweep_refuses_it_whole(rig: StoreRig) -> None:
     set_project_budget(rig.ctx, ROOT, ROOT_PROJECT, SetBudget(budget_micro_usd=0))
     with pytest.raises(OverBudget):

@@ -16,7 +16,7 @@ from giornata.control.jobs.settle_sweep import settle_sweep
 from giornata.control.ports.money_store import PausedJob
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import NewEvent
+from giornata.control.ports.work_rows import JobRow, NewEvent
 from giornata.control.projects.projects import read_project
 from giornata.control.text_limits import is_id
 from giornata.domain.audit_log import AuditVerb
@@ -61,7 +61,7 @@ def change_job(ctx: Context, caller: Caller, job_id: str, request: ChangeJob) ->
     OverBudget when the project's budget has no room for the new one.
 
     A job that waited for this money is in the queue when this returns; a running one that has spent more than it may
-    is told so at its next heartbeat.
+    is told so at its next heartbeat. One that waits for its sweep's budget goes on waiting for it.
     """
     require_any(caller, Scope.JOBS_WRITE, Scope.GENERATE)
     with ctx.store.begin() as tx:
@@ -94,6 +94,8 @@ def _settle(tx: Transaction, ctx: Context, job_id: str) -> None:
     job, now_ms = tx.jobs.lock(job_id), ctx.clock.now_ms()
     if job is None or job.state is JobState.RUNNING:
         return
+    if job.state is JobState.PAUSED and _waits_for_sweep(tx, job):
+        return
     stop = used_up(tx, ctx, job, at_ms=now_ms)
     if job.state is JobState.PAUSED:
         if stop is None:
@@ -102,6 +104,12 @@ def _settle(tx: Transaction, ctx: Context, job_id: str) -> None:
             tx.jobs.update(job_id, paused_by=stop.payer)
     elif stop is not None and tx.attempts.live_of_job(job_id) is None:
         pause_job(tx, job, stop, at_ms=now_ms)
+
+
+def _waits_for_sweep(tx: Transaction, job: JobRow) -> bool:
+    """Return True for a paused job that its sweep holds back: only the sweep knows when there is room for it."""
+    row = None if job.parent_id is None else tx.job_reads.get(job.id, project_id=job.project_id)
+    return row is not None and row.paused_by == Payer.SWEEP
 
 
 def settle_budgets(ctx: Context) -> int:

@@ -1,0 +1,46 @@
+"""Planted bugs of sweeps."""
+
+from tests.contract.model.mutant import Mutant, Patch
+
+SWEEP_MUTANTS = (
+    Mutant(
+        name="a sweep that is canceled leaves its jobs in the queue",
+        patches=(
+            Patch(
+                file="control/jobs/stop_job.py",
+                old="    if job.kind == SWEEP_KIND:\n",
+                new="    if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a deleted sweep leaves its jobs",
+        patches=(
+            Patch(
+                file="control/end_of_life/delete_job.py",
+                old="swept = [_locked(tx, each) for each in tx.deletions.swept_by(job_id)]",
+                new="swept: list[JobRow] = []",
+            ),
+        ),
+    ),
+    Mutant(
+        name="jobs of a sweep begin together while nobody knows their cost",
+        patches=(
+            Patch(
+                file="domain/sweep.py",
+                old="            room, alone = room - (still or 0), False\n",
+                new="            room -= still or 0\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a budget of its own lets a job of a sweep go",
+        patches=(
+            Patch(
+                file="control/projects/set_budget.py",
+                old="    if job.state is JobState.PAUSED and _waits_for_sweep(tx, job):\n",
+                new="    if False:\n",
+            ),
+        ),
+    ),
+)
