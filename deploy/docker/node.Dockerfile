@@ -5,12 +5,14 @@
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
 # The large part first, and by itself: a change of ours leaves its layer as it is on every machine.
-COPY constraints.txt ./
+# pip refuses every file whose hash is another; python -m tools.image_lock writes the lock.
+COPY deploy/docker/node.lock ./
 RUN python -m venv /opt/giornata \
-    && /opt/giornata/bin/pip install --no-cache-dir --constraint constraints.txt torch
+    && /opt/giornata/bin/pip install --no-cache-dir --require-hashes --requirement node.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN /opt/giornata/bin/pip install --no-cache-dir --constraint constraints.txt ".[train]"
+RUN /opt/giornata/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
+    && /opt/giornata/bin/pip check
 
 FROM python:3.11-slim-bookworm
 # A C compiler: kernels are compiled on the machine that they are for.

@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.fixtures.kubernetes_schemas import rule_faults, schema_faults
-from tools.image_lock import EXTRAS, HEAD
+from tools.image_lock import EXTRAS, HEAD, MACHINES
 from tools.image_lock import locked as lock_of
 
 from giornata.api.health import health_routes
@@ -28,10 +28,11 @@ from giornata.fleets.skypilot.task import SkyPilotOptions as SkyOptions
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-LOCK = DEPLOY / "docker" / "server.lock"
 DOCKERFILES = sorted((DEPLOY / "docker").glob("*.Dockerfile"))
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 VARIABLE = re.compile(r"\bGIORNATA_[A-Z0-9_]+")
+CUDA = ("nvidia-", "cuda-", "triton")
+"""What torch brings on machines with a GPU. torch names the versions of these, and tests run without them."""
 NOT_SETTINGS = {"GIORNATA_SECRETS_KEY:?a"}
 HEAVY = {"torch", "torchvision", "diffusers", "transformers", "numpy", "ray", "accelerate", "nvidia-cublas"}
 
@@ -249,10 +250,7 @@ def needed(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str
 
 
 def extras_of(dockerfile: str) -> frozenset[str]:
-    if dockerfile == "server.Dockerfile":
-        return frozenset(EXTRAS)
-    (words,) = re.findall(r"\"\.\[(\w+)\]\"$", (DEPLOY / "docker" / dockerfile).read_text(), re.M)
-    return frozenset(words.split(","))
+    return frozenset(EXTRAS[dockerfile.removesuffix(".Dockerfile")])
 
 
 def extras_in_project() -> dict[str, list[str]]:
@@ -277,9 +275,10 @@ def test_the_servers_image_has_no_torch_and_the_nodes_has():
     assert {"torch", "diffusers"} <= brought_by("node.Dockerfile")
 
 
-def locked() -> dict[str, tuple[str, list[str]]]:
-    """The version and the hashes of each distribution of the server's image."""
-    lines = "".join(line for line in LOCK.read_text().splitlines(keepends=True) if not line.startswith("#"))
+def locked(image: str) -> dict[str, tuple[str, list[str]]]:
+    """The version and the hashes of each distribution of an image."""
+    text = (DEPLOY / f"docker/{image}.lock").read_text()
+    lines = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
     found = {}
     for line in lines.replace(" \\\n", "").splitlines():
         pinned, *hashes = line.split()
@@ -288,24 +287,37 @@ def locked() -> dict[str, tuple[str, list[str]]]:
     return found
 
 
-def test_the_servers_image_installs_by_hashes_what_the_server_needs_and_no_torch():
-    dockerfile = (DEPLOY / "docker/server.Dockerfile").read_text()
+@pytest.mark.parametrize("image", EXTRAS)
+def test_an_image_installs_by_hashes_what_it_needs(image: str):
+    dockerfile = (DEPLOY / f"docker/{image}.Dockerfile").read_text()
     installs = re.findall(r"pip install ([^\n\\&]+)", dockerfile)
     assert len(installs) == 2
-    assert "--require-hashes --requirement server.lock" in installs[0]
+    assert f"--require-hashes --requirement {image}.lock" in installs[0]
     assert "--no-deps --no-build-isolation" in installs[1], "nothing may come without a hash"
-    found = locked()
+    found = locked(image)
     assert all(hashes for _, hashes in found.values())
     assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for _, hashes in found.values() for each in hashes)
-    assert brought_by("server.Dockerfile") <= set(found)
-    assert set(found) & HEAVY == set()
+    assert brought_by(f"{image}.Dockerfile") <= set(found)
+    assert "setuptools" in found, "what the package is built with"
 
 
-def test_the_lock_has_the_versions_that_are_pinned_and_tested():
+def test_the_servers_lock_has_no_torch_and_the_nodes_has_it_with_cuda():
+    assert set(locked("server")) & HEAVY == set()
+    node = locked("node")
+    assert {"torch", "triton", "nvidia-cublas", "nvidia-cudnn-cu13"} <= set(node)
+    assert all("+" not in version for version, _ in node.values()), "a build for CPUs alone"
+    assert len(node["torch"][1]) == len(MACHINES)
+
+
+@pytest.mark.parametrize("image", EXTRAS)
+def test_a_lock_has_the_versions_that_are_pinned_and_tested(image: str):
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     pinned = {canonicalize_name(name): version for name, version in pins.items()}
-    other = {name: version for name, (version, _) in locked().items() if pinned.get(name) != version}
-    assert set(other) == {"setuptools"}, "write it anew: python -m tools.image_lock"
+    found = locked(image)
+    other = {name for name, (version, _) in found.items() if name in pinned and pinned[name] != version}
+    assert other == set(), "write it anew: python -m tools.image_lock"
+    unpinned = {name for name in found.keys() - pinned.keys() if not name.startswith(CUDA)}
+    assert unpinned == {"setuptools"}
 
 
 def test_a_lock_is_made_of_the_reports_of_all_machines():
@@ -313,8 +325,8 @@ def test_a_lock_is_made_of_the_reports_of_all_machines():
         archive = {"archive_info": {"hashes": {"sha256": sha256}}}
         return {"install": [{"metadata": {"name": "Some_Thing", "version": "1.2"}, "download_info": archive}]}
 
-    expected = HEAD + "some-thing==1.2 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
-    assert lock_of(iter([report("bb"), report("aa"), report("bb")])) == expected
+    expected = HEAD.format(image="node") + "some-thing==1.2 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+    assert lock_of("node", iter([report("bb"), report("aa"), report("bb")])) == expected
 
 
 def test_dockerfile_copy_sources_exist_and_are_not_dockerignored():
