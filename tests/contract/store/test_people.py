@@ -157,6 +157,20 @@ def test_key_of_person_who_is_demoted_loses_what_the_person_lost(house: Context)
     assert authenticate(house, reader.secret).scopes == {Scope.JOBS_READ}, "a key has no more than it was given"
 
 
+def test_caller_with_fewer_scopes_does_not_keep_one_with_more(house: Context, clock: ManualClock) -> None:
+    user = new_person(house, "eve", {"ann": Role.OWNER})
+    secret, replica = signed_in_at(house, user).secret, other_server(house)
+    owner = signed_in(replica, secret, "ann")
+    require_standing(replica, owner)
+    demoted(house, user)
+    clock.advance_s(STANDING_KEPT_MS / 1000)
+    viewer = signed_in(replica, secret, "ann")
+    assert viewer.scopes < owner.scopes
+    require_standing(replica, viewer)
+    with pytest.raises(Unauthenticated):
+        require_standing(replica, owner)
+
+
 def test_key_of_person_who_left_stays_revoked_when_the_person_comes_back(house: Context) -> None:
     user = new_person(house, "eve", {"ann": Role.MEMBER, "bob": Role.MEMBER})
     there = key_of(house, caller_of(house, user, "bob"), Scope.JOBS_READ)

@@ -125,7 +125,8 @@ def require_standing(ctx: Context, caller: Caller) -> None:
     """Check again a caller that was let in a while ago, and stays. Raises Unauthenticated for a key or a session that
     has ended meanwhile or reaches less than it did, and for a token that ran out.
 
-    Asks the database at most once in STANDING_KEPT_MS for each key, and for each session in a project, with equal scopes.
+    Asks the database at most once in STANDING_KEPT_MS for callers with equal scopes by one key, or by one session in
+    a project.
     """
     now_ms, generation = ctx.clock.now_ms(), ctx.memory.generation
     if caller.workload is not None:
