@@ -1,6 +1,7 @@
 """The readings of an operator's monitoring: gauges of the installation, and a check of the object storage."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 from giornata.control.access.permissions import require_root_admin
@@ -10,6 +11,7 @@ from giornata.control.context import Context
 from giornata.control.ports.gauges import EndedTotals, Gauges
 from giornata.control.ports.store import Transaction
 from giornata.control.process_cache import EndedAttempts
+from giornata.domain.budget import Budget
 from giornata.domain.errors import GiornataError, Unavailable
 
 KEPT_MS = 10_000
@@ -66,6 +68,14 @@ def read_installation(ctx: Context, caller: Caller) -> Gauges:
         known = read_gauges(ctx)
         ctx.memory.remember_gauges(known, at_ms=at_ms)
     return known
+
+
+def read_budgets(ctx: Context, caller: Caller) -> Sequence[tuple[str, Budget]] | None:
+    """Return (project, budget) to an operator, the most used up first, as the loop `budgets` of this server last saw
+    them; None when it has not run. Raises Forbidden.
+    """
+    require_root_admin(caller)
+    return ctx.memory.project_budgets
 
 
 def read_last_day(ctx: Context, caller: Caller) -> EndedTotals:

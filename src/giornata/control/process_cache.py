@@ -13,7 +13,7 @@ from giornata.control.ports.gauges import EndedTotals, Gauges
 from giornata.control.ports.picture_store import OrderSpec, PictureKey
 from giornata.control.ports.routing_store import BaseQueue
 from giornata.control.quota_memory import QuotaMemory
-from giornata.domain.budget import Spent
+from giornata.domain.budget import Budget, Spent
 from giornata.domain.errors import Unavailable
 from giornata.domain.fleet_models import FleetModels
 from giornata.domain.stragglers import Trail
@@ -105,6 +105,8 @@ class ProcessCache:
         self._settled: dict[str | None, Settled] = {}
         self._refutations: tuple[tuple[int, int], int] | None = None
         self.ended_attempts: EndedAttempts | None = None  # read and written by the gauges only
+        # Of all projects, the most used up first; None: no loop has looked. Only the loop `budgets` writes them.
+        self.project_budgets: Sequence[tuple[str, Budget]] | None = None
         self._measured: dict[str, MetricNames] = {}
         self._awake: tuple[int, int] | None = None  # since when, and the latest look
         self.order_generation = 0  # changes when specs of orders are forgotten

@@ -7,7 +7,7 @@ from fastapi import Response
 
 from giornata.control.fleets.operator_actions import list_machines
 from giornata.control.jobs.read_jobs import list_jobs
-from giornata.control.monitoring import read_installation, read_last_day
+from giornata.control.monitoring import read_budgets, read_installation, read_last_day
 from giornata.dashboard.fleet_pages import loops_of
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, page, project_url, see
@@ -71,6 +71,8 @@ def show_installation(visit: Visit) -> Response:
         counts=counts,
         fleets=fleets,
         quarantined=quarantined.items,
+        budgets=read_budgets(visit.ctx, visit.caller),
+        shown=SHOWN,
         waited_s=_waited_s(visit, gauges.oldest_queued_at_ms),
     )
 

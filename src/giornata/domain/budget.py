@@ -66,6 +66,11 @@ class Budget:
         return self.spent_micro_usd >= self.limit_micro_usd
 
     @property
+    def share(self) -> float:
+        """Return what is spent as a share of the limit; infinite for a limit of 0."""
+        return self.spent_micro_usd / self.limit_micro_usd if self.limit_micro_usd else float("inf")
+
+    @property
     def nearly(self) -> bool:
         """True when four fifths are spent."""
         return self.spent_micro_usd * 100 >= self.limit_micro_usd * WARNED_AT_PERCENT

@@ -2,14 +2,17 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.fixtures.dashboard import HOUR_MS, DayClock, Furnished, furnished, pages_of
+from tests.fixtures.dashboard import HOUR_MS, PROJECT, DayClock, Furnished, furnished, pages_of
 from tests.fixtures.people import ROOT, browser_of
 
 from giornata.control.loops import LoopStatus
 from giornata.control.monitoring import read_last_day
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.control.projects.projects import create_project
+from giornata.control.projects.set_budget import set_project_budget, settle_budgets
+from giornata.protocol.admin import ROOT_PROJECT, CreateProject, SetBudget
 
 OPERATOR = replace(ROOT, project_id=ROOT_PROJECT)
 
@@ -30,6 +33,26 @@ def test_failures_of_the_last_day_stand_there_by_reason_and_older_ones_do_not(tm
         later = replace(ctx, clock=DayClock(ctx.clock.now_ms() + 25 * HOUR_MS))
         assert sum(read_last_day(ctx, OPERATOR).by_reason.values()) == 5
         assert read_last_day(later, OPERATOR).by_reason == {}
+
+
+def test_an_operator_sees_what_is_spent_of_budgets_the_most_used_up_first(tmp_path: Path) -> None:
+    with furnished(tmp_path) as house:
+        ctx, path = house.served.ctx, pages_of(house)["operator-installation"]
+        operator = browser_of(house.served, house.operator)
+        ctx.memory.project_budgets = None
+        assert "has not looked at the budgets yet" in operator.call("GET", path).text
+        create_project(ctx, OPERATOR, CreateProject(id="rich", name="Rich"))
+        set_project_budget(ctx, OPERATOR, "rich", SetBudget(budget_micro_usd=9_000_000))
+        both = SetBudget(budget_micro_usd=100_000_000, monthly_budget_micro_usd=4_000_000)
+        set_project_budget(ctx, OPERATOR, PROJECT, both)
+        settle_budgets(ctx)
+        text = operator.call("GET", path).text
+        found = re.findall(r'"Budget">([^<]+)</td><td data-label="Spent" class="number">([^<]+)<', text)
+        assert [spent.partition(" of ")[2] for _, spent in found][:2] == ["$4.00", "$100.00"]
+        assert ("in all", "$0.00 of $9.00") in found[2:]
+        assert found[0][0] == datetime.fromtimestamp(ctx.clock.now_ms() / 1000, tz=UTC).strftime("%Y-%m")
+        assert not found[0][1].startswith("$0.00")
+        assert browser_of(house.served, house.owner).call("GET", path).status_code == 404
 
 
 def test_a_loop_that_fails_is_named_with_its_error_and_others_are_counted(tmp_path: Path) -> None:

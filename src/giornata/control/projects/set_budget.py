@@ -122,15 +122,20 @@ def settle_budgets(ctx: Context) -> int:
     with ctx.store.read() as tx:
         limits = tx.pausing.limited_projects()
         waiting = tx.pausing.projects_waiting()
-        stops = {project_id: _stop(tx, ctx, project_id, each, at_ms=now_ms) for project_id, each in limits}
+        found = {project_id: _budgets(tx, ctx, project_id, each, at_ms=now_ms) for project_id, each in limits}
+    budgets = [(project_id, budget) for project_id, of_one in found.items() for budget in of_one]
+    ctx.memory.project_budgets = sorted(budgets, key=lambda each: -each[1].share)
+    stops = {project_id: first_used_up(of_one) for project_id, of_one in found.items()}
     empty = {project_id: budget for project_id, budget in stops.items() if budget is not None}
     moved = sum(_pause(ctx, project_id, budget) for project_id, budget in empty.items())
     return moved + sum(_resume(ctx, project_id) for project_id in waiting if project_id not in empty)
 
 
-def _stop(tx: Transaction, ctx: Context, project_id: str, limits: ProjectLimits, *, at_ms: int) -> Budget | None:
+def _budgets(
+    tx: Transaction, ctx: Context, project_id: str, limits: ProjectLimits, *, at_ms: int
+) -> tuple[Budget, ...]:
     spent = project_spent(tx, ctx, project_id, at_ms=at_ms)
-    return first_used_up(tuple(project_budgets(limits, spent, at_ms=at_ms)))
+    return tuple(project_budgets(limits, spent, at_ms=at_ms))
 
 
 def _pause(ctx: Context, project_id: str, budget: Budget) -> int:
