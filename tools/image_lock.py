@@ -1,4 +1,4 @@
-"""Writes what the images install, each file with its SHA-256: `python -m tools.image_lock [server | node]`.
+"""Writes what the images install, each file with its SHA-256: `python -m tools.image_lock [server] [node]`.
 
 pip refuses every file with another hash. The versions are those of constraints.txt; a new one needs new locks.
 """

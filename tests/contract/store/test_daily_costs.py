@@ -1,5 +1,6 @@
 """What work cost on each day and by a label: the days of an attempt add up to its bill."""
 
+import random
 from datetime import date, timedelta
 
 import pytest
@@ -73,6 +74,26 @@ def test_days_of_attempts_that_share_a_node_add_up_to_what_each_pays(rig: StoreR
     ]
     assert found.total_micro_usd == 18 * PER_S
     assert sum(amount for _, _, amount in lines(costs(rig))) == 18 * PER_S
+
+
+def test_days_asked_for_one_by_one_add_up_to_the_bills_of_all_whoever_was_beside_whom(rig: StoreRig) -> None:
+    generator, living, jobs = random.Random(7), [], []
+    day = before_midnight(rig, 20)
+    for number in range(24):
+        rig.add_job(joint_key="key")
+        lease = rig.lease(1 + number % 2, joint_key="key")
+        living.append(lease.attempt_id)
+        jobs.append(lease.job_id)
+        rig.clock.advance_s(generator.choice((0, 0, 1, 3)))
+        while len(living) > 3 or (living and generator.random() < 0.4):
+            complete(rig.ctx, living.pop(generator.randrange(len(living))), CompleteAttempt(step=1))
+    rig.clock.advance_s(1)
+    for each in living:
+        complete(rig.ctx, each, CompleteAttempt(step=1))
+    whole = sum(get_job(rig.ctx, ROOT, each).cost_micro_usd for each in jobs)
+    days = [read_daily_costs(rig.ctx, ROOT, each, each, None) for each in (day - timedelta(days=1), day)]
+    assert all(each.total_micro_usd > 0 for each in days)
+    assert sum(each.total_micro_usd for each in days) == whole
 
 
 def test_a_project_sees_its_own_costs_alone_and_its_part_of_a_lease(rig: StoreRig) -> None:

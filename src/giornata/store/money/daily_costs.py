@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from giornata.domain.money import MS_PER_DAY
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.database.rows import ROWS, row_list
-from giornata.store.money.ledger import BESIDE, EXISTS_BESIDE, OTHER, AttemptBill, amount_micro_usd, bills_beside
+from giornata.store.money.ledger import BESIDE, FOREVER_MS, OTHER, AttemptBill, amount_micro_usd, bills_beside
 from giornata.store.schema import attempts, jobs, ledger
 
 _JOINED = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
@@ -24,6 +24,9 @@ _PLATFORMS = (
     .correlate(ledger)
 )
 """Canaries and audits, which are paid by the operator's project and are on no other project's bill."""
+
+
+_ENDED_MS = sa.func.coalesce(attempts.c.ended_at_ms, sa.literal_column(str(FOREVER_MS), sa.BigInteger))
 
 
 def costs_by_day(
@@ -42,12 +45,38 @@ def costs_by_day(
     during = (ledger.c.from_ms < days.stop * MS_PER_DAY) & (ledger.c.to_ms >= days.start * MS_PER_DAY)
     if project_id is not None:
         during &= (ledger.c.project_id == project_id) & ~_PLATFORMS
+    shared = _shared(during)
     costs: Counter[tuple[int, str | None]] = Counter()
     given = {ROWS: [{"begins_ms": day * MS_PER_DAY, "ends_ms": (day + 1) * MS_PER_DAY} for day in days]}
-    for row in connection.execute(_alone(dialect_name, during, label).limit(most), given):
+    for row in connection.execute(_alone(dialect_name, during & ~shared, label).limit(most), given):
         costs[row.day, row.value] += int(row.amount)
-    _add_shared(connection, costs, during, days, label)
+    _add_shared(connection, costs, during & shared, days, label)
     return costs
+
+
+def _shared(during: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Return whether an attempt shared its node, for those that have an interval `during` the days.
+
+    The attempts of each node are read once, in the order of their starts. One shared its node if another that began
+    before it ends after its start, or if the next one begins before its end. One that lived for no time may count as
+    another: no share depends on it.
+    """
+    lived = sa.select(attempts.c.node_id, attempts.c.started_at_ms, _ENDED_MS.label("ended_ms"))
+    lived_then = lived.select_from(_JOINED).where(during).cte("lived_then")
+    first, last = (
+        sa.select(one).scalar_subquery()
+        for one in (sa.func.min(lived_then.c.started_at_ms), sa.func.max(lived_then.c.ended_ms))
+    )
+    node, order = attempts.c.node_id, (attempts.c.started_at_ms, attempts.c.id)
+    until_ms = sa.func.max(_ENDED_MS).over(partition_by=node, order_by=order, rows=(None, -1))
+    next_ms = sa.func.lead(attempts.c.started_at_ms).over(partition_by=node, order_by=order)
+    swept = (
+        sa.select(attempts.c.id, ((until_ms > attempts.c.started_at_ms) | (next_ms < _ENDED_MS)).label("shared"))
+        .where(attempts.c.node_id.in_(sa.select(lived_then.c.node_id)), attempts.c.started_at_ms < last)
+        .where(attempts.c.ended_at_ms.is_(None) | (attempts.c.ended_at_ms > first))
+        .subquery("swept")
+    )
+    return ledger.c.attempt_id.in_(sa.select(swept.c.id).where(swept.c.shared))
 
 
 def _alone(dialect_name: str, during: sa.ColumnElement[bool], label: str | None) -> sa.Select[Any]:
@@ -55,13 +84,13 @@ def _alone(dialect_name: str, during: sa.ColumnElement[bool], label: str | None)
     within = (
         sa.select(_FIRST_DAY.label("day"), ledger.c.job_id, ledger.c.amount_micro_usd.label("amount"))
         .select_from(_JOINED)
-        .where(during, _FIRST_DAY == _LAST_DAY, ~EXISTS_BESIDE)
+        .where(during, _FIRST_DAY == _LAST_DAY)
     )
     day = row_list(dialect_name, {"begins_ms": sa.BigInteger(), "ends_ms": sa.BigInteger()})
     across = (
         sa.select(day.c.begins_ms // MS_PER_DAY, ledger.c.job_id, _before(day.c.ends_ms) - _before(day.c.begins_ms))
         .select_from(_JOINED.join(day, (ledger.c.from_ms < day.c.ends_ms) & (ledger.c.to_ms > day.c.begins_ms)))
-        .where(during, _FIRST_DAY != _LAST_DAY, ~EXISTS_BESIDE)
+        .where(during, _FIRST_DAY != _LAST_DAY)
     )
     lines = sa.union_all(within, across).subquery("lines")
     value = sa.null() if label is None else jobs.c.labels[label].as_string()
