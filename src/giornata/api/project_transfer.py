@@ -7,8 +7,17 @@ from giornata.api.lists import JobId
 from giornata.api.openapi import USER, USER_CHANGE
 from giornata.control.projects import export_files as exports
 from giornata.control.projects import import_job as imports
+from giornata.control.projects import import_pictures as pictures
 from giornata.protocol.jobs import Job
-from giornata.protocol.project_transfer import ExportedFiles, ExportFiles, ImportedHistory, ImportHistory, ImportJob
+from giornata.protocol.project_transfer import (
+    ExportedFiles,
+    ExportFiles,
+    ImportedHistory,
+    ImportedPictures,
+    ImportHistory,
+    ImportJob,
+    ImportPictures,
+)
 from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["project transfer"])
@@ -34,7 +43,13 @@ def import_job(ctx: Ctx, caller: User, body: Json[ImportJob], response: Response
     return job
 
 
+@router.post("/import/jobs/{job_id}/pictures", responses=USER_CHANGE)
+def import_pictures(ctx: Ctx, caller: User, job_id: JobId, body: Json[ImportPictures]) -> ImportedPictures:
+    """Take in pictures of an imported order, with stars and tags. May be repeated."""
+    return pictures.import_pictures(ctx, caller, job_id, body)
+
+
 @router.post("/import/jobs/{job_id}/history", responses=USER_CHANGE)
 def import_history(ctx: Ctx, caller: User, job_id: JobId, body: Json[ImportHistory]) -> ImportedHistory:
-    """Write metrics and log lines of an imported job. May be repeated."""
+    """Write metrics, log lines and events of an imported job. May be repeated."""
     return imports.import_history(ctx, caller, job_id, body)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from giornata import __version__
 from giornata.client.client import Client
@@ -20,11 +20,13 @@ from giornata.client.project_archive import (
     ArchivedHistory,
     ArchivedJob,
     ArchivedModels,
+    ArchivedPicture,
     ArchiveManifest,
     ArchiveWriter,
 )
 from giornata.domain.picture import ORDER_KINDS
 from giornata.protocol.jobs import Job
+from giornata.protocol.order_pictures import OrderPicture
 from giornata.protocol.specs import PLATFORM_KINDS, input_files
 from giornata.protocol.uploads import Download
 
@@ -59,6 +61,7 @@ def export_project(client: Client, file: BinaryIO, *, progress: Progress = lambd
         export = _ProjectExport(client, writer, Path(folder), progress)
         datasets = export.add_datasets()
         models = export.add_models()
+        export.find_marks()
         jobs = [job for job in client.jobs() if job.kind not in PLATFORM_KINDS]
         for job in jobs:
             export.add_job(job.id)
@@ -87,6 +90,13 @@ class _ProjectExport:
     def __init__(self, client: Client, writer: ArchiveWriter, folder: Path, progress: Progress) -> None:
         self._client, self._writer, self._folder, self._progress = client, writer, folder, progress
         self.files = 0
+        self._marks = dict[tuple[str, int], dict[str, Any]]()
+
+    def find_marks(self) -> None:
+        """Read the stars and tags of all pictures."""
+        for each in self._client.find_pictures():
+            if each.starred or each.tags:
+                self._marks[each.order_id, each.number] = {"starred": each.starred, "tags": each.tags}
 
     def add_datasets(self) -> int:
         """Add all datasets with their pictures, and return their number."""
@@ -133,10 +143,7 @@ class _ProjectExport:
             job=_without_people(job),
             checkpoints=[ArchivedCheckpoint(**each.model_dump(exclude={"request"})) for each in checkpoints],
             artifacts=[ArchivedArtifact(**each.model_dump(exclude={"request"})) for each in artifacts],
-            pictures=[
-                each.model_copy(update={"request": None} | ({} if each.request else {"sha256": None}))
-                for each in pictures
-            ],
+            pictures=[self._archived_picture(job_id, each) for each in pictures],
             inputs=inputs,
         )
         self._writer.add_document(f"{JOBS}{job_id}.json", document)
@@ -146,6 +153,12 @@ class _ProjectExport:
             events=list(self._client.events(job_id)),
         )
         self._writer.add_document(f"{HISTORY}{job_id}.json", history)
+
+    def _archived_picture(self, job_id: str, picture: OrderPicture) -> ArchivedPicture:
+        """Return the picture without its URL, and without a hash where there are no bytes."""
+        gone = {"request"} if picture.request else {"request", "sha256", "size_bytes"}
+        marks = self._marks.get((job_id, picture.number), {})
+        return ArchivedPicture(**picture.model_dump(exclude=gone), **marks)
 
     def _add_blobs(self, sha256s: Iterable[str]) -> None:
         missing = [each for each in dict.fromkeys(sha256s) if not self._writer.has_file(each)]

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,18 +13,24 @@ from pydantic import ValidationError
 
 from giornata.client.client import Client
 from giornata.client.project_archive import ArchivedHistory, ArchivedJob, ProjectArchive, opened_archive
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.picture import PictureState
 from giornata.domain.sweep import SWEEP_KIND
+from giornata.protocol.events import EventType
 from giornata.protocol.model import Message
 from giornata.protocol.models import AddModel
 from giornata.protocol.project_transfer import (
     MOST_ERROR_CHARS,
+    MOST_EVENTS,
+    MOST_IMPORTED_PICTURES,
     MOST_ROWS,
     ImportedArtifact,
     ImportedCheckpoint,
+    ImportedEvent,
     ImportedLine,
     ImportedMetrics,
+    ImportedPicture,
     ImportHistory,
     ImportJob,
 )
@@ -75,7 +82,8 @@ def import_project(client: Client, path: Path, *, progress: Progress = lambda _:
             progress(archived.job.id)
             made = client.import_job(_imported_job(archived, imported, archive.manifest.exported_at))
             imported[archived.job.id] = made.id
-            for page in _history_pages(archive.history(archived.job.id)):
+            _send_pictures(client, archive, archived, made.id, Path(folder))
+            for page in _history_pages(archive.history(archived.job.id), imported):
                 client.import_history(made.id, page)
         return ImportSummary(
             project_id=client.me().project_id,
@@ -92,7 +100,9 @@ def _refuse_unfit_jobs(archive: ProjectArchive) -> None:
     for archived in archive.jobs:
         try:
             _imported_job(archived, {}, archive.manifest.exported_at)
-            for _ in _history_pages(archive.history(archived.job.id)):
+            for _ in _history_pages(archive.history(archived.job.id), {}):
+                pass
+            for _ in _imported_pictures(archived):
                 pass
         except ValidationError as error:
             faults += [
@@ -120,7 +130,11 @@ def _refuse_other_models(client: Client, archive: ProjectArchive) -> None:
 
 
 def _send_files(client: Client, archive: ProjectArchive, folder: Path, progress: Progress) -> None:
-    sizes = dict(archive.sizes())
+    """Send every file that is no picture of an order: those go where the pictures of their order lie."""
+    wanted = {item.sha256 for dataset in archive.datasets for item in dataset.items}
+    wanted |= {model.sha256 for model in archive.models if model.sha256 is not None}
+    wanted |= {sha256 for each in archive.jobs for sha256 in each.sha256s(pictures=False)}
+    sizes = {sha256: size_bytes for sha256, size_bytes in archive.sizes().items() if sha256 in wanted}
     for batch in _batches(sizes):
         progress(f"{len(batch)} files")
         paths = [archive.extract(sha256, folder) for sha256 in batch]
@@ -166,17 +180,43 @@ def _imported_job(archived: ArchivedJob, imported: dict[str, str], exported_at: 
         started_at=job.started_at,
         ended_at=ended_at,
         checkpoints=tuple(ImportedCheckpoint(step=each.step, sha256=each.sha256) for each in archived.checkpoints),
-        artifacts=tuple(_results(archived)),
+        artifacts=tuple(
+            ImportedArtifact(name=each.name, sha256=each.sha256, media_type=each.media_type)
+            for each in archived.artifacts
+        ),
+        history_follows=True,
     )
 
 
-def _results(archived: ArchivedJob) -> Iterator[ImportedArtifact]:
-    """Yield the results of a job. Pictures of an order are results like any other here."""
-    for each in archived.artifacts:
-        yield ImportedArtifact(name=each.name, sha256=each.sha256, media_type=each.media_type)
-    for picture in archived.pictures:
-        if picture.sha256 is not None:
-            yield ImportedArtifact(name=picture.filename, sha256=picture.sha256, media_type=picture.media_type)
+def _send_pictures(client: Client, archive: ProjectArchive, archived: ArchivedJob, job_id: str, folder: Path) -> None:
+    """Send the pictures of an order that had ended: bytes to storage, then what is known of them."""
+    for page in _pages(_imported_pictures(archived), most=MOST_IMPORTED_PICTURES):
+        by_number = {each.number: each for each in page}
+        uploads = client.import_pictures(job_id, page).uploads
+        for upload in uploads:
+            picture = by_number[upload.number]
+            path = archive.extract(picture.sha256 or "", folder)
+            client.upload_picture(upload.request, path, sha256=path.name, size_bytes=path.stat().st_size)
+            path.unlink()
+        if uploads and client.import_pictures(job_id, page).uploads:
+            raise Unavailable(f"storage has lost pictures of {job_id} that were just sent; repeat the import")
+
+
+def _imported_pictures(archived: ArchivedJob) -> Iterator[ImportedPicture]:
+    for each in archived.pictures:
+        if each.state in {PictureState.SUCCEEDED, PictureState.FAILED}:
+            has_bytes = each.sha256 is not None
+            yield ImportedPicture(
+                number=each.number,
+                state="succeeded" if each.state is PictureState.SUCCEEDED else "failed",
+                place=each.id,
+                sha256=each.sha256,
+                size_bytes=each.size_bytes if has_bytes else None,
+                flags=each.flags,  # pydantic refuses one that it does not know
+                error=each.error,
+                starred=each.starred,
+                tags=each.tags,
+            )
 
 
 def _renamed(value: Any, imported: dict[str, str]) -> Any:
@@ -190,7 +230,8 @@ def _renamed(value: Any, imported: dict[str, str]) -> Any:
     return value
 
 
-def _history_pages(history: ArchivedHistory) -> Iterator[ImportHistory]:
+def _history_pages(history: ArchivedHistory, imported: dict[str, str]) -> Iterator[ImportHistory]:
+    """Yield the requests that write a history. The last of them ends the import of the job."""
     points = (
         ImportedMetrics(step=each.step, attempt=each.attempt, at=each.at, values=each.values)
         for each in history.metrics
@@ -203,15 +244,31 @@ def _history_pages(history: ArchivedHistory) -> Iterator[ImportHistory]:
     )
     for lines in _pages(numbered):
         yield ImportHistory(lines=lines)
+    for events in _pages(_imported_events(history, imported)):
+        yield ImportHistory(events=events)
+    yield ImportHistory(is_last=True)
 
 
-def _pages(items: Iterable[M]) -> Iterator[tuple[M, ...]]:
-    """Yield pages of at most MOST_ROWS rows, which end with the row that reaches PAGE_BYTES."""
+def _imported_events(history: ArchivedHistory, imported: dict[str, str]) -> Iterator[ImportedEvent]:
+    """Yield the first events of a job, numbered in their order, without an earlier `job.imported`."""
+    kept = (each for each in history.events if each.type != EventType.JOB_IMPORTED)
+    for number, each in enumerate(islice(kept, MOST_EVENTS)):
+        yield ImportedEvent(
+            number=number,
+            type=each.type,  # pydantic refuses one that it does not know
+            attempt=each.attempt,
+            at=each.at,
+            data=_renamed(each.data, imported),
+        )
+
+
+def _pages(items: Iterable[M], *, most: int = MOST_ROWS) -> Iterator[tuple[M, ...]]:
+    """Yield pages of at most `most` rows, which end with the row that reaches PAGE_BYTES."""
     page, size_bytes = list[M](), 0
     for each in items:
         page.append(each)
         size_bytes += len(each.model_dump_json())
-        if len(page) == MOST_ROWS or size_bytes >= PAGE_BYTES:
+        if len(page) == most or size_bytes >= PAGE_BYTES:
             yield tuple(page)
             page, size_bytes = [], 0
     if page:

@@ -72,20 +72,27 @@ class ArchivedArtifact(BaseModel):
     media_type: str
 
 
+class ArchivedPicture(OrderPicture):
+    """A picture of an order, whose bytes are a member if it has any."""
+
+    starred: bool = False
+    tags: tuple[str, ...] = ()
+
+
 class ArchivedJob(BaseModel):
     """A job as its owner saw it. `inputs` are files that its spec names."""
 
     job: Job
     checkpoints: list[ArchivedCheckpoint]
     artifacts: list[ArchivedArtifact]
-    pictures: list[OrderPicture]
+    pictures: list[ArchivedPicture]
     inputs: list[Sha256]
 
-    def sha256s(self) -> list[str]:
-        """Return the hash of each file of the job."""
+    def sha256s(self, *, pictures: bool = True) -> list[str]:
+        """Return the hash of each file of the job; the pictures of an order may be left out."""
         checkpoints = [each.sha256 for each in self.checkpoints]
-        pictures = [each.sha256 for each in self.pictures if each.sha256 is not None]
-        return [*checkpoints, *(each.sha256 for each in self.artifacts), *pictures, *self.inputs]
+        drawn = [each.sha256 for each in self.pictures if each.sha256 is not None] if pictures else []
+        return [*checkpoints, *(each.sha256 for each in self.artifacts), *drawn, *self.inputs]
 
 
 class ArchivedHistory(BaseModel):

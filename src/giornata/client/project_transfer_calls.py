@@ -8,15 +8,19 @@ import httpx
 from giornata.client.connection import Connection
 from giornata.client.downloads import download_file
 from giornata.client.operator_calls import quoted
+from giornata.client.transfer import upload_file
 from giornata.protocol.jobs import Job
 from giornata.protocol.project_transfer import (
     ExportedFiles,
     ExportFiles,
     ImportedHistory,
+    ImportedPicture,
+    ImportedPictures,
     ImportHistory,
     ImportJob,
+    ImportPictures,
 )
-from giornata.protocol.uploads import Download
+from giornata.protocol.uploads import Download, SignedPart, SignedUrl, UploadTicket
 
 FILES_PER_REQUEST = 20
 """Each file may be large, and its URL lives for an hour."""
@@ -42,7 +46,18 @@ class ProjectTransferCalls:
         """Take in a job that ended elsewhere. The same job again gives the job that was made the first time."""
         return self._connection.call("POST", "/v1/import/jobs", Job, body=job)
 
+    def import_pictures(self, job_id: str, pictures: Sequence[ImportedPicture]) -> ImportedPictures:
+        """Take in at most 64 pictures of an imported order. Send bytes where the reply has uploads, and repeat it."""
+        path = f"/v1/import/jobs/{quoted(job_id)}/pictures"
+        return self._connection.call("POST", path, ImportedPictures, body=ImportPictures(pictures=tuple(pictures)))
+
+    def upload_picture(self, signed: SignedUrl, path: Path, *, sha256: str, size_bytes: int) -> None:
+        """Send the bytes of one picture to storage. Raises what storage says."""
+        ticket = UploadTicket(sha256=sha256, exists=False, put=signed)
+        again = SignedPart(number=1, size_bytes=size_bytes, request=signed)
+        upload_file(self._http, path, ticket, renew=lambda _: [again])
+
     def import_history(self, job_id: str, history: ImportHistory) -> ImportedHistory:
-        """Write metrics and log lines of an imported job. May be repeated."""
+        """Write metrics, log lines and events of an imported job. May be repeated."""
         path = f"/v1/import/jobs/{quoted(job_id)}/history"
         return self._connection.call("POST", path, ImportedHistory, body=history)

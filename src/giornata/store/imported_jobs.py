@@ -1,22 +1,33 @@
 """Queries that write jobs which ended elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import sqlalchemy as sa
 
 from giornata.control.ports import import_store
-from giornata.control.ports.import_store import ArtifactToImport, CheckpointToImport, LineToImport, MetricToImport
+from giornata.control.ports.import_store import (
+    ArtifactToImport,
+    CheckpointToImport,
+    EventToImport,
+    LineToImport,
+    MetricToImport,
+    PictureToImport,
+)
 from giornata.control.ports.records import JobRecord
 from giornata.domain.job import IMPORTED_FROM
-from giornata.store.database.rows import Queries, insert_for
+from giornata.domain.picture import PictureState
+from giornata.store.database.rows import Queries, insert_for, insert_rows
 from giornata.store.jobs.submission import INHERITED
 from giornata.store.schema import artifacts as artifacts_table
-from giornata.store.schema import attempts, jobs, logs
+from giornata.store.schema import attempts, events, jobs, logs, picture_orders, pictures
 from giornata.store.schema import checkpoints as checkpoints_table
 from giornata.store.schema import metrics as metrics_table
+from giornata.store.schema.made import OF_IMPORTED_HISTORY
 
 ELSEWHERE = "imported"
 """Stands for the node and the machine of an attempt that another installation made."""
+_AWAITED = (pictures.c.state == PictureState.CANCELED) & pictures.c.place.is_(None)
 
 
 class ImportedJobs(Queries, import_store.ImportedJobs):
@@ -105,3 +116,46 @@ class ImportedJobs(Queries, import_store.ImportedJobs):
         for table, rows in ((metrics_table, points), (logs, texts)):
             if rows:
                 self._connection.execute(insert_for(self._dialect_name, table).on_conflict_do_nothing(), rows)
+
+    def add_events(self, job: JobRecord, new: Sequence[EventToImport]) -> None:
+        names = {f"{OF_IMPORTED_HISTORY}{each.number}": each for each in new}
+        query = sa.select(events.c.notice_id).where(events.c.job_id == job.id, events.c.notice_id.in_(names))
+        there = set(self._connection.scalars(query))
+        rows = [
+            {
+                "job_id": job.id,
+                "project_id": job.project_id,
+                "type": each.type,
+                "attempt_number": each.attempt_number,
+                "data": dict(each.data),
+                "at_ms": each.at_ms,
+                "notice_id": name,
+            }
+            for name, each in names.items()
+            if name not in there
+        ]
+        if rows:
+            insert_rows(self._connection, self._dialect_name, events, rows)
+
+    def awaited_pictures(self, order_id: str, numbers: Sequence[int]) -> Mapping[int, bool]:
+        these = (pictures.c.order_id == order_id) & pictures.c.number.in_(numbers)
+        query = sa.select(pictures.c.number, _AWAITED.label("awaited")).where(these)
+        return {row.number: bool(row.awaited) for row in self._connection.execute(query)}
+
+    def end_pictures(self, order_id: str, ended: Sequence[PictureToImport]) -> set[int]:
+        awaited = self.awaited_pictures(order_id, [each.number for each in ended])
+        new = [each for each in ended if awaited.get(each.number)]
+        if new:
+            this = (pictures.c.order_id == order_id) & (pictures.c.number == sa.bindparam("of_number"))
+            rows = [asdict(each) for each in new]
+            for row in rows:
+                row["of_number"] = row.pop("number")
+            self._connection.execute(sa.update(pictures).where(this), rows)
+            self._note_places(order_id, max(each.place for each in new))
+        return {each.number for each in new}
+
+    def _note_places(self, order_id: str, place: int) -> None:
+        """Note the latest place, of which nobody has to be told."""
+        latest = {"ended": place, "told": place}
+        this = (picture_orders.c.order_id == order_id) & (picture_orders.c.ended < place)
+        self._connection.execute(sa.update(picture_orders).where(this).values(latest))

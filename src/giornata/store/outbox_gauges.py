@@ -5,6 +5,7 @@ import sqlalchemy as sa
 from giornata.control.ports.gauges import OutboxGauges
 from giornata.domain.notifications import DeliveryState
 from giornata.store.schema import events, webhook_cursor, webhook_deliveries, webhooks
+from giornata.store.schema.made import HAPPENED_HERE
 
 
 def _oldest_due() -> sa.Select[int]:
@@ -32,5 +33,5 @@ def outbox_gauges(connection: sa.Connection) -> OutboxGauges:
     if begins_after is None:
         return OutboxGauges()
     turned = max(begins_after, connection.scalar(CURSOR) or 0)
-    oldest = sa.select(events.c.at_ms).where(events.c.id > turned).order_by(events.c.id).limit(1)
+    oldest = sa.select(events.c.at_ms).where(events.c.id > turned, HAPPENED_HERE).order_by(events.c.id).limit(1)
     return OutboxGauges(oldest_event_at_ms=connection.scalar(oldest), oldest_due_at_ms=connection.scalar(OLDEST_DUE))

@@ -14,6 +14,7 @@ from giornata.domain.notifications import DeliveryState
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.store.database.rows import Queries, columns, insert_rows, record_of
 from giornata.store.schema import events, jobs, keys, webhook_cursor, webhook_deliveries, webhooks
+from giornata.store.schema.made import HAPPENED_HERE
 
 _D = webhook_deliveries.c
 _OPEN = _D.ended_at_ms.is_(None)
@@ -51,7 +52,11 @@ class WebhookDeliveries(Queries, webhook_store.WebhookDeliveries):
         query = (
             sa.select(events.c.project_id, *_EVENT)
             .where(
-                events.c.id > after, events.c.id <= up_to, events.c.project_id.in_(sorted(project_ids)), ~_OF_AUDITS
+                events.c.id > after,
+                events.c.id <= up_to,
+                events.c.project_id.in_(sorted(project_ids)),
+                HAPPENED_HERE,
+                ~_OF_AUDITS,
             )
             .order_by(events.c.id)
             .limit(limit)

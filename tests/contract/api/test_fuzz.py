@@ -61,6 +61,7 @@ HARD_TO_PLEASE = {
     "POST /v1/export/files",
     "POST /v1/import/jobs",
     "POST /v1/import/jobs/{job_id}/history",
+    "POST /v1/import/jobs/{job_id}/pictures",
     "GET /v1/models/coverage",
     "GET /v1/jobs/{job_id}/provenance",
     "GET /v1/webhooks/{webhook_id}/deliveries",

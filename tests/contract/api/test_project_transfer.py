@@ -3,26 +3,37 @@
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.contract.api.test_continue import SPEC, WEIGHTS, claim
+from tests.fixtures.contexts import ManualClock
 from tests.fixtures.drawn_orders import DrawingNode, drawn_bytes
 from tests.fixtures.model_files import SDXL_LORA, model_file
+from tests.fixtures.notifier import KeptRuns
 from tests.fixtures.served import Served, a_dataset, serving
 from tests.fixtures.users import Bytes
+from tests.fixtures.webhooks import webhook, with_webhooks
 
 from giornata.client import Client
 from giornata.client.export_project import ExportSummary, export_project
 from giornata.client.import_project import import_project
 from giornata.client.node import NodeClient
+from giornata.control.caller import Caller
+from giornata.control.storage.collect import collect
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, OverQuota
 from giornata.domain.job import JobState
 from giornata.domain.model_kinds import ModelKind
+from giornata.protocol.admin import Scope
+from giornata.protocol.events import EventType
+from giornata.protocol.jobs import Job
 from giornata.protocol.models import AddModel
-from giornata.protocol.project_transfer import ImportHistory, ImportJob
+from giornata.protocol.order_pictures import OrderPicture
+from giornata.protocol.pictures import PictureId
+from giornata.protocol.project_transfer import ImportedPicture, ImportHistory, ImportJob
 from giornata.protocol.quotas import SetQuotas
 from giornata.protocol.uploads import UploadRequest
 from giornata.protocol.work import (
@@ -110,23 +121,172 @@ def test_import_elsewhere_has_all_that_was_exported(served: Served, elsewhere: S
     assert (path.name, path.read_bytes()) == ("dog.safetensors", LORA.data)
     assert [(each.step, each.values) for each in there.metrics(new.id)] == [(5, {"loss": 0.5})]
     assert [each.line for each in there.logs(new.id)] == ["first", "second"]
-    assert [each.type for each in there.events(new.id, follow=True)] == ["job.imported"]
+    assert [each.type for each in there.events(new.id, follow=True)][-1] == "job.imported"
     assert there.get_job(done.jobs[ids["order"]]).name == f"after {new.id}"
     assert there.get_job(done.jobs[ids["more"]]).labels["continued-from"] == new.id
     assert not there.secrets()
 
 
-def test_pictures_of_an_order_come_in_as_results(served: Served, elsewhere: Served, tmp_path: Path) -> None:
+def a_drawn_order(served: Served) -> Job:
+    """An order of four pictures: two drawn, one blocked, one failed. One has a star, and one has tags."""
+    client = served.client(served.keys.admin)
+    order = client.generate("a fox in snow", model="some/model", num_images_per_prompt=4, name="foxes")
+    node = DrawingNode(served=served)
+    drawn = node.claim()
+    node.draw([each for each in drawn if each["number"] != 3], blocked=[1])
+    node.fail(drawn[3], reason="bad_spec", message="it cannot be drawn")
+    node.complete()
+    first, third = (PictureId(order_id=order.id, number=number) for number in (0, 2))
+    client.mark_pictures([first], starred=True)
+    client.mark_pictures([third], add_tags=["cover", "winter"])
+    assert client.get_job(order.id).state is JobState.SUCCEEDED
+    return order
+
+
+def shown(pictures: Iterable[OrderPicture]) -> list[dict[str, object]]:
+    """What a picture is, without what differs between installations."""
+    return [each.model_dump(exclude={"request", "filename", "order_id"}) for each in pictures]
+
+
+def test_pictures_of_an_order_come_in_with_bytes_flags_stars_and_words(
+    served: Served, elsewhere: Served, tmp_path: Path
+) -> None:
     home, there = served.client(served.keys.admin), elsewhere.client(elsewhere.keys.admin)
-    order = home.generate("a fox", model="some/model", num_images_per_prompt=3)
-    assert DrawingNode(served=served).work(blocked=[1]) == 3
+    order = a_drawn_order(served)
     exported(home, tmp_path / "project.tar")
     new = import_project(there, tmp_path / "project.tar").jobs[order.id]
-    assert there.get_job(new).state is JobState.SUCCEEDED
-    found = there.download(new, tmp_path / "pictures")
-    drawn = [each for each in home.pictures(order.id) if each.request is not None]
-    assert [path.read_bytes() for path in found] == [drawn_bytes(each.seed) for each in drawn]
-    assert len(drawn) == 2
+    job = there.get_job(new)
+    assert (job.state, job.step, job.phase, job.cost_micro_usd) == (JobState.SUCCEEDED, 3, "", 0)
+    assert job.result == home.get_job(order.id).result
+    assert list(there.artifacts(new)) == []
+    assert shown(there.pictures(new)) == shown(home.pictures(order.id))
+    assert [each.flags for each in there.pictures(new)] == [(), ("blocked",), (), ()]
+    with_files = [each for each in there.pictures(new) if each.request is not None]
+    for each in with_files:
+        assert each.request is not None
+        assert elsewhere.http.get(each.request.url).content == drawn_bytes(each.seed)
+    assert len(with_files) == 2
+    searches = ({"match": "snow fox"}, {"starred": True}, {"tags": ["cover"]}, {"model": "some/model"}, {})
+    for search in searches:
+        assert shown(there.find_pictures(**search)) == shown(home.find_pictures(**search)) != []
+    assert [list(there.find_pictures(match="cat")), list(there.find_pictures(tags=["none"]))] == [[], []]
+
+
+def test_imported_order_takes_no_turn_and_is_retried(served: Served, elsewhere: Served, tmp_path: Path) -> None:
+    there = elsewhere.client(elsewhere.keys.admin)
+    order = a_drawn_order(served)
+    exported(served.client(served.keys.admin), tmp_path / "project.tar")
+    import_project(there, tmp_path / "project.tar")
+    assert DrawingNode(served=elsewhere).claim() == []
+    after = there.generate("a cat", model="some/model")
+    assert DrawingNode(served=elsewhere).work() == 1
+    assert there.get_job(after.id).state is JobState.SUCCEEDED
+    assert order.id not in {each.order_id for each in there.find_pictures()}
+
+
+def test_what_was_changed_after_an_import_stays_when_it_is_repeated(
+    served: Served, elsewhere: Served, tmp_path: Path
+) -> None:
+    there = elsewhere.client(elsewhere.keys.admin)
+    order = a_drawn_order(served)
+    exported(served.client(served.keys.admin), tmp_path / "project.tar")
+    new = import_project(there, tmp_path / "project.tar").jobs[order.id]
+    there.mark_pictures([PictureId(order_id=new, number=0)], starred=False)
+    assert there.delete_pictures([PictureId(order_id=new, number=2)]).objects == 1
+    events = list(there.events(new))
+    import_project(there, tmp_path / "project.tar")
+    assert list(there.find_pictures(starred=True)) == []
+    assert [each.number for each in there.find_pictures()] == [0]
+    assert list(there.events(new)) == events
+
+
+def test_import_of_pictures_that_broke_off_goes_on(served: Served, elsewhere: Served, tmp_path: Path) -> None:
+    there = elsewhere.client(elsewhere.keys.admin)
+    order = a_drawn_order(served)
+    exported(served.client(served.keys.admin), tmp_path / "project.tar")
+
+    class Broken(Client):
+        def upload_picture(self, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Broken(elsewhere.url, elsewhere.keys.admin) as broken:
+        import_project(broken, tmp_path / "project.tar")
+    (job,) = (each for each in there.jobs() if each.kind == "generate")
+    assert (job.phase, list(there.events(job.id)), list(there.find_pictures())) == ("importing", [], [])
+    assert import_project(there, tmp_path / "project.tar").jobs[order.id] == job.id
+    assert there.get_job(job.id).phase == ""
+    assert [each.number for each in there.find_pictures()] == [0, 2]
+
+
+def test_events_come_in_as_history_and_webhooks_hear_of_the_import_alone(
+    served: Served, elsewhere: Served, tmp_path: Path
+) -> None:
+    home, there = served.client(served.keys.admin), elsewhere.client(elsewhere.keys.admin)
+    ids, order = a_project(served, tmp_path), a_drawn_order(served)
+    exported(home, tmp_path / "project.tar")
+    ctx = with_webhooks(elsewhere.ctx, KeptRuns())
+    caller = Caller(project_id="default", scopes=Scope.ADMIN.reach, key_id="key_test")
+    hook = webhook(ctx, caller, *(str(each) for each in EventType if each is not EventType.NOTICE))
+    new = import_project(there, tmp_path / "project.tar").jobs
+    for old in (ids["trained"], ids["more"], order.id):
+        *history, last = there.events(new[old], follow=True)
+        was = list(home.events(old))
+        assert [(each.type, each.at, each.attempt) for each in history] == [
+            (each.type, each.at, each.attempt) for each in was
+        ]
+        assert last.type == "job.imported"
+        assert len(was) > 0
+    assert [each.data for each in there.events(new[order.id])][:-1] == [each.data for each in home.events(order.id)]
+    with ctx.store.read() as tx:
+        newest = tx.webhook_deliveries.newest_event()
+        heard = tx.webhook_deliveries.events_between(0, newest, project_ids=["default"], limit=1000)
+    assert [event.type for _, event in heard if event.job_id in new.values()] == ["job.imported"] * len(new)
+    assert hook.id
+
+
+def test_deleted_import_leaves_no_object(served: Served, elsewhere: Served, tmp_path: Path) -> None:
+    there = elsewhere.client(elsewhere.keys.other_admin)
+    a_project(served, tmp_path)
+    a_drawn_order(served)
+    exported(served.client(served.keys.admin), tmp_path / "project.tar")
+    import_project(there, tmp_path / "project.tar")
+    keys = [each.key for each in elsewhere.ctx.blobs.list("")]
+    assert sum(key.startswith("pictures/other/") for key in keys) == 2
+    two_days_on = ManualClock(elsewhere.ctx.clock.now_ms() + 2 * 86_400_000)
+    collect(replace(elsewhere.ctx, clock=two_days_on))
+    assert sorted(each.key for each in elsewhere.ctx.blobs.list("")) == sorted(keys), "the collector spares them"
+    there.delete_project("other", confirm="other", cancel=True)
+    assert [each.key for each in elsewhere.ctx.blobs.list("")] == []
+
+
+def test_pictures_that_an_order_cannot_have_are_refused_with_every_fault(served: Served) -> None:
+    client = served.client(served.keys.admin)
+    order = client.import_job(an_import(kind="generate", spec={**ORDER, "seed": 7}, history_follows=True))
+    wrong = [
+        {"number": 0, "state": "failed", "place": 1, "sha256": "0" * 64, "size_bytes": 5},
+        {"number": 5, "state": "succeeded", "place": 1, "sha256": "0" * 64},
+    ]
+    with pytest.raises(InvalidInput) as refused:
+        client.import_pictures(order.id, [ImportedPicture.model_validate(each) for each in wrong])
+    where = [fault.where for fault in refused.value.faults]
+    assert where == ["pictures.0.sha256", "pictures.1.size_bytes", "pictures.1.number", "pictures"]
+    event = {"number": 0, "type": "job.imported", "at": "2026-01-01T00:30:00Z"}
+    with pytest.raises(InvalidInput, match="no part of a history"):
+        client.import_history(order.id, ImportHistory.model_validate({"events": [event]}))
+    with pytest.raises(InvalidInput, match="seed"):
+        client.import_job(an_import(kind="generate", spec=ORDER, imported_from="job_other"))
+    job = client.submit({"steps": 5}, kind="x-count")
+    with pytest.raises(Conflict):
+        client.import_pictures(job.id, [ImportedPicture(number=0, state="failed", place=1)])
+
+
+def test_stored_bytes_of_a_project_bound_the_pictures_of_an_import(served: Served, tmp_path: Path) -> None:
+    client = served.client(served.keys.admin)
+    order = client.import_job(an_import(kind="generate", spec={**ORDER, "seed": 7}, history_follows=True))
+    client.set_project_quotas("default", SetQuotas(max_stored_bytes=4))
+    picture = ImportedPicture(number=0, state="succeeded", place=1, sha256="0" * 64, size_bytes=5)
+    with pytest.raises(OverQuota):
+        client.import_pictures(order.id, [picture])
 
 
 def test_imported_job_is_continued_retried_and_named_as_lora(
@@ -160,7 +320,7 @@ def test_import_repeated_makes_nothing_twice(served: Served, elsewhere: Served, 
     assert [job.id for job in there.jobs()] == jobs
     (trained,) = [new for old, new in first.jobs.items() if there.get_job(new).state is JobState.SUCCEEDED]
     assert len(list(there.logs(trained))) == 2
-    assert len(list(there.events(trained))) == 1
+    assert [each.type for each in there.events(trained)].count("job.imported") == 1
 
 
 def test_import_that_broke_off_goes_on(served: Served, elsewhere: Served, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.contract.blobs.storage_under_test import Place, ShiftedClock
 from tests.contract.store.test_deletion import ended_job
@@ -14,8 +15,11 @@ from giornata.control.context import Context
 from giornata.control.end_of_life.delete_dataset import delete_dataset
 from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.end_of_life.delete_project import END_OF_TIME, delete_project
+from giornata.control.projects.import_job import import_job
+from giornata.control.projects.import_pictures import import_pictures
 from giornata.control.storage.uploads import request_attempt_uploads, request_uploads
 from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES
+from giornata.protocol.project_transfer import ImportedPicture, ImportJob, ImportPictures
 from giornata.protocol.uploads import FileToUpload, UploadRequest
 
 LARGE = UploadRequest(files=(FileToUpload(sha256="d" * 64, size_bytes=SINGLE_PUT_BELOW_BYTES),))
@@ -66,3 +70,22 @@ def test_deleted_project_leaves_nothing_in_storage_and_harms_no_other(ctx: Conte
     assert [key.partition("/")[0] for key in parts(ctx)] == ["bob"]
     assert objects(ctx, "bob") == theirs
     assert all(ctx.blobs.digest(found.key).sha256 in theirs for found in ctx.blobs.list("bob/"))
+
+
+def test_imported_pictures_lie_in_storage_until_their_order_is_deleted(ctx: Context) -> None:
+    file = Bytes(b"a picture that another installation drew")
+    asked = {"imported_from": "job_far", "kind": "generate", "state": "succeeded", "history_follows": True}
+    times = {"created_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T01:00:00Z"}
+    spec = {"model": {"name": "some/model"}, "prompts": ["a fox"], "seed": 7}
+    order, _ = import_job(ctx, ANN_ADMIN, ImportJob.model_validate({**asked, **times, "spec": spec}))
+    picture = ImportedPicture(
+        number=0, state="succeeded", place=1, sha256=file.sha256, size_bytes=len(file.data), starred=True
+    )
+    request = ImportPictures(pictures=(picture,))
+    (upload,) = import_pictures(ctx, ANN_ADMIN, order.id, request).uploads
+    put = upload.request
+    httpx.put(put.url, headers=put.headers, content=file.data).raise_for_status()
+    assert import_pictures(ctx, ANN_ADMIN, order.id, request).uploads == ()
+    assert objects(ctx, "pictures/ann") == {file.sha256}
+    assert delete_job(ctx, ANN_ADMIN, order.id).objects == 1
+    assert objects(ctx, "pictures/ann") == set()

@@ -129,6 +129,9 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/export/files": Route(needs=("admin",), body={"sha256s": [SHA]}),
     "POST /v1/import/jobs": Route(needs=("admin",), body=IMPORT),
     "POST /v1/import/jobs/{job_id}/history": Route(needs=("admin",), body={}),
+    "POST /v1/import/jobs/{job_id}/pictures": Route(
+        needs=("admin",), body={"pictures": [{"number": 0, "state": "failed", "place": 1}]}
+    ),
     "GET /v1/pins": Route(),
     "PUT /v1/pins/{target}": Route(needs=("jobs:write", "datasets")),
     "DELETE /v1/pins/{target}": Route(needs=("jobs:write", "datasets")),

@@ -29,19 +29,36 @@ def _place(tx: Transaction, job: JobRecord) -> SearchTerms | None:
     """Write one order; return what it is found by. None for annotations, which no gallery shows."""
     turns = tx.picture_orders.turns(job.project_id, priority=job.priority)
     rows = list(_rows(job, first_picture_turn(turns)))
-    order = PictureOrderRow(
+    ends_turn = rows[-1].turn + rows[-1].pixel_steps
+    tx.picture_orders.add_order(_order_of(job, pictures=len(rows), ends_turn=ends_turn))
+    tx.picture_orders.add_pictures(rows)
+    return None if job.kind == PREPROCESS_KIND else _terms(job, rows)
+
+
+def place_ended_order(tx: Transaction, job: JobRecord) -> None:
+    """Write the pictures of an order that ended elsewhere, as canceled ones. It takes no turn in the queue.
+
+    Raises InvalidInput for a prompt that cannot be drawn.
+    """
+    rows = list(_rows(job, 0, state=PictureState.CANCELED))
+    tx.picture_orders.add_order(_order_of(job, pictures=len(rows), ends_turn=0))
+    tx.picture_orders.add_pictures(rows)
+    tx.picture_orders.close_order(job.id)
+    if job.kind != PREPROCESS_KIND:
+        tx.picture_gallery.add_terms([_terms(job, rows)])
+
+
+def _order_of(job: JobRecord, *, pictures: int, ends_turn: int) -> PictureOrderRow:
+    return PictureOrderRow(
         order_id=job.id,
         project_id=job.project_id,
         priority=job.priority,
-        pictures=len(rows),
+        pictures=pictures,
         ended=0,
         told=0,
         told_at_ms=job.created_at_ms,
-        ends_turn=rows[-1].turn + rows[-1].pixel_steps,
+        ends_turn=ends_turn,
     )
-    tx.picture_orders.add_order(order)
-    tx.picture_orders.add_pictures(rows)
-    return None if job.kind == PREPROCESS_KIND else _terms(job, rows)
 
 
 def _terms(job: JobRecord, rows: Sequence[PictureRow]) -> SearchTerms:
@@ -54,13 +71,13 @@ def _terms(job: JobRecord, rows: Sequence[PictureRow]) -> SearchTerms:
     return SearchTerms(order_id=job.id, project_id=job.project_id, ordered_at_ms=job.created_at_ms, terms=terms)
 
 
-def _rows(job: JobRecord, turn: int) -> Iterator[PictureRow]:
+def _rows(job: JobRecord, turn: int, *, state: PictureState = PictureState.QUEUED) -> Iterator[PictureRow]:
     for planned in planned_pictures(job.kind, job.spec):
         yield PictureRow(
             order_id=job.id,
             number=planned.number,
             project_id=job.project_id,
-            state=PictureState.QUEUED,
+            state=state,
             batch_key=planned.batch_key,
             base_key=planned.base_key,
             turn=turn,

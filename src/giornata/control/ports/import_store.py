@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from giornata.control.ports.records import JobRecord
+from giornata.domain.picture import PictureState
+from giornata.protocol.events import EventType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,31 @@ class LineToImport:
     line: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventToImport:
+    """An event of a job's history. `number` counts the events of the job."""
+
+    number: int
+    type: EventType
+    attempt_number: int | None
+    data: Mapping[str, Any]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureToImport:
+    """A picture that had ended, with what its row has since then. Storage has its bytes, if it has any."""
+
+    number: int
+    state: PictureState
+    lease: str | None
+    sha256: str | None
+    size_bytes: int | None
+    flags: int
+    place: int
+    error: str | None
+
+
 class ImportedJobs(Protocol):
     """Writes jobs that ended elsewhere."""
 
@@ -68,3 +95,12 @@ class ImportedJobs(Protocol):
 
     def add_history(self, job_id: str, *, metrics: Sequence[MetricToImport], lines: Sequence[LineToImport]) -> None:
         """Insert metrics and lines; those that are there already stay as they are."""
+
+    def add_events(self, job: JobRecord, events: Sequence[EventToImport]) -> None:
+        """Insert events that no webhook gets; those whose numbers are there already stay as they are."""
+
+    def awaited_pictures(self, order_id: str, numbers: Sequence[int]) -> Mapping[int, bool]:
+        """Return which of these numbers are pictures of the order, and whether each is not imported yet."""
+
+    def end_pictures(self, order_id: str, pictures: Sequence[PictureToImport]) -> set[int]:
+        """Write what has come of those pictures that are not imported yet, and return their numbers."""

@@ -13,9 +13,11 @@ from giornata.control.jobs.prepare_job import missing_file
 from giornata.control.jobs.read_jobs import own_job, read_job
 from giornata.control.jobs.spec_faults import parse_spec
 from giornata.control.models.allowed_models import not_allowed_from_outside
+from giornata.control.pictures.place_order import place_ended_order
 from giornata.control.ports.import_store import (
     ArtifactToImport,
     CheckpointToImport,
+    EventToImport,
     LineToImport,
     MetricToImport,
 )
@@ -30,13 +32,17 @@ from giornata.domain.job import IMPORTED_FROM, TERMINAL
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.quotas import refusal_of
 from giornata.protocol.events import EventType
+from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 from giornata.protocol.jobs import Job
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.model import Message
-from giornata.protocol.project_transfer import ImportedHistory, ImportHistory, ImportJob
+from giornata.protocol.project_transfer import ImportedEvent, ImportedHistory, ImportHistory, ImportJob
 from giornata.protocol.specs import input_files, model_key, shape_key_of, total_steps
 
+SEEDED_KINDS = ORDER_KINDS - {PREPROCESS_KIND}
 DAY_MS = 86_400_000
+IMPORTING = "importing"
+"""The phase of an imported job until its pictures and its history are there."""
 FIRST_MS = 946_684_800_000
 """The year 2000: no job is older."""
 
@@ -70,17 +76,17 @@ def import_job(ctx: Context, caller: Caller, request: ImportJob) -> tuple[Job, b
 
 
 def import_history(ctx: Context, caller: Caller, job_id: str, request: ImportHistory) -> ImportedHistory:
-    """Insert metrics and lines of an imported job; those that are there already stay.
+    """Insert metrics, lines and events of an imported job; those that are there already stay.
 
+    Events are taken while the import goes on, which the page that `is_last` ends with the event `job.imported`.
     Raises Forbidden unless the caller owns the project, NotFound, Conflict for a job that was not imported, and
     InvalidInput.
     """
     require_admin(caller)
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        job = own_job(tx, caller, job_id)
-        if IMPORTED_FROM not in job.labels or job.state not in TERMINAL:
-            raise Conflict(f"{job_id} was not imported; only imported jobs take a history from outside")
+        tx.submission.hold_project(caller.project_id)  # two equal requests write one history
+        job = imported_job(tx, caller, job_id)
         faults = list(_history_faults(ctx, tx, job_id, request))
         if faults:
             raise InvalidInput(faults)
@@ -93,7 +99,31 @@ def import_history(ctx: Context, caller: Caller, job_id: str, request: ImportHis
             for each in request.lines
         ]
         tx.imported_jobs.add_history(job_id, metrics=metrics, lines=lines)
+        if job.phase == IMPORTING:
+            tx.imported_jobs.add_events(job, [_event(each) for each in request.events])
+            if request.is_last:
+                tx.jobs.update(job_id, phase="")
+                _tell(tx, job, at_ms=now_ms)
     return ImportedHistory(job_id=job_id, at=instant(now_ms))
+
+
+def imported_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
+    """Return an imported job of the caller's project. Raises NotFound, and Conflict for any other job."""
+    job = own_job(tx, caller, job_id)
+    if IMPORTED_FROM not in job.labels or job.state not in TERMINAL:
+        raise Conflict(f"{job_id} was not imported; only imported jobs take a history from outside")
+    return job
+
+
+def _tell(tx: Transaction, job: JobRecord, *, at_ms: int) -> None:
+    data = {"imported_from": job.labels[IMPORTED_FROM], "state": job.state}
+    tx.events.add(job.id, job.project_id, EventType.JOB_IMPORTED, None, data, at_ms)
+
+
+def _event(each: ImportedEvent) -> EventToImport:
+    return EventToImport(
+        number=each.number, type=each.type, attempt_number=each.attempt, data=each.data, at_ms=_ms(each.at)
+    )
 
 
 def _checked(ctx: Context, caller: Caller, tx: Transaction, request: ImportJob) -> tuple[Message | None, list[Fault]]:
@@ -108,6 +138,8 @@ def _checked(ctx: Context, caller: Caller, tx: Transaction, request: ImportJob) 
         size_bytes = len(json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode())
         if size_bytes > most:
             faults.append(Fault(where=where, message=f"has {size_bytes} bytes as JSON; at most {most} are taken"))
+    if parsed is not None and request.kind in SEEDED_KINDS and parsed.model_dump().get("seed") is None:
+        faults.append(Fault(where="spec.seed", message="is missing", hint="an order that was placed has a seed"))
     if request.retry_of is not None and tx.job_reads.get(request.retry_of, project_id=caller.project_id) is None:
         hint = "import that job first, or leave the field out"
         faults.append(Fault(where="retry_of", message=f"there is no job {request.retry_of}", hint=hint))
@@ -172,6 +204,7 @@ def _record(ctx: Context, caller: Caller, request: ImportJob, spec: dict[str, An
         retry_of=request.retry_of,
         step=request.step,
         committed_step=max((each.step for each in request.checkpoints), default=0),
+        phase=IMPORTING if request.history_follows else "",
         error=request.error,
         result=request.result,
         created_at_ms=_ms(request.created_at),
@@ -207,8 +240,10 @@ def _insert(
         ],
         at_ms=now_ms,
     )
-    data = {"imported_from": request.imported_from, "state": job.state}
-    tx.events.add(job.id, job.project_id, EventType.JOB_IMPORTED, None, data, now_ms)
+    if job.kind in ORDER_KINDS:
+        place_ended_order(tx, job)
+    if not request.history_follows:
+        _tell(tx, job, at_ms=now_ms)
 
 
 def _history_faults(ctx: Context, tx: Transaction, job_id: str, request: ImportHistory) -> Iterable[Fault]:
@@ -218,8 +253,13 @@ def _history_faults(ctx: Context, tx: Transaction, job_id: str, request: ImportH
     # A full history that is sent once more is no fault.
     if request.metrics and tx.reports.count_metrics(job_id, from_step=0, up_to=most_steps + 1) > most_steps:
         yield Fault(where="metrics", message=f"a job keeps the metrics of {most_steps} steps")
+    for number, each in enumerate(request.events):
+        if each.type is EventType.JOB_IMPORTED:
+            hint = "leave it out: the end of the import makes it"
+            yield Fault(where=f"events.{number}.type", message="is no part of a history", hint=hint)
     instants = {f"metrics.{number}.at": each.at for number, each in enumerate(request.metrics)}
     instants |= {f"lines.{number}.at": each.at for number, each in enumerate(request.lines)}
+    instants |= {f"events.{number}.at": each.at for number, each in enumerate(request.events)}
     for where, at in instants.items():
         if not FIRST_MS <= _ms(at) <= ctx.clock.now_ms() + DAY_MS:
             yield Fault(where=where, message=f"{at.isoformat()} is no time of a job")

@@ -37,6 +37,9 @@ artifacts = Table(
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_artifacts_blob", "project_id", "sha256"),
 )
+OF_IMPORTED_HISTORY = "imported:"
+"""Begins the `notice_id` of events that are the history of an imported job. No webhook gets them."""
+
 events = Table(
     "events",
     metadata,
@@ -59,6 +62,7 @@ events = Table(
         postgresql_where=sa.text("notice_id IS NOT NULL"),
     ),
 )
+HAPPENED_HERE = events.c.notice_id.is_(None) | events.c.notice_id.not_like(f"{OF_IMPORTED_HISTORY}%")
 logs = Table(
     "logs",
     metadata,
