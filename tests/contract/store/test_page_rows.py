@@ -9,8 +9,10 @@ from tests.fixtures.people import browser_of
 from tests.fixtures.rows_read import rows_read, sent_statements
 
 LITTLE, MUCH = 400, 4_000
-COUNTS_ALL = {"operator-installation"}
-"""It counts all jobs by their state, for all operators together once in some seconds."""
+COUNTS_ALL = {"operator-installation", "money-days", "money-by-label"}
+"""The first counts all jobs by their state, for all operators together once in some seconds. Costs by day load after
+their page, and read the ledger of the project from its beginning: an interval tells by its end whether it reaches the
+days, and no index has the ends, which every heartbeat moves."""
 
 
 def read_by_pages(house: Furnished) -> dict[str, list[tuple[int, str]]]:
