@@ -172,7 +172,7 @@ def test_pictures_of_an_order_come_in_with_bytes_flags_stars_and_words(
     assert [list(there.find_pictures(match="cat")), list(there.find_pictures(tags=["none"]))] == [[], []]
 
 
-def test_imported_order_takes_no_turn_and_is_retried(served: Served, elsewhere: Served, tmp_path: Path) -> None:
+def test_imported_order_takes_no_turn(served: Served, elsewhere: Served, tmp_path: Path) -> None:
     there = elsewhere.client(elsewhere.keys.admin)
     order = a_drawn_order(served)
     exported(served.client(served.keys.admin), tmp_path / "project.tar")
