@@ -33,9 +33,11 @@ def changed_half_way(seen: Seen) -> bool:
     return seen.step == FIRST_STEPS and bool(there) and COMMIT not in there
 
 
-def changed_and_not_begun(seen: Seen) -> bool:
-    """That checkpoint is there, and no step of the second phase."""
-    return seen.step == FIRST_STEPS and f"{CHANGE}/{COMMIT}" in seen.files
+def changed(seen: Seen) -> bool:
+    """That checkpoint is the newest whole one, so that the next start goes on from it. The first step of the second
+    phase may be done before it is: the checkpoint is written meanwhile."""
+    whole = {file.partition("/")[0] for file in seen.files if Path(file).name == COMMIT}
+    return max(whole, default="") == CHANGE
 
 
 def bytes_at_the_end(config: PretrainConfig) -> dict[str, list[bytes]]:
