@@ -190,6 +190,14 @@ class Command:
         self._process.send_signal(number)
         return self.wait()
 
+    def kill(self) -> int:
+        """SIGKILL to the run and its traced trainers, as when a machine goes; the exit status of the run. Trainers that
+        outlive a run go on for a moment, and may commit checkpoints that the next run would be taken to have made."""
+        pids = [pid for _, pid, _ in traced(self.config)]
+        status = self.send(signal.SIGKILL)
+        _send(pids, signal.SIGKILL)
+        return status
+
     def wait(self) -> int:
         """The exit status."""
         return self._process.wait(PATIENCE_S)

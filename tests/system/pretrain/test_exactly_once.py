@@ -100,7 +100,7 @@ def test_the_command_is_killed_and_stopped_and_resized(tmp_path: Path) -> None:
     one = replace(two, workers=replace(two.workers, trainers=1))
     command = Command(two)
     command.until_safe(3)
-    assert command.send(signal.SIGKILL) == -signal.SIGKILL
+    assert command.kill() == -signal.SIGKILL
     command = Command(one)
     command.until_safe(-(-SAMPLES[0] // 16))
     assert command.send(signal.SIGTERM) == EXIT_STOPPED
