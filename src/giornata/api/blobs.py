@@ -1,22 +1,16 @@
 """Routes of signed URLs, for storage that has no server of its own. The signature is all the permission there is."""
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TypeGuard
 
-import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
-from starlette.requests import ClientDisconnect
 
-from giornata.api.body_limits import DRAINED_BYTES
 from giornata.api.openapi import refusals
 from giornata.control.ports.blobs import BlobRequest, ServesBlobs
-from giornata.domain.errors import GiornataError, TooSlow, Unavailable
-from giornata.web.streaming import from_loop
+from giornata.web.streaming import received
 
 _REFUSALS = refusals(403, 409)
 _BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
@@ -41,7 +35,7 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
         """Store the body at the signed URL."""
         asked = _asked(request, key)
         accept = storage.accept_part if "part" in asked.query else storage.accept_put
-        etag = await _poured(accept, asked, request, limiter)
+        etag = await received(request, partial(accept, asked), limiter)
         return Response(headers={"ETag": f'"{etag}"'})
 
     @router.get(
@@ -72,31 +66,3 @@ def _asked(request: Request, key: str) -> BlobRequest:
         query=dict(request.query_params),
         content_length=int(declared) if declared.isdigit() else None,
     )
-
-
-async def _poured(
-    accept: Callable[[BlobRequest, Iterator[bytes]], str],
-    asked: BlobRequest,
-    request: Request,
-    limiter: CapacityLimiter,
-) -> str:
-    body = aiter(request.stream())
-    try:
-        return await anyio.to_thread.run_sync(partial(accept, asked, from_loop(body)), limiter=limiter)
-    except ClientDisconnect:
-        raise Unavailable("the client went away before it had sent everything") from None
-    except TooSlow:
-        raise
-    except GiornataError:
-        await _drained(body)
-        raise
-
-
-async def _drained(body: AsyncIterator[bytes]) -> None:
-    # A client that is cut off while it sends may never get to read why.
-    drained_bytes = 0
-    with contextlib.suppress(ClientDisconnect, TooSlow):
-        async for chunk in body:
-            drained_bytes += len(chunk)
-            if drained_bytes >= DRAINED_BYTES:
-                return

@@ -16,12 +16,11 @@ from giornata.api import openai_errors
 from giornata.api.connection import BodyPace
 from giornata.api.problems import problem_of, respond
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooLarge
-from giornata.web.streaming import BLOBS_PATH, is_streamed
+from giornata.web.streaming import BLOBS_PATH, DRAINED_BYTES, is_streamed
 
 DATASETS_PATH = "/v1/datasets"
 ORDER_PATHS = ("/v1/jobs", "/v1/jobs:estimate", "/v1/generations")
 """Where an order of thousands of prompts may come."""
-DRAINED_BYTES = 32 * 2**20
 # Nothing but these bytes can make a JSON document that Python reads and that the standard, or a database, does not.
 _SUSPECTS = (b"\\u0000", b"\\ud", b"\\uD", b"NaN", b"Infinity", b"\x00")
 # An exponent of three digits, or hundreds of digits in a row (looked at from their first one only: a body full of

@@ -191,8 +191,11 @@ class Command:
         return self.wait()
 
     def kill(self) -> int:
-        """SIGKILL to the run and its traced trainers, as when a machine goes; the exit status of the run. Trainers that
-        outlive a run go on for a moment, and may commit checkpoints that the next run would be taken to have made."""
+        """SIGKILL to the run and its traced trainers, as when a machine goes; the exit status of the run.
+
+        Trainers that outlive a run go on for a moment, and may commit checkpoints that the next run would be taken to
+        have made.
+        """
         pids = [pid for _, pid, _ in traced(self.config)]
         status = self.send(signal.SIGKILL)
         _send(pids, signal.SIGKILL)
