@@ -164,16 +164,11 @@ def _node_size(config: PretrainConfig, channel: Channel) -> int | None:
 def feeds(
     config: PretrainConfig, encoder: Encoder | None, *, rank: int, world: int
 ) -> Callable[[int, UseLedger], Iterator[Feed]]:
-    """This trainer's stream of each phase, a step's share at a time. A stream is read once: what is then still
-    missing is brought by the next start of the trainers."""
-    asked: set[int] = set()
+    """This trainer's stream of each phase, a step's share at a time."""
     rows = share(config.train.global_batch_size, rank=rank, world=world)
     colocated = config.encode.mode is Mode.COLOCATED
 
     def of_phase(phase: int, _: UseLedger) -> Iterator[Feed]:
-        if phase in asked:
-            return
-        asked.add(phase)
         settings = config.phases[phase]
         batch_rows = None if config.train.pinned_order else settings.train_batch_size
         stream = ray.train.get_dataset_shard(settings.name)

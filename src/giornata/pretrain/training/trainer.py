@@ -35,8 +35,7 @@ WINDOW_STEPS = 128
 LEAST_STEPS = 16
 """Before so many steps only what is not a number is left out: the first losses say little about the next."""
 Feeds = Callable[[int, UseLedger], Iterator[Feed]]
-"""(place of the phase, what of it was trained) to this trainer's feeds. Asked again in the same phase, with what was
-trained meanwhile, when the feeds ended before the phase was complete."""
+"""(place of the phase, its ledger as of this start) to this trainer's feeds; asked once in a phase."""
 log = logging.getLogger(__name__)
 
 WEIGHT = "weight."
