@@ -9,15 +9,16 @@ import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
-from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioner
+from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioned
 from giornata.pretrain.feeding.ledger import Use
 from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot, Uses, record_uses
 from giornata.pretrain.run_state.committed import ledger_of
 from giornata.pretrain.run_state.costs import Cadence, CostRecord, TrainerStart, step_rates
 from giornata.pretrain.run_state.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.run_state.peers import Channel
-from giornata.pretrain.run_state.progress import TrainingOutcome, begun_phases, origin_of
+from giornata.pretrain.run_state.progress import TrainingOutcome, origin_of
 from giornata.pretrain.training.models import flops_per_picture
 from giornata.pretrain.training.trainer import Trainer, TrainingRun
 from giornata.protocol.pretraining import BESIDE
@@ -139,6 +140,10 @@ class TrainingLoop:
         self._micro_batch = self._trainer.prepare(progress)
         encoders = run.config.encoders_of(progress.phase) if run.config.encode.mode in BESIDE else 0
         self._usd_per_s = run.config.usd_per_s(self._channel.world, encoders)
+        self._peak_per_s = None
+        if run.peak_flops_per_s and not run.config.train.token_routing:  # a picture is counted for all of its tokens
+            flops = flops_per_picture(run.config.model.architecture, run.config.phases[progress.phase].resolution)
+            self._peak_per_s = self._channel.world * run.peak_flops_per_s / flops
         self._spend()  # the start of all this, or what lay between the phases
         outcome, missing = self._until_feeds_end(), run.phases[progress.phase].samples - progress.used
         if outcome is TrainingOutcome.FINISHED and missing:
@@ -150,7 +155,8 @@ class TrainingLoop:
 
     def _until_feeds_end(self) -> TrainingOutcome:
         run, progress = self._run, self._progress
-        make = portioner(self._trainer.draws, progress.phase, self._micro_batch, run.device)
+        given = {"phase": progress.phase, "micro_batch": self._micro_batch, "device": run.device}
+        make = partial(portioned, draws=self._trainer.draws, **given)
         ahead = Prefetcher(run.feeds(progress.phase, self._ledger), make, run.clock_s)
         try:
             while progress.used < run.phases[progress.phase].samples:
@@ -196,7 +202,7 @@ class TrainingLoop:
             "unreadable": float(progress.unreadable),
             "micro_batch": float(self._micro_batch),
             **numbers,
-            **self._rates(agreed, lap_s),
+            **step_rates(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s, peak_per_s=self._peak_per_s),
             **self._trainer.validated(progress),
         }
         self._spend()  # what validation took
@@ -217,8 +223,8 @@ class TrainingLoop:
 
     def _save(self) -> None:
         """Begin a checkpoint of everything so far; none where the last one is of this very step."""
-        progress, begun = self._progress, begun_phases(self._progress)
-        progress.origin = origin_of(self._run.config, begun, self._run.digests)
+        progress = self._progress
+        progress.origin = origin_of(progress, self._run.config, self._run.digests)
         self._checkpoints.wait()
         if self._checkpoints.last == (progress.step, progress.phase):
             return
@@ -249,20 +255,6 @@ class TrainingLoop:
         progress.step_in_phase = progress.used = progress.unreadable = 0
         self._begin_ledger()
         self._cadence.saving(self._save, progress)
-
-    def _rates(self, agreed: Agreed, lap_s: float) -> dict[str, float]:
-        run, config = self._run, self._run.config
-        flops, peak_flops_per_s = 0, None
-        if run.peak_flops_per_s and not config.train.token_routing:  # a picture is counted for all of its tokens
-            flops = flops_per_picture(config.model.architecture, config.phases[self._progress.phase].resolution)
-            peak_flops_per_s = self._channel.world * run.peak_flops_per_s
-        return step_rates(
-            rows=agreed.rows,
-            lap_s=lap_s,
-            waited_s=agreed.waited_s,
-            flops_per_picture=flops,
-            peak_flops_per_s=peak_flops_per_s,
-        )
 
     def _spend(self) -> float:
         """Count what the time since the last count cost; those seconds."""
