@@ -9,7 +9,7 @@ import pytest
 from benchmarks.rig.pretraining_steps import alone
 from tests.fixtures.pretrain_feeds import batch, run_of, tiny_config
 
-from giornata.pretrain.feeding.examples import portioner
+from giornata.pretrain.feeding.examples import portioned
 from giornata.pretrain.feeding.feed import Feed
 from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress
@@ -45,10 +45,10 @@ def test_pretrain_loss_falls_on_repeated_rows(name: str, tmp_path: Path) -> None
         trainer = Trainer(replace(run_of(config, tmp_path), device=device), channel, stack)
         progress = TrainingProgress()
         trainer.prepare(progress)
-        make = portioner(trainer.draws, 0, 4, device)
         losses = []
         for _ in range(12):
-            examples = make(Feed(batches=[rows], unreadable=())).examples
+            feed = Feed(batches=[rows], unreadable=())
+            examples = portioned(feed, trainer.draws, 0, 4, device).examples
             taken, numbers = trainer.step(progress, examples, 8)
             assert taken
             losses.append(numbers["loss"])

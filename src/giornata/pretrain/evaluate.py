@@ -8,12 +8,11 @@ with an Inception network another such distance (FID).
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline, UNet2DConditionModel
 from PIL import Image
@@ -25,19 +24,11 @@ from giornata.diffusion.shapes.model import WEIGHTS
 from giornata.diffusion.tiny.tiny_model import SCHEDULE, tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.encoding.frozen_encoder import FIELD
-from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.evaluation.scores import Clip, Inception, clip_score, cmmd, fid
 from giornata.pretrain.feeding.examples import examples_of
-from giornata.pretrain.feeding.graph import (
-    GROUP,
-    ReadPictures,
-    packed,
-    validation_batches,
-    validation_portions,
-)
+from giornata.pretrain.feeding.graph import validation_batches, validation_tables
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.reported import program, reported
@@ -48,7 +39,7 @@ from giornata.pretrain.training.export import export
 from giornata.pretrain.training.models import held_draws, objective_of
 from giornata.pretrain.training.parallel import shard_model
 from giornata.pretrain.training.step import Passes
-from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model, PretrainConfig
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Mode, Model, PretrainConfig
 
 SEEDS = (0, 1, 2, 3)
 STEPS, GUIDANCE, AT_ONCE = 25, 4.0, 16
@@ -185,11 +176,9 @@ def _held_pictures(config: PretrainConfig, *, phase: int, most: int) -> tuple[li
     """Return at most `most` held-back pictures with their captions, cut as the phase cuts them."""
     source = source_manifest(config)
     rows_of = rows_of_phases(config, source)[phase]
-    cutting = Cutting.of(config.data, seed=config.seed, resolution=config.phases[phase].resolution)
-    names = tuple(shard.name for shard in source.shards)
-    group = pa.table({GROUP: [packed(validation_portions(rows_of, rank=0, world=1))]})
+    cut_here = replace(config, encode=replace(config.encode, mode=Mode.COLOCATED))
     pictures, captions = list[Image.Image](), list[str]()
-    for table in ReadPictures(Storage.at(config.data.shards), names, rows_of, cutting)(group):
+    for table in validation_tables(cut_here, phase, rows_of, source, rank=0, world=1):
         for row in table.to_pylist():
             if len(pictures) < most and not row[columns.REASON]:
                 size = row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]

@@ -42,7 +42,6 @@ from giornata.protocol.pretraining_checks import parse
 
 CAPTION = "a photograph of a small boat on a lake in the evening, with mountains behind it"
 HALF_BYTES = 2
-TARGET = (columns.TARGET_HEIGHT, columns.TARGET_WIDTH)
 STEPS = 30
 WARM_UP_STEPS = 5
 """Compilation, the choice of kernels and the first allocations are in the first steps."""
@@ -87,7 +86,7 @@ def synthetic_batch(architecture: Architecture, resolution: int, first: int, row
 def to_encode(mode: Mode, resolution: int, rows: int) -> pa.Table:
     """A table as an encoder gets it: pictures that are cut, or in mode hybrid latents without text."""
     use = {columns.PORTION: 0, columns.EPOCH: 0, columns.SHARD: 0, columns.KEY: "", columns.CAPTION: CAPTION}
-    size = dict.fromkeys((columns.HEIGHT, columns.WIDTH, *TARGET), resolution)
+    size = dict.fromkeys((columns.HEIGHT, columns.WIDTH, columns.TARGET_HEIGHT, columns.TARGET_WIDTH), resolution)
     place = {columns.CROP_TOP: 0, columns.CROP_LEFT: 0, columns.REASON: ""}
     row = {**use, **size, **place}
     if mode is Mode.HYBRID:

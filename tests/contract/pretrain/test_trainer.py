@@ -13,7 +13,7 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot
 from giornata.pretrain.run_state.committed import newest
 from giornata.pretrain.run_state.peers import Channel
-from giornata.pretrain.run_state.progress import TrainingProgress, begun_phases, origin_of
+from giornata.pretrain.run_state.progress import TrainingProgress, origin_of
 from giornata.pretrain.training.optimizer import EMA, Averages
 from giornata.pretrain.training.trainer import LEAST_STEPS, WEIGHT, TooManyBadSteps, Trainer
 from giornata.protocol.pretraining import PretrainConfig
@@ -44,7 +44,7 @@ def step(trainer: Trainer, progress: TrainingProgress) -> tuple[bool, dict[str, 
 
 
 def save(config: PretrainConfig, folder: Path, trainer: Trainer, progress: TrainingProgress) -> None:
-    progress.origin = origin_of(config, begun_phases(progress), DIGESTS)
+    progress.origin = origin_of(progress, config, DIGESTS)
     checkpoints = Checkpointer(Storage.at(folder), folder / "scratch", limit=2)
     checkpoints.begin(Snapshot(tensors=trainer.tensors(), progress=progress, ledger=None))
     checkpoints.wait()

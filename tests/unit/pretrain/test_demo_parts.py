@@ -110,7 +110,6 @@ def test_a_trainer_is_alive_while_its_trace_grows(tmp_path: Path) -> None:
     assert [(each.phase, each.step) for each in found] == [(1, 7)]
     assert found[0].pid > 0
     assert alive_trainers(tmp_path, now_s=now_s + 60) == [], "its file has not grown for a minute"
-    trace.close()
 
 
 def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:

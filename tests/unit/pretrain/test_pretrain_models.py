@@ -89,7 +89,7 @@ def test_the_micro_batch_halves_until_it_fits_with_room() -> None:
 
 
 def test_meter_computes_image_rate_mfu_and_usd_per_second() -> None:
-    found = step_rates(rows=16, lap_s=2.0, waited_s=0.5, flops_per_picture=10, peak_flops_per_s=200.0)
+    found = step_rates(rows=16, lap_s=2.0, waited_s=0.5, peak_per_s=20.0)
     assert found == {"images_per_s": 8.0, "data_wait_share": 0.25, "mfu": 0.4}
     config = sd2_base()
     assert config.usd_per_s(32, 8) == 0.0

@@ -98,7 +98,7 @@ def test_changed_configuration_on_same_storage_is_refused_before_ray_starts(tmp_
     config = sdxl_tiny(str(tmp_path))
     config = replace(config, encode=replace(config.encode, mode=Mode.COLOCATED))
     run, name, state = run_storage(config), name_of(5, 0), tmp_path / STATE
-    origin = origin_of(config, 1, {"manifest": source.digest, "encoder": "e"})
+    origin = origin_of(TrainingProgress(phase=1), config, {"manifest": source.digest, "encoder": "e"})
     state.write_text(json.dumps(TrainingProgress(step=5, step_in_phase=5, origin=origin).to_json()))
     run.put(state, f"checkpoints/{name}/{STATE}")
     commit(run, CommittedCheckpoint(name=name, step=5, phase=0, files={STATE: FileFacts.of(state)}))

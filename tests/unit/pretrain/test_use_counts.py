@@ -33,7 +33,6 @@ def written(folder: Path, attempts: Sequence[tuple[int, Sequence[Line]]]) -> Non
             trace = Trace(folder, from_step=from_step, now_ms=now_ms, rank=rank)
             for step, phase, uses in lines:
                 trace(phase, step, uses[rank::TRAINERS])
-            trace.close()
 
 
 def drawn(seed: int) -> list[tuple[int, list[Line]]]:

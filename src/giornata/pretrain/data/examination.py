@@ -6,9 +6,7 @@ No content of a row makes the examination raise. A filter of your own is one mor
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
-from itertools import count
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -77,49 +75,35 @@ def refusal_of(picture: Image, mode: str, caption: str, options: Ingest) -> Refu
     return next((RefusedRow(reason, detail) for kept, reason, detail in judged if not kept), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
-    """`key` is sha256 of the picture's bytes. `refused` is None for a row that may be kept."""
-
-    key: bytes = bytes(32)
-    refused: RefusedRow | None = None
-
-
-def examine(raw: Raw, options: Ingest) -> Examined:
-    """Decode the picture to its end and judge the row."""
+def examine(raw: Raw, options: Ingest) -> RefusedRow | None:
+    """Decode the picture to its end and judge the row; None for a row that may be kept."""
     if not raw.image:
-        detail = "has no picture" if raw.image is None else "has no bytes"
-        return Examined(refused=RefusedRow(Refusal.EMPTY, detail))
-    key = hashlib.sha256(raw.image).digest()
+        return RefusedRow(Refusal.EMPTY, "has no picture" if raw.image is None else "has no bytes")
     try:
         check_png(raw.image)
         picture, mode = decode(raw.image), stored_mode(raw.image)
     except Undecodable as error:
-        return Examined(key=key, refused=RefusedRow(REASON_OF.get(type(error), Refusal.DAMAGED), str(error)[:300]))
-    return Examined(key=key, refused=refusal_of(picture, mode, raw.caption, options))
+        return RefusedRow(REASON_OF.get(type(error), Refusal.DAMAGED), str(error)[:300])
+    return refusal_of(picture, mode, raw.caption, options)
 
 
 def examined_rows(rows: Iterable[Raw], options: Ingest, *, piece: int, name: str) -> Iterator[dict[str, object]]:
     """Rows of EXAMINED for one piece. Where the source is damaged, a last row under `name` tells so."""
-    rest = iter(rows)
-    for number in count():
-        try:
-            raw = next(rest)
-        except StopIteration:
-            return
-        except SourceDamaged as error:
-            lost = Raw(source=name, place="", image=None, captions=())
-            yield _row(piece, number, lost, Examined(refused=RefusedRow(Refusal.SOURCE_DAMAGED, str(error))))
-            return
-        yield _row(piece, number, raw, examine(raw, options))
+    number = 0
+    try:
+        for number, raw in enumerate(rows, 1):
+            yield _row(piece, number - 1, raw, examine(raw, options))
+    except SourceDamaged as error:
+        lost = Raw(source=name, place="", image=None, captions=())
+        yield _row(piece, number, lost, RefusedRow(Refusal.SOURCE_DAMAGED, str(error)))
 
 
-def _row(piece: int, number: int, raw: Raw, found: Examined) -> dict[str, object]:
-    reason, detail = found.refused or ("", "")
+def _row(piece: int, number: int, raw: Raw, refused: RefusedRow | None) -> dict[str, object]:
+    reason, detail = refused or ("", "")
     return {
         PIECE: piece,
         ORDINAL: number,
-        columns.KEY: found.key,
+        columns.KEY: hashlib.sha256(raw.image).digest() if raw.image else bytes(32),
         columns.REASON: str(reason),
         DETAIL: detail,
         SOURCE: raw.source,

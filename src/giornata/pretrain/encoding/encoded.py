@@ -90,11 +90,6 @@ def wanted_about(config: PretrainConfig, part: int | str, source: Manifest) -> d
     }
 
 
-def about(config: PretrainConfig, part: int | str, source: Manifest, encoder: Encoder) -> dict[str, Any]:
-    """The description of a part, with the encoder."""
-    return {**wanted_about(config, part, source), "encoder": encoder.digest, "scaling": list(encoder.scaling)}
-
-
 def encoded_manifest(config: PretrainConfig, resolution: int, source: Manifest) -> Manifest:
     """The manifest of latents for this run. Raises InvalidInput when there are none of this source and these options.
 
@@ -173,7 +168,8 @@ class PartFolder:
     def __init__(self, config: PretrainConfig, part: str, source: Manifest, encoder: Encoder) -> None:
         """Claim the folder with its description. Raises InvalidInput when it holds something else."""
         self.part, self.storage = part, latents_storage(config, part)
-        self._about = about(config, part, source, encoder)
+        by = {"encoder": encoder.digest, "scaling": list(encoder.scaling)}
+        self._about = {**wanted_about(config, part, source), **by}
         self._config, self._source = config, source
         self.done: dict[int, EncodedPart] = {}
         self._unreadable: Counter[str] = Counter()

@@ -53,15 +53,13 @@ SD2 = replace(
 layer. Only pre-training has this family: there are no adapters for it."""
 SD2_PAD = "!"
 SD2_TEXT = {
-    "vocab_size": 49408,
     "hidden_size": 1024,
     "intermediate_size": 4096,
     "num_hidden_layers": 23,
     "num_attention_heads": 16,
     "hidden_act": "gelu",
-    "projection_dim": 512,
-    "max_position_embeddings": 77,
 }
+"""Where it differs from the text encoder of 1.5, whose settings transformers has by default."""
 Parts = tuple[Any, Sequence[Any], Sequence[Any]]
 """The VAE, the tokenizers and the text encoders."""
 FAMILY_OF = {Architecture.SD2: SD2, Architecture.SDXL_TINY: SDXL, Architecture.SHAPES: SDXL}

@@ -161,17 +161,13 @@ class Portioned:
 NOTHING = Portioned(examples=(), uses=(), unreadable=())
 
 
-def portioner(draws: ExampleDraws, phase: int, micro_batch: int, device: torch.device) -> Callable[[Feed], Portioned]:
-    """A function that makes a step's examples of a feed, in another thread than the training."""
-
-    def make(feed: Feed) -> Portioned:
-        return Portioned(
-            examples=bound_for(device, examples_of(feed.batches, draws, micro_batch, phase=phase)),
-            uses=[use for batch in feed.batches for use in batch.uses],
-            unreadable=list(feed.unreadable),
-        )
-
-    return make
+def portioned(feed: Feed, draws: ExampleDraws, phase: int, micro_batch: int, device: torch.device) -> Portioned:
+    """A step's examples of a feed."""
+    return Portioned(
+        examples=bound_for(device, examples_of(feed.batches, draws, micro_batch, phase=phase)),
+        uses=[use for batch in feed.batches for use in batch.uses],
+        unreadable=list(feed.unreadable),
+    )
 
 
 def bound_for(device: torch.device, examples: Sequence[Example]) -> list[Example]:

@@ -120,16 +120,13 @@ class Feeder:
     def _ready(self, count: int) -> list[PendingRow]:
         """`count` rows of one size, of which a row has waited longest. The end of the stream may give fewer."""
         while True:
-            for waiting in self._oldest_first():
+            for waiting in sorted(filter(None, self._waiting.values()), key=lambda rows: rows[0].number):
                 if len(waiting) >= count or self._ended:
                     few, waiting[:count] = waiting[:count], []
                     return few
             if self._ended:
                 return []
             self._arrive()
-
-    def _oldest_first(self) -> list[list[PendingRow]]:
-        return sorted((rows for rows in self._waiting.values() if rows), key=lambda rows: rows[0].number)
 
     # ---- arrivals ----
 

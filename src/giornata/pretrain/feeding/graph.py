@@ -258,19 +258,22 @@ def validation_batches(
     world: int,
 ) -> list[Batch]:
     """Return this trainer's part of the rows, in batches of one size. Every mode but offline needs `encoder`."""
-    group = pa.table({GROUP: [packed(validation_portions(rows_of, rank=rank, world=world))]})
-    reader, _ = reader_of(config, phase, rows_of, source)
+    tables = validation_tables(config, phase, rows_of, source, rank=rank, world=world)
     rows = sum(len(rows) for _, rows in rows_of.left_out)
-    return list(Feeder(encoded_here(config, reader(group), encoder)).take(rows).batches) if rows else []
+    return list(Feeder(encoded_here(config, tables, encoder)).take(rows).batches) if rows else []
 
 
-def validation_portions(rows_of: RowsOfPhase, *, rank: int, world: int) -> list[Portion]:
-    """Every `world`-th row, from row number `rank` on."""
+def validation_tables(
+    config: PretrainConfig, phase: int, rows_of: RowsOfPhase, source: Manifest, *, rank: int, world: int
+) -> Iterator[pa.Table]:
+    """Every `world`-th row of validation, from row number `rank` on, as the configuration's mode reads rows."""
     every = [(shard, row) for shard, rows in rows_of.left_out for row in rows]
     mine: dict[int, list[int]] = {}
     for shard, row in every[rank::world]:
         mine.setdefault(shard, []).append(row)
-    return [
+    portions = [
         Portion(number=number, epoch=0, shard=shard, rows=NumberSet.of(rows))
         for number, (shard, rows) in enumerate(mine.items())
     ]
+    reader, _ = reader_of(config, phase, rows_of, source)
+    return reader(pa.table({GROUP: [packed(portions)]}))

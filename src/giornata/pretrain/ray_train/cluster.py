@@ -20,11 +20,8 @@ CHATTY = "ray.train", "ray.data", "ray"
 
 
 def object_store_bytes(available_bytes: int) -> int:
-    """Return the size of the object store for a machine with so much unused memory.
-
-    The size is Ray's own default (30 %, at most what /dev/shm has and 200 GB), and not less than
-    LEAST_OBJECT_STORE_BYTES.
-    """
+    """Ray's own default (30 % of the unused memory, at most what /dev/shm has and 200 GB), and not less than
+    LEAST_OBJECT_STORE_BYTES."""
     return max(LEAST_OBJECT_STORE_BYTES, resolve_object_store_memory(available_bytes))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+import torch.distributed
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from giornata.domain.errors import InvalidInput
@@ -24,8 +25,6 @@ _OF_OTHERS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by 
 
 def words_of(error: BaseException) -> str:
     """Return the kind and the message of an error as one line; for a Ray task, the end of its traceback."""
-    import ray.exceptions
-
     if isinstance(error, ray.exceptions.RayTaskError):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return (lines[-1] if lines else type(error).__name__)[:LONGEST_WORDS]
@@ -35,9 +34,6 @@ def words_of(error: BaseException) -> str:
 
 def lost_others(error: BaseException) -> bool:
     """Return True when the trainer only noticed that another trainer, an actor or a node is gone."""
-    import ray.exceptions
-    import torch.distributed
-
     if isinstance(error, ray.exceptions.RayError):
         return not isinstance(error, ray.exceptions.RayTaskError)
     if isinstance(error, torch.distributed.DistError):

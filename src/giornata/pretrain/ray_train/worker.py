@@ -30,8 +30,7 @@ from giornata.pretrain.feeding.feed import Batch, Feed, Feeder
 from giornata.pretrain.feeding.graph import validation_batches
 from giornata.pretrain.feeding.ledger import UseLedger
 from giornata.pretrain.feeding.rows_of_phase import rows_of_phases, share
-from giornata.pretrain.run_state.checkpoints import choose
-from giornata.pretrain.run_state.committed import run_storage
+from giornata.pretrain.run_state.committed import newest, run_storage
 from giornata.pretrain.run_state.costs import TrainerStart
 from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingOutcome
@@ -100,7 +99,8 @@ def work(values: Mapping[str, Any]) -> str:
 def _run(config: PretrainConfig, values: Mapping[str, Any], channel: Channel, notices: Notices) -> TrainingRun:
     device, source = ray.train.torch.get_device(), source_manifest(config)
     phases, storage = rows_of_phases(config, source), run_storage(config)
-    start, frozen = choose(storage, channel), frozen_parts(config, source, device)
+    start = channel.gather_objects(newest(storage) if channel.rank == 0 else None)[0]
+    frozen = frozen_parts(config, source, device)
     if config.encode.mode is not Mode.COLOCATED:
         frozen = replace(frozen, encoder=None)  # it would lie in the device's memory while others encode
     trace = _trace(config, storage.path(), 0 if start is None else start.step, channel)
@@ -164,16 +164,11 @@ def _node_size(config: PretrainConfig, channel: Channel) -> int | None:
 def feeds(
     config: PretrainConfig, encoder: Encoder | None, *, rank: int, world: int
 ) -> Callable[[int, UseLedger], Iterator[Feed]]:
-    """This trainer's stream of each phase, a step's share at a time. A stream is read once: what is then still
-    missing is brought by the next start of the trainers."""
-    asked: set[int] = set()
+    """This trainer's stream of each phase, a step's share at a time."""
     rows = share(config.train.global_batch_size, rank=rank, world=world)
     colocated = config.encode.mode is Mode.COLOCATED
 
     def of_phase(phase: int, _: UseLedger) -> Iterator[Feed]:
-        if phase in asked:
-            return
-        asked.add(phase)
         settings = config.phases[phase]
         batch_rows = None if config.train.pinned_order else settings.train_batch_size
         stream = ray.train.get_dataset_shard(settings.name)

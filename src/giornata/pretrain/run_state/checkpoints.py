@@ -9,9 +9,8 @@ import json
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,15 +26,14 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.ledger import TrainedTwice, Use, UseBits, UseLedger
 from giornata.pretrain.run_state.committed import (
+    DAMAGED,
     FOLDER,
     STATE,
     CheckpointDamaged,
     CommittedCheckpoint,
     FileFacts,
     commit,
-    mark_damaged,
     name_of,
-    newest,
     retire,
 )
 from giornata.pretrain.run_state.peers import Channel
@@ -240,47 +238,22 @@ def load_tensors(
     *,
     node: str = "",
 ) -> None:
-    """Fill the tensors, sharded as they are, from a checkpoint. Called by all trainers; those of one `node` share
-    what is copied.
+    """Fill the tensors, sharded as they are, from a checkpoint. Called by all trainers.
 
-    Raises CheckpointDamaged, on all of them, after marking it.
+    Shards that some trainer of this `node` needs are verified by one of them: where they are, which brings them into
+    the node's memory, or copied once. Of others only the header is there. Raises CheckpointDamaged, on all of them,
+    after marking it.
     """
-    with _at_hand(run, checkpoint, tensors, scratch, channel, node=node) as folder:
-        reader = dcp.HuggingFaceStorageReader(str(folder))
-        dcp.load(dict(tensors), storage_reader=reader, process_group=channel.group, no_dist=channel.world == 1)
-
-
-def choose(run: Storage, channel: Channel) -> CommittedCheckpoint | None:
-    """The newest usable checkpoint as the first trainer sees it, for all."""
-    chosen = channel.gather_objects(newest(run) if channel.rank == 0 else None)[0]
-    return chosen if chosen is None or isinstance(chosen, CommittedCheckpoint) else None
-
-
-@contextmanager
-def _at_hand(
-    run: Storage,
-    checkpoint: CommittedCheckpoint,
-    tensors: Mapping[str, torch.Tensor],
-    scratch: Path,
-    channel: Channel,
-    *,
-    node: str,
-) -> Iterator[Path]:
-    """A local folder with the checkpoint's shards. Those that some trainer of this node needs are verified, by one of
-    them: where they are, which brings them into the node's memory, or copied once. Of others only the header is
-    there."""
     there, local = run / f"{FOLDER}/{checkpoint.name}", "://" not in run.address
-    shards = [file for file in sorted(checkpoint.files) if file != STATE]
     names = channel.gather_objects((node, uuid.uuid4().hex))
     neighbors = [rank for rank, (name, _) in enumerate(names) if name == node]
     first = channel.rank == neighbors[0]
     folder = Path(there.path()) if local else scratch / f"load-{names[neighbors[0]][1]}"
     try:
         if not local and first:
-            for file in shards:
-                _write_header(there, file, folder, size_bytes=checkpoint.files[file].bytes)
+            _write_headers(there, checkpoint, folder)
         channel.gather([0])  # the headers are there
-        needs = channel.gather_objects((node, _needed(folder, tensors) or shards))
+        needs = channel.gather_objects((node, _needed(folder, tensors) or checkpoint.shards))
         wanted = sorted({file for name, files in needs if name == node for file in files})
         broken = []
         for file in wanted[neighbors.index(channel.rank) :: len(neighbors)]:
@@ -289,7 +262,8 @@ def _at_hand(
             if FileFacts.of(folder / file) != checkpoint.files[file]:
                 broken.append(file)
         _refuse_broken(run, checkpoint, broken, channel)
-        yield folder
+        reader = dcp.HuggingFaceStorageReader(str(folder))
+        dcp.load(dict(tensors), storage_reader=reader, process_group=channel.group, no_dist=channel.world == 1)
     finally:
         if not local and first:
             shutil.rmtree(folder, ignore_errors=True)
@@ -301,20 +275,20 @@ def _refuse_broken(run: Storage, checkpoint: CommittedCheckpoint, broken: Sequen
         return
     why = f"{', '.join(everybodys)}: not the bytes that were written"
     if channel.rank == 0:
-        mark_damaged(run, checkpoint.name, why)
+        run.write(f"{FOLDER}/{checkpoint.name}/{DAMAGED}", f"{why}\n".encode())  # no later start uses it
     channel.gather([0])  # nobody looks for another before this one is marked
     raise CheckpointDamaged(f"checkpoint {checkpoint.name} of {run}: {why}")
 
 
-def _write_header(there: Storage, file: str, folder: Path, *, size_bytes: int) -> None:
-    """A sparse file of the shard's size: the names and places of its tensors, and no bytes of them."""
-    with there.open(file) as stream:
-        length = stream.read(HEADER_LENGTH_BYTES)
-        header = stream.read(min(size_bytes, int.from_bytes(length, "little")))
+def _write_headers(there: Storage, checkpoint: CommittedCheckpoint, folder: Path) -> None:
+    """Sparse files of the shards' sizes: the names and places of their tensors, and no bytes of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / file).open("wb") as sparse:
-        sparse.write(length + header)
-        sparse.truncate(size_bytes)
+    for file in checkpoint.shards:
+        size_bytes = checkpoint.files[file].bytes
+        with there.open(file) as stream, (folder / file).open("wb") as sparse:
+            length = stream.read(HEADER_LENGTH_BYTES)
+            sparse.write(length + stream.read(min(size_bytes, int.from_bytes(length, "little"))))
+            sparse.truncate(size_bytes)
 
 
 def _needed(folder: Path, tensors: Mapping[str, torch.Tensor]) -> list[str]:

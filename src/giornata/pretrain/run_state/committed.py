@@ -59,6 +59,11 @@ class CommittedCheckpoint:
     phase: int
     files: Mapping[str, FileFacts]
 
+    @property
+    def shards(self) -> list[str]:
+        """The files with tensors, by name."""
+        return sorted(set(self.files) - {STATE})
+
     def progress(self, run: Storage) -> TrainingProgress:
         """The run's progress at this checkpoint. Raises InvalidInput for another version's."""
         where = f"{run}/{FOLDER}/{self.name}/{STATE}"
@@ -96,11 +101,6 @@ def committed(run: Storage, *, warn: bool = True) -> Iterator[CommittedCheckpoin
 def newest(run: Storage) -> CommittedCheckpoint | None:
     """The one to go on from; None at the beginning."""
     return next(committed(run), None)
-
-
-def mark_damaged(run: Storage, name: str, why: str) -> None:
-    """Mark the checkpoint: no later start uses it."""
-    run.write(f"{FOLDER}/{name}/{DAMAGED}", f"{why}\n".encode())
 
 
 def retire(run: Storage, *, limit: int) -> None:

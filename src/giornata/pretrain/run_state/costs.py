@@ -137,14 +137,12 @@ def _read(run: Storage, name: str) -> dict[str, float]:
         return {"usd": 0.0, "until_ms": 0}
 
 
-def step_rates(
-    *, rows: int, lap_s: float, waited_s: float, flops_per_picture: int = 0, peak_flops_per_s: float | None = None
-) -> dict[str, float]:
+def step_rates(*, rows: int, lap_s: float, waited_s: float, peak_per_s: float | None) -> dict[str, float]:
     """`images_per_s` of all trainers; `data_wait_share`, the part of the time that the slowest to be fed waited;
-    `mfu`, 0 to 1, where the trainers' peak is known."""
+    `mfu`, 0 to 1, where the pictures of the trainers' peak are known."""
     per_s = rows / lap_s if lap_s > 0 else 0.0
     found = {"images_per_s": per_s, "data_wait_share": min(1.0, waited_s / lap_s) if lap_s > 0 else 0.0}
-    return found | ({"mfu": per_s * flops_per_picture / peak_flops_per_s} if peak_flops_per_s else {})
+    return found | ({"mfu": per_s / peak_per_s} if peak_per_s else {})
 
 
 def interval_s(save_s: float, interruption_s: float) -> float:

@@ -106,20 +106,17 @@ def config_digest(config: PretrainConfig, begun_phases: int) -> str:
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
-def origin_of(config: PretrainConfig, begun_phases: int, digests: Mapping[str, str]) -> dict[str, str]:
+def origin_of(progress: TrainingProgress, config: PretrainConfig, digests: Mapping[str, str]) -> dict[str, str]:
     """The origin of the weights: digests of configuration, data and encoders."""
+    begun_phases = progress.phase + (1 if progress.step_in_phase else 0)
     return {"config": config_digest(config, begun_phases), **digests}
-
-
-def begun_phases(progress: TrainingProgress) -> int:
-    return progress.phase + (1 if progress.step_in_phase else 0)
 
 
 def check_origin(
     progress: TrainingProgress, config: PretrainConfig, digests: Mapping[str, str], *, where: str
 ) -> None:
     """Check that the checkpoint is of this run. Raises InvalidInput with all differences."""
-    now = origin_of(config, begun_phases(progress), digests)
+    now = origin_of(progress, config, digests)
     differing = [name for name in sorted({*now, *progress.origin}) if now.get(name) != progress.origin.get(name)]
     hint = "take back the change, or give the run another name"
     messages = {"config": "the configuration of seed, model, data, training or finished phases has changed"}

@@ -115,9 +115,6 @@ class Trace:
     def __call__(self, phase: int, step: int, uses: Sequence[Use]) -> None:
         self._write({"step": step, "phase": phase, "uses": list(uses)})
 
-    def close(self) -> None:
-        self._file.close()
-
     def _write(self, line: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()

@@ -9,15 +9,16 @@ import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioner
-from giornata.pretrain.feeding.ledger import Use, UseLedger
+from giornata.pretrain.feeding.examples import NOTHING, Portioned, Prefetcher, filled, portioned
+from giornata.pretrain.feeding.ledger import Use
 from giornata.pretrain.run_state.checkpoints import Checkpointer, Snapshot, Uses, record_uses
+from giornata.pretrain.run_state.committed import ledger_of
 from giornata.pretrain.run_state.costs import Cadence, CostRecord, TrainerStart, step_rates
 from giornata.pretrain.run_state.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.run_state.peers import Channel
-from giornata.pretrain.run_state.progress import TrainingOutcome, begun_phases, origin_of
+from giornata.pretrain.run_state.progress import TrainingOutcome, origin_of
 from giornata.pretrain.training.models import flops_per_picture
 from giornata.pretrain.training.trainer import Trainer, TrainingRun
 from giornata.protocol.pretraining import BESIDE
@@ -115,53 +116,48 @@ class TrainingLoop:
     def _restore(self) -> None:
         self._progress = self._trainer.restore()
         progress, first = self._progress, self._channel.rank == 0
-        self._ledger: UseLedger | None = None
         if self._run.start is not None:
             self._checkpoints.last = self._run.start.step, self._run.start.phase
             progress.interruptions += not progress.left
             progress.left = False
-        self._known: dict[str, Any] | None = None
-        if len(progress.ledgers) > progress.phase:
-            self._known = progress.ledgers.pop()
-        if first and progress.phase < len(self._run.phases):
-            self._ledger = self._as_known()
+        self._begin_ledger()
         self._cadence.begin(progress)
         attempt = self._run.attempt or TrainerStart(name=uuid.uuid4().hex, began_s=self._began_s)
         self._account = CostRecord.of(attempt, self._run.storage, self._progress, written=first)
         if first:
             drop_after(self._run.storage, self._progress.step)
 
-    def _as_known(self) -> UseLedger:
-        """The phase's ledger as of this start, or of the last time that the feeds ended."""
-        rows_of = self._run.phases[self._progress.phase]
-        return UseLedger(rows_of) if self._known is None else UseLedger.from_json(self._known, rows_of)
+    def _begin_ledger(self) -> None:
+        """Take the phase's ledger out of the progress, or begin one. The first trainer alone keeps it up to date."""
+        progress, phases = self._progress, self._run.phases
+        if progress.phase < len(phases):
+            self._ledger = ledger_of(progress, progress.phase, phases[progress.phase])
+            del progress.ledgers[progress.phase :]
 
     def _phase(self) -> TrainingOutcome:
         """Train the current phase until its last row."""
         run, progress = self._run, self._progress
-        samples = run.phases[progress.phase].samples
         self._micro_batch = self._trainer.prepare(progress)
         encoders = run.config.encoders_of(progress.phase) if run.config.encode.mode in BESIDE else 0
         self._usd_per_s = run.config.usd_per_s(self._channel.world, encoders)
+        self._peak_per_s = None
+        if run.peak_flops_per_s and not run.config.train.token_routing:  # a picture is counted for all of its tokens
+            flops = flops_per_picture(run.config.model.architecture, run.config.phases[progress.phase].resolution)
+            self._peak_per_s = self._channel.world * run.peak_flops_per_s / flops
         self._spend()  # the start of all this, or what lay between the phases
-        used = -1
-        while progress.used < samples:
-            if progress.used == used:
-                self._save()  # the next start asks for these rows alone
-                self._checkpoints.wait()
-                name = run.config.phases[progress.phase].name
-                raise RowsMissing(f"{samples - used} rows of phase {name} were never fed")
-            used = progress.used
-            outcome = self._until_feeds_end()
-            if outcome is not TrainingOutcome.FINISHED:
-                return outcome
-            self._merge()
-        return TrainingOutcome.FINISHED
+        outcome, missing = self._until_feeds_end(), run.phases[progress.phase].samples - progress.used
+        if outcome is TrainingOutcome.FINISHED and missing:
+            self._save()  # the next start asks for these rows alone
+            self._checkpoints.wait()
+            name = run.config.phases[progress.phase].name
+            raise RowsMissing(f"{missing} rows of phase {name} were never fed")
+        return outcome
 
     def _until_feeds_end(self) -> TrainingOutcome:
         run, progress = self._run, self._progress
-        make = portioner(self._trainer.draws, progress.phase, self._micro_batch, run.device)
-        ahead = Prefetcher(run.feeds(progress.phase, self._as_known()), make, run.clock_s)
+        given = {"phase": progress.phase, "micro_batch": self._micro_batch, "device": run.device}
+        make = partial(portioned, draws=self._trainer.draws, **given)
+        ahead = Prefetcher(run.feeds(progress.phase, self._ledger), make, run.clock_s)
         try:
             while progress.used < run.phases[progress.phase].samples:
                 taken, waited_s = ahead.take()
@@ -206,7 +202,7 @@ class TrainingLoop:
             "unreadable": float(progress.unreadable),
             "micro_batch": float(self._micro_batch),
             **numbers,
-            **self._rates(agreed, lap_s),
+            **step_rates(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s, peak_per_s=self._peak_per_s),
             **self._trainer.validated(progress),
         }
         self._spend()  # what validation took
@@ -227,8 +223,8 @@ class TrainingLoop:
 
     def _save(self) -> None:
         """Begin a checkpoint of everything so far; none where the last one is of this very step."""
-        progress, begun = self._progress, begun_phases(self._progress)
-        progress.origin = origin_of(self._run.config, begun, self._run.digests)
+        progress = self._progress
+        progress.origin = origin_of(progress, self._run.config, self._run.digests)
         self._checkpoints.wait()
         if self._checkpoints.last == (progress.step, progress.phase):
             return
@@ -236,7 +232,7 @@ class TrainingLoop:
             Snapshot(
                 tensors=self._trainer.tensors(),
                 progress=progress,
-                ledger=self._ledger,
+                ledger=self._ledger if self._channel.rank == 0 and progress.phase < len(self._run.phases) else None,
                 uses=self._taken_uses(),
                 alongside=self._log.cut(),
             )
@@ -247,40 +243,18 @@ class TrainingLoop:
         self._trained, self._quarantined = [], []
         return uses
 
-    def _merge(self) -> None:
-        """Bring the ledger up to date at once, and let every trainer know of it."""
-        self._checkpoints.wait()
-        record_uses(self._ledger, self._taken_uses(), self._channel)
-        self._known = self._channel.gather_objects(None if self._ledger is None else self._ledger.to_json())[0]
-
     def _change_phase(self) -> None:
         """The phase is complete: a checkpoint that says so, exactly here."""
-        progress, ledger = self._progress, self._ledger
-        if not self._channel.gather([int(ledger is not None and ledger.complete)])[0][0]:
+        progress = self._progress
+        self._checkpoints.wait()
+        record_uses(self._ledger, self._taken_uses(), self._channel)
+        if not self._channel.gather([int(self._ledger.complete)])[0][0]:
             raise RowsMissing(f"phase {progress.phase} was fed as many rows as it has, and not those")
-        if ledger is not None:
-            progress.ledgers.append(ledger.to_json())
+        progress.ledgers.append(self._ledger.to_json())
         progress.phase += 1
         progress.step_in_phase = progress.used = progress.unreadable = 0
-        last = progress.phase == len(self._run.phases)
-        self._known, self._ledger = None, None
-        if self._channel.rank == 0 and not last:
-            self._ledger = self._as_known()
+        self._begin_ledger()
         self._cadence.saving(self._save, progress)
-
-    def _rates(self, agreed: Agreed, lap_s: float) -> dict[str, float]:
-        run, config = self._run, self._run.config
-        flops, peak_flops_per_s = 0, None
-        if run.peak_flops_per_s and not config.train.token_routing:  # a picture is counted for all of its tokens
-            flops = flops_per_picture(config.model.architecture, config.phases[self._progress.phase].resolution)
-            peak_flops_per_s = self._channel.world * run.peak_flops_per_s
-        return step_rates(
-            rows=agreed.rows,
-            lap_s=lap_s,
-            waited_s=agreed.waited_s,
-            flops_per_picture=flops,
-            peak_flops_per_s=peak_flops_per_s,
-        )
 
     def _spend(self) -> float:
         """Count what the time since the last count cost; those seconds."""

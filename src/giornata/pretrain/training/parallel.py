@@ -146,40 +146,24 @@ def fitting(most: int, attempt: Callable[[int], None]) -> int:
             return rows
 
 
-class Trial:
-    """Passes of one UNet on its device that only show whether they fit, before the model is spread over the trainers.
-    Leaves no gradient behind.
+def try_passes(unet: UNet2DConditionModel, train: Train, channel: Channel, resolution: int, rows: int) -> None:
+    """Passes of one UNet that only show whether so many rows fit, before the model is spread over the trainers.
 
     Trying the sharded model would need all trainers to run out of memory in the same pass. This way each tries alone,
-    with room taken for what a step holds besides.
+    with memory taken for moments and average, which a step holds besides. Leaves no gradient behind. Raises
+    torch.OutOfMemoryError.
     """
-
-    def __init__(self, unet: UNet2DConditionModel, train: Train, device: torch.device, channel: Channel) -> None:
-        self._unet, self._train, self._device = unet, train, device
-        self._shards = channel.world if train.parallel is not Parallel.DDP else 1
-
-    def of(self, resolution: int) -> Callable[[int], None]:
-        """A function that tries passes of a number of rows at this resolution."""
-        side, bf16 = resolution // LATENT_SIDE_PX, self._train.mixed_precision is Precision.BF16
-
-        def attempt(rows: int) -> None:
-            if self._train.gradient_checkpointing:
-                self._unet.enable_gradient_checkpointing()
-            try:
-                room = self._room()
-                with torch.autocast(self._device.type, torch.bfloat16, enabled=bf16):
-                    answer_BCHW = answer_to_zeros(self._unet, rows=rows, side=side, device=self._device)
-                answer_BCHW.square().sum().backward()
-                del room
-            finally:
-                self._unet.zero_grad(set_to_none=True)
-                self._unet.disable_gradient_checkpointing()
-                torch.cuda.empty_cache()
-
-        return attempt
-
-    def _room(self) -> torch.Tensor:
-        """Memory as large as moments and average."""
-        copies = MOMENTS + (1 if self._train.use_ema else 0)
-        count = sum(each.numel() for each in self._unet.parameters()) * copies // self._shards
-        return torch.empty(count, dtype=torch.float32, device=self._device)
+    device, side = unet.device, resolution // LATENT_SIDE_PX
+    copies, shards = MOMENTS + train.use_ema, 1 if train.parallel is Parallel.DDP else channel.world
+    if train.gradient_checkpointing:
+        unet.enable_gradient_checkpointing()
+    try:
+        room = torch.empty(unet.num_parameters() * copies // shards, dtype=torch.float32, device=device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=train.mixed_precision is Precision.BF16):
+            answer_BCHW = answer_to_zeros(unet, rows=rows, side=side, device=device)
+        answer_BCHW.square().sum().backward()
+        del room
+    finally:
+        unet.zero_grad(set_to_none=True)
+        unet.disable_gradient_checkpointing()
+        torch.cuda.empty_cache()

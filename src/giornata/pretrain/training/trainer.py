@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
+from diffusers import UNet2DConditionModel
 
 from giornata.diffusion.base.regional import compiled, plainly
 from giornata.diffusion.draws.determinism import let_cudnn_choose
@@ -26,7 +28,7 @@ from giornata.pretrain.run_state.peers import Channel
 from giornata.pretrain.run_state.progress import TrainingProgress, check_origin
 from giornata.pretrain.training.models import held_draws, new_unet, objective_of, widths
 from giornata.pretrain.training.optimizer import EMA, Averages, TrainingOptimizer, learning_rate, whole
-from giornata.pretrain.training.parallel import Trial, micro_batch, shard_model
+from giornata.pretrain.training.parallel import micro_batch, shard_model, try_passes
 from giornata.pretrain.training.step import Passes, TokenRouting
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase, PretrainConfig, Train
 
@@ -35,8 +37,7 @@ WINDOW_STEPS = 128
 LEAST_STEPS = 16
 """Before so many steps only what is not a number is left out: the first losses say little about the next."""
 Feeds = Callable[[int, UseLedger], Iterator[Feed]]
-"""(place of the phase, what of it was trained) to this trainer's feeds. Asked again in the same phase, with what was
-trained meanwhile, when the feeds ended before the phase was complete."""
+"""(place of the phase, its ledger as of this start) to this trainer's feeds; asked once in a phase."""
 log = logging.getLogger(__name__)
 
 WEIGHT = "weight."
@@ -120,9 +121,7 @@ class Trainer:
         let_cudnn_choose(run.device, bits_promised=train.pinned_order)
         unet = new_unet(config.model.architecture, config.seed).to(run.device)
         self._widths = widths(unet)
-        self._micro_batches = [
-            self._micro_batch(Trial(unet, train, run.device, channel), each) for each in config.phases
-        ]
+        self._micro_batches = [self._micro_batch(unet, each) for each in config.phases]
         routed = train.token_routing
         routing = TokenRouting(unet, share=routed, seed=config.seed) if routed else None
         if train.torch_compile:
@@ -221,8 +220,9 @@ class Trainer:
         unusual = self._run.config.train.torch_compile and rows not in self._usual_rows
         return plainly(self._sharding.unet) if unusual else nullcontext()
 
-    def _micro_batch(self, trial: Trial, phase: Phase) -> int:
+    def _micro_batch(self, unet: UNet2DConditionModel, phase: Phase) -> int:
         most = share(self._run.config.train.global_batch_size, rank=0, world=self._channel.world)
         if phase.train_batch_size is not None:
             return min(most, phase.train_batch_size)
-        return micro_batch(most, self._run.device, trial.of(phase.resolution), self._channel)
+        attempt = partial(try_passes, unet, self._run.config.train, self._channel, phase.resolution)
+        return micro_batch(most, self._run.device, attempt, self._channel)
