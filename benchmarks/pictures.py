@@ -5,7 +5,10 @@ upload URLs, results that complete the lease. Object storage is a folder that no
 by --part:
 
 rates    a job per picture, and leases of 1, 4 and 16: pictures a second, write-ahead log and disk of a picture from
-         its insertion to its end. Statements are counted by tests (tests/contract/store/test_picture_ceilings.py).
+         its insertion to its end. The log includes full pages after a checkpoint.
+statements leases of 16 of one client, and of --clients at once: statements a picture by all that the server does
+         meanwhile, its loops too, without BEGIN and COMMIT; and transactions a picture. Those of a lease alone are
+         counted by tests (tests/contract/store/test_picture_ceilings.py).
 depths   the claim of 16 pictures at queues of --depths: the p95 at the deepest over that at the shallowest.
 beside   claims and heartbeats of training alone, while a node draws, and while a node does jobs with as many
          requests: the ratios of the medians to alone. The node beside is a process of the lowest priority, so that
@@ -13,8 +16,8 @@ beside   claims and heartbeats of training alone, while a node draws, and while 
          have, too, is the cost of any requests on this machine, and not that of pictures.
 
 Clients, server and database share the machine. Prints tables, then one JSON line. Marks with leases of 16: 8 times
-the pictures a second of a job per picture and 400 a second; 4 KB of log and 1.5 KB of disk for a picture; a p95
-within 1.5; training within 1.2 of alone.
+the pictures a second of a job per picture and 400 a second; 0.5 statements, 4 KB of log and 1.5 KB of disk for a
+picture with all clients; a p95 within 1.5; training within 1.2 of alone.
 """
 
 import argparse
@@ -32,13 +35,15 @@ from benchmarks.rig.figures import conclude, latencies_ms, machine, percentile, 
 from benchmarks.rig.node_beside import NodeWork, node_beside
 from benchmarks.rig.picture_backlog import PictureQueue
 from benchmarks.rig.server import Server, server
+from benchmarks.rig.statement_log import statements_sent
 from benchmarks.rig.wire import Wire
 
 LEASE_S = 3600.0
 LEASES = (1, 4, 16)
 SPEEDUP_MARK, PER_S_MARK, LOG_BYTES_MARK, DISK_BYTES_MARK = 8.0, 400.0, 4096, 1536
 FLATNESS_MARK, BESIDE_MARK = 1.5, 1.2
-PARTS = ("rates", "depths", "beside")
+STATEMENTS_MARK = 0.5
+PARTS = ("rates", "statements", "depths", "beside")
 
 
 def options_of(arguments: list[str]) -> argparse.Namespace:
@@ -124,8 +129,31 @@ def _note(  # noqa: PLR0917
         found.setdefault(name, []).append(row)
 
 
-def _summary(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    return {name: spread([row[name] for row in rows], 0) for name in rows[0]}
+def _summary(rows: list[dict[str, float]], digits: int = 0) -> dict[str, dict[str, float]]:
+    return {name: spread([row[name] for row in rows], digits) for name in rows[0]}
+
+
+def statements(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+    """Statements and transactions of a picture in leases of 16, by the number of clients. No speed is measured."""
+    data, url = home / "statements", own.new_database()
+    found: dict[str, list[dict[str, float]]] = {}
+    with server(data, url, lease_s=LEASE_S) as started:
+        drawing, pictures = Drawing(started, data), PictureQueue(url)
+        for repetition in range(options.repetitions + 1):
+            for clients in (1, options.clients):
+                pictures.fill_to(options.pictures)
+                waiting = pictures.queued()
+                with statements_sent(own) as sent:
+                    run_clients(started, -(-waiting // 16), clients, _draw(drawing, 16))
+                drawn = waiting - pictures.queued()
+                row = {"statements": sent.statements / drawn, "transactions": sent.transactions / drawn}
+                if repetition:
+                    found.setdefault(f"clients: {clients}", []).append(row)
+    shown = {name: _summary(rows, 3) for name, rows in found.items()}
+    for name, row in shown.items():
+        words = ", ".join(f"{key} {spread_words(value)}" for key, value in row.items())
+        print(f"{name:12} a picture: {words}")
+    return shown
 
 
 def depths(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
@@ -207,6 +235,9 @@ def marks(measured: dict[str, dict]) -> dict[str, bool]:  # type: ignore[type-ar
         found["per_s"] = best["per_s"]["median"] >= PER_S_MARK
         found["log_bytes"] = best["log_bytes"]["median"] <= LOG_BYTES_MARK
         found["disk_bytes"] = best["disk_bytes"]["median"] <= DISK_BYTES_MARK
+    if "statements" in measured:
+        *_, together = measured["statements"].values()
+        found["statements"] = together["statements"]["median"] <= STATEMENTS_MARK
     if "depths" in measured:
         found["flat"] = measured["depths"]["flatness"]["median"] <= FLATNESS_MARK
     if "beside" in measured:
@@ -219,7 +250,7 @@ def marks(measured: dict[str, dict]) -> dict[str, bool]:  # type: ignore[type-ar
 
 def main(arguments: list[str]) -> int:
     options, about = options_of(arguments), machine()
-    parts = {"rates": rates, "depths": depths, "beside": beside}
+    parts = {"rates": rates, "statements": statements, "depths": depths, "beside": beside}
     with tempfile.TemporaryDirectory(prefix="giornata-pictures-") as name, postgres() as own:
         measured = {part: parts[part](options, own, Path(name)) for part in PARTS if part in options.part}
     reached = marks(measured)

@@ -89,8 +89,9 @@ pictures = Table(
         sqlite_where=sa.text("lease IS NOT NULL"),
         postgresql_where=sa.text("lease IS NOT NULL"),
     ),
-    # Room in a page for its changed rows: a change in another page is written to the log with that page.
-    postgresql_with={"fillfactor": 70},
+    # Room in a page for both changes of each of its rows: a change in another page writes that page to the log, and a
+    # result there writes to every index.
+    postgresql_with={"fillfactor": 40},
 )
 
 picture_failures = Table(  # machines on which a picture failed, which are not asked again for a while
