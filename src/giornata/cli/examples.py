@@ -33,7 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         'giornata grid "a photo of a {who}" --axis who=doctor,nurse --axis guidance_scale=4,7 \\\n'
         "    --model ./tiny -n 3 -o ./grid",
         "giornata grid --file grid.toml -o ./grid",
-        "giornata grid --retry JOB -o ./grid",
+        "giornata grid --retry JOB --cell 17 -o ./grid",
     ),
     "bench images": (
         "giornata bench images --count 60600 --prompts prompts.txt \\\n"
