@@ -162,9 +162,8 @@ def _request(form: SubmittedForm) -> SubmitJob:
         faults.append(Fault(where="spec.prompt", message="a grid has one prompt", hint=hint))
     for name in (*NUMBERS, "guidance_scale"):
         if text := form.get(name):
-            kind = float if name == "guidance_scale" else int
             try:
-                spec[name] = kind(text)
+                spec[name] = float(text) if name == "guidance_scale" else int(text)
             except ValueError:
                 faults.append(Fault(where=f"spec.{name}", message="is no number"))
     spec |= {name: text for name in ("negative_prompt", "model", "scheduler") if (text := form.get(name))}
