@@ -217,7 +217,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "simulate": (
         "giornata simulate --list",
         "giornata simulate price-spike --jobs 60 --open",
-        "giornata simulate black-hole --jobs 60 --json",
+        "giornata simulate outage --open --compare runs/outage-ancestor.json",
     ),
     "pretrain plan": (
         "giornata pretrain plan sd2_base",
