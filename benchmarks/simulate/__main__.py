@@ -16,7 +16,7 @@ from benchmarks.simulate.calibration import fit, misfits
 from benchmarks.simulate.comparison import comparable, gain_rows, gains_of, played, summary
 from benchmarks.simulate.plots import draw_all
 from benchmarks.simulate.regret import regret_words
-from giornata.cli.tools.simulate_page import write_pictures
+from giornata.cli.tools.simulate_page import save_run, write_pictures
 from giornata.simulate.drawn_run import DrawnRun, drawn
 from giornata.simulate.scenarios import SCENARIOS, sized
 
@@ -48,6 +48,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="flood with its 100,000 jobs on 2,000 nodes")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw every run into this folder")
     parser.add_argument("--pages", type=Path, metavar="DIR", help="write a page of each scenario into it")
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="save each run, for giornata simulate --compare")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the jobs; the figures mean little")
     return parser.parse_args(arguments)
 
@@ -77,6 +78,9 @@ def main(arguments: list[str]) -> int:
         policies = ("giornata",) if name in OURS_ALONE else ("ancestor", "giornata")
         played_runs = [play(name, policy, options) for policy in policies]
         runs += [told for told, _ in played_runs]
+        if options.runs is not None:
+            for policy, (told, curves) in zip(policies, played_runs, strict=True):
+                save_run(options.runs / f"{name}-{policy}.json", told=told, run=curves)
         if options.pages is not None:
             page = write_pictures(options.pages / name, about=SCENARIOS[name].about, runs=played_runs)
             print(f"{name}: {page}", file=sys.stderr)

@@ -7,8 +7,9 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-from benchmarks.simulate.comparison import played
+from benchmarks.simulate.comparison import played, summary
 
+from giornata.cli.tools.simulate_page import read_run, save_run
 from giornata.simulate.drawn_run import MOST_POINTS, drawn, thinned
 from giornata.simulate.scenarios import SCENARIOS, sized
 
@@ -68,3 +69,35 @@ def test_a_run_is_opened_in_the_browser_as_a_page_that_needs_no_server(tmp_path:
     for name in ("dashboard.css", "simulation.js", "vendor/uPlot.iife.min.js"):
         assert f"static/{name}" in page.read_text()
         assert (page.parent / "static" / name).is_file()
+
+
+def test_ancestor_is_drawn_beside_ours_and_another_run_is_refused(tmp_path: Path) -> None:
+    scenario = sized(SCENARIOS["black-hole"], jobs=4, nodes=2)
+    with played(scenario, policy="ancestor") as ran:
+        save_run(tmp_path / "ancestor.json", told=summary(ran), run=drawn(ran, name="The ancestor"))
+    (tmp_path / "nothing.json").write_text("{}")
+    environment = os.environ | {"BROWSER": "true %s", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "giornata", "simulate", "black-hole", "--nodes", "2", "--open"]
+
+    def compare(file: str, jobs: int) -> subprocess.CompletedProcess[str]:
+        asked = [*command, "--jobs", str(jobs), "--compare", str(tmp_path / file)]
+        return subprocess.run(asked, capture_output=True, text=True, env=environment, check=False)
+
+    assert compare("ancestor.json", 4).returncode == 0
+    (page,) = tmp_path.glob("giornata-black-hole-*/index.html")
+    parser = RunsOfPage()
+    parser.feed(page.read_text())
+    assert [run["name"] for run in parser.runs] == ["The ancestor", "Giornata"]
+    refused = compare("ancestor.json", 5)
+    assert (refused.returncode, "jobs 4, not 5" in refused.stderr) == (2, True), refused.stderr
+    for file in ("nothing.json", "missing.json"):
+        refused = compare(file, 4)
+        assert (refused.returncode, file in refused.stderr) == (2, True), refused.stderr
+
+
+def test_saved_run_is_read_as_it_was(tmp_path: Path) -> None:
+    with played(sized(SCENARIOS["black-hole"], jobs=4, nodes=2)) as ran:
+        told, run = summary(ran), drawn(ran, name="ours")
+    save_run(tmp_path / "deeper" / "run.json", told=told, run=run)
+    read_told, read = read_run(tmp_path / "deeper" / "run.json", alike={"jobs": 4})
+    assert (read.as_json(), read_told["usd_per_job"]) == (json.loads(json.dumps(run.as_json())), told["usd_per_job"])

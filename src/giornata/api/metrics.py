@@ -23,6 +23,7 @@ from giornata.control.ended_pictures import EndedPictures
 from giornata.control.loops import LoopStatus
 from giornata.control.ports.gauges import Gauges, OutboxGauges, PictureGauges
 from giornata.domain.audits import AuditState
+from giornata.domain.costs import PARTS
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
 from giornata.domain.money import MICRO_USD
@@ -109,6 +110,7 @@ class _StoreCollector(Collector):
         yield from _spend(gauges)
         yield from _machines(gauges)
         yield from _fleets(gauges)
+        yield _fleet_time(gauges)
         yield _outbox(gauges.outbox, now_ms=now_ms)
         audits = GaugeMetricFamily("giornata_audits", "Replay audits by state.", labels=["state"])
         for audit_state in AuditState:
@@ -222,6 +224,16 @@ def _machines(gauges: Gauges) -> Iterator[Metric]:
     for fleet, count in sorted(gauges.reallocations.items()):
         replaced.add_metric([fleet], count)
     yield replaced
+
+
+def _fleet_time(gauges: Gauges) -> Metric:
+    """Export the billed time of the last day by fleet and use."""
+    help_text = "Billed time of the last day, by fleet and use."
+    family = GaugeMetricFamily("giornata_fleet_time_seconds", help_text, labels=["fleet", "use"])
+    for each in gauges.fleet_time:
+        for part in PARTS:
+            family.add_metric([each.fleet, part], getattr(each, f"{part}_ms") / 1000)
+    return family
 
 
 def _fleets(gauges: Gauges) -> Iterator[Metric]:

@@ -33,7 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         'giornata grid "a photo of a {who}" --axis who=doctor,nurse --axis guidance_scale=4,7 \\\n'
         "    --model ./tiny -n 3 -o ./grid",
         "giornata grid --file grid.toml -o ./grid",
-        "giornata grid --retry JOB -o ./grid",
+        "giornata grid --retry JOB --cell 17 -o ./grid",
     ),
     "bench images": (
         "giornata bench images --count 60600 --prompts prompts.txt \\\n"
@@ -217,7 +217,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "simulate": (
         "giornata simulate --list",
         "giornata simulate price-spike --jobs 60 --open",
-        "giornata simulate black-hole --jobs 60 --json",
+        "giornata simulate outage --open --compare runs/outage-ancestor.json",
     ),
     "pretrain plan": (
         "giornata pretrain plan sd2_base",

@@ -23,6 +23,8 @@ from giornata.control.fleets.stragglers import move_stragglers
 from giornata.control.jobs.settle_sweep import settle_sweeps
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.control.pictures.settle_order import settle_orders
+from giornata.control.projects.fleet_time import EVERY_S, sum_fleet_time
+from giornata.control.projects.fleet_time import LOOP_NAME as FLEET_TIME
 from giornata.control.projects.set_budget import settle_budgets
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import Unavailable
@@ -69,6 +71,9 @@ def _chain_audit_log(ctx: Context) -> None:
 
 # A server whose audit log is late still serves jobs.
 AUDIT_LOG_LOOP = Loop(name=LOOP_NAME, every_s=1.0, run=_chain_audit_log, vital=False)
+
+FLEET_TIME_LOOP = Loop(name=FLEET_TIME, every_s=EVERY_S, run=sum_fleet_time, vital=False)
+"""Apart from the schedule, as the audit log's: the simulator plays the loops that decide something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from giornata.control.context import Context
 from giornata.control.ports.gauges import EndedTotals, Gauges
 from giornata.control.ports.store import Transaction
 from giornata.control.process_cache import EndedAttempts
+from giornata.control.projects.fleet_time import last_day
 from giornata.domain.budget import Budget
 from giornata.domain.errors import GiornataError, Unavailable
 
@@ -56,7 +57,8 @@ def read_gauges(ctx: Context) -> Gauges:
         gauges = tx.gauges.now(seen_since_ms=now_ms - round(ctx.policy.node_gone_after_s * 1000))
         ended = _attempts_ended(tx, ctx, at_ms=now_ms)
         spent = project_spent(tx, ctx, None, at_ms=now_ms)
-    return replace(gauges, ended=ended, spend_micro_usd=spent.total_micro_usd)
+        time = last_day(tx, at_ms=now_ms)
+    return replace(gauges, ended=ended, spend_micro_usd=spent.total_micro_usd, fleet_time=time)
 
 
 def read_installation(ctx: Context, caller: Caller) -> Gauges:

@@ -1,7 +1,9 @@
 """Generate: order pictures, watch them come, and order more like one of them or like a file."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import Response
 from pydantic import ValidationError
@@ -12,6 +14,7 @@ from giornata.control.jobs.read_jobs import get_job, list_jobs
 from giornata.control.jobs.submit import JobRequest, submit_each
 from giornata.control.storage import training_view
 from giornata.dashboard.gallery_page import filters_of
+from giornata.dashboard.grid_pages import ROWS_OF_FORM, axes_of, axis_places, typed_axes
 from giornata.dashboard.rendering import render
 from giornata.dashboard.train_page import SHA256
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
@@ -19,6 +22,8 @@ from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.picture import PictureState
 from giornata.protocol.admin import Scope
+from giornata.protocol.generation.expand import changes_of, order_spec
+from giornata.protocol.generation.grid import GRID_KIND
 from giornata.protocol.generation.metadata import picture_params_of
 from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.jobs import Job, SubmitJob
@@ -60,7 +65,9 @@ def order(visit: Visit) -> Response:
         faults = [Fault(where="The order", message=error.public)]
         return _page(visit, visit.form.typed(), faults=faults, status=400)
     visit.request.app.state.wakeup.notify()
-    return see(visit.url("/generate", order=answer[0].id, said="ordered"))
+    placed = answer[0]
+    named = {"grid" if placed.kind == GRID_KIND else "order": placed.id}
+    return see(visit.url("/generate", **named, said="ordered"))
 
 
 def show_order(visit: Visit) -> Response:
@@ -97,11 +104,21 @@ def _settings(visit: Visit) -> Mapping[str, Any]:
     if job_id is None:
         return {"lora": lora} if (lora := visit.query("lora")) else {}
     job = get_job(visit.ctx, visit.caller, job_id)
-    if job.kind != GENERATE_KIND or number is None or not number.isdecimal() or len(number) > 9:
+    if job.kind == GRID_KIND and number is None:
+        return _typed(job.spec) | typed_axes(job.spec)
+    is_number = number is not None and number.isdecimal() and len(number) <= 9
+    if job.kind not in {GENERATE_KIND, GRID_KIND} or number is None or not is_number:
         raise NotFound("there is no such picture")
     picture = read_picture(visit.ctx, visit.caller, job_id, int(number))
-    spec = {**job.spec, "seed": picture.seed, "num_images_per_prompt": 1}
+    spec = {**job.spec, **_own_settings(job, int(number)), "seed": picture.seed, "num_images_per_prompt": 1}
     return _typed(spec | ({"prompts": picture.prompt} if picture.prompt else {}))
+
+
+def _own_settings(job: Job, number: int) -> Mapping[str, Any]:
+    """Return the settings of a picture that are not those of its order."""
+    parsed = order_spec(job.kind, job.spec)
+    changes = changes_of(parsed, parsed.model_dump(mode="json"))
+    return next(islice(changes, number // parsed.num_images_per_prompt, None), {})
 
 
 def _of_file(visit: Visit, sha256: str) -> Mapping[str, Any]:
@@ -137,13 +154,16 @@ def _use(use: Any, *, weighted: bool = False) -> str:
 def _request(form: SubmittedForm) -> SubmitJob:
     """Return the order of the form. Raises InvalidInput with every field that is no number."""
     prompts = [line.strip() for line in form.get("prompts").splitlines() if line.strip()]
-    spec: dict[str, Any] = {"prompts": prompts}
     faults: list[Fault] = []
+    axes = axes_of(form, " ".join([*prompts, form.get("negative_prompt")]), faults)
+    spec: dict[str, Any] = {"prompt": "".join(prompts[:1]), "axes": axes} if axes else {"prompts": prompts}
+    if axes and len(prompts) > 1:
+        hint = "write what differs as a slot, such as {who}, and make it an axis"
+        faults.append(Fault(where="spec.prompt", message="a grid has one prompt", hint=hint))
     for name in (*NUMBERS, "guidance_scale"):
         if text := form.get(name):
-            kind = float if name == "guidance_scale" else int
             try:
-                spec[name] = kind(text)
+                spec[name] = float(text) if name == "guidance_scale" else int(text)
             except ValueError:
                 faults.append(Fault(where=f"spec.{name}", message="is no number"))
     spec |= {name: text for name in ("negative_prompt", "model", "scheduler") if (text := form.get(name))}
@@ -151,11 +171,12 @@ def _request(form: SubmittedForm) -> SubmitJob:
         spec["loras"] = [_lora(part.strip(), faults) for part in lora.split(",") if part.strip()]
     if faults:
         raise InvalidInput(faults)
+    kind = GRID_KIND if axes else GENERATE_KIND
     title = prompts[0][:NAME_CHARS] if prompts else None
     try:
-        return SubmitJob(kind=GENERATE_KIND, spec=spec, name=title)
+        return SubmitJob(kind=kind, spec=spec, name=title)
     except ValidationError:
-        return SubmitJob(kind=GENERATE_KIND, spec=spec)
+        return SubmitJob(kind=kind, spec=spec)
 
 
 def _lora(text: str, faults: list[Fault]) -> dict[str, Any]:
@@ -171,13 +192,15 @@ def _lora(text: str, faults: list[Fault]) -> dict[str, Any]:
 
 def _page(visit: Visit, typed: Mapping[str, Any], *, faults: Sequence[Fault] = (), status: int = 200) -> Response:
     places = {f"spec.{name}": name for name in FIELDS} | {"spec.loras": "lora", "spec.prompt": "prompts"}
+    places |= axis_places(typed)
     beside, others = dict[str, str](), list[Fault]()
     for fault in faults:
-        place = next((name for where, name in places.items() if f"{fault.where}.".startswith(f"{where}.")), None)
+        at = (where for where in places if f"{fault.where}.".startswith(f"{where}."))
+        place = places.get(max(at, key=len, default=""))
         if place is None:
             others.append(fault)
         else:
-            beside[place] = fault.message + (f" ({fault.hint})" if fault.hint else "")
+            beside.setdefault(place, fault.message + (f" ({fault.hint})" if fault.hint else ""))
     return render(
         visit,
         "generate.html",
@@ -186,11 +209,22 @@ def _page(visit: Visit, typed: Mapping[str, Any], *, faults: Sequence[Fault] = (
         faults=beside,
         others=others,
         loras=_own_loras(visit),
-        order_id=visit.query("order"),
+        order_id=visit.query("order") or visit.query("grid"),
+        shown_url=_shown_url(visit),
+        axis_rows=ROWS_OF_FORM,
+        has_axes=any(typed.get(f"axis_{row}") or typed.get(f"values_{row}") for row in ROWS_OF_FORM),
         given=filters_of(visit),
         gallery_url=visit.url("/gallery", **{name: text or None for name, text in filters_of(visit).items()}),
         key=visit.ctx.names.new("form"),
     )
+
+
+def _shown_url(visit: Visit) -> str:
+    """Return where the page loads the order's pictures from, or the sheet of the grid; empty without either."""
+    if grid_id := visit.query("grid"):
+        return visit.url(f"/grids/{quote(grid_id, safe='')}", row=visit.query("row"))
+    order_id = visit.query("order")
+    return visit.url(f"/orders/{quote(order_id, safe='')}") if order_id else ""
 
 
 def _own_loras(visit: Visit) -> Sequence[Job]:

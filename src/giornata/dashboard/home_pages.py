@@ -10,6 +10,7 @@ from giornata.control.jobs.read_jobs import list_jobs
 from giornata.control.monitoring import read_budgets, read_installation, read_last_day
 from giornata.dashboard.fleet_pages import loops_of
 from giornata.dashboard.rendering import render
+from giornata.dashboard.time_bar import time_bars
 from giornata.dashboard.visit import Visit, page, project_url, see
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
@@ -74,6 +75,7 @@ def show_installation(visit: Visit) -> Response:
         budgets=read_budgets(visit.ctx, visit.caller),
         shown=SHOWN,
         waited_s=_waited_s(visit, gauges.oldest_queued_at_ms),
+        time_bars=time_bars(gauges.fleet_time),
     )
 
 

@@ -11,6 +11,8 @@ SAID: Mapping[str, str] = MappingProxyType(
     {
         "canceled": "The job was canceled.",
         "ordered": "The pictures are ordered. They appear below as they are drawn.",
+        "cells-ordered": "The cells are drawn again. They keep their seeds and settings.",
+        "cells-refused": "Nothing was ordered: a cell is being drawn, has its picture, or was drawn again too often.",
         "submitted": "The job was submitted.",
         "retried": "The job is in the queue again, as a new job that goes on from the last checkpoint.",
         "deleted": "The job was deleted.",

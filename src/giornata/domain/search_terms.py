@@ -7,7 +7,8 @@ EVERY_ORDER = ""
 """The term that each order of pictures has."""
 STAR = "*"
 """The tag of pictures that have a star. No person can type it."""
-MODEL, LORA = "model:", "lora:"
+MODEL, LORA, RETRIED = "model:", "lora:", "retries:"
+"""Kinds of names. RETRIED is the grid of which an order draws cells again."""
 MOST_TERMS = 500
 """Terms of one order; of an order with more words the first are kept."""
 LONGEST_TERM = 64
@@ -23,7 +24,7 @@ def words_of(text: str) -> Iterator[str]:
 
 
 def name_term(kind: str, name: str) -> str:
-    """Return the term of a model's name. `kind` is MODEL or LORA."""
+    """Return the term of a name. `kind` is MODEL, LORA or RETRIED."""
     return (kind + name.strip().casefold())[:LONGEST_TERM]
 
 

@@ -25,7 +25,7 @@ FIRST = "0020"
 SMALL = {
     *("alembic_version", "failed_sign_ins", "fleets", "installation", "invitations", "keys", "memberships"),
     *("models", "project_secrets", "projects", "sessions", "users", "webhook_cursor", "webhooks"),
-    "fleet_prices",
+    *("fleet_prices", "fleet_time"),
 }
 GROWING = ("jobs", "attempts", "events", "pictures", "ledger")
 # Each of these stops an INSERT or UPDATE, or even a SELECT, of others.

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 from tests.fixtures.drawn_orders import DrawingNode
 
-from giornata.cli.generation.grid_cells import DrawnCell, DrawnGrid
 from giornata.cli.generation.grid_options import GridOptions, check_grid
 from giornata.cli.generation.grid_sheet import MOST_ROWS, sheet_plans
 from giornata.cli.jobs.order_options import OrderOptions, OrderTerms
 from giornata.diffusion.sampling.grid_sheet import draw_sheet
 from giornata.domain.errors import InvalidInput
 from giornata.domain.picture import PictureState
+from giornata.protocol.generation.drawn_grid import DrawnCell, DrawnGrid, cells_of, named_cells
 from giornata.protocol.generation.grid import GridSpec, grid_cells
 from giornata.protocol.jobs import Job
 
@@ -105,6 +105,36 @@ def test_failed_cells_are_told_and_ordered_again_as_they_were(run, served, drawi
     orders = list(served.client(served.keys.admin).jobs(labels={"retries-grid": job}))
     assert [order.total_steps for order in orders] == [1, 2]
     assert "every cell" in run("grid", "--retry", job).output
+
+
+def test_one_cell_is_ordered_again_and_one_that_has_its_picture_is_refused(run, served, drawing, tmp_path):
+    node = drawing(is_fox_in_2)
+    job = run(*ASKED, *AXES, "-n", "2", "--json").json["grid"]
+    node.join()
+    refused = run("grid", "--retry", job, "--cell", "0", "--cell", "3")
+    assert refused.status == 2 and "0 has not failed" in refused.errors
+    assert "--retry JOB" in run("grid", "--show", job, "--cell", "3").errors
+    node = drawing()
+    run("grid", "--retry", job, "--cell", "3", "-o", str(tmp_path))
+    node.join()
+    rows = list(csv.DictReader((tmp_path / "grid.csv").open()))
+    assert [row["state"] for row in rows[2:4]] == ["failed", "succeeded"]
+    assert (tmp_path / rows[3]["file"]).read_bytes() == png(6)
+    (order,) = served.client(served.keys.admin).jobs(labels={"retries-grid": job})
+    assert (order.labels["retries-cells"], order.total_steps) == ("3", 1)
+
+
+@pytest.mark.parametrize("numbers", [[7], [3, 17, 18, 19, 40], list(range(9999))])
+def test_numbers_of_cells_are_read_as_they_were_written(numbers):
+    assert list(cells_of(named_cells(numbers))) == numbers
+
+
+def test_label_names_the_first_cells_that_it_can_hold_and_a_strange_one_names_none():
+    text = named_cells(range(0, 9999, 2))
+    assert len(text) <= 256 and text.startswith("0,2,4,")
+    assert list(cells_of(text)) == list(range(0, 9999, 2))[: len(cells_of(text))]
+    for strange in ("", "a", "1-", "-3", "1;2", "0-99999,0-99999", "123456"):
+        assert cells_of(strange) == ()
 
 
 def test_grid_that_is_still_drawn_is_not_retried_and_another_job_is_no_grid(run):

@@ -12,7 +12,15 @@ from tests.fixtures.databases import new_sqlite
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.access.install import install
 from giornata.control.context import Context
-from giornata.control.loops import DEFAULT_SCHEDULE, LONGEST_DONE, LONGEST_PAUSE_S, Loop, Loops, pause_s
+from giornata.control.loops import (
+    DEFAULT_SCHEDULE,
+    FLEET_TIME_LOOP,
+    LONGEST_DONE,
+    LONGEST_PAUSE_S,
+    Loop,
+    Loops,
+    pause_s,
+)
 from giornata.domain.errors import Unavailable
 from giornata.store.database.database import open_store
 
@@ -144,3 +152,10 @@ def test_what_a_loop_last_changed_stays_while_it_has_nothing_to_do(ctx: Context)
     assert (loops.status()[0].last_done, loops.status()[0].last_done_age_s) == ("two are gone", 30.0)
     loops.run_once(loop)
     assert loops.status()[0].last_done == "x" * LONGEST_DONE
+
+
+def test_loop_of_fleet_time_runs_on_an_empty_installation_and_wakes_nobody(ctx: Context) -> None:
+    woken: list[str] = []
+    loops = Loops(ctx, [FLEET_TIME_LOOP], after_work=lambda: woken.append("woken"))
+    assert loops.run_once(FLEET_TIME_LOOP)
+    assert (loops.status()[0].name, loops.status()[0].vital, woken) == ("fleet-time", False, [])

@@ -11,7 +11,7 @@ from giornata.dashboard.app import POLICY
 
 PEOPLE = ("operator", "owner", "member", "viewer", "stranger")
 OWNERS_ONLY = {"webhooks", "deliveries", "audit-log"}
-WRITERS_ONLY = {"train", "train-like", "generate"}
+WRITERS_ONLY = {"train", "train-like", "generate", "generate-grid"}
 ANYBODYS = {"components", "reference", "account"}
 
 

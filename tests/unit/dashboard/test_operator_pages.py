@@ -2,16 +2,19 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.fixtures.dashboard import HOUR_MS, PROJECT, DayClock, Furnished, furnished, pages_of
 from tests.fixtures.people import ROOT, browser_of
 
+from giornata.control.context import Context
 from giornata.control.loops import LoopStatus
 from giornata.control.monitoring import read_last_day
 from giornata.control.projects.projects import create_project
+from giornata.control.projects.read_costs import read_costs
 from giornata.control.projects.set_budget import set_project_budget, settle_budgets
+from giornata.control.timestamps import instant
 from giornata.protocol.admin import ROOT_PROJECT, CreateProject, SetBudget
 
 OPERATOR = replace(ROOT, project_id=ROOT_PROJECT)
@@ -31,7 +34,7 @@ def test_failures_of_the_last_day_stand_there_by_reason_and_older_ones_do_not(tm
         assert ">succeeded</td>" not in text
         ctx = house.served.ctx
         later = replace(ctx, clock=DayClock(ctx.clock.now_ms() + 25 * HOUR_MS))
-        assert sum(read_last_day(ctx, OPERATOR).by_reason.values()) == 5
+        assert sum(read_last_day(ctx, OPERATOR).by_reason.values()) == 6
         assert read_last_day(later, OPERATOR).by_reason == {}
 
 
@@ -101,3 +104,27 @@ def test_a_fleet_shows_its_prices_as_a_line_and_in_a_table(tmp_path: Path) -> No
         assert (refused.status_code, "price-line" in refused.text) == (400, True)
         assert 'value="x" aria-invalid="true"' in refused.text, "what was typed stays"
         assert 'value="17"' in refused.text
+
+
+def test_an_operator_sees_the_use_of_billed_time_by_fleet_in_words_and_shares(tmp_path: Path) -> None:
+    with furnished(tmp_path) as house:
+        path = pages_of(house)["operator-installation"]
+        text = browser_of(house.served, house.operator).call("GET", path).text
+        bars = text.split('<div class="time-bar">')[1:]
+        names = [re.findall(r"<strong>([^<]*)", bar)[0] for bar in bars]
+        assert names[0] == "All fleets"
+        assert set(names[1:]) == {"local", "spot"}
+        for bar in bars:
+            shares = [float(each) for each in re.findall(r"([0-9.]+) %", bar)]
+            assert abs(sum(shares) - 100) < 0.5, bar
+            assert all(word in bar for word in ("useful", "start-up", "idle", "lost"))
+        ctx = house.served.ctx
+        costs = {each.fleet: each for each in read_costs(ctx, OPERATOR, day_before(ctx), None).fleets}
+        assert (
+            f"{costs['local'].useful_s / costs['local'].billed_s:.1%}".replace("%", " %")
+            in bars[names.index("local")]
+        )
+
+
+def day_before(ctx: Context) -> datetime:
+    return instant(ctx.clock.now_ms()) - timedelta(days=1)

@@ -6,16 +6,7 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.generation.grid_cells import (
-    DrawnCell,
-    DrawnGrid,
-    cell_as_json,
-    cell_table,
-    cells_as_json,
-    order_again,
-    read_grid,
-    tally,
-)
+from giornata.cli.generation.grid_cells import order_again, read_grid
 from giornata.cli.generation.grid_options import FILE, GridOptions, check_grid
 from giornata.cli.generation.grid_sheet import write_sheets
 from giornata.cli.jobs.download import folder_faults
@@ -39,7 +30,15 @@ from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
 from giornata.cli.ui.text import count
 from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.job import JobState
+from giornata.protocol.generation.drawn_grid import (
+    DrawnCell,
+    DrawnGrid,
+    cell_as_json,
+    cell_table,
+    cells_as_json,
+    tally,
+)
 from giornata.protocol.generation.grid import GRID_KIND
 from giornata.protocol.jobs import Job
 
@@ -88,6 +87,16 @@ def grid(
         str | None,
         typer.Option(metavar="JOB", help="Order the cells of this grid again that failed.", show_default=False),
     ] = None,
+    cells: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--cell",
+            metavar="NUMBER",
+            min=0,
+            help="With --retry: only this cell, by its number in grid.csv. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Draw a picture of each combination of some values.
@@ -105,10 +114,13 @@ def grid(
         faults = folder_faults(output)
         if show is not None or retry is not None:
             faults += _misplaced(asked, show=show, retry=retry)
+            faults += _cells_without_retry(cells) if retry is None else []
             if faults:
                 raise InvalidInput(faults)
-            status = _of_earlier(settings, str(show or retry), out, output, again=retry is not None)
+            again = None if retry is None else tuple(cells or ())
+            status = _of_earlier(settings, str(show or retry), out, output, again=again)
         else:
+            faults += _cells_without_retry(cells)
             if output is not None and (results.estimated or not results.wait):
                 hint = f"write the sheet later: {giornata('grid', '--show', 'JOB', '-o', 'DIR')}"
                 message = f"cannot be combined with {'--estimate' if results.estimated else '--no-wait'}"
@@ -144,6 +156,11 @@ def _misplaced(asked: GridOptions, *, show: str | None, retry: str | None) -> li
     return [Fault(where=where, message=f"cannot be combined with {option}", hint=hint) for where in found]
 
 
+def _cells_without_retry(cells: list[int] | None) -> list[Fault]:
+    hint = "say which grid, with --retry JOB"
+    return [Fault(where="--cell", message="chooses cells that are drawn again", hint=hint)] if cells else []
+
+
 def _of_new(settings: Settings, order: CheckedOrder, out: Output, results: ResultOptions) -> int:
     output = results.output
     with connect(settings) as client:
@@ -160,24 +177,29 @@ def _of_new(settings: Settings, order: CheckedOrder, out: Output, results: Resul
         return 0
 
 
-def _of_earlier(settings: Settings, word: str, out: Output, output: Path | None, *, again: bool) -> int:
+def _of_earlier(
+    settings: Settings, word: str, out: Output, output: Path | None, *, again: tuple[int, ...] | None
+) -> int:
+    """Write an earlier grid; with `again`, order these cells first, or all that failed where it is empty."""
     with connect(settings) as client:
         job = client.get_job(find_job(client, word))
         found = read_grid(client, job)
-        orders = [job, *found.retries]
-        if again:
-            more = order_again(client, found)
+        orders = [job.id, *(each.id for each in found.retries)]
+        active = list(found.active)
+        if again is not None:
+            more = order_again(client, found, again)
             if more is None:
                 out.say(f"every cell of {job.id} has its picture")
             else:
                 out.say(f"{more.id} draws {count(more.total_steps or 0, 'cell')} again")
-                orders.append(more)
-        for each in orders:
-            if each.state not in TERMINAL:
-                job, _ = follow_order(client, client.get_job(each.id), out, output=output)
+                orders.append(more.id)
+                active.append(more.id)
+        for each in dict.fromkeys(orders):
+            if each in active:
+                job, _ = follow_order(client, client.get_job(each), out, output=output)
             elif output is not None:
-                client.download_pictures(each.id, output)
-        return _finish(client, job, orders[0].id, out, output)
+                client.download_pictures(each, output)
+        return _finish(client, job, orders[0], out, output)
 
 
 def _finish(client: Client, last: Job, grid_id: str, out: Output, output: Path | None) -> int:

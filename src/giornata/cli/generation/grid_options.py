@@ -18,6 +18,7 @@ from giornata.cli.jobs.order_options import (
 )
 from giornata.control.jobs.spec_faults import parse_spec
 from giornata.domain.errors import Fault, InvalidInput, collecting
+from giornata.protocol.generation.axis_texts import axis_of, axis_values
 from giornata.protocol.generation.grid import GRID_KIND
 
 AXIS, FILE = "--axis", "--file"
@@ -51,7 +52,7 @@ def check_grid(asked: GridOptions, terms: OrderTerms, others: Iterable[Fault] = 
         given["axes"] = []
         for each in asked.axes:
             with collecting(faults):
-                given["axes"].append(axis_of(each, prompt + negative))
+                given["axes"].append(_axis(each, prompt + negative))
     spec = written | given
     unread = bool(faults)  # a fault of an option would come again as one of the spec
     faults += [] if unread and not {"prompt", "axes"} <= spec.keys() else _spec_faults(spec)
@@ -61,46 +62,28 @@ def check_grid(asked: GridOptions, terms: OrderTerms, others: Iterable[Fault] = 
     return CheckedOrder(fields=replace(fields, spec=spec), terms=submitted)
 
 
-def axis_of(text: str, prompt: str) -> dict[str, Any]:
-    """Return the axis that `NAME=VALUE,VALUE` stands for: a slot, where the prompt has `{NAME}`, or else a field.
-
-    Values are divided by commas, or are a list in JSON, or `@FILE` with a value on each line. Raises InvalidInput.
-    """
-    name, _, values = text.partition("=")
-    name = name.strip()
-    if not name or not values.strip():
+def _axis(text: str, prompt: str) -> dict[str, Any]:
+    """Return the axis that `NAME=VALUE,VALUE` stands for. Values may be `@FILE`. Raises InvalidInput."""
+    name, _, values = (part.strip() for part in text.partition("="))
+    if not name or not values:
         hint = "such as --axis who=doctor,nurse or --axis guidance_scale=4,7"
         raise InvalidInput([Fault(where=AXIS, message=f"{text!r} is not NAME=VALUE,VALUE", hint=hint)])
-    found = _values(values.strip())
-    if f"{{{name}}}" in prompt:
-        return {"slot": name, "values": [each if isinstance(each, int | float) else str(each) for each in found]}
-    return {"field": name, "values": [_as_json(each) for each in found]}
+    return axis_of(name, _lines(values[1:]) if values.startswith("@") else _values(values), prompt)
 
 
 def _values(text: str) -> list[Any]:
-    if text.startswith("["):
-        try:
-            return list(json.loads(text))
-        except ValueError as error:
-            raise InvalidInput([Fault(where=AXIS, message=f"{text!r} is no list in JSON: {error}")]) from None
-    if text.startswith("@"):
-        try:
-            return [line.strip() for line in Path(text[1:]).read_text().splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            said = error.strerror if isinstance(error, OSError) else "is not a text in UTF-8"
-            hint = "a value on each line"
-            raise InvalidInput([Fault(where=AXIS, message=f"{text[1:]}: {said}", hint=hint)]) from None
-    return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _as_json(value: Any) -> Any:
-    """Return a text that is a number, true, false, null or an object as what it is; any other text as it is."""
-    if not isinstance(value, str):
-        return value
     try:
-        return json.loads(value)
-    except ValueError:
-        return value
+        return axis_values(text)
+    except ValueError as error:
+        raise InvalidInput([Fault(where=AXIS, message=str(error))]) from None
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return [line.strip() for line in Path(file).read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "is not a text in UTF-8"
+        raise InvalidInput([Fault(where=AXIS, message=f"{file}: {said}", hint="a value on each line")]) from None
 
 
 def _written(file: Path | None) -> dict[str, Any]:

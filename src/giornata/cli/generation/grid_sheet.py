@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.generation.grid_cells import DrawnCell, DrawnGrid
 from giornata.cli.tools.model import run_model_code
+from giornata.protocol.generation.drawn_grid import DrawnCell, DrawnGrid
 
 PROGRAM = "giornata.diffusion.sampling.grid_sheet"
 MOST_ROWS = 40

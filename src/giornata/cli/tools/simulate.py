@@ -5,6 +5,7 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,12 @@ from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput, install_hint
 
+OURS = "Giornata"
+
 if TYPE_CHECKING:
+    from giornata.cli.tools.simulate_page import SavedRun
     from giornata.simulate.run import SimulationResult
+    from giornata.simulate.scenario import Scenario
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +49,18 @@ def simulate(
     opened: Annotated[
         bool, typer.Option("--open", help="Draw the run, and open the pictures in the browser.")
     ] = False,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --open: draw this saved run in the same pictures. May be of another policy or version.",
+            show_default=False,
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write figures and curves of the run, for --compare.", show_default=False),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -54,6 +71,8 @@ def simulate(
     with reporting(as_json) as out:
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
+        if compare is not None and not opened:
+            raise InvalidInput([Fault(where="--compare", message="draws pictures", hint="give --open, too")])
         _check_extra()
         of_rules = {SCENARIO: simulate_affinity, AUDITS: simulate_audits}
         if scenario in of_rules:
@@ -69,12 +88,14 @@ def simulate(
         if scenario not in SCENARIOS:
             hint = f"one of {', '.join((*SCENARIOS, *of_rules))}"
             raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
+        scene = sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes)
+        beside = None if compare is None else _saved(compare, scene, seed=seed)
         with (
             naming(f"{scenario} with --seed {seed}"),
-            played(sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes), seed=seed) as ran,
+            played(scene, seed=seed) as ran,
         ):
             told = summary(ran)
-            page = _draw(ran, told) if opened else None
+            page = _drawn(ran, told, opened=opened, beside=beside, save=save)
         if page is not None:
             _open(out, page)
         _tell(out, told, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
@@ -94,13 +115,34 @@ def conclude(out: Output, told: dict[str, Any]) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _draw(ran: "SimulationResult", told: dict[str, Any]) -> Path:
-    """Write the pictures of a run into a new folder; return the file to open."""
-    from giornata.cli.tools.simulate_page import write_pictures
+def _saved(file: Path, scene: "Scenario", *, seed: int) -> "SavedRun":
+    """Return a run that was saved, before anything is played. Raises InvalidInput."""
+    from giornata.cli.tools.simulate_page import read_run
+
+    alike = {"scenario": scene.name, "seed": seed, "jobs": scene.jobs, "nodes": scene.nodes}
+    told, run = read_run(file, alike=alike)
+    return told, replace(run, name=file.stem) if run.name == OURS else run
+
+
+def _drawn(
+    ran: "SimulationResult", told: dict[str, Any], *, opened: bool, beside: "SavedRun | None", save: Path | None
+) -> Path | None:
+    """Save the run where that is asked for. With `opened`, write its pictures into a new folder; return the file to
+    open."""
+    from giornata.cli.tools.simulate_page import save_run, write_pictures
     from giornata.simulate.drawn_run import drawn
 
+    if not opened and save is None:
+        return None
+    run = drawn(ran, name=OURS)
+    if save is not None:
+        save_run(save, told=told, run=run)
+    if not opened:
+        return None
     folder = Path(tempfile.mkdtemp(prefix=f"giornata-{ran.scenario.name}-"))
-    return write_pictures(folder, about=ran.scenario.about, runs=[(told, drawn(ran, name="Giornata"))])
+    ours: SavedRun = (told, run)
+    runs = [ours] if beside is None else [beside, ours]
+    return write_pictures(folder, about=ran.scenario.about, runs=runs)
 
 
 def _open(out: Output, page: Path) -> None:

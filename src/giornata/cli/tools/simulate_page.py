@@ -5,11 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from giornata.dashboard.rendering import write_page
 from giornata.dashboard.words import duration
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.simulate.drawn_run import DrawnRun, RunMark
 
 Told = Mapping[str, Any]
+SavedRun = tuple[Told, DrawnRun]
+"""The summary and the curves of a run."""
 KINDS = {
     "price": "a price changes",
     "quarantine": "a machine is quarantined",
@@ -34,6 +39,36 @@ FIGURES: Mapping[str, Callable[[Told], str]] = {
     "Idle, of what is billed": _share("idle_s"),
     "Start-up, of what is billed": _share("startup_s"),
 }
+
+
+def save_run(file: Path, *, told: Told, run: DrawnRun) -> None:
+    """Write the summary and the curves of a run as JSON, which `read_run` reads."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"told": dict(told), "run": run.as_json()}) + "\n", "utf-8")
+
+
+def read_run(file: Path, *, alike: Told) -> SavedRun:
+    """Return a run that was saved. Raises InvalidInput for a file that has none, and for a run that is not
+    `alike`: scenario, seed, jobs and nodes have to be those.
+    """
+    where, hint = (
+        f"--compare {file}",
+        "give a file of giornata simulate --save, or of benchmarks.simulate --runs",
+    )
+    try:
+        saved = json.loads(file.read_text("utf-8"))
+        told, run = saved["told"], TypeAdapter(DrawnRun).validate_python(saved["run"])
+        for figure in FIGURES.values():
+            figure(told)
+    except OSError as error:
+        raise InvalidInput([Fault(where=where, message=error.strerror or "cannot be read", hint=hint)]) from None
+    except (ValueError, TypeError, LookupError):
+        raise InvalidInput([Fault(where=where, message="holds no run of the simulator", hint=hint)]) from None
+    other = [f"{name} {told.get(name)}, not {value}" for name, value in alike.items() if told.get(name) != value]
+    if other:
+        hint = "play and save it with the same scenario, --seed, --jobs and --nodes"
+        raise InvalidInput([Fault(where=where, message=f"has {', '.join(other)}", hint=hint)])
+    return told, run
 
 
 def write_pictures(folder: Path, *, about: str, runs: Sequence[tuple[Told, DrawnRun]]) -> Path:

@@ -8,7 +8,8 @@ from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.picture import ORDER_KINDS, PictureState
 from giornata.domain.routing import first_picture_turn
-from giornata.domain.search_terms import terms_of_order
+from giornata.domain.search_terms import RETRIED, name_term, terms_of_order
+from giornata.protocol.generation.drawn_grid import RETRIED_GRID
 from giornata.protocol.generation.expand import planned_pictures
 from giornata.protocol.generation.named_models import named_models
 from giornata.protocol.generation.preprocess import PREPROCESS_KIND
@@ -68,6 +69,8 @@ def _terms(job: JobRecord, rows: Sequence[PictureRow]) -> SearchTerms:
         models=[str(each.use["name"]) for each in named if each.role == "base"],
         loras=[str(each.use["name"]) for each in named if each.role == "lora"],
     )
+    if grid := job.labels.get(RETRIED_GRID):
+        terms = [name_term(RETRIED, grid), *terms]
     return SearchTerms(order_id=job.id, project_id=job.project_id, ordered_at_ms=job.created_at_ms, terms=terms)
 
 

@@ -1,10 +1,11 @@
 """The store's interface for the operator's gauges."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from giornata.control.ports.money_store import FleetTime
 from giornata.protocol.admin import NodeState
 
 
@@ -75,6 +76,7 @@ class Gauges:
     pictures: PictureGauges = field(default_factory=PictureGauges)
     outbox: OutboxGauges = field(default_factory=OutboxGauges)
     audits: Mapping[str, int] = field(default_factory=dict)  # replay audits by state
+    fleet_time: Sequence[FleetTime] = ()  # of the last day, as the loop `fleet-time` added it up
 
 
 class GaugeQueries(Protocol):

@@ -106,6 +106,24 @@ class Forecasts(Protocol):
         """Return the nodes that may take such a job, heard of lately and not leaving."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetTime:
+    """Billed time of a fleet by its use, in milliseconds, and its price; they are sums over hours."""
+
+    fleet: str
+    startup_ms: int
+    useful_ms: int
+    lost_ms: int
+    at_risk_ms: int
+    idle_ms: int
+    billed_micro_usd: int
+
+    @property
+    def billed_ms(self) -> int:
+        """The sum of all parts, in milliseconds."""
+        return self.startup_ms + self.useful_ms + self.lost_ms + self.at_risk_ms + self.idle_ms
+
+
 class CostQueries(Protocol):
     """Queries for the events and costs of a stretch of time."""
 
@@ -117,6 +135,15 @@ class CostQueries(Protocol):
 
     def work(self, project_id: str | None, *, from_ms: int, before_ms: int) -> Sequence[WorkRecord]:
         """Return the attempts for a project, or for all, that began in the time: a record for each job of each."""
+
+    def keep_fleet_time(self, hours: Mapping[int, Sequence[FleetTime]], *, kept_since_ms: int) -> None:
+        """Write the time of these hours, by the instant at which each begins; delete older ones."""
+
+    def last_fleet_hour_ms(self) -> int | None:
+        """Return when the latest hour with billed time began; None without any."""
+
+    def fleet_time(self, *, since_ms: int) -> Sequence[FleetTime]:
+        """Return the sums over the hours that began at `since_ms` or later, by fleet."""
 
     def by_day(
         self, project_id: str | None, days: range, *, label: str | None, most: int

@@ -180,12 +180,16 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInShort:
-    """A job without its spec. `image_format` is that of an order of pictures, and None for other jobs."""
+    """A job without its spec. `image_format` is that of an order of pictures, and None for other jobs.
+
+    `retried_cells` is the label of an order that draws cells of a grid again; only the gallery's queries read it.
+    """
 
     id: str
     name: str
     state: str
     image_format: str | None
+    retried_cells: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Report what was paid in a stretch of time, and what for."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -85,13 +85,18 @@ def _each(spent: int, count: int) -> float | None:
 
 
 def _fleets(tx: Transaction, during: Interval) -> tuple[FleetCosts, ...]:
+    return tuple(_fleet(name, splits) for name, splits in sorted(splits_by_fleet(tx, during).items()))
+
+
+def splits_by_fleet(tx: Transaction, during: Interval) -> Mapping[str, Sequence[Split]]:
+    """Return the billed time of each instance in the stretch of time, by fleet."""
     stays: dict[str, list[StayRecord]] = defaultdict(list)
     for stay in tx.costs.stays(from_ms=during.from_ms, before_ms=during.to_ms):
         stays[stay.host_key].append(stay)
     by_fleet: dict[str, list[Split]] = defaultdict(list)
     for host in tx.costs.hosts(from_ms=during.from_ms, before_ms=during.to_ms):
         by_fleet[host.fleet].append(split(_bill(host, during), [_stay(stay) for stay in stays[host.key]]))
-    return tuple(_fleet(name, splits) for name, splits in sorted(by_fleet.items()))
+    return by_fleet
 
 
 def _bill(host: BilledHost, during: Interval) -> Bill:

@@ -151,11 +151,15 @@ def cell_count(spec: GridSpec) -> int:
 
 def grid_cells(spec: GridSpec) -> Iterator[GridCell]:
     """Yield the cells in the order of their pictures: the repeats of one combination follow one another."""
-    for number in range(cell_count(spec) * spec.num_images_per_prompt):
-        combination, repeat = divmod(number, spec.num_images_per_prompt)
-        places = _places(spec, combination)
-        labels = tuple(axis.label_of(place) for axis, place in zip(spec.axes, places, strict=True))
-        yield GridCell(number=number, places=places, repeat=repeat, labels=labels)
+    yield from (grid_cell(spec, number) for number in range(cell_count(spec) * spec.num_images_per_prompt))
+
+
+def grid_cell(spec: GridSpec, number: int) -> GridCell:
+    """Return the cell of the picture with this number."""
+    combination, repeat = divmod(number, spec.num_images_per_prompt)
+    places = _places(spec, combination)
+    labels = tuple(axis.label_of(place) for axis, place in zip(spec.axes, places, strict=True))
+    return GridCell(number=number, places=places, repeat=repeat, labels=labels)
 
 
 def cell_changes(spec: GridSpec, shared: Mapping[str, Any], combination: int) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from giornata.control.ports import money_store
-from giornata.control.ports.money_store import BilledHost, StayRecord, WorkRecord
+from giornata.control.ports.money_store import BilledHost, FleetTime, StayRecord, WorkRecord
 from giornata.domain.accounting import run_of
 from giornata.domain.budget import Spent
 from giornata.domain.costs import Billed, Interval
@@ -17,10 +17,11 @@ from giornata.domain.reasons import Reason
 from giornata.store.database.rows import Queries
 from giornata.store.money.daily_costs import costs_by_day
 from giornata.store.money.ledger import BESIDE, EVER_MS, OTHER, shares_from
-from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, ledger, nodes
+from giornata.store.schema import attempts, billed_intervals, fleet_time, fleets, instances, jobs, ledger, nodes
 
 _RUN = ("started_at_ms", "first_step_at_ms", "renewed_at_ms", "ended_at_ms", "lapsed", "reason")
 _STEPS = ("start_step", "last_step", "committed_step")
+_PARTS_OF_TIME = ("startup_ms", "useful_ms", "lost_ms", "at_risk_ms", "idle_ms", "billed_micro_usd")
 _TOLD = ("first_step", "stepped_to", "stepped_at_ms")
 _BILLED = (
     sa.select(*(billed_intervals.c[name] for name in ("fleet", "instance_id", "from_ms", "to_ms")))
@@ -95,6 +96,23 @@ class CostQueries(Queries, money_store.CostQueries):
         pairs = [(one, two) for one, two in self._connection.execute(together)]
         shared = shares_from(self._connection, pairs, from_ms=EVER_MS)
         return [_work(row, shared.get(key)) for key, row in found.items()]
+
+    def keep_fleet_time(self, hours: Mapping[int, Sequence[FleetTime]], *, kept_since_ms: int) -> None:
+        old = fleet_time.c.hour_ms.in_(list(hours)) | (fleet_time.c.hour_ms < kept_since_ms)
+        self._connection.execute(sa.delete(fleet_time).where(old))
+        rows = [{"hour_ms": hour_ms, **asdict(each)} for hour_ms, found in hours.items() for each in found]
+        if rows:
+            self._connection.execute(sa.insert(fleet_time), rows)
+
+    def last_fleet_hour_ms(self) -> int | None:
+        latest: int | None = self._connection.scalar(sa.select(sa.func.max(fleet_time.c.hour_ms)))
+        return latest
+
+    def fleet_time(self, *, since_ms: int) -> list[FleetTime]:
+        sums = (sa.cast(sa.func.sum(fleet_time.c[name]), sa.BigInteger).label(name) for name in _PARTS_OF_TIME)
+        query = sa.select(fleet_time.c.fleet, *sums).where(fleet_time.c.hour_ms >= since_ms)
+        rows = self._connection.execute(query.group_by(fleet_time.c.fleet).order_by(fleet_time.c.fleet))
+        return [FleetTime(**row._mapping) for row in rows]
 
     def by_day(
         self, project_id: str | None, days: range, *, label: str | None, most: int

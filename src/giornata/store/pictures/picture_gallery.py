@@ -10,6 +10,7 @@ from giornata.control.ports.gallery_store import GalleryPlace, GallerySpan, Gall
 from giornata.control.ports.picture_store import PictureKey, PictureRow
 from giornata.control.ports.records import JobInShort
 from giornata.domain.picture import PictureState
+from giornata.protocol.generation.drawn_grid import RETRIED_CELLS
 from giornata.store.database.rows import ROWS, Queries, insert_rows, row_list, types_of
 from giornata.store.end_of_life.rows_of_jobs import picture_objects
 from giornata.store.pictures.picture_orders import COLUMNS, picture_of
@@ -76,6 +77,7 @@ class PictureGallery(Queries, gallery_store.PictureGallery):
                 jobs.c.name,
                 jobs.c.state,
                 jobs.c.spec["image_format"].as_string().label("image_format"),
+                jobs.c.labels[RETRIED_CELLS].as_string().label("retried_cells"),
                 found.c.ordered_at_ms,
                 last.label("last"),
                 sa.and_(*fits).label("fits"),
@@ -177,5 +179,5 @@ def _next_number(behind: GalleryPlace | None, order_id: str) -> int:
 
 
 def _span(row: Any, *, first: int, last: int) -> GallerySpan:
-    order = JobInShort(id=row.id, name=row.name, state=row.state, image_format=row.image_format)
+    order = JobInShort(**{name: getattr(row, name) for name in JobInShort.__slots__})
     return GallerySpan(order=order, ordered_at_ms=row.ordered_at_ms, first=first, last=last, fits=bool(row.fits))

@@ -9,7 +9,15 @@ from giornata.store.schema.audit_log import audit_log, audit_log_heads
 from giornata.store.schema.audits import audits
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.deletions import deletions
-from giornata.store.schema.fleets import billed_intervals, fleet_prices, fleets, instances, machines, reallocations
+from giornata.store.schema.fleets import (
+    billed_intervals,
+    fleet_prices,
+    fleet_time,
+    fleets,
+    instances,
+    machines,
+    reallocations,
+)
 from giornata.store.schema.gallery import order_terms, picture_tags
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
 from giornata.store.schema.people import (
@@ -45,6 +53,7 @@ __all__ = [
     "events",
     "failed_sign_ins",
     "fleet_prices",
+    "fleet_time",
     "fleets",
     "idempotency",
     "installation",

@@ -77,6 +77,19 @@ fleet_prices = Table(  # of one more node, one row for each change
     Column("price_micro_usd_per_hour", BigInteger, nullable=False),
 )
 
+fleet_time = Table(  # billed time of each hour by its use, from the loop `fleet-time`; kept for a day
+    "fleet_time",
+    metadata,
+    Column("fleet", String(128), primary_key=True),
+    Column("hour_ms", BigInteger, primary_key=True),  # its begin
+    Column("startup_ms", BigInteger, nullable=False),
+    Column("useful_ms", BigInteger, nullable=False),
+    Column("lost_ms", BigInteger, nullable=False),
+    Column("at_risk_ms", BigInteger, nullable=False),
+    Column("idle_ms", BigInteger, nullable=False),
+    Column("billed_micro_usd", BigInteger, nullable=False),
+)
+
 machines = Table(  # how a machine fares with jobs of a kind
     "machines",
     metadata,
