@@ -42,7 +42,7 @@ def foreign_ids(house: Furnished) -> dict[str, tuple[str, str]]:
         "machine_id": ("machine-1", "machine-99"),
         "node_id": ("node_00000001", "node_99999999"),
         "upload_id": ("upload_1", "upload_2"),
-        "sha256": (hashlib.sha256(picture(0)).hexdigest(), "b" * 64),
+        "sha256": (hashlib.sha256(picture(140)).hexdigest(), "b" * 64),
     }
 
 
