@@ -5,9 +5,9 @@ is asked of both by turns, one request at a time: the ratio of their times to th
 bytes that come before pictures. Then bursts of claims on the large one, by turns without and with 500 open pages of
 running jobs, whose browsers follow events and load parts again as the pages do. All share the machine.
 
-Prints tables, then one JSON line. Marks: p95 of the first byte within 1.5 of that with 100 jobs; at most 150 KB with
-style sheet and scripts; open pages cost claims at most a tenth. How many statements a page may send and how many rows
-it reads are asserted by tests, without a clock.
+Prints tables and which marks are met, then one JSON line. Marks: p95 of the first byte within 1.5 of that with 100
+jobs, and at most 150 ms; at most 150 KB with style sheet and scripts; open pages cost claims at most a tenth. How
+many statements a page may send and how many rows it reads are asserted by tests, without a clock.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.rig.server import Server, server
 from giornata.dashboard.rendering import STATIC
 
 PROJECT = "default"
-RATIO_MARK, BYTES_MARK, CLAIMS_MARK = 1.5, 150_000, 0.9
+RATIO_MARK, FIRST_BYTE_MARK_MS, BYTES_MARK, CLAIMS_MARK = 1.5, 150, 150_000, 0.9
 LEASE_S = 3600.0
 CLAIMS, CLIENTS = 300, 8
 # An order has a number that seven divides; the others were trainings, of which those up to 2 * QUEUED run.
@@ -172,11 +172,13 @@ def main(arguments: list[str]) -> int:
         ratio, rates = measure_claims(many, options)
     print(f"claims beside {options.open} open pages: {spread_words(ratio)} of those without")
     marks = {
-        "first byte": max(each.ratio["median"] for each in pages.values()) <= RATIO_MARK,
+        "first byte against 100 jobs": max(each.ratio["median"] for each in pages.values()) <= RATIO_MARK,
+        "first byte": max(each.p95_ms["median"] for each in pages.values()) <= FIRST_BYTE_MARK_MS,
         "bytes": max(each.size_bytes for each in pages.values()) <= BYTES_MARK,
         "claims": ratio["median"] >= CLAIMS_MARK,
     }
-    print(f"marks: {marks}")
+    for name, met in marks.items():
+        print(f"mark of {name}: {'met' if met else 'missed'}")
     conclude(
         {
             "benchmark": "pages",

@@ -57,6 +57,23 @@ def test_an_attempt_that_lives_across_midnight_is_cut_there(rig: StoreRig) -> No
     assert lines(only) == [(day, None, 86_400 * PER_S)], "what lies outside of the days is not counted"
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_project_sees_the_last_day_of_an_attempt_that_began_many_days_before(rig: StoreRig, *, ended: bool) -> None:
+    rig.add_project("ann")
+    day = before_midnight(rig, 10)
+    rig.add_job(project_id="ann")
+    lease = rig.lease(1)
+    rig.clock.advance_s(9 * 86_400 + 30)
+    if ended:
+        complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=1))
+    else:
+        heartbeat(rig.ctx, lease.attempt_id, Heartbeat(step=1))
+    last = day + timedelta(days=9)
+    found = read_daily_costs(rig.ctx, ANN, last, last, None)
+    assert lines(found) == [(last, None, 20 * PER_S)]
+    assert costs(rig, ANN).total_micro_usd == get_job(rig.ctx, ANN, lease.job_id).cost_micro_usd
+
+
 def test_days_of_attempts_that_share_a_node_add_up_to_what_each_pays(rig: StoreRig) -> None:
     day = before_midnight(rig, 11)
     for customer in ("41", "42"):

@@ -64,9 +64,11 @@ def sqlite_reader(url: URL) -> Engine:
 
 def postgres(url: URL, *, pool_size: int = 16, rested_s: float = POSTGRES_RESTED_S) -> Engine:
     """Open an engine of psycopg 3, READ COMMITTED, with an end to every wait."""
-    # Statements read few rows; compiling one takes longer than running it, whatever the planner expects of it.
+    # Statements read few rows. Compiling one, or starting processes for it, takes longer than running it, whatever
+    # the planner expects of it.
     options = (
-        f"-c statement_timeout={POSTGRES_STATEMENT_MS} -c lock_timeout={POSTGRES_LOCK_MS} -c timezone=UTC -c jit=off"
+        f"-c statement_timeout={POSTGRES_STATEMENT_MS} -c lock_timeout={POSTGRES_LOCK_MS} -c timezone=UTC -c jit=off "
+        "-c max_parallel_workers_per_gather=0"
     )
     engine = sa.create_engine(
         url,

@@ -16,11 +16,12 @@ from giornata.store.database.rows import Queries
 from giornata.store.jobs.attempts import LIVE
 from giornata.store.jobs.claiming import QUEUED
 from giornata.store.money.ledger import (
-    BESIDE,
+    ALONE,
+    ENDED_MS,
     EVER_MS,
-    EXISTS_BESIDE,
-    OTHER,
     amount_micro_usd,
+    ever_shared,
+    join_beside,
     node_ms_of,
     shares_from,
 )
@@ -70,10 +71,13 @@ class Spending(Queries, money_store.Spending):
 
     def settled(self, project_id: str | None, *, from_ms: int, before_ms: int, month_ms: int) -> Spent:
         ended = (attempts.c.ended_at_ms >= from_ms) & (attempts.c.ended_at_ms < before_ms)
-        return self._of_project(project_id, [ended], month_ms=month_ms)
+        lived = sa.select(attempts.c.node_id, attempts.c.started_at_ms, ENDED_MS.label("ended_ms")).where(ended)
+        shared = attempts.c.id.in_(ever_shared(lived.cte("lived")))
+        return self._of_project(project_id, [ended], month_ms=month_ms, shared=shared)
 
     def unsettled(self, project_id: str | None, *, since_ms: int, month_ms: int) -> Spent:
-        return self._of_project(project_id, [attempts.c.ended_at_ms >= since_ms, LIVE], month_ms=month_ms)
+        conditions = [attempts.c.ended_at_ms >= since_ms, LIVE]
+        return self._of_project(project_id, conditions, month_ms=month_ms)
 
     def reserved(self, project_id: str, *, but: str | None = None) -> int:
         mine = RESERVED & (jobs.c.project_id == project_id)
@@ -87,25 +91,39 @@ class Spending(Queries, money_store.Spending):
         return sum(reserved - min(spent.get(job_id, 0), reserved) for job_id, reserved in aside.items())
 
     def _of_project(
-        self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]], *, month_ms: int
+        self,
+        project_id: str | None,
+        conditions: Sequence[sa.ColumnElement[bool]],
+        *,
+        month_ms: int,
+        shared: sa.ColumnElement[bool] | None = None,
     ) -> Spent:
         own = (jobs.c.kind == CANARY_KIND) | jobs.c.billed_to.is_not(None)
         platforms = sa.exists().where(jobs.c.id == ledger.c.job_id, own)
         # Canaries and audits are paid by the operator's project, and are on nobody's budget.
         mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~platforms
-        found = self._by_job([mine & condition for condition in conditions], month_ms=month_ms)
+        found = self._by_job([mine & condition for condition in conditions], month_ms=month_ms, shared=shared)
         return sum((amount for _, amount in found), Spent())
 
-    def _by_job(self, conditions: Sequence[sa.ColumnElement[bool]], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
+    def _by_job(
+        self,
+        conditions: Sequence[sa.ColumnElement[bool]],
+        *,
+        month_ms: int,
+        shared: sa.ColumnElement[bool] | None = None,
+    ) -> Iterable[tuple[str, Spent]]:
         """Yield (job, spending) of the attempts that one of the conditions holds for, of which no two hold for the
         same attempt; a job may come more than once.
+
+        `shared` finds all attempts that were not alone on their nodes at once; without it each is looked up.
         """
         # A part of the statement for each condition: each has an index of its own.
-        alone = [_alone(condition, month_ms) for condition in conditions]
+        alone = [_alone(each & (ALONE if shared is None else ~shared), month_ms) for each in conditions]
         for job_id, amount, before in self._connection.execute(_together(alone)):
             yield job_id, Spent(total_micro_usd=int(amount), month_micro_usd=int(amount) - int(before))
-        beside = [_beside(condition) for condition in conditions]
-        yield from self._shared(self._connection.execute(_together(beside)).all(), month_ms=month_ms)
+        others = conditions if shared is None else [each & shared for each in conditions]
+        pairs = [part for condition in others for part in _beside(condition)]
+        yield from self._shared(self._connection.execute(_together(pairs)).all(), month_ms=month_ms)
 
     def _shared(self, rows: Sequence[Any], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
         asked = {(row.attempt_id, row.job_id) for row in rows}
@@ -130,18 +148,20 @@ def _alone(condition: sa.ColumnElement[bool], month_ms: int) -> sa.Select[Any]:
     return (
         sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
         .select_from(_JOINED)
-        .where(condition, ~EXISTS_BESIDE)
+        .where(condition)
         .group_by(ledger.c.job_id)
     )
 
 
-def _beside(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _beside(condition: sa.ColumnElement[bool]) -> Sequence[sa.Select[Any]]:
     """Return the jobs, attempts and those that were beside them on their node."""
-    return (
-        sa.select(ledger.c.job_id, ledger.c.attempt_id, OTHER.c.id.label("other_id"))
-        .select_from(_JOINED.join(OTHER, BESIDE))
-        .where(condition)
-        .distinct()
+    return join_beside(
+        lambda joined, other_id: (
+            sa.select(ledger.c.job_id, ledger.c.attempt_id, other_id)
+            .select_from(joined.join(ledger, ledger.c.attempt_id == attempts.c.id))
+            .where(condition)
+            .distinct()
+        )
     )
 
 

@@ -16,7 +16,7 @@ from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.store.database.rows import Queries
 from giornata.store.money.daily_costs import costs_by_day
-from giornata.store.money.ledger import BESIDE, EVER_MS, OTHER, shares_from
+from giornata.store.money.ledger import EVER_MS, join_beside, shares_from
 from giornata.store.schema import attempts, billed_intervals, fleet_time, fleets, instances, jobs, ledger, nodes
 
 _RUN = ("started_at_ms", "first_step_at_ms", "renewed_at_ms", "ended_at_ms", "lapsed", "reason")
@@ -87,13 +87,15 @@ class CostQueries(Queries, money_store.CostQueries):
         # Of the ledger's project: one lease has pictures of several projects' orders.
         mine = began if project_id is None else began & (ledger.c.project_id == project_id)
         found = {(row.id, row.job_id): row for row in self._connection.execute(_WORK.where(mine))}
-        together = (
-            sa.select(attempts.c.id, OTHER.c.id.label("other_id"))
-            .select_from(attempts.join(OTHER, BESIDE).join(ledger, ledger.c.attempt_id == attempts.c.id))
-            .where(mine)
-            .distinct()
+        together = join_beside(
+            lambda joined, other_id: (
+                sa.select(attempts.c.id, other_id)
+                .select_from(joined.join(ledger, ledger.c.attempt_id == attempts.c.id))
+                .where(mine)
+                .distinct()
+            )
         )
-        pairs = [(one, two) for one, two in self._connection.execute(together)]
+        pairs = [(one, two) for one, two in self._connection.execute(sa.union_all(*together))]
         shared = shares_from(self._connection, pairs, from_ms=EVER_MS)
         return [_work(row, shared.get(key)) for key, row in found.items()]
 

@@ -6,6 +6,7 @@ difference of two cumulative amounts.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,20 +14,26 @@ import sqlalchemy as sa
 from giornata.domain.money import MS_PER_DAY
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.database.rows import ROWS, row_list
-from giornata.store.money.ledger import BESIDE, FOREVER_MS, OTHER, AttemptBill, amount_micro_usd, bills_beside
+from giornata.store.money.ledger import (
+    ENDED_MS,
+    AttemptBill,
+    amount_micro_usd,
+    bills_beside,
+    ever_shared,
+    join_beside,
+)
 from giornata.store.schema import attempts, jobs, ledger
+from giornata.store.schema.work import LONG
 
-_JOINED = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
-_FIRST_DAY, _LAST_DAY = ledger.c.from_ms // MS_PER_DAY, ledger.c.to_ms // MS_PER_DAY
 _PLATFORMS = (
     sa.exists()
     .where(jobs.c.id == ledger.c.job_id, (jobs.c.kind == CANARY_KIND) | jobs.c.billed_to.is_not(None))
     .correlate(ledger)
 )
 """Canaries and audits, which are paid by the operator's project and are on no other project's bill."""
-
-
-_ENDED_MS = sa.func.coalesce(attempts.c.ended_at_ms, sa.literal_column(str(FOREVER_MS), sa.BigInteger))
+_LIVE = attempts.c.ended_at_ms.is_(None)
+# As in the index: a planner has to see that one implies the other.
+_LONG = sa.literal_column(LONG.replace("ended", "attempts.ended").replace("started", "attempts.started"), sa.Boolean)
 
 
 def costs_by_day(
@@ -42,59 +49,73 @@ def costs_by_day(
 
     At most `most` lines of attempts that had a node for themselves are read.
     """
-    during = (ledger.c.from_ms < days.stop * MS_PER_DAY) & (ledger.c.to_ms >= days.start * MS_PER_DAY)
-    if project_id is not None:
-        during &= (ledger.c.project_id == project_id) & ~_PLATFORMS
-    shared = _shared(during)
+    lines = _intervals(project_id, days)
+    lived = sa.select(attempts.c.node_id, attempts.c.started_at_ms, ENDED_MS.label("ended_ms"))
+    lived_then = lived.where(attempts.c.id.in_(sa.select(lines.c.attempt_id))).cte("lived_then")
+    shared = lines.c.attempt_id.in_(ever_shared(lived_then))
     costs: Counter[tuple[int, str | None]] = Counter()
     given = {ROWS: [{"begins_ms": day * MS_PER_DAY, "ends_ms": (day + 1) * MS_PER_DAY} for day in days]}
-    for row in connection.execute(_alone(dialect_name, during & ~shared, label).limit(most), given):
+    for row in connection.execute(_alone(dialect_name, lines, ~shared, label).limit(most), given):
         costs[row.day, row.value] += int(row.amount)
-    _add_shared(connection, costs, during & shared, days, label)
+    value = sa.null() if label is None else jobs.c.labels[label].as_string()
+    together = join_beside(
+        lambda joined, other_id: (
+            sa.select(lines.c.attempt_id, lines.c.job_id, other_id, value.label("value"))
+            .select_from(
+                joined.join(lines, lines.c.attempt_id == attempts.c.id).join(jobs, jobs.c.id == lines.c.job_id)
+            )
+            .where(shared)
+        )
+    )
+    _add_shared(connection, costs, sa.union_all(*together), days)
     return costs
 
 
-def _shared(during: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Return whether an attempt shared its node, for those that have an interval `during` the days.
+def _intervals(project_id: str | None, days: range) -> sa.CTE:
+    """Return the rows of the ledger that reach the days.
 
-    The attempts of each node are read once, in the order of their starts. One shared its node if another that began
-    before it ends after its start, or if the next one begins before its end. One that lived for no time may count as
-    another: no share depends on it.
+    No index has the ends of intervals, which every heartbeat moves. So they are found by what does not move. Those of
+    a project that began at most two days before are found by their start. One that began earlier belongs to an
+    attempt that lives, or that lived for more than a day. Those of all projects are found by the ends of their
+    attempts. A day more is read, because the clocks of servers differ.
     """
-    lived = sa.select(attempts.c.node_id, attempts.c.started_at_ms, _ENDED_MS.label("ended_ms"))
-    lived_then = lived.select_from(_JOINED).where(during).cte("lived_then")
-    first, last = (
-        sa.select(one).scalar_subquery()
-        for one in (sa.func.min(lived_then.c.started_at_ms), sa.func.max(lived_then.c.ended_ms))
+    begins_ms, ends_ms = days.start * MS_PER_DAY, days.stop * MS_PER_DAY
+    during = (ledger.c.from_ms < ends_ms) & (ledger.c.to_ms >= begins_ms)
+    ended = attempts.c.ended_at_ms >= begins_ms - MS_PER_DAY
+    # Cut off by the start of the attempt, too: an index has it, and the rows of the ledger are not read for it.
+    of_attempts = (
+        sa.select(ledger)
+        .select_from(attempts.join(ledger, ledger.c.attempt_id == attempts.c.id))
+        .where(attempts.c.started_at_ms < ends_ms + MS_PER_DAY)
     )
-    node, order = attempts.c.node_id, (attempts.c.started_at_ms, attempts.c.id)
-    until_ms = sa.func.max(_ENDED_MS).over(partition_by=node, order_by=order, rows=(None, -1))
-    next_ms = sa.func.lead(attempts.c.started_at_ms).over(partition_by=node, order_by=order)
-    swept = (
-        sa.select(attempts.c.id, ((until_ms > attempts.c.started_at_ms) | (next_ms < _ENDED_MS)).label("shared"))
-        .where(attempts.c.node_id.in_(sa.select(lived_then.c.node_id)), attempts.c.started_at_ms < last)
-        .where(attempts.c.ended_at_ms.is_(None) | (attempts.c.ended_at_ms > first))
-        .subquery("swept")
-    )
-    return ledger.c.attempt_id.in_(sa.select(swept.c.id).where(swept.c.shared))
+    if project_id is None:
+        parts = [of_attempts.where(each, during) for each in (_LIVE, ended)]
+    else:
+        during &= (ledger.c.project_id == project_id) & ~_PLATFORMS
+        early = ledger.c.from_ms < begins_ms - 2 * MS_PER_DAY
+        parts = [
+            sa.select(ledger).where(during, ~early),
+            *(of_attempts.where(each, during, early) for each in (_LIVE, ended & _LONG)),
+        ]
+    return sa.union_all(*parts).cte("lines")
 
 
-def _alone(dialect_name: str, during: sa.ColumnElement[bool], label: str | None) -> sa.Select[Any]:
+def _alone(dialect_name: str, lines: sa.CTE, alone: sa.ColumnElement[bool], label: str | None) -> sa.Select[Any]:
     """Return the sums over attempts that had their node for themselves."""
-    within = (
-        sa.select(_FIRST_DAY.label("day"), ledger.c.job_id, ledger.c.amount_micro_usd.label("amount"))
-        .select_from(_JOINED)
-        .where(during, _FIRST_DAY == _LAST_DAY)
+    first_day, last_day = lines.c.from_ms // MS_PER_DAY, lines.c.to_ms // MS_PER_DAY
+    within = sa.select(first_day.label("day"), lines.c.job_id, lines.c.amount_micro_usd.label("amount")).where(
+        alone, first_day == last_day
     )
     day = row_list(dialect_name, {"begins_ms": sa.BigInteger(), "ends_ms": sa.BigInteger()})
+    before = partial(_before, lines)
     across = (
-        sa.select(day.c.begins_ms // MS_PER_DAY, ledger.c.job_id, _before(day.c.ends_ms) - _before(day.c.begins_ms))
-        .select_from(_JOINED.join(day, (ledger.c.from_ms < day.c.ends_ms) & (ledger.c.to_ms > day.c.begins_ms)))
-        .where(during, _FIRST_DAY != _LAST_DAY)
+        sa.select(day.c.begins_ms // MS_PER_DAY, lines.c.job_id, before(day.c.ends_ms) - before(day.c.begins_ms))
+        .select_from(lines.join(day, (lines.c.from_ms < day.c.ends_ms) & (lines.c.to_ms > day.c.begins_ms)))
+        .where(alone, first_day != last_day)
     )
-    lines = sa.union_all(within, across).subquery("lines")
+    parts = sa.union_all(within, across).subquery("parts")
     value = sa.null() if label is None else jobs.c.labels[label].as_string()
-    valued = sa.select(lines.c.day, value.label("value"), lines.c.amount).join(jobs, jobs.c.id == lines.c.job_id)
+    valued = sa.select(parts.c.day, value.label("value"), parts.c.amount).join(jobs, jobs.c.id == parts.c.job_id)
     named = valued.subquery("valued")
     return (
         sa.select(named.c.day, named.c.value, sa.func.sum(named.c.amount).label("amount"))
@@ -103,28 +124,21 @@ def _alone(dialect_name: str, during: sa.ColumnElement[bool], label: str | None)
     )
 
 
-def _before(instant_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+def _before(lines: sa.CTE, instant_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     """Return an interval's cost from before this instant."""
-    so_far = amount_micro_usd(ledger.c.price_micro_usd_per_hour, instant_ms - ledger.c.from_ms)
+    so_far = amount_micro_usd(lines.c.price_micro_usd_per_hour, instant_ms - lines.c.from_ms)
     return sa.case(
-        (ledger.c.from_ms >= instant_ms, 0), (ledger.c.to_ms <= instant_ms, ledger.c.amount_micro_usd), else_=so_far
+        (lines.c.from_ms >= instant_ms, 0), (lines.c.to_ms <= instant_ms, lines.c.amount_micro_usd), else_=so_far
     )
 
 
 def _add_shared(
     connection: sa.Connection,
     costs: Counter[tuple[int, str | None]],
-    during: sa.ColumnElement[bool],
+    together: sa.CompoundSelect[Any],
     days: range,
-    label: str | None,
 ) -> None:
     """Add what attempts cost that shared their nodes, each by its share."""
-    value = sa.null() if label is None else jobs.c.labels[label].as_string()
-    together = (
-        sa.select(ledger.c.attempt_id, ledger.c.job_id, OTHER.c.id.label("other_id"), value.label("value"))
-        .select_from(_JOINED.join(OTHER, BESIDE).join(jobs, jobs.c.id == ledger.c.job_id))
-        .where(during)
-    )
     pairs: dict[str, set[tuple[str, str]]] = defaultdict(set)
     values: dict[tuple[str, str], str | None] = {}
     for row in connection.execute(together):

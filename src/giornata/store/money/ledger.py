@@ -8,8 +8,9 @@ Attempts that lived on one node at one time are found by their node and their ti
 """
 
 import functools
+import operator
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import starmap
@@ -30,28 +31,49 @@ FOREVER_MS = 2**62
 # Before every instant: no month is asked about.
 EVER_MS = -(2**62)
 OTHER = attempts.alias("other")
+ENDED_MS = sa.func.coalesce(attempts.c.ended_at_ms, sa.literal_column(str(FOREVER_MS), sa.BigInteger))
+_ON_NODE = sa.and_(
+    OTHER.c.node_id == attempts.c.node_id, OTHER.c.id != attempts.c.id, OTHER.c.started_at_ms < ENDED_MS
+)
 # `OTHER` was on the node of a row of `attempts` in the time of that row. Both were there for at least a millisecond.
-BESIDE = sa.and_(
-    OTHER.c.node_id == attempts.c.node_id,
-    OTHER.c.id != attempts.c.id,
-    sa.or_(OTHER.c.ended_at_ms.is_(None), OTHER.c.ended_at_ms > attempts.c.started_at_ms),
-    OTHER.c.started_at_ms < sa.func.coalesce(attempts.c.ended_at_ms, sa.literal_column(str(FOREVER_MS))),
+# Either the other lives, or it ended later: with OR in one condition PostgreSQL reads all attempts of the node.
+BESIDE_EACH = (
+    _ON_NODE & OTHER.c.ended_at_ms.is_(None),
+    _ON_NODE & (OTHER.c.ended_at_ms > attempts.c.started_at_ms),
 )
-EXISTS_BESIDE = sa.exists(sa.select(OTHER.c.id).where(BESIDE).correlate(attempts))
-COUNT_BESIDE = sa.select(sa.func.count()).select_from(OTHER).where(BESIDE).correlate(attempts).scalar_subquery()
+ALONE = sa.and_(*(~sa.exists(sa.select(OTHER.c.id).where(each).correlate(attempts)) for each in BESIDE_EACH))
+_COUNTS = (sa.select(sa.func.count()).select_from(OTHER).where(each).correlate(attempts) for each in BESIDE_EACH)
+COUNT_BESIDE = functools.reduce(operator.add, (each.scalar_subquery() for each in _COUNTS))
+
+
+def join_beside(
+    rows: Callable[[sa.Join, sa.ColumnElement[str]], sa.Select[Any]],
+) -> Sequence[sa.Select[Any]]:
+    """Return the parts of a union of rows of attempts joined with each attempt beside, whose id `rows` gets."""
+    return [rows(attempts.join(OTHER, each), OTHER.c.id.label("other_id")) for each in BESIDE_EACH]
+
+
 # (attempt of one of the jobs, attempt that was on its node at one time). Made once, as it costs more than running it.
-BESIDE_ATTEMPTS_OF_JOBS = (
-    sa.select(attempts.c.id, OTHER.c.id.label("other_id"))
-    .select_from(attempts)
-    .join(OTHER, BESIDE)
-    .join(jobs, jobs.c.id == attempts.c.job_id)
-    .where(attempts.c.job_id.in_(sa.bindparam("jobs", expanding=True)), jobs.c.project_id == sa.bindparam("project"))
+BESIDE_ATTEMPTS_OF_JOBS = sa.union_all(
+    *join_beside(
+        lambda joined, other_id: (
+            sa.select(attempts.c.id, other_id)
+            .select_from(joined.join(jobs, jobs.c.id == attempts.c.job_id))
+            .where(
+                attempts.c.job_id.in_(sa.bindparam("jobs", expanding=True)),
+                jobs.c.project_id == sa.bindparam("project"),
+            )
+        )
+    )
 )
-BESIDE_ATTEMPTS = (
-    sa.select(attempts.c.id, OTHER.c.id.label("other_id"))
-    .select_from(attempts)
-    .join(OTHER, BESIDE)
-    .where(attempts.c.id.in_(sa.bindparam("wanted", expanding=True)))
+BESIDE_ATTEMPTS = sa.union_all(
+    *join_beside(
+        lambda joined, other_id: (
+            sa.select(attempts.c.id, other_id)
+            .select_from(joined)
+            .where(attempts.c.id.in_(sa.bindparam("wanted", expanding=True)))
+        )
+    )
 )
 # Made once: building a statement costs more than running it.
 _LAST = sa.select(sa.func.max(ledger.c.seq)).where(ledger.c.attempt_id == sa.bindparam("wanted")).scalar_subquery()
@@ -168,6 +190,34 @@ class AttemptBill:
         amount_micro_usd = self.amount_micro_usd(beside, until_ms=until_ms)
         parts = apportion(amount_micro_usd, [Fraction(price) for price in self.prices.values()])
         return dict(zip(self.prices, parts, strict=True))
+
+
+def ever_shared(lived: sa.CTE) -> sa.Select[Any]:
+    """Return the ids of attempts that shared their node, at least those among the attempts of `lived`.
+
+    `lived` has node_id, started_at_ms and ended_ms of attempts. The attempts of each node are read once, in the order
+    of their starts. One shared its node if another that began before it ends after its start, or if the next one
+    begins before its end. One that lived for no time may count as another: no share depends on it.
+    """
+    first, last = (
+        sa.select(one).scalar_subquery()
+        for one in (sa.func.min(lived.c.started_at_ms), sa.func.max(lived.c.ended_ms))
+    )
+    those = sa.select(attempts.c.id, attempts.c.node_id, attempts.c.started_at_ms, ENDED_MS.label("ended_ms")).where(
+        attempts.c.node_id.in_(sa.select(lived.c.node_id)), attempts.c.started_at_ms < last
+    )
+    # Two parts, as in `BESIDE_EACH`.
+    near = sa.union_all(
+        those.where(attempts.c.ended_at_ms.is_(None)), those.where(attempts.c.ended_at_ms > first)
+    ).subquery("near")
+    node, order = near.c.node_id, (near.c.started_at_ms, near.c.id)
+    until_ms = sa.func.max(near.c.ended_ms).over(partition_by=node, order_by=order, rows=(None, -1))
+    next_ms = sa.func.lead(near.c.started_at_ms).over(partition_by=node, order_by=order)
+    # A table of its own, so that it is made once however often a statement names it.
+    swept = sa.select(
+        near.c.id, ((until_ms > near.c.started_at_ms) | (next_ms < near.c.ended_ms)).label("shared")
+    ).cte("swept")
+    return sa.select(swept.c.id).where(swept.c.shared)
 
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:

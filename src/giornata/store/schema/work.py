@@ -14,6 +14,8 @@ HANDED_OUT = "started_at_ms IS NOT NULL AND only_machine_id IS NULL"
 OF_PICTURES = "(CASE WHEN pictures > 0 THEN id ELSE '' END)"
 # Not what was given up before it began: it took no turn.
 HAS_A_TURN = "(state = 'queued' OR started_at_ms IS NOT NULL) AND only_machine_id IS NULL"
+# Costs by day find the ledger's other intervals by their start. The times of an attempt may be of several clocks.
+LONG = "ended_at_ms - started_at_ms > 86400000"
 
 
 def _queue(name: str, *columns: str, where: str) -> Index:
@@ -246,6 +248,7 @@ attempts = Table(
         sqlite_where=sa.text("ended_at_ms IS NOT NULL"),
         postgresql_where=sa.text("ended_at_ms IS NOT NULL"),
     ),
+    Index("ix_attempts_long", "ended_at_ms", sqlite_where=sa.text(LONG), postgresql_where=sa.text(LONG)),
 )
 
 strikes = Table(
