@@ -43,14 +43,4 @@ AUDIT_MUTANTS = (
             ),
         ),
     ),
-    Mutant(
-        name="a refuted job goes back to what nobody has confirmed",
-        patches=(
-            Patch(
-                file="control/attempts/refute_machine.py",
-                old="each.state is AuditState.CONFIRMED and each.sha256",
-                new="each.sha256",
-            ),
-        ),
-    ),
 )
