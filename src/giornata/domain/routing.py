@@ -27,25 +27,29 @@ RECENT = 16
 class Candidate:
     """The properties of a job that decide its place in the order.
 
-    `pinned`: the job is for this machine only. `turn` is the job's, see `next_turn`.
+    `pinned`: the job is for this machine only. `audit`: it repeats what another machine has done. `turn` is the
+    job's, see `next_turn`.
     """
 
     job_id: str
     pinned: bool = False
+    audit: bool = False
     interrupted: bool
     priority: int
     turn: int
     model_held: bool
 
 
-def rank(candidate: Candidate) -> tuple[int, int, int, int, int, int, str]:
+def rank(candidate: Candidate) -> tuple[int, int, int, int, int, int, int, str]:
     """Sort key; the smallest is handed out first.
 
+    Audits come last, so that they delay nobody.
     Jobs for this very machine, then interrupted ones, then priority (higher first), then turns in windows of
     AFFINITY_WINDOW, then what the node already holds, then the exact turn, and of one turn the older job. The claim
     statement in `giornata.store` orders the same way; a test holds the two together.
     """
     return (
+        int(candidate.audit),
         -int(candidate.pinned),
         -int(candidate.interrupted),
         -candidate.priority,

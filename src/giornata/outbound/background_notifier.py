@@ -37,13 +37,18 @@ class BackgroundNotifier:
     longest_run_s = RUN_S + TIMEOUT_S
 
     def __init__(
-        self, rule: AddressRule, mail: MailSender | None, *, http: httpx.AsyncClient, timeout_s: float = TIMEOUT_S
+        self,
+        rule: AddressRule,
+        mail: MailSender | None,
+        *,
+        connect: Callable[[], httpx.AsyncBaseTransport],
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="webhook-names")
         self._mailers = ThreadPoolExecutor(MAIL_THREADS, thread_name_prefix="mail")
         self._noting = ThreadPoolExecutor(NOTING_THREADS, thread_name_prefix="webhook-outcomes")
-        self._http, self._mail, self._timeout_s = http, mail, timeout_s
-        self._requests = WebhookRequests(http=http, rule=rule, resolvers=self._resolvers, timeout_s=timeout_s)
+        self._mail, self._timeout_s = mail, timeout_s
+        self._requests = WebhookRequests(connect=connect, rule=rule, resolvers=self._resolvers, timeout_s=timeout_s)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="webhooks", daemon=True)
         self._lock, self._runs, self._closed = threading.Lock(), 0, False
@@ -91,7 +96,6 @@ class BackgroundNotifier:
         for each in others:
             each.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self._http.aclose()
 
     async def _run(self, run: MessageRun, done: Callable[[RunOutcome], None]) -> None:
         try:

@@ -22,10 +22,11 @@ USER_AGENT = "giornata"
 class WebhookRequests:
     """Sends messages to URLs. `resolvers` look up hosts: a name server that hangs holds up no other request.
 
-    `http` follows no redirects and knows no proxy, cookies or credentials.
+    `connect` returns a transport for one request, which knows no proxy. There is no pool: no connection serves a
+    second request, and a pool walks through all connections that hang at each request.
     """
 
-    http: httpx.AsyncClient
+    connect: Callable[[], httpx.AsyncBaseTransport]
     rule: AddressRule
     resolvers: ThreadPoolExecutor
     timeout_s: float
@@ -63,9 +64,10 @@ class WebhookRequests:
         request = await asyncio.get_running_loop().run_in_executor(self.resolvers, judged)
         request.extensions = {**request.extensions, "timeout": httpx.Timeout(self.timeout_s).as_dict()}
         # Only the head of the reply is read: what a target says is of no use, and may be endless.
-        response = await self.http.send(request, stream=True, follow_redirects=False)
-        await response.aclose()
-        return response.status_code
+        async with self.connect() as transport:
+            response = await transport.handle_async_request(request)
+            await response.aclose()
+            return response.status_code
 
 
 def _judged(status: int) -> int | SendFailure:

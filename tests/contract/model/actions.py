@@ -62,7 +62,7 @@ WEIGHTS = {
     "look_at": 1,
     "send_pictures": 1,
     "delete_one": 4,
-    "delete_shared": 3,
+    "delete_shared": 5,
     "keep_and_age": 2,
     "pin_running": 3,
     "finish_deletions": 1,
@@ -82,6 +82,15 @@ WEIGHTS = {
     "clock_back": 2,
     "mute": 1,
     "die": 8,
+}
+AUDIT_WEIGHTS = {
+    "submit": 6,
+    "claim": 16,
+    "commit_audited": 18,
+    "settle_audits": 14,
+    "run_audit": 18,
+    "complete": 3,
+    "finish_deletions": 1,
 }
 DEEDS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 PICTURE_WEIGHTS = {
@@ -114,6 +123,9 @@ PICTURE_WEIGHTS = {
 # Pictures beside jobs: every fourth action is one of the jobs.
 PICTURE_DEEDS = [name for name, weight in PICTURE_WEIGHTS.items() for _ in range(weight)]
 PICTURE_DEEDS += DEEDS[:: 4 * len(DEEDS) // len(PICTURE_DEEDS)]
+# Audits beside jobs: every second action is one of the jobs.
+AUDIT_DEEDS = [name for name, weight in AUDIT_WEIGHTS.items() for _ in range(weight)]
+AUDIT_DEEDS += DEEDS[:: 2 * len(DEEDS) // len(AUDIT_DEEDS)]
 Step = tuple[str, int, int]
 
 
@@ -152,7 +164,8 @@ class Actions(UserActions):
         for job in (row for row in now.jobs if row.state == "queued"):
             for place in PLACES:
                 process = place.process(self.actors.incarnations.get(place.number, 0))
-                able = job.kind in place.kinds and place.project in {ROOT_PROJECT, job.project_id}
+                mine = job.only_machine_id in {None, place.machine}
+                able = mine and job.kind in place.kinds and place.project in {ROOT_PROJECT, job.project_id}
                 free = (job.id, place.machine) not in banned and (place.machine, job.kind) not in shut
                 if able and free and process.node_id in heard:
                     kept |= {each: place.machine for each in banned if each[0] == job.id}

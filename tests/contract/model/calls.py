@@ -78,6 +78,7 @@ class Actors:
     """What nodes and users know, all of them together. Threads only append to it."""
 
     held: list[Held] = field(default_factory=list)
+    audit_runs: list[Held] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
     requests: list[tuple[Place, int, str, str | None]] = field(default_factory=list)
     tickets: list[Ticket] = field(default_factory=list)

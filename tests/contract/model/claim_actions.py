@@ -12,6 +12,7 @@ from tests.contract.model.standing import Standing
 from giornata.control.attempts.claim import claim_once
 from giornata.domain.routing import Candidate, rank
 from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.specs import AUDIT_KIND
 from giornata.protocol.work import Claim
 
 MODELS = ("some/model", "another/model")
@@ -88,7 +89,7 @@ class ClaimActions(NodeActions):
             token=lease.token,
             place=place,
         )
-        self.actors.held.append(held)
+        (self.actors.audit_runs if lease.kind == AUDIT_KIND else self.actors.held).append(held)
 
     def _of_request(self, node_id: str, request_id: str) -> Row | None:
         if not self.exact:
@@ -115,11 +116,13 @@ class ClaimActions(NodeActions):
             row
             for row in self.checker.now.jobs
             if row.state == "queued" and row.kind in kinds and row.id not in banned and row.id not in but
-            if row.project_id not in full
+            if (row.project_id not in full or row.billed_to is not None)
+            and row.only_machine_id in {None, place.machine}
             and place.project in {ROOT_PROJECT, row.project_id}
             and joint_key in {None, row.joint_key}
         ]
-        return min(fit, key=lambda row: _rank(row, held_models), default=None)
+        of_users = [row for row in fit if row.kind != AUDIT_KIND]  # whom no audit delays
+        return min(of_users or fit, key=lambda row: _rank(row, held_models), default=None)
 
     def _project_of(self, job_id: str) -> str:
         # Not by what users know: another thread's job may be handed out before its owner was told of it.
@@ -133,9 +136,10 @@ def _rank(row: Row, held_models: tuple[str, ...]) -> Any:
     return rank(
         Candidate(
             job_id=row.id,
+            pinned=row.only_machine_id is not None,
             interrupted=bool(row.interrupted),
             priority=row.priority,
             turn=row.turn,
-            model_held=row.model_key in held_models,
+            model_held=row.only_machine_id is None and row.model_key in held_models,
         )
     )

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from tests.contract.model.audit_actions import AuditActions
 from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, Held
 from tests.contract.model.claim_actions import KEYS
@@ -23,7 +24,7 @@ from giornata.protocol.work import Claim, Heartbeat
 T = TypeVar("T")
 
 
-class Everything(Beside, EndActions, QuotaActions, SweepActions, PictureActions):
+class Everything(Beside, AuditActions, EndActions, QuotaActions, SweepActions, PictureActions):
     """All that a schedule is made of."""
 
     def claim_together(self, a: int, b: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
+from tests.contract.model.audit_invariants import AuditWitness, check_beginnings, check_guilt, check_payers
 from tests.contract.model.model_rig import NEVER_TRIED, ModelRig, Row, Snapshot, key_of, snapshot
 from tests.contract.model.order_story import OrderStory
 from tests.contract.model.picture_invariants import PictureWitness
@@ -26,9 +27,10 @@ from giornata.domain.money import cost_micro_usd
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.reasons import BAN, STRIKE, Reason
 from giornata.domain.sweep import SWEEP_KIND
+from giornata.protocol.specs import AUDIT_KIND
 
 TOLD = tuple(one.name for one in dataclasses.fields(ReplayedAttempt) if one.name != "intervals")
-REFERRERS = ("dataset_items", "job_inputs", "checkpoints", "artifacts", "caches")
+REFERRERS = ("dataset_items", "job_inputs", "checkpoints", "artifacts", "caches", "audits")
 WHOLE_EVERY = 25  # looks
 LASTING = ("id", "project_id", "kind", "state", "committed_step", "attempt_count", "created_at_ms", "ended_at_ms")
 DAY_MS = 86_400_000
@@ -51,6 +53,7 @@ class InvariantChecker:
         self._looks = 0
         self._objects = -1
         self._pictures = PictureWitness(rig)
+        self._audits = AuditWitness()
 
     @property
     def jobs(self) -> dict[str, Row]:
@@ -116,21 +119,25 @@ class InvariantChecker:
             self._check_sweeps(seen)
         if concerns("pictures", "picture_orders", "jobs", "attempts", "ledger", "events"):
             self._check_pictures(seen)
+        if concerns("jobs", "job_inputs"):
+            check_beginnings(seen)
         if concerns("jobs", "dataset_items"):
             self._check_needs(seen)
         if concerns("checkpoints", "artifacts", "events"):
             self._check_saved(seen)
         if concerns("attempts", "ledger", "events"):
             self._check_money(seen)
+            check_payers(seen)
         if concerns("attempts", "machines", "jobs"):
             check_standing(self.now, seen)
             check_ceilings(self._rig, self.now, seen)
-        if concerns("attempts", "strikes", "bans"):
+        if concerns("attempts", "strikes", "bans", "audits"):
             self._check_judgements(seen, tries)
 
     # ---- events tell the whole replayed
 
     def _tell(self, seen: Snapshot) -> None:
+        self._audits.take_back(seen, self.replays)
         for event in seen.events:
             job = self._jobs[event.job_id]
             if job.deleted_at_ms is not None:  # its events go in the call that deletes it, seen or not
@@ -149,10 +156,15 @@ class InvariantChecker:
                 self.replays[event.job_id] = ReplayedJob(
                     event.job_id, json.loads(spec) if isinstance(spec, str) else spec
                 )
+                if job.kind == AUDIT_KIND:  # the server's own: no history tells of its beginning
+                    self.replays[event.job_id].state = "queued"
             self.replays[event.job_id].tell(event, self.replays)
             self.last_event = event.id
 
     def _check_job(self, job: Row, tries: list[Row]) -> None:
+        if job.kind == AUDIT_KIND and job.id not in self.replays:
+            assert job.state in {"queued", "expired", "canceled"}, f"{job} has no history"
+            return
         replayed = self.replays.get(job.id)
         assert replayed is not None, f"{job.id} has no history"
         key = None if replayed.alone else key_of(job.kind, replayed.spec.get("pretrained_model_name_or_path", ""))
@@ -197,7 +209,8 @@ class InvariantChecker:
         for row in seen.checkpoints:
             have[row.job_id][row.step] = (row.sha256, row.attempt_number, bool(row.rejected), row.doubted_by)
             lost = (row.project_id, row.sha256) in self._rig.harmed
-            assert lost or not row.rejected, f"{row} was rejected for nothing"
+            doubted = row.job_id in self._audits.taken_back
+            assert lost or doubted or not row.rejected, f"{row} was rejected for nothing"
         results: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
         for row in seen.artifacts:
             results[row.job_id][row.name] = (row.sha256, self._attempts[row.attempt_id].number)
@@ -240,7 +253,9 @@ class InvariantChecker:
             if now.deleted_at_ms is not None:
                 assert [getattr(now, name) for name in LASTING] == [getattr(row, name) for name in LASTING], now
                 continue
-            assert now == row._replace(pinned=now.pinned), f"a job that had ended was changed:\n{row}\n{now}"
+            doubt = row.suspect or id_ in self._audits.taken_back
+            as_was = row._replace(pinned=now.pinned, suspect=doubt and now.suspect)
+            assert now == as_was, f"a job that had ended was changed:\n{row}\n{now}"
         for id_, row in self._ended.items():
             attempt = self._attempts[id_]
             if self._jobs[row.job_id].deleted_at_ms is not None:  # what people wrote is gone
@@ -283,8 +298,12 @@ class InvariantChecker:
     def _check_judgements(self, seen: Snapshot, tries: dict[str, list[Row]]) -> None:
         reasons = {row.id: Reason(row.reason) for row in seen.attempts if row.reason is not None}
         struck = {row.attempt_id: row for row in seen.strikes}
+        check_guilt(seen)
         for attempt_id, strike in struck.items():
             attempt = self._attempts[attempt_id]
+            if strike.reason == Reason.AUDIT_MISMATCH:
+                assert strike.machine_id == attempt.machine_id
+                continue
             assert strike.reason == attempt.reason, f"{strike} is not for {attempt}"
             assert strike.machine_id == attempt.machine_id
             shared = bool(attempt.shared_fault)
@@ -301,7 +320,7 @@ class InvariantChecker:
 
     def _check_bans(self, seen: Snapshot, tries: dict[str, list[Row]], reasons: dict[str, Reason]) -> None:
         due = set[tuple[str, str]]()
-        for job_id, rows in tries.items():
+        for job_id, rows in ((job_id, rows) for job_id, rows in tries.items() if rows):
             lifted = self.replays[job_id].lifted
             banned: set[str] = set()
             for row in sorted(rows, key=lambda row: row.number):
@@ -322,6 +341,8 @@ class InvariantChecker:
             assert blob.lost_at_ms is None or of in harmed, f"{blob} was never lost"
         for table in REFERRERS:
             for row in seen.tables[table]:
+                if row.sha256 is None:  # an audit that keeps no bytes any more
+                    continue
                 blob = places.get((row.project_id, row.sha256))
                 assert blob is not None, f"{table}: {row} names bytes that nobody knows"
                 if (row.project_id, row.sha256) in harmed:

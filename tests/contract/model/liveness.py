@@ -7,7 +7,7 @@ rule of its own.
 import itertools
 
 from tests.contract.model.invariants import InvariantChecker
-from tests.contract.model.model_rig import NEVER_TRIED, PLACES, ModelRig, Place
+from tests.contract.model.model_rig import NOT_ASKED_FOR, PLACES, ModelRig, Place
 
 from giornata.control.attempts.claim import claim_once
 from giornata.control.attempts.complete import complete
@@ -53,7 +53,7 @@ class LivingNodes:
         reap(ctx)
         lift_bans(ctx)
         self._work()
-        return all(row.state in TERMINAL for row in self._checker.look().jobs if row.kind not in NEVER_TRIED)
+        return all(row.state in TERMINAL for row in self._checker.look().jobs if row.kind not in NOT_ASKED_FOR)
 
     def _work(self) -> None:
         for place in PLACES:

@@ -24,6 +24,7 @@ from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.joint import joint_key_of
+from giornata.protocol.specs import AUDIT_KIND
 from giornata.protocol.uploads import CreateDataset, DatasetItem
 from giornata.protocol.work import NodeInfo
 from giornata.store import schema
@@ -31,9 +32,12 @@ from giornata.store.database.database import Database
 
 PROJECTS = (ROOT_PROJECT, "ann", "bob")
 KINDS = ("train", "x-own")
+TAKEN = (*KINDS, AUDIT_KIND)  # by the operator's nodes
 NEVER_TRIED = ORDER_KINDS | {SWEEP_KIND}  # jobs that no node has as such
+NOT_ASKED_FOR = NEVER_TRIED | {AUDIT_KIND}  # whoever waits for jobs does not wait for these
 # Ends are reached sooner than in life, so that a schedule sees more of them.
 ROOT = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_root")
+LIAR = "machine-2"  # the only machine whose results are wrong at times
 POLICY = Policy(max_fruitless=4, max_crashed_machines=2, min_pictures=1, max_log_lines_per_job=5)
 PRICES = (0, 1, 360_000, 777_777)  # micro-dollars an hour
 
@@ -48,7 +52,7 @@ class Place:
     number: int
     machine: str
     project: str = ROOT_PROJECT
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = TAKEN
 
     @property
     def caller(self) -> Caller:
@@ -69,7 +73,7 @@ PLACES = (
     Place(number=1, machine="machine-1"),
     Place(number=2, machine="machine-1", kinds=("x-own",)),
     Place(number=3, machine="machine-2"),
-    Place(number=4, machine="machine-3@ann", project="ann"),
+    Place(number=4, machine="machine-3@ann", project="ann", kinds=KINDS),
     Place(number=5, machine="machine-3@bob", project="bob", kinds=("train",)),
 )
 

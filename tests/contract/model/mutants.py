@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.contract.model.audit_mutants import AUDIT_MUTANTS
 from tests.contract.model.end_mutants import END_MUTANTS
 from tests.contract.model.mutant import Mutant, Patch
 from tests.contract.model.picture_mutants import PICTURE_MUTANTS
@@ -315,6 +316,7 @@ MUTANTS = (
     *PICTURE_MUTANTS,
     *END_MUTANTS,
     *SWEEP_MUTANTS,
+    *AUDIT_MUTANTS,
 )
 
 

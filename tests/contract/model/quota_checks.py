@@ -17,7 +17,8 @@ def lift_ceilings(rig: ModelRig) -> None:
 
 def full_projects(rig: ModelRig, now: Snapshot, *, taken: Collection[str] = ()) -> set[str]:
     """The projects that run as many jobs as they may, when those `taken` run as well."""
-    counted = [row.project_id for row in now.jobs if row.state == "running" or row.id in taken]
+    own = [row for row in now.jobs if row.billed_to is None]
+    counted = [row.project_id for row in own if row.state == "running" or row.id in taken]
     running = Counter(counted) - Counter(_never_tried(now))
     return {project for project, most in rig.ceilings().items() if running[project] >= most}
 
@@ -26,10 +27,12 @@ def check_ceilings(rig: ModelRig, before: Snapshot, seen: Snapshot) -> None:
     """No claim hands out a job of a project that then runs more than its ceiling. A node that was given up, and comes
     back to its job, may take the project above it."""
     known, jobs = {row.id for row in before.attempts}, {row.id: row for row in seen.jobs}
-    begun = {jobs[row.job_id].project_id for row in seen.attempts if row.id not in known and not row.pictures}
+    new = [jobs[row.job_id] for row in seen.attempts if row.id not in known and not row.pictures]
+    begun = {job.project_id for job in new if job.billed_to is None}
     if not begun:
         return
-    running = Counter(row.project_id for row in seen.jobs if row.state == "running") - Counter(_never_tried(seen))
+    own = [row for row in seen.jobs if row.billed_to is None]
+    running = Counter(row.project_id for row in own if row.state == "running") - Counter(_never_tried(seen))
     for project, most in rig.ceilings().items():
         assert project not in begun or running[project] <= most, f"{project} runs {running[project]} of {most} jobs"
 

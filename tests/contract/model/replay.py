@@ -67,7 +67,9 @@ class ReplayedJob:
 
     def tell(self, event: Any, others: Mapping[str, "ReplayedJob"]) -> None:
         """One more event. Fails for one that cannot follow those before."""
-        data = json.loads(event.data) if isinstance(event.data, str) else event.data
+        data = told_by(event)
+        if event.type == "notice" and data["name"] in {"audited", "taken-back"}:
+            return  # whatever has become of the job since; the checker has taken back what is to be taken back
         assert self.state in {"", "queued", "running", "paused"}, f"{event.type} after {self.job_id} was {self.state}"
         assert (self.state == "") is (event.type == "job.submitted"), f"{event.type} of {self.job_id}"
         if event.type.startswith("job."):
@@ -82,6 +84,13 @@ class ReplayedJob:
             assert live is not None, f"{event.type} of {self.job_id}, which nobody has"
             assert live.number == event.attempt_number, f"{event.type} by {event.attempt_number}, not {live}"
             self._along_the_way(live, event, data)
+
+    def take_back(self, step: int, agreed: Saved | None) -> None:
+        """An audit contradicts a machine of this job: what came behind the step is doubted, and the step is good."""
+        for later, saved in self.saved.items():
+            saved.rejected = saved.rejected or later > step
+        if agreed is not None:
+            self.saved[step] = agreed
 
     def _job(self, event: Any, data: Any, others: Mapping[str, "ReplayedJob"]) -> None:
         if event.type == "job.submitted":
@@ -164,3 +173,8 @@ class ReplayedJob:
             spare = step < min(stay, default=0) if saved.rejected else step not in stay
             if spare and step not in self.pinned:
                 del self.saved[step]
+
+
+def told_by(event: Any) -> Any:
+    """The event's data."""
+    return json.loads(event.data) if isinstance(event.data, str) else event.data

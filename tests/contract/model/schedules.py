@@ -5,13 +5,14 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
-from tests.contract.model.actions import DAY_S, DEEDS, PICTURE_DEEDS, Step
+from tests.contract.model.actions import AUDIT_DEEDS, DAY_S, DEEDS, PICTURE_DEEDS, Step
+from tests.contract.model.audit_actions import give_up_audits
 from tests.contract.model.calls import Actors
 from tests.contract.model.concurrent_actions import Everything
 from tests.contract.model.invariants import REFERRERS, InvariantChecker
 from tests.contract.model.last_pictures import draw_the_rest
 from tests.contract.model.liveness import BANNING, LivingNodes
-from tests.contract.model.model_rig import KINDS, NEVER_TRIED, PROJECTS, ROOT, ModelRig, Place, Row, owner
+from tests.contract.model.model_rig import KINDS, NOT_ASKED_FOR, PROJECTS, ROOT, ModelRig, Place, Row, owner
 from tests.contract.model.quota_checks import lift_ceilings
 from tests.contract.model.shares import check_costs
 
@@ -38,8 +39,8 @@ NUMBERS = 64
 
 
 def draw(dice: random.Random, count: int) -> list[Step]:
-    """A schedule by chance. In every third one most of what happens is about pictures."""
-    actions = PICTURE_DEEDS if dice.randrange(3) == 0 else DEEDS
+    """A schedule by chance. Every third one is mostly about pictures, every sixth about audits."""
+    actions = (PICTURE_DEEDS, PICTURE_DEEDS, AUDIT_DEEDS, DEEDS, DEEDS, DEEDS)[dice.randrange(6)]
     return [(dice.choice(actions), dice.randrange(NUMBERS), dice.randrange(NUMBERS)) for _ in range(count)]
 
 
@@ -117,7 +118,7 @@ def finish(rig: ModelRig, checker: InvariantChecker, actors: Actors, *, silent: 
         while (lease := _fresh_claim(rig, next(fresh)).lease) is not None:
             if not silent:
                 complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=100))
-        if all(row.state in TERMINAL for row in checker.look().jobs if row.kind not in NEVER_TRIED):
+        if all(row.state in TERMINAL for row in checker.look().jobs if row.kind not in NOT_ASKED_FOR):
             break
     _all_over(rig, checker, actors)
 
@@ -138,6 +139,7 @@ def _harm_is_over(rig: ModelRig, checker: InvariantChecker) -> None:
 def _all_over(rig: ModelRig, checker: InvariantChecker, actors: Actors) -> None:
     draw_the_rest(rig, checker, latest_ms=actors.latest_ms)
     settle_sweeps(rig.ctx)
+    give_up_audits(rig, checker)
     unended = [row for row in checker.look().jobs if row.state not in TERMINAL]
     assert not unended, "\n".join(["a job never ends", *(_story(checker, row) for row in unended)])
     rig.clock.advance_s(3 * DAY_S)
@@ -155,7 +157,17 @@ def _delete_a_project(rig: ModelRig, checker: InvariantChecker) -> None:
     seen = checker.look(whole=True)
     assert set(rig.blobs.objects) == others, "bytes of a deleted project are left, or others are gone"
     assert seen.ledger == bills
-    for table in (*REFERRERS, "blobs", "pictures", "picture_orders", "uploads", "logs", "metrics"):
+    held = [row for row in seen.audits if row.project_id == "ann" and row.sha256 is not None]
+    assert not held, f"audits keep bytes of a deleted project: {held}"  # their verdicts on machines stay
+    for table in (
+        *(name for name in REFERRERS if name != "audits"),
+        "blobs",
+        "pictures",
+        "picture_orders",
+        "uploads",
+        "logs",
+        "metrics",
+    ):
         assert not [row for row in seen.tables[table] if "ann" in row], f"{table} has rows of a deleted project"
 
 
@@ -186,7 +198,7 @@ def _fresh_claim(rig: ModelRig, number: int) -> ClaimReply:
 
 def _check_clean(rig: ModelRig, checker: InvariantChecker) -> None:
     seen = checker.look(whole=True)
-    referred = {(row.project_id, row.sha256) for table in REFERRERS for row in seen.tables[table]}
+    referred = {(row.project_id, row.sha256) for table in REFERRERS for row in seen.tables[table] if row.sha256}
     assert {(row.project_id, row.sha256) for row in seen.blobs} == referred, "bytes that nothing refers to"
     lost = {row.key for row in seen.blobs if (row.project_id, row.sha256) in rig.harmed}
     drawn = [row for row in seen.pictures if row.sha256 is not None]

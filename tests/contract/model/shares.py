@@ -13,10 +13,12 @@ from giornata.domain.picture import ORDER_KINDS
 
 def cost_of_job(seen: Snapshot, job_id: str) -> int:
     """What the job has to cost, in micro-dollars; worked out a second time, moment by moment."""
-    return costs_of(seen, {job_id})[job_id]
+    return costs_of(seen, {job_id}, paid_by_owner=True)[job_id]
 
 
-def costs_of(seen: Snapshot, job_ids: Collection[str]) -> dict[str, int]:
+def costs_of(seen: Snapshot, job_ids: Collection[str], *, paid_by_owner: bool = False) -> dict[str, int]:
+    """What the jobs have to cost; `paid_by_owner` leaves out what the platform pays for."""
+    owners = {row.id: row.project_id for row in seen.jobs}
     bills, attempts = defaultdict(list), {row.id: row for row in seen.attempts}
     for bill in seen.ledger:
         bills[bill.attempt_id].append(bill)
@@ -25,7 +27,7 @@ def costs_of(seen: Snapshot, job_ids: Collection[str]) -> dict[str, int]:
         on_node[row.node_id].append(row)
     costs = dict.fromkeys(job_ids, 0)
     for bill in seen.ledger:
-        if bill.job_id in costs:
+        if bill.job_id in costs and (not paid_by_owner or bill.project_id == owners[bill.job_id]):
             mine = attempts[bill.attempt_id]
             lives = [_life(other, bills[other.id]) for other in on_node[mine.node_id] if _met(mine, other)]
             if mine.pictures:
@@ -58,7 +60,7 @@ def check_costs(seen: Snapshot, rig: ModelRig, *, steady: bool) -> None:
             for row in tx.job_reads.attempts(ids, project_id=project):
                 paid[row.job_id] += row.amount_micro_usd
         paid |= tx.spending.of_jobs([row.id for row in seen.jobs if row.kind in ORDER_KINDS])
-    costs = costs_of(seen, paid.keys())
+    costs = costs_of(seen, paid.keys(), paid_by_owner=True)
     assert paid == costs, {job_id: (paid[job_id], cost) for job_id, cost in costs.items() if paid[job_id] != cost}
     if not steady:
         return
@@ -68,7 +70,7 @@ def check_costs(seen: Snapshot, rig: ModelRig, *, steady: bool) -> None:
         attempt = of[bill.attempt_id]
         nodes[attempt.node_id, attempt.price_micro_usd_per_hour].append((bill.from_ms, bill.to_ms))
     due = sum(Fraction(price * _covered_ms(spans), MS_PER_HOUR) for (_, price), spans in nodes.items())
-    whole = sum(paid.values())
+    whole = sum(costs_of(seen, paid.keys()).values())
     assert abs(whole - due) <= Fraction(len(seen.ledger), 2), f"{whole} was paid, {float(due)} was due"
 
 

@@ -19,6 +19,7 @@ from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.picture import ORDER_KINDS
 from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.jobs import ContinueJob, SubmitJob
+from giornata.protocol.specs import AUDIT_KIND
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, UploadRequest
 from giornata.store import schema
 
@@ -207,6 +208,6 @@ class UserActions(ClaimActions):
         with self.rig.store.read() as tx:
             rows = tx.connection.execute(schema.jobs.select()).all()
         for row in rows:
-            if row.id not in known and row.deleted_at_ms is None and row.kind != SWEEP_KIND:
+            if row.id not in known and row.deleted_at_ms is None and row.kind not in {SWEEP_KIND, AUDIT_KIND}:
                 of_its_kind = self.actors.orders if row.kind in ORDER_KINDS else self.actors.jobs
                 of_its_kind.append((row.id, row.project_id))

@@ -474,3 +474,14 @@ def test_an_agreed_checkpoint_is_kept_as_long_as_the_job_lasts_and_the_retention
     rig.clock.advance_s(rig.ctx.policy.audits.kept_s + 1)
     collect(rig.ctx)
     assert not rig.rows(schema.blobs, sha256=sha256("sound 4"))
+
+
+def test_retry_of_an_audit_by_the_owner_of_the_audited_job_is_refused(rig: StoreRig) -> None:
+    train(rig)
+    rig.clock.advance_s(ALWAYS.waits_s + 1)
+    expire_deadlines(rig.ctx)
+    (audit,) = rig.rows(schema.jobs, kind=AUDIT_KIND)
+    assert audit["state"] == "expired"
+    with pytest.raises(IllegalTransition, match="an audit cannot be retried"):
+        retry(rig.ctx, ANN, audit["id"])
+    assert len(rig.rows(schema.jobs, kind=AUDIT_KIND)) == 1

@@ -10,11 +10,12 @@ from tests.fixtures.store_rig import StoreRig, job_row
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.domain.reasons import Reason
 from giornata.domain.routing import AFFINITY_WINDOW, Candidate, rank
+from giornata.protocol.specs import AUDIT_KIND
 from giornata.store import schema
 from giornata.store.database.database import Database
 
 MACHINES = (None, None, None, "machine-1", "machine-2")
-KINDS = ("train", "x-a", "x-b")
+KINDS = ("train", "x-a", AUDIT_KIND)
 MODELS = ("", "m1", "m2", "m3")
 JOINT_KEYS = ("k1", "k2")
 
@@ -85,8 +86,9 @@ def expected(queue: list[Queued], wanted: Wanted) -> list[str]:
             interrupted=queued.interrupted,
             priority=queued.priority,
             pinned=queued.machine is not None,
+            audit=queued.kind == AUDIT_KIND and queued.machine is not None,
             turn=queued.turn,
-            model_held=queued.model_key != "" and queued.model_key in wanted.held_models,
+            model_held=queued.machine is None and queued.model_key != "" and queued.model_key in wanted.held_models,
         )
         for number, queued in enumerate(queue)
         if queued.kind in wanted.kinds

@@ -4,9 +4,10 @@ import json
 
 import pytest
 from tests.fixtures.contexts import ManualClock
+from tests.fixtures.hot_path import Cost, counted_statements
 from tests.fixtures.notifier import KeptRuns, failing
 from tests.fixtures.users import ANN_ADMIN, move_in, new_job
-from tests.fixtures.webhooks import deliver, webhook, with_webhooks
+from tests.fixtures.webhooks import URL, deliver, webhook, with_webhooks
 
 from giornata.control.context import Context
 from giornata.control.notifications.deliveries import list_deliveries, replay_deliveries, send_test
@@ -222,3 +223,32 @@ def test_ended_deliveries_are_deleted_when_they_are_old(
     clock.advance_s(2)
     assert drop_old(there) == 1
     assert states(there, made.id) == ["pending"]
+
+
+def test_targets_that_hang_add_no_statement_to_a_round(there: Context, notifier: KeptRuns, jobs: list[str]) -> None:
+    webhook(there, ANN_ADMIN)
+    happen(there, jobs[0], 0)
+    deliver(there)  # the key that names machines is read once
+    happen(there, jobs[0], 1)
+    alone = statements_of_round(there)
+    assert len(notifier.runs) == 2
+    notifier.answer = lambda run: None if "hang" in run.target else RunOutcome(sent=len(run.messages), status=200)
+    for number in range(20):
+        webhook(there, ANN_ADMIN, target=f"https://hang.example/{number}")
+    for job_id in jobs:
+        happen(there, job_id, *range(10))
+    deliver(there)
+    assert len(notifier.waiting) == 20 * len(jobs)
+    happen(there, jobs[0], 2)
+    runs = len(notifier.runs)
+    beside = statements_of_round(there)
+    assert [run.target for run in notifier.runs[runs:]] == [URL]
+    assert len(beside) == len(alone), beside
+
+
+def statements_of_round(ctx: Context) -> list[str]:
+    """What the loops of webhooks send to the database for what has happened until now."""
+    cost = Cost()
+    with counted_statements(ctx.store, cost):
+        assert deliver(ctx) == 1
+    return cost.statements

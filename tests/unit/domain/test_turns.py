@@ -21,7 +21,7 @@ from giornata.domain.routing import (
 
 
 @cache
-def rank_of(job_id: str, turn: int, model_held: bool) -> tuple[int, int, int, int, int, int, str]:
+def rank_of(job_id: str, turn: int, model_held: bool) -> tuple[int, int, int, int, int, int, int, str]:
     """Of a job like all those in a queue, worked out once. It ends with the job's id."""
     return rank(Candidate(job_id=job_id, interrupted=False, priority=0, turn=turn, model_held=model_held))
 

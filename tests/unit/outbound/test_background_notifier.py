@@ -5,10 +5,13 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_network
 from queue import Queue
+from types import FrameType
 
 import httpx
 import pytest
@@ -30,8 +33,9 @@ WAIT_S = 60.0
 def notifying(
     rule: AddressRule = THIS_MACHINE, *, timeout_s: float = WAIT_S, transport: httpx.AsyncBaseTransport | None = None
 ) -> Iterator[BackgroundNotifier]:
-    http = httpx.AsyncClient(trust_env=False, verify=ssl.create_default_context(), transport=transport)
-    notifier = BackgroundNotifier(rule, None, http=http, timeout_s=timeout_s)
+    verify = ssl.create_default_context()
+    connect = (lambda: transport) if transport else partial(httpx.AsyncHTTPTransport, verify=verify, trust_env=False)
+    notifier = BackgroundNotifier(rule, None, connect=connect, timeout_s=timeout_s)
     yield notifier
     notifier.close()
 
@@ -147,6 +151,45 @@ def test_targets_that_hang_delay_no_other() -> None:
         assert notifier.room <= before - 200
         began_s = time.monotonic()
     assert time.monotonic() - began_s < WAIT_S  # closing waits for no target
+
+
+def test_targets_that_hang_cost_other_messages_no_work() -> None:
+    """The steps of the HTTP client, counted: a pool would look at each connection that hangs."""
+    assert _steps_of_message(hanging=20) == _steps_of_message(hanging=0) > 0
+
+
+def _steps_of_message(*, hanging: int) -> int:
+    """How many functions of httpx and httpcore one message to a target that answers calls."""
+    steps = Counter[str]()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        steps[event] += "httpcore" in frame.f_code.co_filename or "httpx" in frame.f_code.co_filename
+
+    with receiving() as receiver, socket.create_server(("127.0.0.1", 0), backlog=64) as mute:
+        threading.setprofile(count)  # for the notifier's thread
+        try:
+            with notifying() as notifier:
+                url = f"http://127.0.0.1:{mute.getsockname()[1]}/"
+                run = MessageRun(
+                    format=WebhookFormat.SLACK,
+                    target=url,
+                    secrets=(),
+                    messages=[OutgoingMessage(id="evt_1", body="{}")],
+                )
+                for _ in range(hanging):
+                    notifier.send(run, lambda _: None)
+                taken = [mute.accept()[0] for _ in range(hanging)]
+                heads = [each.recv(4096) for each in taken]  # each waits for the answer from now on
+                assert all(heads)
+                assert outcome(notifier, receiver.url).sent == 1  # meanwhile each of the others has begun to wait
+                before = steps["call"]
+                assert outcome(notifier, receiver.url).sent == 1
+                used = steps["call"] - before
+                for each in taken:
+                    each.close()
+        finally:
+            threading.setprofile(None)
+    return used
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def sender(port: int, certificate: Path | None, *, scheme: str = "smtp", passwor
 
 
 def sent(mail: MailSender, to: str = "ann@example.org") -> RunOutcome:
-    notifier = BackgroundNotifier(AddressRule(), mail, http=httpx.AsyncClient(), timeout_s=WAIT_S)
+    notifier = BackgroundNotifier(AddressRule(), mail, connect=httpx.AsyncHTTPTransport, timeout_s=WAIT_S)
     notifier.check(WebhookFormat.MAIL, to, where="target")
     found: Queue[RunOutcome] = Queue()
     notifier.send(MessageRun(format=WebhookFormat.MAIL, target=to, secrets=(), messages=[MESSAGE]), found.put)
@@ -165,7 +165,7 @@ def test_mail_server_that_is_away_is_a_failure_that_is_tried_again(certificate: 
 
 @pytest.mark.parametrize("address", ["ann", "ann@example.org\nBcc: all@example.org", "a b@example.org", "ann@"])
 def test_target_that_is_no_mail_address_is_refused(address: str, certificate: Path) -> None:
-    notifier = BackgroundNotifier(AddressRule(), sender(25, certificate), http=httpx.AsyncClient())
+    notifier = BackgroundNotifier(AddressRule(), sender(25, certificate), connect=httpx.AsyncHTTPTransport)
     with pytest.raises(InvalidInput, match="is not a mail address"):
         notifier.check(WebhookFormat.MAIL, address, where="target")
     notifier.close()

@@ -215,9 +215,8 @@ def _notifier(settings: Settings) -> BackgroundNotifier:
     rule = AddressRule(own_networks=settings.webhook_networks, hint=WEBHOOK_HINT)
     mail = None if settings.smtp_url is None else mail_sender(settings.smtp_url, settings.mail_from or "", trusted())
     # A proxy of the environment would look up names itself, so that the address that is judged is not the one asked.
-    unbounded = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    http = httpx.AsyncClient(verify=trusted(), trust_env=False, limits=unbounded)
-    return BackgroundNotifier(rule, mail, http=http)
+    connect = partial(httpx.AsyncHTTPTransport, verify=trusted(), trust_env=False)
+    return BackgroundNotifier(rule, mail, connect=connect)
 
 
 def _identity_provider(settings: Settings, http: httpx.Client, clock: SystemClock) -> IdentityProvider:

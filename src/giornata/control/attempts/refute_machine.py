@@ -16,7 +16,7 @@ from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.audits import AuditState
 from giornata.domain.health import Failure, failed, newcomer
 from giornata.domain.job import TERMINAL, JobState
-from giornata.domain.reasons import Reason
+from giornata.domain.reasons import STRIKE, Reason
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.events import EventType
 
@@ -111,6 +111,9 @@ def _interrupt(tx: Transaction, ctx: Context, job: JobRow, machine_id: str, *, a
     reason = Reason.AUDIT_MISMATCH if attempt.machine_id == machine_id else Reason.SUPERSEDED
     message = "an audit contradicts a machine that this job was trained on"
     end_attempt(tx, job, attempt, reason=reason, at_ms=at_ms, alive=False, message=message)
+    if STRIKE[reason]:
+        tx.bans.strike(attempt, reason, at_ms=at_ms)
+        tx.bans.ban(job.id, machine_id, reason, at_ms=at_ms)
     if job.state is JobState.RUNNING:
         requeue(tx, ctx, job, attempt, at_ms=at_ms)
 

@@ -22,7 +22,7 @@ from giornata.domain.job import IMPORTED_FROM, TERMINAL, JobState
 from giornata.domain.sweep import SWEEP_KIND
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
-from giornata.protocol.specs import TrainSpec, canonical_names, shape_key_of
+from giornata.protocol.specs import AUDIT_KIND, TrainSpec, canonical_names, shape_key_of
 from giornata.protocol.training.adapter import what_would_be_lost
 
 CONTINUED_FROM = "continued-from"
@@ -120,6 +120,8 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
             raise NotFound(f"there is no job {job_id}")
         if old.kind == SWEEP_KIND:
             raise IllegalTransition("a sweep cannot be retried; retry its jobs, or submit it anew")
+        if old.kind == AUDIT_KIND:  # the platform pays for it, and decides what it pays for
+            raise IllegalTransition("an audit cannot be retried; the server asks another machine by itself")
         if old.state == JobState.QUEUED and old.interrupted:
             return _without_bans(ctx, tx, caller, old)
         if old.state not in (SUSPECT_RETRYABLE if old.suspect else RETRYABLE):

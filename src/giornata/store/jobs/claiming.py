@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.domain.routing import AFFINITY_WINDOW, ENDLESS_BYTES
+from giornata.protocol.specs import AUDIT_KIND
 from giornata.store.database.rows import among
 from giornata.store.schema import bans, jobs
 
@@ -32,6 +33,11 @@ MAX_BRANCHES = 64
 QUEUED = jobs.c.state == sa.literal_column("'queued'")
 FOR_ANYONE = sa.and_(QUEUED, jobs.c.only_machine_id.is_(None))
 PINNED = sa.and_(QUEUED, jobs.c.only_machine_id.is_not(None))
+# Jobs for one machine come first, and audits come last.
+OF_THIS_MACHINE = sa.case(
+    (jobs.c.kind == sa.literal_column(f"'{AUDIT_KIND}'"), sa.literal_column("-1")), else_=sa.literal_column("1")
+)
+ANYBODYS: sa.ColumnElement[int] = sa.literal_column("0")
 
 
 class ClaimQueryKey(NamedTuple):
@@ -229,8 +235,9 @@ def _branch(
     pinned: bool = False,
     each: int = 1,
 ) -> sa.Select[Any]:
-    said: list[sa.Label[int]] = [
-        sa.literal_column(str(int(value))).label(name) for name, value in (("held", held), ("pinned", pinned))
+    said = [
+        sa.literal_column(str(int(held))).label("held"),
+        (OF_THIS_MACHINE if pinned else ANYBODYS).label("pinned"),
     ]
     return (
         sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.turn, jobs.c.project_id, *said)

@@ -1,0 +1,46 @@
+"""Planted bugs of replay audits."""
+
+from tests.contract.model.mutant import Mutant, Patch
+
+AUDIT_MUTANTS = (
+    Mutant(
+        name="a tenant is billed for an audit",
+        patches=(
+            Patch(
+                file="control/attempts/draw_audit.py",
+                old="        billed_to=ROOT_PROJECT,\n",
+                new="        billed_to=None,\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="an audit goes before a job that waits",
+        patches=(
+            Patch(
+                file="store/jobs/claiming.py",
+                old='sa.literal_column("-1")',
+                new='sa.literal_column("1")',
+            ),
+        ),
+    ),
+    Mutant(
+        name="one machine's word is enough against another",
+        patches=(
+            Patch(
+                file="control/attempts/settle_audits.py",
+                old="    first = _first_result(tx, audit)\n",
+                new="    first = _first_result(tx, audit) or result\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="nothing holds the checkpoint that an audit begins with",
+        patches=(
+            Patch(
+                file="control/attempts/draw_audit.py",
+                old="        if isinstance(sha256, str):\n",
+                new="        if False:\n",
+            ),
+        ),
+    ),
+)
