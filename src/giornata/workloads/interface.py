@@ -19,7 +19,7 @@ class AgentRequest(Enum):
 
 
 class Stopped(Exception):
-    """An exception raised by a workload that has obeyed a wish to stop."""
+    """An exception raised by a workload that has obeyed a request to stop."""
 
     def __init__(self, step: int | None = None) -> None:
         super().__init__(f"stopped at step {step}")
@@ -100,5 +100,8 @@ class JointWorkload(Workload, Protocol):
     def joins(self, start: Start) -> str | None:
         """Return the attempt's key: attempts of equal keys may run together; None for one that has to run alone."""
 
-    def run_many(self, crew: BatchSession) -> None:
-        """Carry out attempts until the crew has no more and all have ended. An exception ends all that are left."""
+    def run_many(self, session: BatchSession) -> None:
+        """Carry out attempts until the session has no more and all have ended.
+
+        An exception ends all that are left.
+        """
