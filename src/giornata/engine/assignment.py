@@ -84,7 +84,7 @@ class Assignment:
             self._changed.notify_all()
 
     def drop_pictures(self, pictures: Iterable[tuple[str, int]]) -> None:
-        """Note that nobody wants these pictures any more."""
+        """Note that these pictures are no longer wanted."""
         with self._changed:
             self._dropped |= frozenset(pictures)
 
@@ -134,7 +134,7 @@ class Assignment:
         )
 
     def dropped_pictures(self) -> frozenset[tuple[str, int]]:
-        """Return the pictures of this lease, as (order, number), that nobody wants any more."""
+        """Return the pictures of this lease, as (order, number), that are no longer wanted."""
         with self._changed:
             return self._dropped
 

@@ -232,8 +232,8 @@ class Engine:
     def _tell_error(self, error: Exception, assignments: Sequence[Assignment]) -> None:
         """Log an error, with its traceback unless the job's own input is at fault.
 
-        To standard error, which is everybody's; to the logs of those concerned when others are here, too: they may
-        be another project's.
+        Without other attempts here it goes to standard error. Otherwise it goes to the logs of `assignments` only,
+        because the others may belong to another project.
         """
         asked_for = isinstance(error, WorkloadFailed) and error.reason in {Reason.BAD_SPEC, Reason.BAD_DATA}
         lines = [f"{error}\n"] if asked_for else traceback.format_exception(error)

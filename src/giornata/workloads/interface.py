@@ -55,7 +55,7 @@ class Reporter(Protocol):
         """Report a picture that cannot be drawn here. The other pictures go on."""
 
     def dropped_pictures(self) -> frozenset[tuple[str, int]]:
-        """Return the pictures of this lease, as (order, number), that nobody wants any more."""
+        """Return the pictures of this lease, as (order, number), that are no longer wanted."""
 
     def cache_get(self, key: str) -> Path | None:
         """Return a file that an earlier job of the project made under this key, or None. Blocks."""

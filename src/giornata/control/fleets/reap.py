@@ -38,7 +38,7 @@ class Reaped:
 
 def reap(ctx: Context) -> Reaped:
     """Go through the quarantined machines. A loop calls it again and again; a fleet that cannot be asked just now
-    keeps its machines until a later turn, and is in nobody's way."""
+    keeps its machines until a later turn, and delays no other fleet."""
     with ctx.store.only_here("reap") as ours:
         if not ours:
             return Reaped()

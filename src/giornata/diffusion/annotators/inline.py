@@ -10,7 +10,7 @@ from types import MappingProxyType
 import cv2
 import numpy as np
 
-from giornata.protocol.generation.annotators import ANNOTATORS, ParamValue, whole_params
+from giornata.protocol.generation.annotators import ParamValue, whole_params
 
 Pixels = np.ndarray
 Inline = Callable[[Pixels, Mapping[str, float]], Pixels]
@@ -89,8 +89,3 @@ INLINE: Mapping[str, Inline] = MappingProxyType(
         "shuffle": _shuffle,
     }
 )
-
-
-def is_inline(name: str) -> bool:
-    """Return True for an annotator that needs no weights."""
-    return not ANNOTATORS[name].models

@@ -135,7 +135,7 @@ class PictureBatch:
         return each.drawing.evaluations_left() * self._evaluation_s <= self._drain_s
 
     def _leave(self, rows: Sequence[PictureInBatch]) -> None:
-        """Take rows out of the batch. Nobody hears of their pictures."""
+        """Take rows out of the batch without a report of their pictures."""
         for each in rows:
             if each in self._rows:
                 self._rows.remove(each)

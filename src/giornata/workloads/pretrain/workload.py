@@ -176,7 +176,7 @@ class _Following:
             self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Ask Ray to stop the run, later again if Ray did not hear: an abandoned run costs as much as before."""
+        """Ask Ray to stop the run, again later if Ray did not answer: an abandoned run costs as much as before."""
         try:
             self._cluster.stop(self._submission)
         except ConnectionError as error:
