@@ -31,7 +31,7 @@ from benchmarks.rig.backlog import Queue
 from benchmarks.rig.bursts import Burst, beat_burst, claim_burst
 from benchmarks.rig.databases import Postgres, postgres
 from benchmarks.rig.figures import conclude, latencies_ms, machine, percentile, spread, spread_words
-from benchmarks.rig.lives import PEERS, Life, by_use_cases, of_peer, over_http
+from benchmarks.rig.job_lifecycles import PEERS, Life, by_use_cases, of_peer, over_http
 from benchmarks.rig.server import Server, server
 
 LEASE_S = 3600.0

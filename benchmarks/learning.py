@@ -22,8 +22,8 @@ from tools.tiny_shapes.evaluate import load
 from tools.tiny_shapes.learned import PICTURES, Examination
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.rig.learning_rig import LearningRig
 from benchmarks.rig.lessons import LESSONS, PROMPT
-from benchmarks.rig.school import LearningRig
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.tiny.drawings import SUBJECTS

@@ -6,8 +6,8 @@ half was trained, and the groups that reading tasks are given; with `--ray`, Ray
 Times are seconds of CPU; memory is the process's greatest resident size less that after its imports.
 
 With `--tasks` instead: as many reading tasks as given, each of one small shard, are really run by Ray on this
-machine, and their rows taken. Times are of the wall, the last two from the first wish for a row; memory as above, of
-the process that takes the rows.
+machine, and their rows taken. Times are of the wall, the last two from the first request for a row; memory as above,
+of the process that takes the rows.
 
 With `--encode` instead: what `giornata pretrain encode` does beside encoding, for so many shards of which none is
 encoded yet. The encoders do nothing and take no time. Prints a table, then one JSON line.

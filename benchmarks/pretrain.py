@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rig import pretraining_steps, pretraining_way
+from benchmarks.rig import pretraining_feed, pretraining_steps
 from benchmarks.rig.figures import conclude, machine, spread
 from benchmarks.rig.pretraining_plan import gpu_of, planned
 from benchmarks.rig.pretraining_sizes import SIZES, config_of, encoder_flops, heavy_encoders
@@ -121,7 +121,7 @@ class Bench:
                 for way in list(found):
                     work = self.work("modes", resolution, way=way, **ray_of)
                     try:
-                        found[way].append(child(pretraining_way, work, self._home / "kernels"))
+                        found[way].append(child(pretraining_feed, work, self._home / "kernels"))
                     except SystemExit as error:  # without memory perhaps: the others are still worth something
                         failed[way] = str(error.code)
                         del found[way]

@@ -59,7 +59,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
 
 
 def module(name: str, *arguments: str) -> None:
-    """Run one of the house's programs."""
+    """Run one of the project's own programs."""
     subprocess.run([sys.executable, "-m", name, *arguments], check=True, capture_output=True)
 
 

@@ -118,10 +118,10 @@ class JointTrainRig:
         """So many jobs in one batch. Raises RuntimeError where the device has no room for them all."""
         specs = [self.spec(**changes, **{"seed": number}) for number in range(1, jobs + 1)]
         listeners = [Listener() for _ in specs]
-        crew = Together(waiting=[(self._start(spec), each) for spec, each in zip(specs, listeners, strict=True)])
-        self._workload.run_many(crew)
-        if crew.places < jobs:
-            raise RuntimeError(f"the device has room for {crew.places} of {jobs} jobs")
+        session = Together(waiting=[(self._start(spec), each) for spec, each in zip(specs, listeners, strict=True)])
+        self._workload.run_many(session)
+        if session.places < jobs:
+            raise RuntimeError(f"the device has room for {session.places} of {jobs} jobs")
         return self._told(listeners, specs[0])
 
     def expected_bytes(self, spec: TrainSpec) -> int:

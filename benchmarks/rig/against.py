@@ -12,7 +12,7 @@ from benchmarks.rig.backlog import Queue
 from benchmarks.rig.bursts import Burst, claim_burst
 from benchmarks.rig.databases import Postgres, postgres
 from benchmarks.rig.figures import conclude, spread, spread_words
-from benchmarks.rig.lives import over_http
+from benchmarks.rig.job_lifecycles import over_http
 from benchmarks.rig.server import Server, server
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Lessons of the drawing model in benchmarks/learning.py, by name. LearningRig in rig/school.py gives them."""
+"""Lessons of the drawing model in benchmarks/learning.py, by name. LearningRig in rig/learning_rig.py gives them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

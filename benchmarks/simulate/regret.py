@@ -1,7 +1,7 @@
 """How much better anybody could have done with what the provider offers: a bound, not a plan.
 
-The bound knows the offer: the park, the start curve, the price and how many nodes there may be at a time. It knows
-nothing of the run, so that too few nodes, nodes that came late and slow machines that stayed all count as regret.
+The bound knows the offer: the machine pool, the start curve, the price and how many nodes there may be at a time. It
+knows nothing of the run, so that too few nodes, late nodes and slow machines that stayed all count as regret.
 """
 
 import itertools
@@ -51,7 +51,7 @@ def bound_of(scenario: Scenario, *, seed: int) -> Bound:
     """The fluid bound of an offer.
 
     Steps are divisible at will between machines; nothing is prepared, saved, interrupted or lost. Makespan: the
-    fastest machines of each park, as many as may be there at a time, all asked for at once; the n-th of them comes
+    fastest machines of each pool, as many as may be there at a time, all asked for at once; the n-th of them comes
     when a share of (n - 1) / nodes has come by the start curve. Cost: the machine that does a step for the least
     money does all of them, at the lowest price that is ever asked.
     """

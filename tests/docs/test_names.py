@@ -9,12 +9,30 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "giornata"
 PYTHON = ("src", "tests", "examples", "tools", "benchmarks")
 LEAST_WORDS = 5
 PRONOUN_FIRST = re.compile(r"(Who|What|Whoever|Whatever|Nobody)\b")
 RETIRED_ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
+RETIRED_PROSE = re.compile(
+    r"""\b(brush|chronicle|courier|porter|crew|the[ ]crowd|easel|errand|house[ ]rule|rules?[ ]of[ ]the[ ]house
+    |keeper|learner|muttered|parcel|(?:the|each)[ ]park|remark|seat|shelf|shelve|worn|wear|wish)(?:e?[sd])?\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+ALLOWED_PROSE = (
+    "docs/glossary.md",  # lists the words
+    "CHANGELOG.md",  # says how things were called when they came
+    "tests/docs/test_names.py",
+    "tests/unit/agent/test_agent_engine_process.py",  # programs that send the message `seats`
+    "tests/unit/agent/test_agent_together.py",  # likewise
+)
+PRONOUN_TEST = re.compile(
+    r"^(?:async )?def (test_(?:d\d+_)?(?:what|who|whose|whoever|nobody|it|its)_\w+)", re.MULTILINE
+)
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -37,6 +55,26 @@ def identifiers(text: str) -> Iterator[tuple[str, int]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.NAME:
             yield token.string, token.start[0]
+
+
+def prose_of_python(text: str) -> Iterator[tuple[str, int]]:
+    """Comments, docstrings and other texts of more than one word, each with its line."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string, token.start[0]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            yield node.value, node.lineno
+
+
+def prose_with_retired_words() -> Iterator[str]:
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    for file in (*pages, *(each for folder in PYTHON for each in (ROOT / folder).rglob("*.py"))):
+        name, text = str(file.relative_to(ROOT)), file.read_text()
+        if name in ALLOWED_PROSE or not RETIRED_PROSE.search(text):
+            continue
+        for prose, line in prose_of_python(text) if file.suffix == ".py" else ((text, 1),):
+            yield from (f"{name}:{line}: {found[0]}" for found in RETIRED_PROSE.finditer(CODE.sub("", prose)))
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
@@ -79,6 +117,20 @@ def test_retired_word_is_no_identifier() -> None:
     assert found == []
 
 
+def test_retired_word_is_in_no_sentence() -> None:
+    assert sorted(prose_with_retired_words()) == []
+
+
+@pytest.mark.parametrize("text", ["# the crew's jobs", 'say("no seat is free")', '"""It is worn by the base."""'])
+def test_retired_word_is_found_in_comment_message_and_docstring(text: str) -> None:
+    assert [each for each, _ in prose_of_python(text) if RETIRED_PROSE.search(CODE.sub("", each))]
+
+
+@pytest.mark.parametrize("text", ['say("seats")', "seats = 2", '"""The message `seats` of the pipe."""'])
+def test_retired_word_is_allowed_as_code(text: str) -> None:
+    assert not [each for each, _ in prose_of_python(text) if RETIRED_PROSE.search(CODE.sub("", each))]
+
+
 def test_retired_word_has_a_successor_in_the_package() -> None:
     defined = {node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     named = {name for now in retired_words().values() for name in re.findall(r"`(\w+)`", now)}
@@ -91,3 +143,11 @@ def test_docstring_does_not_begin_with_a_pronoun() -> None:
 
 def test_docstring_has_at_least_five_words() -> None:
     assert [f"{where}: {text}" for where, text in docstrings() if len(text.split()) < LEAST_WORDS] == []
+
+
+def test_name_of_a_test_does_not_begin_with_a_pronoun() -> None:
+    folders = ("contract/store", "contract/workloads", "contract/diffusion", "contract/fleets", "unit", "docs", "sim")
+    files = [file for folder in folders for file in (ROOT / "tests" / folder).rglob("test_*.py")]
+    assert len(files) > 300
+    found = [f"{file.relative_to(ROOT)}: {name}" for file in files for name in PRONOUN_TEST.findall(file.read_text())]
+    assert found == []

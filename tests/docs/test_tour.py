@@ -26,7 +26,7 @@ def test_each_walk_has_ten_files_and_names_functions_that_are_there() -> None:
     assert missing == []
 
 
-def test_the_tour_answers_ten_questions() -> None:
+def test_tour_answers_at_least_ten_questions() -> None:
     questions = re.findall(r"^\| [^|]+\? \| ([^|]+) \|$", TOUR, re.MULTILINE)
-    assert len(questions) == 10
+    assert len(questions) >= 10
     assert all("`" in answer for answer in questions)

@@ -50,7 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
-def studio_of(model: Path, folder: Path, name: str = "", **changes: Any) -> TrainRig:
+def rig_of(model: Path, folder: Path, name: str = "", **changes: Any) -> TrainRig:
     sizes = [(64, 64), (32, 128)] if name == "two buckets" else [(64, 70), (71, 75)]
     inputs = draw_pictures(folder / "pictures", 4, sizes=sizes)
     spec = spec_for(model, max_train_steps=STEPS, **JOBS.get(name, {}), **changes)
@@ -76,7 +76,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_by_graph_has_the_bytes_of_a_plain_one(name: str, model: Path, tmp_path: Path) -> None:
-    train_rig = studio_of(model, tmp_path, name)
+    train_rig = rig_of(model, tmp_path, name)
     plain, without = ran(train_rig, "off")
     found, facts = ran(train_rig, "on")
     assert without["by_graph"] == 0
@@ -87,13 +87,13 @@ def test_a_job_by_graph_has_the_bytes_of_a_plain_one(name: str, model: Path, tmp
 
 
 def test_cuda_graphs_auto_trains_by_graph(model: Path, tmp_path: Path) -> None:
-    _, facts = ran(studio_of(model, tmp_path), "auto")
+    _, facts = ran(rig_of(model, tmp_path), "auto")
     assert facts["why_not"] is None
     assert facts["by_graph"] > 0
 
 
 def test_cuda_graphs_with_compiled_kernels_have_bytes_of_plain_passes(model: Path, tmp_path: Path) -> None:
-    train_rig = studio_of(model, tmp_path, compile="on", mixed_precision="bf16")
+    train_rig = rig_of(model, tmp_path, compile="on", mixed_precision="bf16")
     plain, _ = ran(train_rig, "off")
     found, facts = ran(train_rig, "on")
     assert facts["why_not"] is None
@@ -102,7 +102,7 @@ def test_cuda_graphs_with_compiled_kernels_have_bytes_of_plain_passes(model: Pat
 
 def test_a_job_stopped_with_graphs_and_resumed_has_the_bytes_of_a_whole_one(model: Path, tmp_path: Path) -> None:
     """Resumed before its graphs are recorded again, so that plain passes follow those by graph."""
-    train_rig = studio_of(model, tmp_path, "two buckets", cuda_graphs="on")
+    train_rig = rig_of(model, tmp_path, "two buckets", cuda_graphs="on")
     whole = train_rig.run(workload=TrainWorkload(device="cuda"))
     first = train_rig.run(Stopping(), workload=TrainWorkload(device="cuda"))
     point = train_rig.resume_point(first, STOP_AT)
@@ -116,7 +116,7 @@ def test_two_jobs_in_one_batch_by_graph_have_the_bytes_of_two_by_plain_passes(mo
         entries = {}
         for number, name in enumerate("ab"):
             changes = {"seed": number, "cuda_graphs": graphs, "mixed_precision": "bf16"}
-            train_rig = studio_of(model, tmp_path / graphs / name, **changes)
+            train_rig = rig_of(model, tmp_path / graphs / name, **changes)
             start = train_rig.start().model_copy(update={"job": name})
             entries[name] = start, RecordingReporter()
         table = Table(waiting=deque(entries.values()))

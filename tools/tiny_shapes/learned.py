@@ -64,7 +64,7 @@ class Examination:
         self._of_base: dict[str, list[Image.Image]] = {}
 
     def of_base(self, subject: str, *, prompt: str) -> Marks:
-        """The control. The base must wear no LoRA now. Raises KeyError for a subject that nobody draws."""
+        """The control. No LoRA may be attached to the base now. Raises KeyError for a subject that nobody draws."""
         if prompt not in self._of_base:
             self._of_base[prompt] = self._draw(self._base, prompt)
         return self._marks(subject, self._of_base[prompt], self._old_of_base)

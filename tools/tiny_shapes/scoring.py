@@ -113,7 +113,7 @@ class Scorer:
 
 
 def tally(readings: Sequence[Reading], asked: Sequence[Shape]) -> ScoreCounts:
-    """As Scorer.tally, of pictures that were read already."""
+    """As `Scorer.tally`, of pictures that were read already."""
     rows = np.array([_row(reading, shape) for reading, shape in zip(readings, asked, strict=True)], dtype=np.float64)
     if not len(rows):
         raise ValueError("there are no pictures to score")

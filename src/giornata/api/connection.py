@@ -123,8 +123,8 @@ class _Bounded(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # The wish may be ignored (RFC 9110, section 7.8), but not by this parser, which leaves the body out: so
-            # another one gets the same head without it.
+            # A server may ignore `Upgrade` (RFC 9110, section 7.8), but this parser then leaves out the body.
+            # So another parser gets the same head without the upgrade.
             rest, head = data[upgrade.args[0] :], self._head_without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)

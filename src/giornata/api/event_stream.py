@@ -93,8 +93,8 @@ class JobEndWatcher:
 class Stream:
     """One client that follows one part of one job. `read_page` takes (after, limit); the callables are synchronous.
 
-    `require_standing` raises Unauthenticated when the client's key is good no more. `seat` is held until the last
-    byte is sent or the client is gone.
+    `require_standing` raises Unauthenticated when the client's key is revoked. `seat` counts this stream until
+    the last byte is sent or the client is gone.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Stream:
     async def respond(self) -> Response:
         """Return the reply. 204 when there is nothing left to send: it tells an EventSource not to come back.
 
-        Raises TooMany when there is no seat.
+        Raises TooMany when the quota of open streams is used up.
         """
         with ExitStack() as held:
             held.enter_context(self._seat)
@@ -209,9 +209,7 @@ Following = Annotated[StreamRequest, Depends(_stream_request)]
 
 
 class _Seated(StreamingResponse):
-    """A response that leaves its seat also when the client went away before the first byte, so that no message was
-    ever asked for.
-    """
+    """A response that gives its stream's place back, also when the client went away before the first byte."""
 
     def __init__(self, *content: Any, seat: AbstractContextManager[Any], **how: Any) -> None:
         super().__init__(*content, **how)

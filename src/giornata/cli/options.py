@@ -24,6 +24,11 @@ def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
     return typer.Option(*names, metavar=metavar, help=f"{field.description}{shown}", show_default=False)
 
 
+def optional(meaning: str, *names: str, **how: Any) -> Any:
+    """The option whose help is `meaning`, without the default. `how` goes to typer."""
+    return typer.Option(*names, help=meaning, show_default=False, **how)
+
+
 COMPLETION_TIMEOUT_S = 1.0
 """The shell waits this long for the server's answer, and completes nothing after that."""
 MAX_COMPLETED_JOBS = 50

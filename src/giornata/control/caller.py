@@ -52,7 +52,7 @@ class Caller:
 
     @property
     def serves_all_projects(self) -> bool:
-        """True for a node of the operator, which works for everybody. A project's own node works for its project
+        """True for a node of the operator, which works for every project. A project's own node works for its project
         only.
         """
         return Scope.NODE in self.scopes and self.project_id == ROOT_PROJECT

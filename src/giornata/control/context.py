@@ -1,4 +1,4 @@
-"""The context that every use case is given: the ports to the world, and the caller."""
+"""The context that every use case is given: the ports, the clock and the process cache."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

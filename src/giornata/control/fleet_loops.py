@@ -1,4 +1,4 @@
-"""The loops of fleets: two for each, so that a provider that is away holds up nobody else."""
+"""The loops of fleets: two for each, so that a provider that does not answer delays no other fleet."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -96,7 +96,7 @@ class LoopStatus:
 
     @property
     def late(self) -> bool:
-        """True when the loop has not succeeded for so long that somebody should look."""
+        """True when the loop has not succeeded for so long that an operator should look."""
         return self.last_success_age_s > 3 * self.every_s + LONGEST_PAUSE_S
 
 

@@ -49,8 +49,8 @@ def checkpoint_interval_s(*, cost_s: float, mtbi_s: float, max_at_risk_s: float)
     """Seconds between checkpoints that cost `cost_s` each.
 
     Young's first-order optimum sqrt(2 · cost · MTBI) (J. W. Young, CACM 17(9), 1974), bounded above by
-    `max_at_risk_s`: nobody should lose more than that, whatever the optimum says. Never below `cost_s`, at
-    which the node would do nothing but write checkpoints.
+    `max_at_risk_s`: an interruption should lose no more than that, even where the optimum is longer. Never below
+    `cost_s`, at which the node would do nothing but write checkpoints.
     """
     if cost_s < 0 or mtbi_s <= 0 or max_at_risk_s <= 0:
         raise ValueError("cost_s >= 0, mtbi_s > 0 and max_at_risk_s > 0 are required")

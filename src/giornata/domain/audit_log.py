@@ -83,7 +83,7 @@ class AuditVerb(StrEnum):
 
 
 class ActorKind(StrEnum):
-    """The kind of whoever did it. `operator` is a person or a key that governs the installation."""
+    """The kind of the actor. `operator` is a person or a key that governs the installation."""
 
     USER = "user"
     KEY = "key"

@@ -77,7 +77,7 @@ class Budget:
 
 
 def first_used_up(budgets: tuple[Budget, ...]) -> Budget | None:
-    """The one that stops the job: its own before its project's, which somebody else has to raise.
+    """The one that stops the job: its own before its project's, which another person has to raise.
 
     The project's budget in all comes before that per month, which lets the job go on by itself.
     """

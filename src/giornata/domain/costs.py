@@ -31,7 +31,7 @@ def shared_cost_micro_usd(interval: Interval, beside: Iterable[Sequence[Interval
     """The cost of the interval at an hourly price in micro-dollars, rounded half up to a micro-dollar.
 
     A node costs its price once: at each moment the attempts that are billed pay equal shares. So no bill depends on
-    who came first, and a job that leaves makes the node dearer for those that stay.
+    the order of arrival, and a job that leaves makes the node dearer for those that stay.
 
     `beside` are the lives of the other attempts on the node, each as its intervals, which do not overlap. All shares
     together are the price of the time in which any attempt is billed, to half a micro-dollar for each interval.

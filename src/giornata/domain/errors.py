@@ -285,7 +285,7 @@ class WorkloadFailed(Exception):
 def install_hint(*extras: str) -> str:
     """The command that installs these extras, from a clone.
 
-    No package index has Giornata, and anybody may take its name on one: a command that installs from an index may
-    run a stranger's code.
+    No package index has Giornata, and the name is free there: a command that installs from an index may run code of
+    another author.
     """
     return f"in a clone of Giornata: pip install -c constraints.txt '.[{','.join(extras)}]'"

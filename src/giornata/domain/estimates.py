@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Seconds from now. `end_s` is None when nobody knows how long the job takes."""
+    """Seconds from now. `end_s` is None when the duration of the job is unknown."""
 
     start_s: float
     end_s: float | None

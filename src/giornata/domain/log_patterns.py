@@ -171,7 +171,7 @@ def find_blame(lines: Sequence[str], *, exit_code: int | None, texts: Iterable[s
 
 
 def _memory(lines: Sequence[str]) -> Finding | None:
-    """Find an out-of-memory error, and tell from its numbers who filled the GPU's memory.
+    """Find an out-of-memory error, and derive from its numbers which process filled the GPU's memory.
 
     NODE_VRAM: other processes did, so the machine has less than it promised. NODE_TOO_SMALL: the job did alone, and
     may need a larger GPU.

@@ -161,7 +161,7 @@ def choices(
 def prefetch(held: HeldBases, demand: PictureDemand, *, now_ms: int, policy: RoutingPolicy) -> str | None:
     """Return the base that the node should fetch while its GPU works; None for none, or while it fetches another.
 
-    A base that nobody holds is fetched by one node. Others follow when those that hold it are too few for the work,
+    A base that no node holds is fetched by one node. Others follow when those that hold it are too few for the work,
     or one at a time when they have let its first picture wait for `patience_s`: they may be busy with other work.
     """
     if held.fetching is not None:

@@ -26,7 +26,7 @@ RETRY_DELAYS_S = (
 
 
 class DeliveryState(StrEnum):
-    """States of a delivery. A dead delivery is tried again only when somebody replays it."""
+    """States of a delivery. A dead delivery is tried again only when a user replays it."""
 
     PENDING = "pending"
     SENDING = "sending"

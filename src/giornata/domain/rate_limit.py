@@ -35,5 +35,5 @@ class TokenBucket:
 
 
 def full_bucket(rate_per_s: int, at_ms: int) -> TokenBucket:
-    """Return a bucket from which nobody has taken anything."""
+    """Return a full bucket."""
     return TokenBucket(rate_per_s=rate_per_s, tokens=float(rate_per_s), filled_at_ms=at_ms)

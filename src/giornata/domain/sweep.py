@@ -20,7 +20,7 @@ MOST_SWEPT = 64
 class SweptJob:
     """A job of a sweep, as far as its sweep's budget is concerned.
 
-    `likely_micro_usd` is what the job costs if it is like the ones before it; None when nobody knows. `held_back`
+    `likely_micro_usd` is what the job costs if it is like the ones before it; None when that is unknown. `held_back`
     says that the job waits for the sweep's budget; `begun` that a node had it once.
     """
 
@@ -50,7 +50,7 @@ def plan_sweep(jobs: Sequence[SweptJob], *, budget_micro_usd: int | None) -> Swe
     """Return which jobs change between queue and waiting for the sweep's budget.
 
     Jobs at work keep aside what they may still cost; what is left is given to the others in the sweep's order, first
-    to those that are queued already. While nobody knows what such a job costs, one begins at a time.
+    to those that are queued already. While the cost of such a job is unknown, one begins at a time.
     """
     if budget_micro_usd is None:
         return SweepPlan(begin=tuple(job.id for job in jobs if job.held_back))
@@ -72,9 +72,8 @@ def plan_sweep(jobs: Sequence[SweptJob], *, budget_micro_usd: int | None) -> Swe
 
 
 def _still_micro_usd(job: SweptJob, jobs: Sequence[SweptJob]) -> int | None:
-    """Return what the job may still cost; None when nobody knows.
-
-    A job of which nothing is known costs at most what a step of the sweep's finished jobs did, for each step.
+    """Return what the job may still cost; None when that is unknown. A job without any figure costs at most what a
+    step of the sweep's finished jobs did, for each step.
     """
     likely = job.likely_micro_usd
     if likely is None:

@@ -1,7 +1,7 @@
-"""Texts of strangers, shown so that they command no terminal and forge no line.
+"""Texts of users, escaped so that they control no terminal and forge no line.
 
 Names, log lines and error messages come from users, nodes and libraries. A terminal obeys escape sequences in them; a
-line end in them begins a line that nobody wrote; a bidirectional control shows characters in another order.
+line end in them begins a line that no program printed; a bidirectional control shows characters in another order.
 """
 
 import re

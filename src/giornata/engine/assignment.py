@@ -50,7 +50,7 @@ class PipeWriter:
 
 
 class Assignment:
-    """The `Reporter` of one attempt. The reader thread writes wishes and answers, the workload's thread reads."""
+    """The `Reporter` of one attempt. The reader thread writes requests and answers, the workload's thread reads."""
 
     def __init__(self, start: Start, channel: MessageWriter, *, cache_answer_s: float = CACHE_ANSWER_S) -> None:
         self.start = start
@@ -65,7 +65,7 @@ class Assignment:
     # ---- what the agent says; called by the reader thread ----
 
     def ask_checkpoint(self) -> None:
-        """Ask for a checkpoint. An earlier wish to stop stands."""
+        """Ask for a checkpoint. An earlier request to stop stays in force."""
         with self._changed:
             if self._wish is AgentRequest.GO_ON:
                 self._wish = AgentRequest.CHECKPOINT
@@ -84,7 +84,7 @@ class Assignment:
             self._changed.notify_all()
 
     def drop_pictures(self, pictures: Iterable[tuple[str, int]]) -> None:
-        """Note that nobody wants these pictures any more."""
+        """Note that these pictures are no longer wanted."""
         with self._changed:
             self._dropped |= frozenset(pictures)
 
@@ -134,7 +134,7 @@ class Assignment:
         )
 
     def dropped_pictures(self) -> frozenset[tuple[str, int]]:
-        """Return the pictures of this lease, as (order, number), that nobody wants any more."""
+        """Return the pictures of this lease, as (order, number), that are no longer wanted."""
         with self._changed:
             return self._dropped
 

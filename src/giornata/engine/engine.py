@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.engine.assignment import Assignment, MessageWriter
-from giornata.engine.crew import End, EngineBatchSession, Free, WaitingAttempts
+from giornata.engine.batch_session import End, EngineBatchSession, Free, WaitingAttempts
 from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
 from giornata.protocol.pipe import (
@@ -181,14 +181,14 @@ class Engine:
         def say(free: Free) -> None:
             self._channel.send(Seats(key=key[0], free=free[0], attempts=free[1]))
 
-        crew = EngineBatchSession(first, take=lambda: self.waiting.take(fits), report=self._report, say=say)
+        session = EngineBatchSession(first, take=lambda: self.waiting.take(fits), report=self._report, say=say)
         try:
-            workload.run_many(crew)
+            workload.run_many(session)
         except Exception as error:  # noqa: BLE001 - the supervisor, as above
-            return self._failed(crew.left(), error) and crew.healthy
-        if left := crew.left():
+            return self._failed(session.left(), error) and session.healthy
+        if left := session.left():
             return self._failed(left, RuntimeError("the workload returned before this attempt had ended"))
-        return crew.healthy
+        return session.healthy
 
     def _report(self, assignment: Assignment, end: End) -> bool:
         """Say how an attempt ended. False when the process must not go on."""
@@ -232,8 +232,8 @@ class Engine:
     def _tell_error(self, error: Exception, assignments: Sequence[Assignment]) -> None:
         """Log an error, with its traceback unless the job's own input is at fault.
 
-        To standard error, which is everybody's; to the logs of those concerned when others are here, too: they may
-        be another project's.
+        Without other attempts here it goes to standard error. Otherwise it goes to the logs of `assignments` only,
+        because the others may belong to another project.
         """
         asked_for = isinstance(error, WorkloadFailed) and error.reason in {Reason.BAD_SPEC, Reason.BAD_DATA}
         lines = [f"{error}\n"] if asked_for else traceback.format_exception(error)

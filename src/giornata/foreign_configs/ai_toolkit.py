@@ -40,7 +40,7 @@ def read_ai_toolkit(content: Mapping[str, Any]) -> Reading:
     flat, disputed = _flat(process), _disputed(subject)
     account = Account(given=flat | _of_datasets(subject), defaults=DEFAULTS)
     if process.get("type") not in _TRAINERS or len(processes) > 1:
-        account.refuse("type", "one process of type sd_trainer is read")
+        account.refuse("type", "give one process of type sd_trainer; others are not supported")
     account.take_as_is(SAME)
     _take_network(account)
     _take_model(account)
@@ -52,7 +52,7 @@ def read_ai_toolkit(content: Mapping[str, Any]) -> Reading:
     for key, values in disputed.items():
         account.refuse(key, _ONE_A_JOB.format(values=values))
     if {_extension(each) for each in datasets} - {"txt", "caption"}:
-        account.refuse("datasets.caption_ext", "captions lie in text files beside the pictures")
+        account.refuse("datasets.caption_ext", "captions must be in text files beside the pictures")
     if account.value("datasets.batch_size") is not None:
         account.take("datasets.batch_size", "train_batch_size", account.value("datasets.batch_size"))
     classes = [each for each in datasets if each not in subject]
@@ -132,7 +132,10 @@ def _take_network(account: Account) -> None:
     account.take("network.type", "adapter_type", "lora" if kind == "locon" else kind)
     if kind == "lokr":
         if account.value("network.lokr_full_rank") is not False:
-            account.refuse("network.lokr_full_rank", "a LoKr has a rank: lokr_full_rank false, and linear")
+            account.refuse(
+                "network.lokr_full_rank",
+                "set lokr_full_rank to false, and linear to the rank",
+            )
         if account.value("network.lokr_factor") is not None:
             account.take("network.lokr_factor", "decompose_factor", account.value("network.lokr_factor"))
     family = account.value("model.arch")
@@ -155,7 +158,7 @@ def _take_network(account: Account) -> None:
         account.take("network.dropout", "network_dropout", account.value("network.dropout"))
     account.leave("network.dropout")
     if family is not None and str(family) not in _FAMILIES:
-        account.refuse("model.arch", "models are SDXL or Stable Diffusion 1.5")
+        account.refuse("model.arch", "only SDXL and Stable Diffusion 1.5 are supported")
 
 
 def _take_model(account: Account) -> None:
@@ -166,7 +169,7 @@ def _take_model(account: Account) -> None:
         if str(account.value("model.qtype") or "qfloat8") in {"qfloat8", "float8"}:
             account.take("model.quantize", "base_quantization", "fp8", "with a scale for each output")
         else:
-            account.refuse("model.qtype", "a base model is held in 16 bits, or in 8: qfloat8")
+            account.refuse("model.qtype", "a base model is held in 16 or 8 bits: set qfloat8")
     dtype = str(account.value("train.dtype"))
     names = {"fp32": "no", "float32": "no", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
     account.take("train.dtype", "mixed_precision", names.get(dtype, dtype))
@@ -196,14 +199,14 @@ def _take_training(account: Account) -> None:
     if gammas == ["train.min_snr_gamma"]:
         account.take("train.min_snr_gamma", "snr_gamma", account.value("train.min_snr_gamma"))
     elif gammas:
-        account.refuse("train.snr_gamma", "the weighting of snr_gamma there is another; min_snr_gamma is taken")
+        account.refuse("train.snr_gamma", "ai-toolkit weights snr_gamma differently; use min_snr_gamma")
     account.leave("train.min_snr_gamma", "train.snr_gamma")
     account.take("train.max_denoising_steps", "max_timestep", int(account.value("train.max_denoising_steps")) + 1)
     if str(account.value("train.content_or_style") or "balanced") != "balanced":
-        account.refuse("train.content_or_style", "timesteps are drawn evenly: balanced")
+        account.refuse("train.content_or_style", "timesteps are drawn evenly: set balanced")
     loss = {"mse": "l2", "mae": "l1", "l1": "l1"}.get(str(account.value("train.loss_type") or "mse"))
     if loss is None:
-        account.refuse("train.loss_type", "of its losses there are mse and mae")
+        account.refuse("train.loss_type", "only the losses mse and mae are supported")
     else:
         account.take("train.loss_type", "loss_type", loss)
     account.leave("train.content_or_style", "train.loss_type")
@@ -231,7 +234,7 @@ def _take_optimizer(account: Account) -> None:
     name = str(account.value("train.lr_scheduler"))
     parameters = account.value("train.lr_scheduler_params")
     if name not in _SCHEDULES:
-        account.refuse("train.lr_scheduler", f"it runs otherwise there; there are {', '.join(sorted(_SCHEDULES))}")
+        account.refuse("train.lr_scheduler", f"not supported; supported: {', '.join(sorted(_SCHEDULES))}")
     else:
         account.take("train.lr_scheduler", "lr_scheduler", name)
     if name == "constant_with_warmup":

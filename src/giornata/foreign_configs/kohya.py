@@ -138,7 +138,7 @@ def _take_schedule(account: Account) -> None:
         steps = int(float(warmup) * int(account.value("max_train_steps")))
         account.take("lr_warmup_steps", "lr_warmup_steps", steps, "a part of max_train_steps")
     else:
-        account.refuse("lr_warmup_steps", "a part of the steps is not known with epochs; --set lr_warmup_steps=N")
+        account.refuse("lr_warmup_steps", "a share of the steps is unknown with epochs; give --set lr_warmup_steps=N")
 
 
 def _take_pictures(account: Account) -> None:

@@ -60,14 +60,17 @@ def take_network(account: Account) -> None:
     account.seen.add("network_args")
     module = account.value("network_module")
     if module is None:
-        account.refuse("network_module", "without it sd-scripts trains the whole model, and here a LoRA is trained")
+        account.refuse(
+            "network_module",
+            "whole models are not trained here: name a network_module",
+        )
         return
     if module == "networks.lora":
         _take_lora(account, arguments)
     elif str(module).startswith("lycoris"):
         _take_lycoris(account, arguments)
     else:
-        account.refuse("network_module", "of its kinds there are networks.lora and lycoris.kohya with lora or lokr")
+        account.refuse("network_module", "supported: networks.lora, and lycoris.kohya with algo lora or lokr")
         return
     for name, value in arguments.items():
         _take_argument(account, f"network_args.{name}", name, value)
@@ -87,7 +90,7 @@ def _take_lora(account: Account, arguments: Mapping[str, Any]) -> None:
 def _take_lycoris(account: Account, arguments: Mapping[str, Any]) -> None:
     algo, preset = str(arguments.get("algo", "lora")).lower(), str(arguments.get("preset", "full"))
     if algo not in _ALGOS:
-        account.refuse("network_args.algo", f"{algo} is no kind of adapter here; there are lora and lokr")
+        account.refuse("network_args.algo", f"{algo} is not supported; supported: lora, lokr")
         return
     account.take("network_module", "adapter_type", _ALGOS[algo])
     if preset not in _PRESETS:

@@ -37,9 +37,9 @@ def read_onetrainer(content: Mapping[str, Any]) -> Reading:
     account = Account(given=_flat(content), defaults=DEFAULTS)
     family = _FAMILIES.get(str(account.value("model_type")))
     if family is None:
-        account.refuse("model_type", "models are SDXL or Stable Diffusion 1.5, and none for inpainting")
+        account.refuse("model_type", "only SDXL and Stable Diffusion 1.5 are supported, without inpainting")
     if account.value("training_method") != "LORA":
-        account.refuse("training_method", "a LoRA is trained here")
+        account.refuse("training_method", "only LORA is supported")
     account.leave("model_type", "training_method")
     account.take_as_is(SAME)
     _take_adapter(account, xl=family is not False)
@@ -87,7 +87,7 @@ def _take_adapter(account: Account, *, xl: bool) -> None:
     preset, own = str(account.value("layer_filter_preset")), account.value("layer_filter")
     known = {"attn-mlp": "attentions", "attn-only": "attn", "full": None}
     if preset not in known or own not in (None, known[preset]):
-        account.refuse("layer_filter", "name the layers by their ends: --set target_modules=to_q,to_k,…")
+        account.refuse("layer_filter", "give the ends of the layers' names instead: --set target_modules=to_q,to_k,…")
     else:
         full = _FULL if xl else tuple(name for name in _FULL if not name.startswith("add_embedding"))
         account.take("layer_filter_preset", "target_modules", _FILTERS.get(preset, full))
@@ -97,7 +97,7 @@ def _take_adapter(account: Account, *, xl: bool) -> None:
         account.take("dropout_probability", "network_dropout", account.value("dropout_probability"))
     account.leave("dropout_probability")
     if str(account.value("lora_weight_dtype") or "FLOAT_32") != "FLOAT_32":
-        account.refuse("lora_weight_dtype", "the adapter's weights stay float32 here")
+        account.refuse("lora_weight_dtype", "the adapter's weights are always float32: set FLOAT_32")
     account.leave("lora_weight_dtype")
 
 
@@ -112,7 +112,7 @@ def _take_rates(account: Account, *, xl: bool) -> None:
     rates = [float(account.value(f"{part}.learning_rate") or general) for part in parts]
     account.leave("unet.train", "text_encoder_2.train", "text_encoder_2.learning_rate", "learning_rate")
     if len(set(trained)) > 1:
-        account.refuse("text_encoder_2.train", "both text encoders are trained, or none")
+        account.refuse("text_encoder_2.train", "train both text encoders, or neither")
     account.take("text_encoder.train", "train_text_encoder", trained[0])
     if not trained[0]:
         account.leave("text_encoder.learning_rate")
@@ -125,7 +125,10 @@ def _take_rates(account: Account, *, xl: bool) -> None:
         after = account.value("text_encoder.stop_training_after")
         account.take("text_encoder.stop_training_after", "stop_text_encoder_training", after)
     elif account.value("text_encoder.stop_training_after_unit") not in (None, "NEVER"):
-        account.refuse("text_encoder.stop_training_after", "the text encoders stop after a number of steps")
+        account.refuse(
+            "text_encoder.stop_training_after",
+            "give the end in steps (unit STEP)",
+        )
     account.leave("text_encoder.stop_training_after", "text_encoder.stop_training_after_unit")
 
 
@@ -134,7 +137,7 @@ def _take_schedule(account: Account) -> None:
     warmup = float(account.value("learning_rate_warmup_steps") or 0)
     ours = _SCHEDULES.get(name)
     if ours is None:
-        account.refuse("learning_rate_scheduler", f"there is no such schedule; there are {', '.join(_SCHEDULES)}")
+        account.refuse("learning_rate_scheduler", f"not supported; supported: {', '.join(_SCHEDULES)}")
     elif ours == "constant" and warmup > 0:
         account.take("learning_rate_scheduler", "lr_scheduler", "constant_with_warmup")
     else:
@@ -142,7 +145,7 @@ def _take_schedule(account: Account) -> None:
     if warmup > 1:
         account.take("learning_rate_warmup_steps", "lr_warmup_steps", int(warmup))
     elif warmup > 0:
-        account.refuse("learning_rate_warmup_steps", "a part of the steps is not known with epochs; give the steps")
+        account.refuse("learning_rate_warmup_steps", "a share of the steps is unknown with epochs; give the steps")
     account.leave("learning_rate_warmup_steps")
     cycles = account.value("learning_rate_cycles")
     account.take("learning_rate_cycles", "lr_num_cycles", int(cycles) if float(cycles).is_integer() else cycles)
@@ -150,7 +153,7 @@ def _take_schedule(account: Account) -> None:
         account.without_equal("learning_rate_min_factor", "schedules end at zero")
     account.leave("learning_rate_min_factor")
     if str(account.value("learning_rate_scaler") or "NONE") != "NONE":
-        account.refuse("learning_rate_scaler", "give the rate that you want: learning_rate")
+        account.refuse("learning_rate_scaler", "scaled rates are not supported; give the final rate as learning_rate")
     account.leave("learning_rate_scaler")
 
 
@@ -192,10 +195,10 @@ def _take_objective(account: Account) -> None:
     elif weighting == "DEBIASED_ESTIMATION":
         account.take("loss_weight_fn", "debiased_estimation_loss", True)
     elif weighting != "CONSTANT":
-        account.refuse("loss_weight_fn", "weightings are MIN_SNR_GAMMA and DEBIASED_ESTIMATION")
+        account.refuse("loss_weight_fn", "supported: CONSTANT, MIN_SNR_GAMMA and DEBIASED_ESTIMATION")
     account.leave("loss_weight_fn", "loss_weight_strength")
     if float(account.value("mse_strength")) != 1:
-        account.refuse("mse_strength", "of loss_type l2, l1 and huber a job has one, at full strength")
+        account.refuse("mse_strength", "a job has one loss at full strength: set mse_strength to 1")
     account.leave("mse_strength")
     for key, kind in (("force_v_prediction", "v_prediction"), ("force_epsilon_prediction", "epsilon")):
         if account.value(key) is True:
@@ -204,7 +207,7 @@ def _take_objective(account: Account) -> None:
     for key, setting in (("min_noising_strength", "min_timestep"), ("max_noising_strength", "max_timestep")):
         account.take(key, setting, int(float(account.value(key)) * 1000))
     if account.value("timestep_distribution") != "UNIFORM":
-        account.refuse("timestep_distribution", "timesteps are drawn evenly")
+        account.refuse("timestep_distribution", "timesteps are drawn evenly: set UNIFORM")
     account.leave("timestep_distribution")
     if account.value("masked_training") is True:
         account.take("masked_training", "masked_loss", True)
@@ -221,7 +224,7 @@ def _take_average(account: Account) -> None:
         account.take("ema", "use_ema", True)
         account.take_as_is({"ema_decay": "ema_decay"})
         if account.value("ema_update_step_interval") != 1:
-            account.refuse("ema_update_step_interval", "the average is renewed at every step")
+            account.refuse("ema_update_step_interval", "the average is updated at every step: set 1")
     account.leave("ema", "ema_decay", "ema_update_step_interval")
 
 

@@ -53,7 +53,9 @@ def take_concepts(
     account.leave("concepts", "concept_file_name")
     kinds = [str(each.get("type", "STANDARD")) for each in concepts]
     if {"VALIDATION"} & set(kinds):
-        _note(account, "concepts.type", "VALIDATION").refuse("concepts.type", "all pictures are trained on")
+        _note(account, "concepts.type", "VALIDATION").refuse(
+            "concepts.type", "all concepts are trained; see validation_split"
+        )
     if "PRIOR_PREDICTION" in kinds:
         why = "the nearest is prior_prediction, which looks at the subject's own pictures"
         _note(account, "concepts.type", "PRIOR_PREDICTION").refuse("concepts.type", why)
@@ -133,14 +135,14 @@ def _subset(account: Account, concept: Mapping[str, Any], side: int | None) -> S
     balancing, text = float(concept.get("balancing", 1)), concept.get("text") or {}
     repeats = max(int(balancing), 1)
     if str(concept.get("balancing_strategy", "REPEATS")) != "REPEATS" or balancing != repeats:
-        why = "repeats are whole numbers here, from 1 on"
+        why = "repeats must be whole numbers from 1"
         _note(account, "concepts.balancing", concept.get("balancing")).refuse("concepts.balancing", why)
     source = text.get("prompt_source", "sample")
     caption = None
     if source == "concept":
         caption = _only_line(Path(str(text.get("prompt_path", ""))))
     if source == "filename" or (source == "concept" and caption is None):
-        why = "captions lie beside the pictures (sample), or are one line for all (concept)"
+        why = "captions must be in files beside the pictures (sample), or one line for all (concept)"
         _note(account, "concepts.text.prompt_source", source).refuse("concepts.text.prompt_source", why)
     return Subset(
         path=Path(str(concept["path"])),

@@ -43,7 +43,7 @@ def read_configs(files: Sequence[Path]) -> Reading:
         if is_onetrainer_file(content):
             return read_onetrainer({**content, "concepts": concepts[0]} if concepts else content)
     if whole or concepts:
-        raise _refused(files[0], "does not belong to the other files", "give the files of one run of one trainer")
+        raise _refused(files[0], "does not fit the other files", "give the files of one run of one trainer")
     return _sd_scripts(contents)
 
 
@@ -72,7 +72,7 @@ def _covers(key: str, name: str) -> bool:
 
 
 def _hint(names: Iterable[str]) -> str:
-    return f"refused are: {', '.join(names)}" if names else "nothing is refused: leave it out"
+    return f"refused keys: {', '.join(names)}" if names else "no key is refused: omit --ignore"
 
 
 def _sd_scripts(contents: Sequence[tuple[Path, Any]]) -> Reading:
@@ -86,21 +86,21 @@ def _sd_scripts(contents: Sequence[tuple[Path, Any]]) -> Reading:
         if (file, content) in datasets:
             continue
         if not isinstance(content, dict):
-            raise _refused(file, "is the configuration of no trainer that is known here", f"what is read: {KNOWN}")
+            raise _refused(file, "is not a configuration of a supported trainer", f"supported: {KNOWN}")
         gui = is_gui_file(content)
         tool = "kohya_ss" if gui else tool
         flat = gui_options(content) if gui else _without_sections(content)
         if not gui and not _SD_SCRIPTS_KEYS & flat.keys():
-            raise _refused(file, "is the configuration of no trainer that is known here", f"what is read: {KNOWN}")
+            raise _refused(file, "is not a configuration of a supported trainer", f"supported: {KNOWN}")
         options |= flat
     named = options.get("dataset_config")
     if named and not datasets:
         file = Path(str(named))
         datasets = [(file, _parsed(file))]
         if not (isinstance(datasets[0][1], dict) and is_dataset_file(datasets[0][1])):
-            raise _refused(file, "has no [[datasets]]", "dataset_config names a file with them")
+            raise _refused(file, "has no [[datasets]]", "name a file with [[datasets]] in dataset_config")
     if len(datasets) > 1:
-        raise _refused(datasets[1][0], "is a second file with datasets", "put all of them into one")
+        raise _refused(datasets[1][0], "is a second file with datasets", "put all datasets into one file")
     if datasets:
         return read_kohya_datasets(datasets[0][1], options, file=tool)
     return read_kohya(options, file=tool)
@@ -119,10 +119,14 @@ def _parsed(file: Path) -> Any:
         with file.open("rb") as opened:
             data = opened.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise _refused(file, f"is larger than {MAX_BYTES // 2**20} MiB", "a configuration is a page or two")
+            raise _refused(file, f"is larger than {MAX_BYTES // 2**20} MiB", "give a configuration")
         text = data.decode("utf-8-sig")
     except OSError as error:
-        raise _refused(file, f"cannot be read: {error.strerror}", "paths hold from the working directory") from None
+        raise _refused(
+            file,
+            f"cannot be read: {error.strerror}",
+            "paths start at the working directory",
+        ) from None
     except UnicodeDecodeError as error:
         raise _refused(file, f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
     parsers: dict[str, Callable[[str], Any]] = {
@@ -133,11 +137,11 @@ def _parsed(file: Path) -> Any:
     }
     parse = parsers.get(file.suffix.lower())
     if parse is None:
-        raise _refused(file, "is neither .toml nor .json nor .yaml", f"what is read: {KNOWN}")
+        raise _refused(file, "must end in .toml, .json, .yaml or .yml", f"supported: {KNOWN}")
     try:
         return parse(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise _refused(file, f"cannot be understood: {error}", "mend the file") from None
+        raise _refused(file, f"cannot be parsed: {error}", "correct the file") from None
 
 
 def _refused(file: Path, message: str, hint: str) -> InvalidInput:

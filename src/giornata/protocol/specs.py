@@ -1,4 +1,4 @@
-"""The specs of all kinds of job, and the facts that other rooms read from them."""
+"""The specs of all kinds of job, and the facts that other packages read from them."""
 
 import hashlib
 import json

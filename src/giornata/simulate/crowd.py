@@ -25,7 +25,7 @@ MOST_BACKOFF_S = 60.0  # of claims, as the agent has it
 
 
 class BatchedNode(Protocol):
-    """The calls that the crowd makes to a node."""
+    """The calls to a node whose requests are sent in batches."""
 
     id: str
     number: int

@@ -240,7 +240,7 @@ class ModelledFleet:
         self._agenda.after(by_curve(share, self.offer.start_min) * 60.0, lambda: self._run(container))
 
     def _machine(self) -> SimulatedMachine | None:
-        """Choose a machine that is neither in use nor excluded: the park's first in their order, then any."""
+        """Choose a machine that is neither in use nor excluded: in the pool's order, then any."""
         now_ms, park = self._agenda.now_ms(), self.offer.park
         used = {each.machine.id for each in self.present.values()}
 

@@ -43,7 +43,7 @@ def played(scenario: Scenario, *, seed: int = 0, keep_beats: bool = False) -> It
 
 
 def run(world: Simulation, installation: Installation | None) -> SimulationResult:
-    """Let the events of a world happen until its jobs are done, and the last instance is gone."""
+    """Run the events of a simulation until its jobs are done and the last instance is gone."""
     scenario, began_s, cpu_s = world.scenario, time.monotonic(), time.process_time()
     for trouble in scenario.troubles:
         plan(world, trouble)
@@ -75,7 +75,7 @@ def _installed(world: Simulation) -> Iterator[Installation]:
             installation.ctx,
             world.agenda,
             slowest_loop_s=scenario.slowest_loop_s,
-            after_work=lambda: world.crowd.wake(),  # noqa: PLW0108 - the crowd comes after the plane
+            after_work=lambda: world.crowd.wake(),  # noqa: PLW0108 - `crowd` is set after the plane
         )
         world.plane = plane
         world.crowd = RequestBatches(

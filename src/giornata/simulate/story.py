@@ -1,4 +1,4 @@
-"""The history of each job and of the fleet, which the world records as it happens."""
+"""The history of each job and of the fleet, which the simulation records as it runs."""
 
 from dataclasses import dataclass, field
 

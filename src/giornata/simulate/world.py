@@ -49,10 +49,10 @@ class Simulation:
 
     @property
     def manual(self) -> list[ModelledFleet]:
-        """List all fleets of the world."""
+        """List all fleets of the simulation."""
         return list(self.fleets.values())
 
-    # ---- what nodes tell the chronicle ----
+    # ---- what nodes report to the trace ----
 
     def note_began(self, work: SimulatedAttempt, machine: SimulatedMachine) -> None:
         """Record that an attempt began on a machine."""

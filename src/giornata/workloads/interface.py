@@ -19,7 +19,7 @@ class AgentRequest(Enum):
 
 
 class Stopped(Exception):
-    """An exception raised by a workload that has obeyed a wish to stop."""
+    """An exception raised by a workload that has obeyed a request to stop."""
 
     def __init__(self, step: int | None = None) -> None:
         super().__init__(f"stopped at step {step}")
@@ -55,7 +55,7 @@ class Reporter(Protocol):
         """Report a picture that cannot be drawn here. The other pictures go on."""
 
     def dropped_pictures(self) -> frozenset[tuple[str, int]]:
-        """Return the pictures of this lease, as (order, number), that nobody wants any more."""
+        """Return the pictures of this lease, as (order, number), that are no longer wanted."""
 
     def cache_get(self, key: str) -> Path | None:
         """Return a file that an earlier job of the project made under this key, or None. Blocks."""
@@ -100,5 +100,8 @@ class JointWorkload(Workload, Protocol):
     def joins(self, start: Start) -> str | None:
         """Return the attempt's key: attempts of equal keys may run together; None for one that has to run alone."""
 
-    def run_many(self, crew: BatchSession) -> None:
-        """Carry out attempts until the crew has no more and all have ended. An exception ends all that are left."""
+    def run_many(self, session: BatchSession) -> None:
+        """Carry out attempts until the session has no more and all have ended.
+
+        An exception ends all that are left.
+        """

@@ -31,7 +31,7 @@ from giornata.diffusion.annotators.by_model import (
     draw_skeleton,
     load,
 )
-from giornata.diffusion.annotators.inline import INLINE, annotate, is_inline
+from giornata.diffusion.annotators.inline import INLINE, annotate
 from giornata.protocol.generation.annotators import ANNOTATORS
 
 HEIGHT, WIDTH = 60, 84
@@ -61,7 +61,7 @@ def test_control_picture_has_the_size_of_the_picture_and_is_a_function_of_it(nam
 
 
 def test_annotators_without_a_model_run_inline_and_the_others_do_not() -> None:
-    assert {name for name in ANNOTATORS if is_inline(name)} == set(INLINE)
+    assert {name for name, each in ANNOTATORS.items() if not each.models} == set(INLINE)
 
 
 @pytest.mark.parametrize("name", ["canny", "scribble"])

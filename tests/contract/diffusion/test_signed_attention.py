@@ -30,6 +30,6 @@ def test_a_unet_with_signed_attention_has_the_bits_of_one_without(tiny_base: Bas
         assert torch.equal(ours, theirs)
 
 
-def test_its_parameters_are_those_of_diffusers_and_known_without_a_look() -> None:
+def test_signed_attention_has_the_parameters_of_diffusers_without_an_import() -> None:
     assert "__signature__" in vars(SignedAttention.__call__)
     assert inspect.signature(SignedAttention().__call__) == inspect.signature(AttnProcessor2_0().__call__)

@@ -29,7 +29,7 @@ WRITERS, ROWS_EACH = 4, 8
 
 
 @pytest.fixture
-def house(ctx: Context) -> Context:
+def two_projects(ctx: Context) -> Context:
     """The projects of ANN and BOB."""
     move_in(ctx)
     return ctx
@@ -66,34 +66,34 @@ def row_number(number: int) -> sa.ColumnElement[bool]:
     return (audit_log.c.project_id == "ann") & (audit_log.c.number == number)
 
 
-def test_rows_of_each_project_form_a_chain_of_their_own(house: Context) -> None:
-    job = new_job(house)
-    note(house, BOB)
-    assert exported(house)[-1]["head"]["number"] == 2, "dataset and job"
-    cancel(house, ANN, job.id)
-    *rows, head = exported(house)
+def test_rows_of_each_project_form_a_chain_of_their_own(two_projects: Context) -> None:
+    job = new_job(two_projects)
+    note(two_projects, BOB)
+    assert exported(two_projects)[-1]["head"]["number"] == 2, "dataset and job"
+    cancel(two_projects, ANN, job.id)
+    *rows, head = exported(two_projects)
     assert [row["verb"] for row in rows] == ["dataset.create", "job.submit", "job.cancel"]
     assert [row["number"] for row in rows] == [1, 2, 3]
     assert {(row["project_id"], row["actor_kind"], row["actor"]) for row in rows} == {("ann", "key", "key_ann")}
     assert head["head"] == {"project_id": "ann", "number": 3, "sha256": rows[-1]["sha256"]}
-    assert exported(house, "bob")[0]["previous_sha256"] == "0" * 64
-    assert fault_of(house) is None
+    assert exported(two_projects, "bob")[0]["previous_sha256"] == "0" * 64
+    assert fault_of(two_projects) is None
 
 
-def test_row_waits_unchained_until_the_loop_comes(house: Context) -> None:
-    note(house)
-    with house.store.read() as tx:
+def test_row_waits_unchained_until_the_loop_comes(two_projects: Context) -> None:
+    note(two_projects)
+    with two_projects.store.read() as tx:
         (row,) = tx.audit_log.unchained(limit=10)
     assert (row.number, row.previous_sha256, row.sha256) == (None, None, None)
-    assert chain_rows(house) == 1
-    assert chain_rows(house) == 0
+    assert chain_rows(two_projects) == 1
+    assert chain_rows(two_projects) == 0
 
 
-def test_transaction_that_rolls_back_leaves_no_row(house: Context) -> None:
-    with pytest.raises(Unavailable), house.store.begin() as tx:
+def test_transaction_that_rolls_back_leaves_no_row(two_projects: Context) -> None:
+    with pytest.raises(Unavailable), two_projects.store.begin() as tx:
         record_call(tx, ANN, AuditVerb.JOB_CANCEL, "job_1", at_ms=1)
         raise Unavailable("the change failed")
-    assert [line for line in exported(house) if "head" not in line] == []
+    assert [line for line in exported(two_projects) if "head" not in line] == []
 
 
 def changed(column: str, value: object) -> Callable[[Context], None]:
@@ -130,31 +130,33 @@ def row_deleted_and_numbers_closed(ctx: Context) -> None:
         (row_deleted_and_numbers_closed, "it does not follow the row before it"),
     ],
 )
-def test_changed_deleted_or_moved_row_is_named(house: Context, tamper: Callable[[Context], None], why: str) -> None:
+def test_changed_deleted_or_moved_row_is_named(
+    two_projects: Context, tamper: Callable[[Context], None], why: str
+) -> None:
     for _ in range(5):
-        note(house)
-    assert check_of(house).rows == 5
-    tamper(house)
-    found = fault_of(house)
+        note(two_projects)
+    assert check_of(two_projects).rows == 5
+    tamper(two_projects)
+    found = fault_of(two_projects)
     assert found is not None
     assert found[0] == 3
     assert found[1].startswith(why)
 
 
-def test_newest_row_that_was_deleted_is_missed_at_the_head(house: Context) -> None:
+def test_newest_row_that_was_deleted_is_missed_at_the_head(two_projects: Context) -> None:
     for _ in range(3):
-        note(house)
-    chain_rows(house)
-    by_hand(house, sa.delete(audit_log).where(row_number(3)))
-    assert fault_of(house) == (3, "it is missing: 3 rows were written, 2 are here")
+        note(two_projects)
+    chain_rows(two_projects)
+    by_hand(two_projects, sa.delete(audit_log).where(row_number(3)))
+    assert fault_of(two_projects) == (3, "it is missing: 3 rows were written, 2 are here")
 
 
-def test_chain_that_was_computed_anew_is_told_by_a_head_that_was_noted_before(house: Context) -> None:
+def test_chain_that_was_computed_anew_is_told_by_a_head_that_was_noted_before(two_projects: Context) -> None:
     for _ in range(3):
-        note(house)
-    noted = check_of(house).ends
+        note(two_projects)
+    noted = check_of(two_projects).ends
     # Who may write to the database computes all hashes again, and the head.
-    *rows, _ = exported(house)
+    *rows, _ = exported(two_projects)
     link, forged = ChainLink(), []
     for row in rows:
         done = linked({**row, "actor": "nobody"}, link)
@@ -162,18 +164,18 @@ def test_chain_that_was_computed_anew_is_told_by_a_head_that_was_noted_before(ho
         forged.append(done)
     updates = [sa.update(audit_log).where(row_number(row["number"])).values(row) for row in forged]
     head = sa.update(audit_log_heads).where(audit_log_heads.c.project_id == "ann").values(sha256=link.sha256)
-    by_hand(house, *updates, head)
-    assert fault_of(house) is None, "a chain alone does not show this"
-    assert fault_of(house, noted) == (3, "it has another hash than the one that was noted of it")
+    by_hand(two_projects, *updates, head)
+    assert fault_of(two_projects) is None, "a chain alone does not show this"
+    assert fault_of(two_projects, noted) == (3, "it has another hash than the one that was noted of it")
 
 
-def test_writers_and_chaining_servers_at_once_leave_one_sound_chain(house: Context) -> None:
+def test_writers_and_chaining_servers_at_once_leave_one_sound_chain(two_projects: Context) -> None:
     with ThreadPoolExecutor(WRITERS + 2) as pool:
-        writing = [pool.submit(lambda: [note(house) for _ in range(ROWS_EACH)]) for _ in range(WRITERS)]
-        chaining = [pool.submit(lambda: [_tried_to_chain(house) for _ in range(ROWS_EACH)]) for _ in range(2)]
+        writing = [pool.submit(lambda: [note(two_projects) for _ in range(ROWS_EACH)]) for _ in range(WRITERS)]
+        chaining = [pool.submit(lambda: [_tried_to_chain(two_projects) for _ in range(ROWS_EACH)]) for _ in range(2)]
         for each in (*writing, *chaining):
             each.result(timeout=60)
-    check = check_of(house)
+    check = check_of(two_projects)
     assert (check.faults, check.rows) == ({}, WRITERS * ROWS_EACH)
 
 
@@ -182,20 +184,20 @@ def _tried_to_chain(ctx: Context) -> None:
         chain_rows(ctx)
 
 
-def test_row_that_commits_after_a_later_one_was_chained_is_not_missed(house: Context, store: Database) -> None:
+def test_row_that_commits_after_a_later_one_was_chained_is_not_missed(two_projects: Context, store: Database) -> None:
     if store.dialect_name == "sqlite":
         pytest.skip("SQLite has one writer at a time")
-    with house.store.begin() as tx:
+    with two_projects.store.begin() as tx:
         record_call(tx, ANN, AuditVerb.JOB_CANCEL, "early", at_ms=1)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(note, house, ANN, "late").result(timeout=30)
-            assert pool.submit(chain_rows, house).result(timeout=30) == 1
-    *rows, _ = exported(house)
+            pool.submit(note, two_projects, ANN, "late").result(timeout=30)
+            assert pool.submit(chain_rows, two_projects).result(timeout=30) == 1
+    *rows, _ = exported(two_projects)
     assert [(row["number"], row["target"]) for row in rows] == [(1, "late"), (2, "early")]
-    assert fault_of(house) is None
+    assert fault_of(two_projects) is None
 
 
-def test_what_the_server_does_at_its_start_is_logged_as_the_systems(ctx: Context) -> None:
+def test_change_at_server_start_is_logged_as_the_systems(ctx: Context) -> None:
     install(ctx)
     put_admin_key(ctx, "gk_00000000_" + "a" * 40)
     put_admin_key(ctx, "gk_00000000_" + "b" * 40)
@@ -211,9 +213,9 @@ def test_what_the_server_does_at_its_start_is_logged_as_the_systems(ctx: Context
     ]
 
 
-def test_operators_change_stands_in_the_log_of_the_project_that_it_touches(house: Context) -> None:
-    create_key(house, ROOT, CreateKey(scope=Scope.MEMBER, project_id="ann"))
-    create_key(house, ANN_ADMIN, CreateKey(scope=Scope.MEMBER))
-    *rows, _ = exported(house)
+def test_operators_change_stands_in_the_log_of_the_project_that_it_touches(two_projects: Context) -> None:
+    create_key(two_projects, ROOT, CreateKey(scope=Scope.MEMBER, project_id="ann"))
+    create_key(two_projects, ANN_ADMIN, CreateKey(scope=Scope.MEMBER))
+    *rows, _ = exported(two_projects)
     assert [row["actor_kind"] for row in rows] == ["operator", "key"]
     assert rows[0]["changes"]["scopes"] == ["datasets", "generate", "jobs:read", "jobs:write"]

@@ -176,7 +176,7 @@ def test_an_attempt_that_began_with_a_checkpoint_that_is_gone_is_not_audited(rig
 # ---- machines
 
 
-def test_nobody_takes_an_audit_before_the_server_has_drawn_a_machine(rig: StoreRig) -> None:
+def test_audit_is_claimed_by_no_node_before_a_machine_is_drawn(rig: StoreRig) -> None:
     train(rig)
     waits(rig, 1, 2, 3)
 

@@ -20,7 +20,7 @@ DAY_S = 86_400
 
 
 @pytest.fixture
-def studio(rig: StoreRig) -> PictureRig:
+def picture_rig(rig: StoreRig) -> PictureRig:
     return PictureRig(rig)
 
 
@@ -28,19 +28,19 @@ def kept(rig: StoreRig) -> set[str]:
     return {found.key for found in rig.ctx.blobs.list("pictures/")}
 
 
-def drawn_order(studio: PictureRig, rig: StoreRig, count: int = 2) -> str:
-    order_id = studio.order(count)
-    lease = studio.lease()
-    studio.draw(lease)
+def drawn_order(picture_rig: PictureRig, rig: StoreRig, count: int = 2) -> str:
+    order_id = picture_rig.order(count)
+    lease = picture_rig.lease()
+    picture_rig.draw(lease)
     rig.clock.advance_s(2)
     settle_orders(rig.ctx)
     assert rig.job(order_id)["state"] == "succeeded"
     return order_id
 
 
-def test_deleted_order_leaves_no_picture_and_no_byte(studio: PictureRig, rig: StoreRig) -> None:
-    order_id = drawn_order(studio, rig)
-    other = drawn_order(studio, rig, 3)
+def test_deleted_order_leaves_no_picture_and_no_byte(picture_rig: PictureRig, rig: StoreRig) -> None:
+    order_id = drawn_order(picture_rig, rig)
+    other = drawn_order(picture_rig, rig, 3)
     before, bills = kept(rig), rig.rows(ledger)
     assert len(before) == 5
     told = delete_job(rig.ctx, OWNER, order_id)
@@ -51,9 +51,9 @@ def test_deleted_order_leaves_no_picture_and_no_byte(studio: PictureRig, rig: St
     assert rig.rows(ledger) == bills
 
 
-def test_pictures_of_two_orders_in_one_lease_are_told_apart(studio: PictureRig, rig: StoreRig) -> None:
-    first, second = studio.order(1), studio.order(1)
-    studio.draw(studio.lease())
+def test_pictures_of_two_orders_in_one_lease_are_told_apart(picture_rig: PictureRig, rig: StoreRig) -> None:
+    first, second = picture_rig.order(1), picture_rig.order(1)
+    picture_rig.draw(picture_rig.lease())
     rig.clock.advance_s(2)
     settle_orders(rig.ctx)
     assert len(kept(rig)) == 2
@@ -63,15 +63,15 @@ def test_pictures_of_two_orders_in_one_lease_are_told_apart(studio: PictureRig, 
 
 
 def test_order_that_is_being_drawn_is_canceled_and_its_late_results_are_dropped(
-    studio: PictureRig, rig: StoreRig
+    picture_rig: PictureRig, rig: StoreRig
 ) -> None:
-    order_id = studio.order(2)
-    lease = studio.lease()
+    order_id = picture_rig.order(2)
+    lease = picture_rig.lease()
     with pytest.raises(IllegalTransition):
         delete_job(rig.ctx, OWNER, order_id)
-    sent = [studio.upload(lease, each) for each in lease.pictures]
+    sent = [picture_rig.upload(lease, each) for each in lease.pictures]
     delete_job(rig.ctx, OWNER, order_id, cancel=True)
-    reply = studio.report(lease, sent)
+    reply = picture_rig.report(lease, sent)
     assert (reply.accepted, len(reply.dropped)) == ((), 2)
     settle_orders(rig.ctx)
     assert rig.rows(pictures) == []
@@ -79,13 +79,13 @@ def test_order_that_is_being_drawn_is_canceled_and_its_late_results_are_dropped(
 
 
 def test_retention_takes_the_bytes_of_old_pictures_and_leaves_their_counts(
-    studio: PictureRig, rig: StoreRig, clock: ManualClock
+    picture_rig: PictureRig, rig: StoreRig, clock: ManualClock
 ) -> None:
-    order_id = drawn_order(studio, rig)
+    order_id = drawn_order(picture_rig, rig)
     set_retention(rig.ctx, OWNER, ROOT_PROJECT, SetRetention(pictures=1))
     assert not apply_retention(rig.ctx)
     clock.advance_s(DAY_S)
-    waiting = studio.order(1)
+    waiting = picture_rig.order(1)
     clock.advance_s(DAY_S)
     assert "pictures 2" in str(apply_retention(rig.ctx))
     assert kept(rig) == set()

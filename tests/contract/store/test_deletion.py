@@ -236,7 +236,7 @@ def test_deleted_project_leaves_no_object_and_no_key(ctx: Context, store: Databa
         get_job(ctx, ANN, job_id)
 
 
-def test_what_was_written_while_a_project_was_closed_goes_with_the_next_round(
+def test_row_written_while_a_project_is_closed_is_deleted_in_the_next_round(
     ctx: Context, store: Database, clock: ManualClock
 ) -> None:
     delete_project(ctx, ANN_ADMIN, "ann", confirm="ann")

@@ -172,7 +172,7 @@ def test_d52_d73_complete_asks_for_every_artifact_that_it_names(rig: StoreRig) -
     assert rig.job(job_id)["state"] == "running"
 
 
-def test_d68_what_a_failed_attempt_left_is_not_published(rig: StoreRig) -> None:
+def test_d68_files_of_a_failed_attempt_are_not_published(rig: StoreRig) -> None:
     job_id = rig.add_job()
     first = rig.lease(1)
     rig.artifact(first, "stray")

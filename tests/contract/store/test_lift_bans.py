@@ -355,7 +355,7 @@ def test_a_job_says_when_it_is_tried_next_and_how_to_have_it_tried_now(rig: Stor
     assert (job.next_try_at, job.waiting_because) == (None, "waiting for its turn, position 1 in the queue")
 
 
-def test_its_history_says_that_a_ban_was_lifted_and_why(rig: StoreRig) -> None:
+def test_job_history_says_that_a_ban_was_lifted_and_why(rig: StoreRig) -> None:
     job_id = rig.add_job()
     broken(rig, rig.lease(1))
     rig.clock.advance_s(10)

@@ -1,4 +1,4 @@
-"""What a node remarks on the way."""
+"""Notices that a node sends while it works on a job."""
 
 from tests.contract.store.test_races import at_once
 from tests.fixtures.store_rig import StoreRig

@@ -71,7 +71,7 @@ ELSEWHERE = Visitor(address="198.51.100.4", agent="curl")
 
 
 @pytest.fixture
-def house(ctx: Context) -> Context:
+def two_projects(ctx: Context) -> Context:
     """The projects of ANN and BOB."""
     move_in(ctx)
     return ctx
@@ -104,23 +104,23 @@ def deactivated(ctx: Context, user: User) -> None:
 
 @pytest.mark.parametrize("lose", [removed, deactivated])
 def test_key_and_session_of_person_who_leaves_end_everywhere_within_five_seconds(
-    house: Context, clock: ManualClock, lose: object
+    two_projects: Context, clock: ManualClock, lose: object
 ) -> None:
-    user = new_person(house, "eve", {"ann": Role.OWNER})
-    opened = signed_in_at(house, user)
-    session = signed_in(house, opened.secret, "ann")
-    secrets = [key_of(house, session, Scope.MEMBER).secret, key_of(house, session, Scope.NODE).secret]
-    admin = key_of(house, session, Scope.ADMIN)
+    user = new_person(two_projects, "eve", {"ann": Role.OWNER})
+    opened = signed_in_at(two_projects, user)
+    session = signed_in(two_projects, opened.secret, "ann")
+    secrets = [key_of(two_projects, session, Scope.MEMBER).secret, key_of(two_projects, session, Scope.NODE).secret]
+    admin = key_of(two_projects, session, Scope.ADMIN)
     # A key that a key of hers made falls with her as well.
-    secrets += [admin.secret, key_of(house, authenticate(house, admin.secret), Scope.JOBS_READ).secret]
-    replica = other_server(house)
-    for server in (house, replica):
+    secrets += [admin.secret, key_of(two_projects, authenticate(two_projects, admin.secret), Scope.JOBS_READ).secret]
+    replica = other_server(two_projects)
+    for server in (two_projects, replica):
         callers = [authenticate(server, secret) for secret in secrets]
         signed_in(server, opened.secret, "ann")
         for caller in (*callers, session):
             require_standing(server, caller)
-    lose(house, user)  # type: ignore[operator]
-    assert_refused(house, secrets, opened.secret, [*callers, session])
+    lose(two_projects, user)  # type: ignore[operator]
+    assert_refused(two_projects, secrets, opened.secret, [*callers, session])
     clock.advance_s(WITHIN_MS / 1000)
     assert_refused(replica, secrets, opened.secret, [*callers, session])
 
@@ -136,33 +136,35 @@ def assert_refused(server: Context, secrets: list[str], session: str, standing: 
             require_standing(server, caller)
 
 
-def test_what_is_remembered_of_a_caller_is_younger_than_five_seconds() -> None:
+def test_cached_caller_is_younger_than_five_seconds() -> None:
     look_s = 0.5  # how often a stream looks
     assert KEPT_MS < WITHIN_MS
     assert STANDING_KEPT_MS + look_s * 1000 < WITHIN_MS
 
 
-def test_key_of_person_who_is_demoted_loses_what_the_person_lost(house: Context) -> None:
-    user = new_person(house, "eve", {"ann": Role.OWNER})
-    session = caller_of(house, user, "ann")
-    admin, reader = key_of(house, session, Scope.ADMIN), key_of(house, session, Scope.JOBS_READ)
-    node, before = key_of(house, session, Scope.NODE), authenticate(house, admin.secret)
-    demoted(house, user)
-    assert authenticate(house, admin.secret).scopes == {Scope.JOBS_READ}
-    assert authenticate(house, reader.secret).scopes == {Scope.JOBS_READ}
-    for gone in (lambda: authenticate(house, node.secret), lambda: require_standing(house, before)):
+def test_key_of_person_who_is_demoted_loses_what_the_person_lost(two_projects: Context) -> None:
+    user = new_person(two_projects, "eve", {"ann": Role.OWNER})
+    session = caller_of(two_projects, user, "ann")
+    admin, reader = key_of(two_projects, session, Scope.ADMIN), key_of(two_projects, session, Scope.JOBS_READ)
+    node, before = key_of(two_projects, session, Scope.NODE), authenticate(two_projects, admin.secret)
+    demoted(two_projects, user)
+    assert authenticate(two_projects, admin.secret).scopes == {Scope.JOBS_READ}
+    assert authenticate(two_projects, reader.secret).scopes == {Scope.JOBS_READ}
+    for gone in (lambda: authenticate(two_projects, node.secret), lambda: require_standing(two_projects, before)):
         with pytest.raises(Unauthenticated):
             gone()
-    set_member(house, ROOT, "ann", user.id, SetMember(role=Role.MEMBER))
-    assert authenticate(house, reader.secret).scopes == {Scope.JOBS_READ}, "a key has no more than it was given"
+    set_member(two_projects, ROOT, "ann", user.id, SetMember(role=Role.MEMBER))
+    assert authenticate(two_projects, reader.secret).scopes == {Scope.JOBS_READ}, (
+        "a key has no more than it was given"
+    )
 
 
-def test_caller_with_fewer_scopes_does_not_keep_one_with_more(house: Context, clock: ManualClock) -> None:
-    user = new_person(house, "eve", {"ann": Role.OWNER})
-    secret, replica = signed_in_at(house, user).secret, other_server(house)
+def test_caller_with_fewer_scopes_does_not_keep_one_with_more(two_projects: Context, clock: ManualClock) -> None:
+    user = new_person(two_projects, "eve", {"ann": Role.OWNER})
+    secret, replica = signed_in_at(two_projects, user).secret, other_server(two_projects)
     owner = signed_in(replica, secret, "ann")
     require_standing(replica, owner)
-    demoted(house, user)
+    demoted(two_projects, user)
     clock.advance_s(STANDING_KEPT_MS / 1000)
     viewer = signed_in(replica, secret, "ann")
     assert viewer.scopes < owner.scopes
@@ -171,15 +173,15 @@ def test_caller_with_fewer_scopes_does_not_keep_one_with_more(house: Context, cl
         require_standing(replica, owner)
 
 
-def test_key_of_person_who_left_stays_revoked_when_the_person_comes_back(house: Context) -> None:
-    user = new_person(house, "eve", {"ann": Role.MEMBER, "bob": Role.MEMBER})
-    there = key_of(house, caller_of(house, user, "bob"), Scope.JOBS_READ)
-    made = key_of(house, caller_of(house, user, "ann"), Scope.JOBS_READ)
-    removed(house, user)
-    set_member(house, ROOT, "ann", user.id, SetMember(role=Role.OWNER))
+def test_key_of_person_who_left_stays_revoked_when_the_person_comes_back(two_projects: Context) -> None:
+    user = new_person(two_projects, "eve", {"ann": Role.MEMBER, "bob": Role.MEMBER})
+    there = key_of(two_projects, caller_of(two_projects, user, "bob"), Scope.JOBS_READ)
+    made = key_of(two_projects, caller_of(two_projects, user, "ann"), Scope.JOBS_READ)
+    removed(two_projects, user)
+    set_member(two_projects, ROOT, "ann", user.id, SetMember(role=Role.OWNER))
     with pytest.raises(Unauthenticated):
-        authenticate(house, made.secret)
-    assert authenticate(house, there.secret).project_id == "bob"
+        authenticate(two_projects, made.secret)
+    assert authenticate(two_projects, there.secret).project_id == "bob"
 
 
 @pytest.mark.parametrize(
@@ -191,132 +193,141 @@ def test_key_of_person_who_left_stays_revoked_when_the_person_comes_back(house: 
     ],
 )
 def test_person_makes_keys_of_the_own_reach_and_no_further(
-    house: Context, role: Role, good: list[Scope], beyond: list[Scope]
+    two_projects: Context, role: Role, good: list[Scope], beyond: list[Scope]
 ) -> None:
-    caller = caller_of(house, new_person(house, "eve", {"ann": role}))
+    caller = caller_of(two_projects, new_person(two_projects, "eve", {"ann": role}))
     for scope in good:
-        assert authenticate(house, key_of(house, caller, scope).secret).scopes == scope.reach
+        assert authenticate(two_projects, key_of(two_projects, caller, scope).secret).scopes == scope.reach
     for scope in beyond:
         with pytest.raises(Forbidden, match="further than you"):
-            key_of(house, caller, scope)
+            key_of(two_projects, caller, scope)
     with pytest.raises(NotFound):
-        create_key(house, caller, CreateKey(scopes=(Scope.JOBS_READ,), project_id="bob"))
+        create_key(two_projects, caller, CreateKey(scopes=(Scope.JOBS_READ,), project_id="bob"))
 
 
-def test_key_that_governs_nothing_makes_no_key(house: Context) -> None:
-    caller = authenticate(house, key_of(house, ANN_ADMIN, *USER_VERBS).secret)
-    for verb in (lambda: key_of(house, caller, Scope.JOBS_READ), lambda: list_keys(house, caller, None, 10)):
+def test_key_that_governs_nothing_makes_no_key(two_projects: Context) -> None:
+    caller = authenticate(two_projects, key_of(two_projects, ANN_ADMIN, *USER_VERBS).secret)
+    for verb in (
+        lambda: key_of(two_projects, caller, Scope.JOBS_READ),
+        lambda: list_keys(two_projects, caller, None, 10),
+    ):
         with pytest.raises(Forbidden):
             verb()
 
 
-def test_member_sees_and_revokes_own_keys_only(house: Context) -> None:
-    eve, kim = (caller_of(house, new_person(house, name, {"ann": Role.MEMBER})) for name in ("eve", "kim"))
-    own, foreign = key_of(house, eve, Scope.JOBS_READ), key_of(house, kim, Scope.JOBS_READ)
-    assert [key.id for key in list_keys(house, eve, None, 10).items] == [own.id]
+def test_member_sees_and_revokes_own_keys_only(two_projects: Context) -> None:
+    eve, kim = (
+        caller_of(two_projects, new_person(two_projects, name, {"ann": Role.MEMBER})) for name in ("eve", "kim")
+    )
+    own, foreign = key_of(two_projects, eve, Scope.JOBS_READ), key_of(two_projects, kim, Scope.JOBS_READ)
+    assert [key.id for key in list_keys(two_projects, eve, None, 10).items] == [own.id]
     for verb in (
-        lambda: revoke_key(house, eve, foreign.id),
-        lambda: rotate_key(house, eve, foreign.id, RotateKey()),
+        lambda: revoke_key(two_projects, eve, foreign.id),
+        lambda: rotate_key(two_projects, eve, foreign.id, RotateKey()),
     ):
         with pytest.raises(NotFound):
             verb()
-    assert {key.id for key in list_keys(house, ANN_ADMIN, None, 10).items} == {own.id, foreign.id}
+    assert {key.id for key in list_keys(two_projects, ANN_ADMIN, None, 10).items} == {own.id, foreign.id}
     with pytest.raises(Forbidden, match="another person"):
-        rotate_key(house, ANN_ADMIN, foreign.id, RotateKey())
-    assert revoke_key(house, ANN_ADMIN, foreign.id).revoked_at is not None
+        rotate_key(two_projects, ANN_ADMIN, foreign.id, RotateKey())
+    assert revoke_key(two_projects, ANN_ADMIN, foreign.id).revoked_at is not None
 
 
-def test_old_words_for_scopes_are_kept_in_the_database_and_reach_what_they_did(house: Context) -> None:
+def test_old_words_for_scopes_are_kept_in_the_database_and_reach_what_they_did(two_projects: Context) -> None:
     for word, text in ((Scope.MEMBER, "member"), (Scope.ADMIN, "admin"), (Scope.NODE, "node")):
-        made = create_key(house, ROOT, CreateKey(scope=word, project_id="ann"))
-        with house.store.read() as tx:
+        made = create_key(two_projects, ROOT, CreateKey(scope=word, project_id="ann"))
+        with two_projects.store.read() as tx:
             stored = tx.keys.get(made.id, project_id="ann")
         assert stored is not None
         assert (stored.scope, made.scope) == (text, word)
-        assert authenticate(house, made.secret).scopes == word.reach
-    listed = create_key(house, ROOT, CreateKey(scopes=(Scope.DATASETS, Scope.JOBS_READ), project_id="ann"))
+        assert authenticate(two_projects, made.secret).scopes == word.reach
+    listed = create_key(two_projects, ROOT, CreateKey(scopes=(Scope.DATASETS, Scope.JOBS_READ), project_id="ann"))
     assert (listed.scope, listed.scopes) == (Scope.MEMBER, (Scope.DATASETS, Scope.JOBS_READ))
-    assert authenticate(house, listed.secret).scopes == {Scope.DATASETS, Scope.JOBS_READ}
+    assert authenticate(two_projects, listed.secret).scopes == {Scope.DATASETS, Scope.JOBS_READ}
 
 
-def test_node_scope_goes_with_no_other(house: Context) -> None:
+def test_node_scope_goes_with_no_other(two_projects: Context) -> None:
     with pytest.raises(InvalidInput, match="no other scope"):
-        key_of(house, ANN_ADMIN, Scope.NODE, Scope.JOBS_READ)
+        key_of(two_projects, ANN_ADMIN, Scope.NODE, Scope.JOBS_READ)
 
 
-def test_key_is_refused_from_its_expiry_on_also_where_it_is_remembered(house: Context, clock: ManualClock) -> None:
-    made = create_key(house, ANN_ADMIN, CreateKey(expires_in_s=60))
+def test_key_is_refused_from_its_expiry_on_also_where_it_is_remembered(
+    two_projects: Context, clock: ManualClock
+) -> None:
+    made = create_key(two_projects, ANN_ADMIN, CreateKey(expires_in_s=60))
     clock.advance_s(58)
-    caller = authenticate(house, made.secret)
-    require_standing(house, caller)
+    caller = authenticate(two_projects, made.secret)
+    require_standing(two_projects, caller)
     clock.advance_s(2)
     with pytest.raises(Unauthenticated):
-        authenticate(house, made.secret)
+        authenticate(two_projects, made.secret)
     clock.advance_s(STANDING_KEPT_MS / 1000)
     with pytest.raises(Unauthenticated):
-        require_standing(house, caller)
+        require_standing(two_projects, caller)
 
 
-def test_key_that_an_expiring_key_made_expires_with_it(house: Context, clock: ManualClock) -> None:
-    maker = create_key(house, ANN_ADMIN, CreateKey(scope=Scope.ADMIN, expires_in_s=60))
+def test_key_that_an_expiring_key_made_expires_with_it(two_projects: Context, clock: ManualClock) -> None:
+    maker = create_key(two_projects, ANN_ADMIN, CreateKey(scope=Scope.ADMIN, expires_in_s=60))
     clock.advance_s(30)
-    caller = authenticate(house, maker.secret)
+    caller = authenticate(two_projects, maker.secret)
     for wanted in (None, 31):
-        assert create_key(house, caller, CreateKey(expires_in_s=wanted)).expires_at == maker.expires_at
-    sooner = create_key(house, caller, CreateKey(expires_in_s=5)).expires_at
+        assert create_key(two_projects, caller, CreateKey(expires_in_s=wanted)).expires_at == maker.expires_at
+    sooner = create_key(two_projects, caller, CreateKey(expires_in_s=5)).expires_at
     assert sooner is not None
     assert maker.expires_at is not None
     assert sooner < maker.expires_at
 
 
-def test_old_sessions_and_failures_are_forgotten(house: Context, clock: ManualClock) -> None:
-    eve = new_person(house, "eve", {"ann": Role.MEMBER})
-    signed_in_at(house, eve)
+def test_old_sessions_and_failures_are_forgotten(two_projects: Context, clock: ManualClock) -> None:
+    eve = new_person(two_projects, "eve", {"ann": Role.MEMBER})
+    signed_in_at(two_projects, eve)
     with pytest.raises(Unauthenticated):
-        sign_in(house, SignIn(email="nobody@example.com", password="wrong"), HOME, earlier=None)
+        sign_in(two_projects, SignIn(email="nobody@example.com", password="wrong"), HOME, earlier=None)
     clock.advance_s((SESSION_MS + KEPT_AFTER_MS) / 1000 + 1)
-    signed_in_at(house, eve)
-    with house.store.read() as tx:
+    signed_in_at(two_projects, eve)
+    with two_projects.store.read() as tx:
         connection = tx.connection  # type: ignore[attr-defined]
         assert connection.scalar(sa.select(sa.func.count()).select_from(sessions)) == 1
         assert connection.scalar(sa.select(sa.func.count()).select_from(failed_sign_ins)) == 0
 
 
-def test_last_admin_key_is_one_that_does_not_end_by_itself(house: Context) -> None:
-    first = create_key(house, ROOT, CreateKey(scope=Scope.ADMIN))
-    create_key(house, ROOT, CreateKey(scope=Scope.ADMIN, expires_in_s=60))
-    key_of(house, caller_of(house, new_person(house, "boss", operator=True)), Scope.ADMIN)
+def test_last_admin_key_is_one_that_does_not_end_by_itself(two_projects: Context) -> None:
+    first = create_key(two_projects, ROOT, CreateKey(scope=Scope.ADMIN))
+    create_key(two_projects, ROOT, CreateKey(scope=Scope.ADMIN, expires_in_s=60))
+    key_of(two_projects, caller_of(two_projects, new_person(two_projects, "boss", operator=True)), Scope.ADMIN)
     with pytest.raises(Conflict, match="last admin key"):
-        revoke_key(house, ROOT, first.id)
+        revoke_key(two_projects, ROOT, first.id)
 
 
-def test_rotated_key_has_two_secrets_for_a_while(house: Context, clock: ManualClock) -> None:
-    made = create_key(house, ANN_ADMIN, CreateKey())
-    authenticate(house, made.secret)
-    second = rotate_key(house, ANN_ADMIN, made.id, RotateKey(overlap_s=10))
+def test_rotated_key_has_two_secrets_for_a_while(two_projects: Context, clock: ManualClock) -> None:
+    made = create_key(two_projects, ANN_ADMIN, CreateKey())
+    authenticate(two_projects, made.secret)
+    second = rotate_key(two_projects, ANN_ADMIN, made.id, RotateKey(overlap_s=10))
     assert second.id == made.id
-    assert authenticate(house, made.secret).key_id == authenticate(house, second.secret).key_id == made.id
+    assert (
+        authenticate(two_projects, made.secret).key_id == authenticate(two_projects, second.secret).key_id == made.id
+    )
     clock.advance_s(9)
-    authenticate(house, made.secret)
+    authenticate(two_projects, made.secret)
     clock.advance_s(1)
     with pytest.raises(Unauthenticated):
-        authenticate(house, made.secret)
-    third = rotate_key(house, ANN_ADMIN, made.id, RotateKey(overlap_s=0))
+        authenticate(two_projects, made.secret)
+    third = rotate_key(two_projects, ANN_ADMIN, made.id, RotateKey(overlap_s=0))
     with pytest.raises(Unauthenticated):
-        authenticate(house, second.secret)
-    revoke_key(house, ANN_ADMIN, made.id)
+        authenticate(two_projects, second.secret)
+    revoke_key(two_projects, ANN_ADMIN, made.id)
     with pytest.raises(Conflict, match="revoked"):
-        rotate_key(house, ANN_ADMIN, made.id, RotateKey())
+        rotate_key(two_projects, ANN_ADMIN, made.id, RotateKey())
     with pytest.raises(Unauthenticated):
-        authenticate(house, third.secret)
+        authenticate(two_projects, third.secret)
 
 
-def test_node_key_with_limits_is_rotated_by_the_operator_alone(house: Context) -> None:
+def test_node_key_with_limits_is_rotated_by_the_operator_alone(two_projects: Context) -> None:
     wanted = CreateKey(scope=Scope.NODE, project_id="ann", fleet="gpu", max_price_micro_usd_per_hour=5)
-    made = create_key(house, ROOT, wanted)
+    made = create_key(two_projects, ROOT, wanted)
     with pytest.raises(Forbidden):
-        rotate_key(house, ANN_ADMIN, made.id, RotateKey())
-    caller = authenticate(house, rotate_key(house, ROOT, made.id, RotateKey()).secret)
+        rotate_key(two_projects, ANN_ADMIN, made.id, RotateKey())
+    caller = authenticate(two_projects, rotate_key(two_projects, ROOT, made.id, RotateKey()).secret)
     assert (caller.fleet, caller.max_price_micro_usd_per_hour) == ("gpu", 5)
 
 
@@ -325,153 +336,157 @@ def joined(ctx: Context, secret: str, name: str = "eve", password: str = PASSWOR
     return accept_invitation(ctx, request, HOME, earlier=None)
 
 
-def test_invitation_lets_one_person_in_once(house: Context) -> None:
-    made = create_invitation(house, ANN_ADMIN, CreateInvitation(role=Role.MEMBER))
-    opened = joined(house, made.secret)
-    caller = signed_in(house, opened.secret, None)
+def test_invitation_lets_one_person_in_once(two_projects: Context) -> None:
+    made = create_invitation(two_projects, ANN_ADMIN, CreateInvitation(role=Role.MEMBER))
+    opened = joined(two_projects, made.secret)
+    caller = signed_in(two_projects, opened.secret, None)
     assert (caller.project_id, caller.scopes) == ("ann", USER_VERBS)
     with pytest.raises(NotFound, match="used"):
-        joined(house, made.secret, "kim")
-    (shown,) = list_invitations(house, ANN_ADMIN, None, 10).items
+        joined(two_projects, made.secret, "kim")
+    (shown,) = list_invitations(two_projects, ANN_ADMIN, None, 10).items
     assert (shown.accepted_by, shown.created_by) == (caller.user_id, ANN_ADMIN.key_id)
-    (user,) = list_users(house, ROOT, None, 10).items
+    (user,) = list_users(two_projects, ROOT, None, 10).items
     assert user.created_by == made.id
-    (member,) = list_members(house, ANN_ADMIN, "ann").items
+    (member,) = list_members(two_projects, ANN_ADMIN, "ann").items
     assert (member.role, member.created_by) == (Role.MEMBER, ANN_ADMIN.key_id)
 
 
-def test_invitation_accepted_by_several_at_once_lets_one_in(house: Context) -> None:
-    made = create_invitation(house, ANN_ADMIN, CreateInvitation())
+def test_invitation_accepted_by_several_at_once_lets_one_in(two_projects: Context) -> None:
+    made = create_invitation(two_projects, ANN_ADMIN, CreateInvitation())
 
     def tries(number: int) -> bool:
         try:
-            joined(house, made.secret, f"person{number}")
+            joined(two_projects, made.secret, f"person{number}")
         except NotFound:
             return False
         return True
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(tries, range(4))) == 1
-    assert len(list_members(house, ANN_ADMIN, "ann").items) == 1
-    assert len(list_users(house, ROOT, None, 10).items) == 1, "who was too late has no account"
+    assert len(list_members(two_projects, ANN_ADMIN, "ann").items) == 1
+    assert len(list_users(two_projects, ROOT, None, 10).items) == 1, "who was too late has no account"
 
 
-def test_invitation_of_no_use_is_answered_alike(house: Context, clock: ManualClock) -> None:
-    revoked = create_invitation(house, ANN_ADMIN, CreateInvitation())
-    revoke_invitation(house, ANN_ADMIN, revoked.id)
-    late = create_invitation(house, ANN_ADMIN, CreateInvitation(expires_in_s=60))
-    demoted_owner = new_person(house, "kim", {"ann": Role.OWNER})
-    hers = create_invitation(house, caller_of(house, demoted_owner), CreateInvitation(role=Role.OWNER))
-    demoted(house, demoted_owner)
+def test_invitation_of_no_use_is_answered_alike(two_projects: Context, clock: ManualClock) -> None:
+    revoked = create_invitation(two_projects, ANN_ADMIN, CreateInvitation())
+    revoke_invitation(two_projects, ANN_ADMIN, revoked.id)
+    late = create_invitation(two_projects, ANN_ADMIN, CreateInvitation(expires_in_s=60))
+    demoted_owner = new_person(two_projects, "kim", {"ann": Role.OWNER})
+    hers = create_invitation(two_projects, caller_of(two_projects, demoted_owner), CreateInvitation(role=Role.OWNER))
+    demoted(two_projects, demoted_owner)
     clock.advance_s(60)
     said = set()
     for secret in ("gi_unknown", revoked.secret, late.secret, hers.secret):
         with pytest.raises(NotFound) as refused:
-            joined(house, secret)
+            joined(two_projects, secret)
         said.add(str(refused.value))
     assert len(said) == 1
 
 
-def test_invitation_of_a_known_address_needs_its_password_and_never_lowers_a_role(house: Context) -> None:
-    user = new_person(house, "eve", {"ann": Role.OWNER})
-    made = create_invitation(house, ANN_ADMIN, CreateInvitation(role=Role.VIEWER))
+def test_invitation_of_a_known_address_needs_its_password_and_never_lowers_a_role(two_projects: Context) -> None:
+    user = new_person(two_projects, "eve", {"ann": Role.OWNER})
+    made = create_invitation(two_projects, ANN_ADMIN, CreateInvitation(role=Role.VIEWER))
     with pytest.raises(Unauthenticated):
-        joined(house, made.secret, password="another sentence")
-    joined(house, made.secret)
-    (member,) = list_members(house, ANN_ADMIN, "ann").items
+        joined(two_projects, made.secret, password="another sentence")
+    joined(two_projects, made.secret)
+    (member,) = list_members(two_projects, ANN_ADMIN, "ann").items
     assert (member.user_id, member.role) == (user.id, Role.OWNER)
 
 
-def test_new_account_needs_a_long_password(house: Context) -> None:
-    made = create_invitation(house, ANN_ADMIN, CreateInvitation())
+def test_new_account_needs_a_long_password(two_projects: Context) -> None:
+    made = create_invitation(two_projects, ANN_ADMIN, CreateInvitation())
     with pytest.raises(InvalidInput, match="too short"):
-        joined(house, made.secret, password="short")
-    joined(house, made.secret)
+        joined(two_projects, made.secret, password="short")
+    joined(two_projects, made.secret)
 
 
-def test_owner_is_no_role_of_the_operators_project(house: Context) -> None:
-    user = new_person(house, "eve", {"default": Role.MEMBER})
+def test_owner_is_no_role_of_the_operators_project(two_projects: Context) -> None:
+    user = new_person(two_projects, "eve", {"default": Role.MEMBER})
     for verb in (
-        lambda: set_member(house, ROOT, "default", user.id, SetMember(role=Role.OWNER)),
-        lambda: create_invitation(house, ROOT, CreateInvitation(role=Role.OWNER)),
+        lambda: set_member(two_projects, ROOT, "default", user.id, SetMember(role=Role.OWNER)),
+        lambda: create_invitation(two_projects, ROOT, CreateInvitation(role=Role.OWNER)),
     ):
         with pytest.raises(InvalidInput, match="no owners"):
             verb()
-    assert not caller_of(house, user).is_root_admin
+    assert not caller_of(two_projects, user).is_root_admin
 
 
-def test_operator_reaches_every_project_and_is_none_any_more_when_the_flag_goes(house: Context) -> None:
-    boss = new_person(house, "boss", operator=True)
-    opened = signed_in_at(house, boss)
-    assert signed_in(house, opened.secret, None).is_root_admin
-    assert Scope.ADMIN in signed_in(house, opened.secret, "ann").scopes
-    assert not signed_in(house, opened.secret, "ann").is_root_admin
-    key = key_of(house, signed_in(house, opened.secret, None), Scope.ADMIN)
-    made = create_invitation(house, signed_in(house, opened.secret, "ann"), CreateInvitation(role=Role.OWNER))
-    change_user(house, ROOT, boss.id, ChangeUser(operator=False))
+def test_operator_reaches_every_project_and_is_none_any_more_when_the_flag_goes(two_projects: Context) -> None:
+    boss = new_person(two_projects, "boss", operator=True)
+    opened = signed_in_at(two_projects, boss)
+    assert signed_in(two_projects, opened.secret, None).is_root_admin
+    assert Scope.ADMIN in signed_in(two_projects, opened.secret, "ann").scopes
+    assert not signed_in(two_projects, opened.secret, "ann").is_root_admin
+    key = key_of(two_projects, signed_in(two_projects, opened.secret, None), Scope.ADMIN)
+    made = create_invitation(
+        two_projects, signed_in(two_projects, opened.secret, "ann"), CreateInvitation(role=Role.OWNER)
+    )
+    change_user(two_projects, ROOT, boss.id, ChangeUser(operator=False))
     with pytest.raises(NotFound):
-        joined(house, made.secret)
+        joined(two_projects, made.secret)
     with pytest.raises(Unauthenticated):
-        authenticate(house, key.secret)
+        authenticate(two_projects, key.secret)
     with pytest.raises(NotFound):
-        signed_in(house, opened.secret, "ann")
+        signed_in(two_projects, opened.secret, "ann")
 
 
-def test_last_owner_stays_unless_the_operator_says_otherwise(house: Context) -> None:
-    eve = new_person(house, "eve", {"ann": Role.OWNER})
-    caller = caller_of(house, eve)
+def test_last_owner_stays_unless_the_operator_says_otherwise(two_projects: Context) -> None:
+    eve = new_person(two_projects, "eve", {"ann": Role.OWNER})
+    caller = caller_of(two_projects, eve)
     for verb in (
-        lambda: remove_member(house, caller, "ann", eve.id),
-        lambda: set_member(house, caller, "ann", eve.id, SetMember(role=Role.MEMBER)),
+        lambda: remove_member(two_projects, caller, "ann", eve.id),
+        lambda: set_member(two_projects, caller, "ann", eve.id, SetMember(role=Role.MEMBER)),
     ):
         with pytest.raises(Conflict, match="last owner"):
             verb()
-    new_person(house, "kim", {"ann": Role.OWNER})
-    remove_member(house, caller, "ann", eve.id)
-    assert [member.name for member in list_members(house, ANN_ADMIN, "ann").items] == ["kim"]
+    new_person(two_projects, "kim", {"ann": Role.OWNER})
+    remove_member(two_projects, caller, "ann", eve.id)
+    assert [member.name for member in list_members(two_projects, ANN_ADMIN, "ann").items] == ["kim"]
 
 
-def test_member_may_leave_and_remove_nobody_else(house: Context) -> None:
-    eve, kim = (new_person(house, name, {"ann": Role.MEMBER}) for name in ("eve", "kim"))
-    caller = caller_of(house, eve)
+def test_member_may_leave_and_remove_nobody_else(two_projects: Context) -> None:
+    eve, kim = (new_person(two_projects, name, {"ann": Role.MEMBER}) for name in ("eve", "kim"))
+    caller = caller_of(two_projects, eve)
     with pytest.raises(Forbidden):
-        remove_member(house, caller, "ann", kim.id)
-    assert remove_member(house, caller, "ann", eve.id).user_id == eve.id
+        remove_member(two_projects, caller, "ann", kim.id)
+    assert remove_member(two_projects, caller, "ann", eve.id).user_id == eve.id
 
 
-def test_only_the_operator_adds_a_person_without_an_invitation(house: Context) -> None:
-    stranger = new_person(house, "eve")
+def test_only_the_operator_adds_a_person_without_an_invitation(two_projects: Context) -> None:
+    stranger = new_person(two_projects, "eve")
     with pytest.raises(NotFound):
-        set_member(house, ANN_ADMIN, "ann", stranger.id, SetMember(role=Role.VIEWER))
+        set_member(two_projects, ANN_ADMIN, "ann", stranger.id, SetMember(role=Role.VIEWER))
     with pytest.raises(NotFound):
-        list_members(house, ANN_ADMIN, "bob")
+        list_members(two_projects, ANN_ADMIN, "bob")
 
 
-def test_rows_that_a_person_or_a_key_makes_say_who(house: Context) -> None:
-    eve = new_person(house, "eve", {"ann": Role.OWNER})
-    session = caller_of(house, eve)
-    key = key_of(house, session, Scope.MEMBER)
-    by_key = authenticate(house, key.secret)
+def test_rows_that_a_person_or_a_key_makes_say_who(two_projects: Context) -> None:
+    eve = new_person(two_projects, "eve", {"ann": Role.OWNER})
+    session = caller_of(two_projects, eve)
+    key = key_of(two_projects, session, Scope.MEMBER)
+    by_key = authenticate(two_projects, key.secret)
     assert key.created_by == eve.id
-    assert create_invitation(house, session, CreateInvitation()).created_by == eve.id
-    assert new_dataset(house, session).created_by == eve.id
-    assert get_dataset(house, ANN, new_dataset(house, by_key).id).created_by == eve.id, "it stood already"
-    assert add_model(house, by_key, AddModel(name="base", reference="own/er")).created_by == key.id
-    job = new_job(house, by_key)
+    assert create_invitation(two_projects, session, CreateInvitation()).created_by == eve.id
+    assert new_dataset(two_projects, session).created_by == eve.id
+    assert get_dataset(two_projects, ANN, new_dataset(two_projects, by_key).id).created_by == eve.id, (
+        "it stood already"
+    )
+    assert add_model(two_projects, by_key, AddModel(name="base", reference="own/er")).created_by == key.id
+    job = new_job(two_projects, by_key)
     assert job.created_by == key.id
-    cancel(house, session, job.id)
-    assert retry(house, session, job.id).created_by == eve.id
-    assert read_me(house, by_key).user == read_me(house, session).user
+    cancel(two_projects, session, job.id)
+    assert retry(two_projects, session, job.id).created_by == eve.id
+    assert read_me(two_projects, by_key).user == read_me(two_projects, session).user
 
 
 def test_sign_in_with_the_right_password_from_elsewhere_works_while_a_stranger_fails(
-    house: Context, clock: ManualClock
+    two_projects: Context, clock: ManualClock
 ) -> None:
-    user = new_person(house, "eve")
+    user = new_person(two_projects, "eve")
     waits = []
     for _ in range(12):
         try:
-            sign_in(house, SignIn(email=user.email, password="wrong"), ELSEWHERE, earlier=None)
+            sign_in(two_projects, SignIn(email=user.email, password="wrong"), ELSEWHERE, earlier=None)
         except SignInDelayed as delayed:
             waits.append(delayed.retry_after_s)
             clock.advance_s(delayed.retry_after_s)
@@ -479,18 +494,18 @@ def test_sign_in_with_the_right_password_from_elsewhere_works_while_a_stranger_f
             pass
     assert waits == sorted(waits)
     assert waits[-1] > waits[0]
-    sign_in(house, SignIn(email=user.email.upper(), password=PASSWORD), HOME, earlier=None)
+    sign_in(two_projects, SignIn(email=user.email.upper(), password=PASSWORD), HOME, earlier=None)
     clock.advance_s(waits[-1] * 2)
-    sign_in(house, SignIn(email=user.email, password=PASSWORD), ELSEWHERE, earlier=None)
-    sign_in(house, SignIn(email=user.email, password=PASSWORD), ELSEWHERE, earlier=None)
+    sign_in(two_projects, SignIn(email=user.email, password=PASSWORD), ELSEWHERE, earlier=None)
+    sign_in(two_projects, SignIn(email=user.email, password=PASSWORD), ELSEWHERE, earlier=None)
 
 
-def test_tries_that_come_at_once_are_counted_each(house: Context) -> None:
-    user = new_person(house, "eve")
+def test_tries_that_come_at_once_are_counted_each(two_projects: Context) -> None:
+    user = new_person(two_projects, "eve")
 
     def tries(_: int) -> type[Exception]:
         try:
-            sign_in(house, SignIn(email=user.email, password="wrong"), ELSEWHERE, earlier=None)
+            sign_in(two_projects, SignIn(email=user.email, password="wrong"), ELSEWHERE, earlier=None)
         except (Unauthenticated, SignInDelayed) as error:
             return type(error)
         raise AssertionError
@@ -498,14 +513,14 @@ def test_tries_that_come_at_once_are_counted_each(house: Context) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(tries, range(16)))
     assert answers.count(Unauthenticated) == 5  # four are free, and the fifth closes the door
-    assert house.passwords.verified == 5  # type: ignore[attr-defined]
+    assert two_projects.passwords.verified == 5  # type: ignore[attr-defined]
 
 
-def test_unknown_address_is_answered_as_a_wrong_password_is(house: Context) -> None:
-    new_person(house, "eve")
-    gone = new_person(house, "gone")
-    deactivated(house, gone)
-    said, before = set(), house.passwords.verified  # type: ignore[attr-defined]
+def test_unknown_address_is_answered_as_a_wrong_password_is(two_projects: Context) -> None:
+    new_person(two_projects, "eve")
+    gone = new_person(two_projects, "gone")
+    deactivated(two_projects, gone)
+    said, before = set(), two_projects.passwords.verified  # type: ignore[attr-defined]
     for email, password in (
         ("eve@example.com", "wrong"),
         ("nobody@example.com", "wrong"),
@@ -513,95 +528,101 @@ def test_unknown_address_is_answered_as_a_wrong_password_is(house: Context) -> N
         (gone.email, PASSWORD),
     ):
         with pytest.raises(Unauthenticated) as refused:
-            sign_in(house, SignIn(email=email, password=password), HOME, earlier=None)
+            sign_in(two_projects, SignIn(email=email, password=password), HOME, earlier=None)
         said.add(str(refused.value))
     assert len(said) == 1
-    assert house.passwords.verified == before + 4  # type: ignore[attr-defined]
+    assert two_projects.passwords.verified == before + 4  # type: ignore[attr-defined]
 
 
-def test_session_that_was_there_before_ends_with_the_sign_in(house: Context) -> None:
-    eve, attacker = new_person(house, "eve", {"ann": Role.MEMBER}), new_person(house, "kim", {"ann": Role.VIEWER})
-    planted = signed_in_at(house, attacker).secret
-    signed_in(house, planted, None)
-    opened = sign_in(house, SignIn(email=eve.email, password=PASSWORD), HOME, earlier=planted)
+def test_session_that_was_there_before_ends_with_the_sign_in(two_projects: Context) -> None:
+    eve, attacker = (
+        new_person(two_projects, "eve", {"ann": Role.MEMBER}),
+        new_person(two_projects, "kim", {"ann": Role.VIEWER}),
+    )
+    planted = signed_in_at(two_projects, attacker).secret
+    signed_in(two_projects, planted, None)
+    opened = sign_in(two_projects, SignIn(email=eve.email, password=PASSWORD), HOME, earlier=planted)
     assert opened.secret != planted
     with pytest.raises(Unauthenticated):
-        signed_in(house, planted, None)
+        signed_in(two_projects, planted, None)
 
 
-def test_session_ends_by_time_and_without_use(house: Context, clock: ManualClock) -> None:
-    eve = new_person(house, "eve", {"ann": Role.MEMBER})
-    idle, used = signed_in_at(house, eve).secret, signed_in_at(house, eve).secret
+def test_session_ends_by_time_and_without_use(two_projects: Context, clock: ManualClock) -> None:
+    eve = new_person(two_projects, "eve", {"ann": Role.MEMBER})
+    idle, used = signed_in_at(two_projects, eve).secret, signed_in_at(two_projects, eve).secret
     steps = SESSION_MS // (IDLE_MS - 1000)
     for _ in range(steps):
         clock.advance_s((IDLE_MS - 1000) / 1000)
-        signed_in(house, used, None)
+        signed_in(two_projects, used, None)
     with pytest.raises(Unauthenticated):
-        signed_in(house, idle, None)
-    assert len(list_sessions(house, signed_in(house, used, None), None, 10).items) == 2  # not yet by its time
+        signed_in(two_projects, idle, None)
+    assert (
+        len(list_sessions(two_projects, signed_in(two_projects, used, None), None, 10).items) == 2
+    )  # not yet by its time
     clock.advance_s((SESSION_MS - steps * (IDLE_MS - 1000)) / 1000)
     with pytest.raises(Unauthenticated):
-        signed_in(house, used, None)
+        signed_in(two_projects, used, None)
 
 
-def test_session_is_listed_and_ended_by_its_person_alone(house: Context) -> None:
-    eve, kim = (new_person(house, name, {"ann": Role.MEMBER}) for name in ("eve", "kim"))
-    laptop, phone = signed_in_at(house, eve), signed_in_at(house, eve, ELSEWHERE)
-    caller = signed_in(house, laptop.secret, None)
+def test_session_is_listed_and_ended_by_its_person_alone(two_projects: Context) -> None:
+    eve, kim = (new_person(two_projects, name, {"ann": Role.MEMBER}) for name in ("eve", "kim"))
+    laptop, phone = signed_in_at(two_projects, eve), signed_in_at(two_projects, eve, ELSEWHERE)
+    caller = signed_in(two_projects, laptop.secret, None)
     shown = {
-        each.id: (each.address, each.agent, each.current) for each in list_sessions(house, caller, None, 10).items
+        each.id: (each.address, each.agent, each.current)
+        for each in list_sessions(two_projects, caller, None, 10).items
     }
     assert shown == {
         laptop.reply.session.id: (HOME.address, HOME.agent, True),
         phone.reply.session.id: (ELSEWHERE.address, ELSEWHERE.agent, False),
     }
     with pytest.raises(NotFound):
-        end_session(house, caller_of(house, kim), phone.reply.session.id)
-    end_session(house, caller, phone.reply.session.id)
+        end_session(two_projects, caller_of(two_projects, kim), phone.reply.session.id)
+    end_session(two_projects, caller, phone.reply.session.id)
     with pytest.raises(Unauthenticated):
-        signed_in(house, phone.secret, None)
+        signed_in(two_projects, phone.secret, None)
     with pytest.raises(Forbidden, match="takes a session"):
-        list_sessions(house, ANN, None, 10)
+        list_sessions(two_projects, ANN, None, 10)
 
 
-def test_other_sessions_end_with_another_password(house: Context) -> None:
-    eve = new_person(house, "eve", {"ann": Role.MEMBER})
-    laptop, phone = signed_in_at(house, eve), signed_in_at(house, eve)
+def test_other_sessions_end_with_another_password(two_projects: Context) -> None:
+    eve = new_person(two_projects, "eve", {"ann": Role.MEMBER})
+    laptop, phone = signed_in_at(two_projects, eve), signed_in_at(two_projects, eve)
     request = ChangePassword(password=PASSWORD, new_password="another long sentence")
-    change_password(house, eve.id, laptop.reply.session.id, request, HOME)
-    signed_in(house, laptop.secret, None)
+    change_password(two_projects, eve.id, laptop.reply.session.id, request, HOME)
+    signed_in(two_projects, laptop.secret, None)
     with pytest.raises(Unauthenticated):
-        signed_in(house, phone.secret, None)
+        signed_in(two_projects, phone.secret, None)
     with pytest.raises(Unauthenticated):
-        signed_in_at(house, eve)
+        signed_in_at(two_projects, eve)
     with pytest.raises(Unauthenticated):
-        change_password(house, eve.id, laptop.reply.session.id, request, HOME)
+        change_password(two_projects, eve.id, laptop.reply.session.id, request, HOME)
 
 
-def test_operator_sets_a_new_password_for_somebody_who_lost_it(house: Context) -> None:
-    eve = new_person(house, "eve", {"ann": Role.MEMBER})
-    opened = signed_in_at(house, eve)
-    change_user(house, ROOT, eve.id, ChangeUser(password="another long sentence"))
+def test_operator_sets_a_new_password_for_somebody_who_lost_it(two_projects: Context) -> None:
+    eve = new_person(two_projects, "eve", {"ann": Role.MEMBER})
+    opened = signed_in_at(two_projects, eve)
+    change_user(two_projects, ROOT, eve.id, ChangeUser(password="another long sentence"))
     with pytest.raises(Unauthenticated):
-        signed_in(house, opened.secret, None)
-    sign_in(house, SignIn(email=eve.email, password="another long sentence"), HOME, earlier=None)
+        signed_in(two_projects, opened.secret, None)
+    sign_in(two_projects, SignIn(email=eve.email, password="another long sentence"), HOME, earlier=None)
 
 
-def test_address_has_one_account_whatever_its_case(house: Context) -> None:
-    new_person(house, "eve")
+def test_address_has_one_account_whatever_its_case(two_projects: Context) -> None:
+    new_person(two_projects, "eve")
     with pytest.raises(Conflict, match="there is an account"):
-        create_user(house, ROOT, CreateUser(email="EVE@example.com", password=PASSWORD))
+        create_user(two_projects, ROOT, CreateUser(email="EVE@example.com", password=PASSWORD))
 
 
-def test_session_of_a_person_of_no_project_reaches_nothing(house: Context) -> None:
-    caller = caller_of(house, new_person(house, "eve"))
+def test_session_of_a_person_of_no_project_reaches_nothing(two_projects: Context) -> None:
+    caller = caller_of(two_projects, new_person(two_projects, "eve"))
     assert (caller.project_id, caller.scopes) == ("", frozenset())
-    assert read_me(house, caller).scopes == ()
+    assert read_me(two_projects, caller).scopes == ()
 
 
-def test_bytes_of_one_project_are_no_scope_of_another(house: Context) -> None:
+def test_bytes_of_one_project_are_no_scope_of_another(two_projects: Context) -> None:
     with pytest.raises(Forbidden):
-        have(house, ANNS_NODE, b"bytes")
+        have(two_projects, ANNS_NODE, b"bytes")
     reader = replace(BOB, scopes=frozenset({Scope.JOBS_READ}))
     with pytest.raises(Forbidden, match="scope datasets"):
-        have(house, reader, b"bytes")
+        have(two_projects, reader, b"bytes")

@@ -206,7 +206,7 @@ def test_node_without_reports_waits_for_no_other(picture_rig: PictureRig) -> Non
     assert (reply.picture_lease is not None, reply.held_version, reply.prefetch) == (True, None, None)
 
 
-def test_what_a_node_holds_is_written_when_it_changes_and_not_with_each_claim(picture_rig: PictureRig) -> None:
+def test_held_models_are_written_only_when_they_change(picture_rig: PictureRig) -> None:
     node = Reporter(picture_rig, 1, "a" * 64)
     node.claim()
     node.claim()
@@ -278,7 +278,7 @@ def test_base_whose_holder_is_busy_is_fetched_by_another_in_the_end(picture_rig:
     assert other.claim().prefetch is not None
 
 
-def test_what_a_silent_node_held_is_deleted_after_a_day(picture_rig: PictureRig) -> None:
+def test_held_models_of_a_silent_node_are_deleted_after_a_day(picture_rig: PictureRig) -> None:
     Reporter(picture_rig, 1, "a" * 64).claim()
     picture_rig.rig.clock.advance_s(picture_rig.ctx.policy.garbage_after_s + 1)
     assert collect(picture_rig.ctx).node_models == 1

@@ -57,7 +57,9 @@ def keep(ctx: Context, **days: int) -> None:
     set_retention(ctx, ANN_ADMIN, "ann", SetRetention(**days))
 
 
-def test_what_is_older_goes_and_what_is_younger_stays(ctx: Context, store: Database, clock: ManualClock) -> None:
+def test_retention_deletes_older_results_and_keeps_younger_ones(
+    ctx: Context, store: Database, clock: ManualClock
+) -> None:
     old, _ = ended_job(ctx)
     clock.advance_s(20 * DAY_S)
     young, _ = ended_job(ctx, checkpoint=b"another")

@@ -407,7 +407,7 @@ def test_lists_are_filtered_by_state_label_and_kind(ctx: Context) -> None:
     ],
     ids=str,
 )
-def test_d113_what_is_no_cursor_of_ours_is_refused(ctx: Context, asked: dict[str, object]) -> None:
+def test_d113_foreign_cursor_is_refused(ctx: Context, asked: dict[str, object]) -> None:
     with pytest.raises(InvalidInput) as caught:
         page(ctx, **asked)
     assert caught.value.faults[0].where.split(".")[0] in {"cursor", "limit", "kind", "labels", "match"}

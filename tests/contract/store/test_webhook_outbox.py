@@ -188,7 +188,7 @@ def test_transactions_that_begin_meanwhile_hold_up_no_event(there: Context, stor
     assert fan_out(there) == 3
 
 
-def test_what_belongs_to_no_job_reaches_the_owner_in_the_same_transaction(there: Context, notifier: KeptRuns) -> None:
+def test_event_without_a_job_reaches_the_owner_in_the_same_transaction(there: Context, notifier: KeptRuns) -> None:
     webhook(there, ROOT, "machine.*")
     webhook(there, ANN_ADMIN, "machine.*")
     data = {"machine_id": "m1", "kind": "train", "reason": "by hand"}

@@ -138,9 +138,7 @@ def test_the_base_that_was_used_longest_ago_makes_room(node_of: partial[Node], s
     assert node.loads == ["red", "blue", "green", "red"]
 
 
-def test_what_leases_do_to_a_base_does_not_reach_its_copy_in_host_memory(
-    node_of: partial[Node], sd15: BaseModel, tmp_path: Path
-) -> None:
+def test_base_in_host_memory_is_unchanged_by_leases(node_of: partial[Node], sd15: BaseModel, tmp_path: Path) -> None:
     node, style = node_of(), _lora(sd15, tmp_path / "style.safetensors")
     plain = node.draw("red")
 

@@ -34,7 +34,7 @@ def by(make: Capturing, **options: Any) -> TrainWorkload:
     return TrainWorkload(device="cpu", capturing=make, **options)
 
 
-def studio_of(name: str, tiny_folder: Path, tmp_path: Path) -> TrainRig:
+def rig_of(name: str, tiny_folder: Path, tmp_path: Path) -> TrainRig:
     sizes = [(64, 64), (32, 128)] if name.startswith("buckets") else [(64, 70), (71, 75)]
     inputs = draw_pictures(tmp_path / "pictures", 4, sizes=sizes)
     spec = spec_for(tiny_folder, max_train_steps=STEPS, **JOBS[name])
@@ -48,7 +48,7 @@ def facts_of(train_rig: TrainRig, workload: TrainWorkload) -> tuple[RecordingRep
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_by_graph_has_the_bytes_of_a_plain_one(name: str, tiny_folder: Path, tmp_path: Path) -> None:
-    train_rig = studio_of(name, tiny_folder, tmp_path)
+    train_rig = rig_of(name, tiny_folder, tmp_path)
     plain, said = facts_of(train_rig, by(CAPTURING))
     assert said["why_not"] == "the steps run on cpu, and only cuda has graphs"
     recorder = RerunRecorder()
@@ -65,7 +65,7 @@ def test_a_job_by_graph_has_the_bytes_of_a_plain_one(name: str, tiny_folder: Pat
 def test_a_job_goes_on_with_graphs_and_without_as_if_nothing_had_been(
     graphs_first: bool, tiny_folder: Path, tmp_path: Path
 ) -> None:
-    train_rig = studio_of("buckets, two passes in a step", tiny_folder, tmp_path)
+    train_rig = rig_of("buckets, two passes in a step", tiny_folder, tmp_path)
     whole = train_rig.run(workload=by(CAPTURING))
     kinds = [capturing(RerunRecorder()), CAPTURING]
     before, after = kinds if graphs_first else reversed(kinds)
@@ -88,7 +88,7 @@ class Mistaken(RerunGraph):
 
 
 def test_a_graph_that_errs_costs_a_job_nothing_but_the_graphs(tiny_folder: Path, tmp_path: Path) -> None:
-    train_rig = studio_of("bf16, full gradient checkpointing", tiny_folder, tmp_path)
+    train_rig = rig_of("bf16, full gradient checkpointing", tiny_folder, tmp_path)
     plain = train_rig.run(workload=by(CAPTURING))
     found, facts = facts_of(train_rig, by(capturing(RerunRecorder(make=Mistaken))))
     assert found.artifacts == plain.artifacts
@@ -101,7 +101,7 @@ def test_out_of_memory_beside_graphs_costs_the_graphs_and_not_the_footprint(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     """The footprint decides about bits, so memory that graphs hold must not make it smaller."""
-    train_rig = studio_of("buckets, two passes in a step", tiny_folder, tmp_path)
+    train_rig = rig_of("buckets, two passes in a step", tiny_folder, tmp_path)
     plain = train_rig.run(workload=by(CAPTURING))
     recorder = RerunRecorder()
 

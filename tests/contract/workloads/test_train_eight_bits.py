@@ -42,7 +42,7 @@ JOB = {
 
 @pytest.mark.long
 def test_lora_trained_on_int8_base_learns_subject_that_the_base_cannot_draw(tmp_path: Path) -> None:
-    """The result is worn by the plain base, as users will."""
+    """The result is loaded into the plain base, as users do."""
     model = copy_drawing_model(tmp_path / "model")
     inputs = [input_file(path) for path in draw_subject(SUBJECT, tmp_path / "pictures", count=8)]
     spec = {"pretrained_model_name_or_path": str(model), "base_quantization": "int8", **JOB}

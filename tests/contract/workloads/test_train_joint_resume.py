@@ -51,7 +51,7 @@ def stopped(joint_rig: JointTrainRig) -> dict[str, RecordingReporter]:
 def test_the_same_composition_resumed_leaves_no_trace(
     joint_rig: JointTrainRig, stopped: dict[str, RecordingReporter]
 ) -> None:
-    """Though one of them is seated first, and is alone until the other is."""
+    """The result is the same although one job joins first, and trains alone until the other joins."""
     _, whole = joint_rig.together(["a", "d"], changes=STEPS)
     points = {name: (stopped[name], 2) for name in ("a", "d")}
     table, after = joint_rig.together(["a", "d"], changes=STEPS, spoil=resuming(joint_rig, points))

@@ -87,7 +87,7 @@ class QueuedSession:
             raise end
 
     def offer(self, places: int) -> None:
-        """The crew is given beforehand."""
+        """The session is given beforehand."""
 
 
 @dataclass
@@ -187,10 +187,10 @@ def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbour(
 ) -> None:
     starts = {subject: school.train_rig(subject).start() for subject in (HEART, CRESCENT)}
     heard = {subject: RecordingReporter() for subject in starts}
-    crew = QueuedSession(
+    session = QueuedSession(
         deque((start.model_copy(update={"job": name}), heard[name]) for name, start in starts.items())
     )
-    TrainWorkload(device="cpu", places=2, clock=lambda: 0.0).run_many(crew)
+    TrainWorkload(device="cpu", places=2, clock=lambda: 0.0).run_many(session)
     heart, neighbour = (school.marks(HEART, heard[subject]) for subject in starts)
     assert heart.subject >= 0.75
     assert heart.subject_iou == pytest.approx(plain[0].subject_iou, abs=0.1)

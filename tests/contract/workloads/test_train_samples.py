@@ -34,7 +34,7 @@ FIELDS: dict[str, Any] = {"sample_prompts": PROMPTS, "sample_steps": 3, "max_tra
 LORA_FILES = ("lora-kohya.safetensors", "pytorch_lora_weights.safetensors")
 
 
-def studio_of(folder: Path, root: Path, **changes: Any) -> TrainRig:
+def rig_of(folder: Path, root: Path, **changes: Any) -> TrainRig:
     spec = spec_for(folder, **{**FIELDS, **changes})
     return TrainRig(root=root, spec=spec, inputs=draw_pictures(root / "in", 2))
 
@@ -53,7 +53,7 @@ class Watching(TrainWorkload):
 
 
 class At(RecordingReporter):
-    """Wishes something while pictures are drawn, when this many are done."""
+    """Requests something while pictures are drawn, when this many are done."""
 
     def __init__(self, done: int, wish: AgentRequest) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_the_sheet_shows_what_users_of_the_file_will_see(
 ) -> None:
     family = SD15 if name.startswith("Stable") else SDXL
     folder = tiny_sd15_folder if family is SD15 else tiny_folder
-    train_rig = studio_of(folder, tmp_path, **changes)
+    train_rig = rig_of(folder, tmp_path, **changes)
     reporter = train_rig.run()
     assert not reporter.notices
     spec = TrainSpec.model_validate(train_rig.spec)
@@ -129,7 +129,7 @@ def test_the_sheet_shows_what_users_of_the_file_will_see(
 
 
 def test_the_weights_are_those_of_a_job_without_pictures(tiny_folder: Path, tmp_path: Path) -> None:
-    train_rig = studio_of(tiny_folder, tmp_path)
+    train_rig = rig_of(tiny_folder, tmp_path)
     one = train_rig.run()
     other = train_rig.run(
         spec={name: value for name, value in train_rig.spec.items() if not name.startswith("sample_")}
@@ -144,7 +144,7 @@ def test_the_weights_are_those_of_a_job_without_pictures(tiny_folder: Path, tmp_
 
 @pytest.mark.parametrize("changes", [{}, {"use_dora": True, "mixed_precision": "bf16", "train_text_encoder": True}])
 def test_the_warm_base_is_as_it_was(tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    train_rig, workload = studio_of(tiny_folder, tmp_path, **changes), Watching()
+    train_rig, workload = rig_of(tiny_folder, tmp_path, **changes), Watching()
     first = train_rig.run(workload=workload)
     (base,) = workload.bases
     assert "samples.png" in first.artifacts
@@ -193,7 +193,7 @@ def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) ->
 def test_a_stop_among_the_pictures_leaves_no_seam(
     tiny_folder: Path, tmp_path: Path, wish: AgentRequest, done: int
 ) -> None:
-    train_rig = studio_of(tiny_folder, tmp_path)
+    train_rig = rig_of(tiny_folder, tmp_path)
     whole = train_rig.run()
     first = train_rig.run(At(done, wish))
     assert first.lines == ["stopped at 4"]
@@ -217,7 +217,7 @@ class Breaking(RecordingReporter):
 
 
 def test_out_of_memory_costs_the_pictures_and_nothing_else(tiny_folder: Path, tmp_path: Path) -> None:
-    train_rig, workload = studio_of(tiny_folder, tmp_path), Watching()
+    train_rig, workload = rig_of(tiny_folder, tmp_path), Watching()
     whole = train_rig.run()
     reporter = train_rig.run(Breaking(torch.OutOfMemoryError("CUDA out of memory.")), workload=workload)
     assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
@@ -231,14 +231,14 @@ def test_out_of_memory_costs_the_pictures_and_nothing_else(tiny_folder: Path, tm
 
 def test_a_broken_device_is_not_taken_for_a_missing_picture(tiny_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(WorkloadFailed) as caught:
-        studio_of(tiny_folder, tmp_path).run(Breaking(RuntimeError("CUDA error: an illegal memory access")))
+        rig_of(tiny_folder, tmp_path).run(Breaking(RuntimeError("CUDA error: an illegal memory access")))
     assert caught.value.reason is Reason.NODE_DRIVER
 
 
 def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_computed(tiny_folder: Path, tmp_path: Path) -> None:
     reporter = RecordingReporter()
     with pytest.raises(WorkloadFailed) as caught:
-        studio_of(tiny_folder, tmp_path, sample_prompts=["a toy", "toy " * 90]).run(reporter)
+        rig_of(tiny_folder, tmp_path, sample_prompts=["a toy", "toy " * 90]).run(reporter)
     assert [fault.where for fault in caught.value.faults] == ["spec.sample_prompts.1"]
     assert [name for name, _, _ in reporter.phases] == ["loading"]
 
@@ -248,7 +248,7 @@ def test_new_words_are_said_where_they_were_learned(tiny_folder: Path, tmp_path:
     fields = {"train_text_encoder_ti": True, "instance_prompt": "a photo of TOK", "text_encoder_lr": 1e-1}
     shown = []
     for number, prompt in enumerate(("a photo of TOK", "a photo of <s0><s1>")):
-        reporter = studio_of(tiny_folder, tmp_path / str(number), **fields, sample_prompts=[prompt]).run()
+        reporter = rig_of(tiny_folder, tmp_path / str(number), **fields, sample_prompts=[prompt]).run()
         assert not reporter.notices
         shown += cells(reporter.artifacts["samples.png"], tmp_path, rows=1)
     (word_plain, word_learned), (_, tokens_learned) = shown
@@ -258,7 +258,7 @@ def test_new_words_are_said_where_they_were_learned(tiny_folder: Path, tmp_path:
 
 def test_each_denoising_step_is_a_sign_of_life(tiny_folder: Path, tmp_path: Path) -> None:
     """An engine that says nothing for ten minutes is ended."""
-    reporter = studio_of(tiny_folder, tmp_path).run()
+    reporter = rig_of(tiny_folder, tmp_path).run()
     drawn = [(done, total) for name, done, total in reporter.phases if name == "sampling"]
     assert [drawn.count((done, 4)) for done in range(5)] == [4, 4, 4, 4, 1]  # the beginning and three steps of each
 
@@ -266,9 +266,9 @@ def test_each_denoising_step_is_a_sign_of_life(tiny_folder: Path, tmp_path: Path
 def test_checkpoint_request_does_not_stop_drawing_of_samples(tiny_folder: Path, tmp_path: Path) -> None:
     reporter = At(1, AgentRequest.CHECKPOINT)
     try:
-        studio_of(tiny_folder, tmp_path).run(reporter)
+        rig_of(tiny_folder, tmp_path).run(reporter)
     except Stopped:
-        pytest.fail("a checkpoint was wished for, and no stop")
+        pytest.fail("a checkpoint was requested, and no stop")
     assert "samples.png" in reporter.artifacts
 
 
@@ -291,7 +291,7 @@ KINDS_OF_JOB: dict[str, dict[str, Any]] = {
 def test_pictures_in_between_are_those_of_a_shorter_job_and_change_nothing(
     tiny_folder: Path, tmp_path: Path, kind: str
 ) -> None:
-    train_rig = studio_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
+    train_rig = rig_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
     reporter = train_rig.run()
     assert not reporter.notices
     assert [name for name in reporter.artifacts if name.startswith("samples-")] == [*SHEETS, BY_STEP]
@@ -311,7 +311,7 @@ def undisturbed(
     request: pytest.FixtureRequest, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[TrainRig, RecordingReporter]:
     """A job, and what it gives when nothing stops it."""
-    train_rig = studio_of(tiny_folder, tmp_path_factory.mktemp("whole"), **EVERY_TWO, **KINDS_OF_JOB[request.param])
+    train_rig = rig_of(tiny_folder, tmp_path_factory.mktemp("whole"), **EVERY_TWO, **KINDS_OF_JOB[request.param])
     return train_rig, train_rig.run()
 
 
@@ -334,7 +334,7 @@ def test_stopped_and_resumed_with_pictures_in_between(
 def test_a_stop_while_pictures_are_drawn_in_between(
     tiny_folder: Path, tmp_path: Path, wish: AgentRequest, line: str
 ) -> None:
-    train_rig = studio_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
+    train_rig = rig_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
     whole = train_rig.run()
     first = train_rig.run(At(1, wish))
     assert first.lines == [line]
@@ -367,7 +367,7 @@ def test_a_checkpoint_wished_for_while_pictures_are_drawn_is_of_the_weights(
 ) -> None:
     """They are lent to the average meanwhile. One that is there is not written again."""
     fields = {**EVERY_TWO, "use_ema": True, "ema_decay": 0.5, "checkpointing_steps": every}
-    train_rig = studio_of(tiny_folder, tmp_path, **fields)
+    train_rig = rig_of(tiny_folder, tmp_path, **fields)
     whole = train_rig.run()
     reporter = Once(1, AgentRequest.CHECKPOINT)
     train_rig.run(reporter)
@@ -377,7 +377,7 @@ def test_a_checkpoint_wished_for_while_pictures_are_drawn_is_of_the_weights(
 
 
 def test_out_of_memory_in_between_costs_one_sheet(tiny_folder: Path, tmp_path: Path) -> None:
-    train_rig = studio_of(tiny_folder, tmp_path, **EVERY_TWO)
+    train_rig = rig_of(tiny_folder, tmp_path, **EVERY_TWO)
     whole = train_rig.run()
     reporter = train_rig.run(BreakingOnce(torch.OutOfMemoryError("CUDA out of memory.")))
     assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
@@ -454,7 +454,7 @@ def tensors_of(reporter: RecordingReporter, step: int) -> dict[str, bytes]:
 def test_a_name_is_in_front_of_every_file_and_in_none_of_their_bytes(tiny_folder: Path, tmp_path: Path) -> None:
     changes = {"validation_steps": 2, "max_train_steps": 4, "checkpointing_steps": 2, "train_text_encoder_ti": True}
     changes |= {"instance_prompt": "a photo of a TOK toy"}
-    train_rig = studio_of(tiny_folder, tmp_path, **changes)
+    train_rig = rig_of(tiny_folder, tmp_path, **changes)
     plain, named = train_rig.run(), train_rig.run(spec={**train_rig.spec, "output_name": "my dog"})
     names = {
         "lora-kohya.safetensors": "my dog.safetensors",

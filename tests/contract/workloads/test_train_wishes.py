@@ -1,4 +1,4 @@
-"""Which checkpoints lie on disk, and how the training workload obeys wishes."""
+"""Which checkpoints lie on disk, and how the training workload obeys requests."""
 
 from pathlib import Path
 

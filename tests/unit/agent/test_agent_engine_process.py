@@ -276,13 +276,13 @@ def test_each_attempt_hears_what_is_said_of_it_and_all_hear_what_is_nobodys(star
                 case EngineMessage():
                     said.append(event.message.type)
                 case EngineStderr():
-                    said.append(f"muttered: {event.line}")
+                    said.append(f"stderr: {event.line}")
         return sorted(said), event
 
     end = EngineEnded(exit_code=1, at_work=("a", "b"))  # c was done
-    assert heard(starter.events) == (["muttered: for all", "of a"], end)
-    assert heard(others["b"]) == (["muttered: for all", "of b"], end)
-    assert heard(others["c"]) == (["done", "muttered: for all"], end)
+    assert heard(starter.events) == (["of a", "stderr: for all"], end)
+    assert heard(others["b"]) == (["of b", "stderr: for all"], end)
+    assert heard(others["c"]) == (["done", "stderr: for all"], end)
     assert engine.seats is not None
     assert (engine.seats.key, engine.seats.free) == ("k", 2)
 

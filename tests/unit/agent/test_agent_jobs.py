@@ -166,7 +166,7 @@ hear()
 
 def test_a_checkpoint_arrives_though_the_engine_has_tidied_up(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = [lease()]
-    api.answers["uploads"] = [AWAY, AWAY, AWAY]  # the courier is still busy with the first when both are gone
+    api.answers["uploads"] = [AWAY, AWAY, AWAY]  # the uploader still sends the first when both are gone
     node(script=TIDY_ENGINE).run()
     assert len(api.bodies("complete")) == 1
     assert api.checkpoints[2] == b"state 2"

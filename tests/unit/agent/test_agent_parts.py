@@ -231,7 +231,7 @@ def test_stopping_wakes_the_sleeper(api: FakeNodeApi, clock: Clock) -> None:
     assert api.calls == []
 
 
-# ---- the journal
+# ---- the log shipper
 
 
 def test_a_backlog_forgets_the_oldest_and_keeps_the_numbers() -> None:
@@ -280,7 +280,7 @@ def test_the_journal_is_bounded(api: FakeNodeApi, clock: Clock) -> None:
     assert len(api.log()) == KEPT
 
 
-# ---- the courier
+# ---- the uploader
 
 
 def no_points() -> None:

@@ -12,7 +12,7 @@ from giornata.agent.claiming import ExitCode
 
 # An engine with three places. Each start's spec says what happens once so many have come (`when`, `do`); those who
 # `stay` make steps all the while. `quiet` ones stand in line: the engine says nothing of them before they stop.
-HALL_ENGINE = """
+BATCH_ENGINE = """
 import pathlib, threading, time
 hello()
 starts, here, line = {}, [], []
@@ -112,7 +112,7 @@ def leases(*scenes: dict[str, Any], key: str | None = "k") -> list[dict[str, Any
 
 
 def together(node: NodeFactory, **settings: Any) -> Node:
-    return node(script=HALL_ENGINE, **{"places": 8, "companion_every_s": 0.05} | settings)
+    return node(script=BATCH_ENGINE, **{"places": 8, "companion_every_s": 0.05} | settings)
 
 
 def of(api: FakeNodeApi, number: int) -> list[str]:

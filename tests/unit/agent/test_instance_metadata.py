@@ -39,7 +39,7 @@ def test_token_and_status_are_read(workload):
     assert imds.status() == (True, True)
 
 
-def test_d120_it_asks_for_another_machine_and_says_why(workload):
+def test_d120_reallocation_gives_its_reason_in_at_most_1000_characters(workload):
     imds_of(workload).reallocate("too little\n VRAM")
     imds_of(workload).reallocate("x" * 3000)
     imds_of(workload).reallocate("")

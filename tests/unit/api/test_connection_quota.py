@@ -93,7 +93,9 @@ def test_a_key_has_so_many_claims_that_wait(served: Served) -> None:
         waiting = [pool.submit(claim, served, number, wait_s=LONG_S) for number in range(MOST)]
         until(served, lambda: served.app.state.wakeup.waiting == MOST)
         assert refused(claim(served, 8, wait_s=LONG_S))
-        assert claim(served, 8, wait_s=0).json()["reason"] == "empty-queue", "who does not wait takes no seat"
+        assert claim(served, 8, wait_s=0).json()["reason"] == "empty-queue", (
+            "a claim that does not wait does not count"
+        )
         assert claim(served, 9, wait_s=0.01, key=served.keys.other_node).status_code == 200
         served.app.state.wakeup.close()
         assert all(each.result().status_code == 200 for each in waiting)

@@ -16,9 +16,9 @@ OPENS = {"key": {"Bearer", "X-API-Key"}, "session": {"cookie"}, "attempt token":
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dict[str, str]]]:
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dict[str, str]]]:
     """A served installation, and one credential of each kind."""
-    with serving(tmp_path_factory.mktemp("house")) as served:
+    with serving(tmp_path_factory.mktemp("installation")) as served:
         browser = browser_of(served, new_person(served.ctx, "ann", {"default": Role.MEMBER}))
         invitation = served.call("POST", "/v1/invitations", served.keys.admin, json={"role": "member"}).json()
         webhook = served.call("POST", "/v1/webhooks", served.keys.admin, json=WEBHOOK).json()
@@ -58,17 +58,17 @@ def status_of(served: Served, secret: str, shown: str, attempt_id: str) -> int:
     "kind", ["key", "session", "attempt token", "attempt", "CSRF token", "invitation", "webhook secret", "signature"]
 )
 def test_credential_of_each_kind_opens_what_it_is_for_alone(
-    house: tuple[Served, dict[str, str]], kind: str, shown: str
+    installation: tuple[Served, dict[str, str]], kind: str, shown: str
 ) -> None:
-    served, secrets = house
+    served, secrets = installation
     wanted = 200 if shown in OPENS.get(kind, set()) else 401
     assert status_of(served, secrets[kind], shown, secrets["attempt"]) == wanted
 
 
 def test_token_of_an_attempt_opens_no_route_of_users_and_claims_nothing(
-    house: tuple[Served, dict[str, str]],
+    installation: tuple[Served, dict[str, str]],
 ) -> None:
-    served, secrets = house
+    served, secrets = installation
     for route, row in USER_ROUTES.items():
         assert is_problem(ask(served, route, secrets["attempt token"], UNKNOWN, row.body), 401, "unauthenticated"), (
             route
@@ -77,9 +77,9 @@ def test_token_of_an_attempt_opens_no_route_of_users_and_claims_nothing(
 
 @pytest.mark.parametrize("kind", ["key", "session", "attempt token"])
 def test_credential_that_was_cut_widened_or_respelled_opens_nothing(
-    house: tuple[Served, dict[str, str]], kind: str
+    installation: tuple[Served, dict[str, str]], kind: str
 ) -> None:
-    served, secrets = house
+    served, secrets = installation
     (shown, *_) = sorted(OPENS[kind])
     secret = secrets[kind]
     altered = {
@@ -121,8 +121,8 @@ def test_stolen_key_of_a_projects_node_gets_no_job_of_another_project(served: Se
         assert (reply["lease"], reply["reason"]) == (None, "empty-queue"), "not even that somebody's job waits"
 
 
-def test_no_cache_keeps_a_reply_and_no_browser_guesses_its_type(house: tuple[Served, dict[str, str]]) -> None:
-    served, _ = house
+def test_no_cache_keeps_a_reply_and_no_browser_guesses_its_type(installation: tuple[Served, dict[str, str]]) -> None:
+    served, _ = installation
     for key in (served.keys.admin, None):
         for route, row in USER_ROUTES.items():
             headers = ask(served, route, key, UNKNOWN, row.body).headers

@@ -187,13 +187,13 @@ def test_a_defect_of_ours_leaks_nothing(served: Served, caplog: pytest.LogCaptur
 
     @app.get("/v1/broken")
     def broken() -> None:
-        raise ZeroDivisionError("the secret of the house")
+        raise ZeroDivisionError("the secret of the server")
 
     status, body = answer(app, served, "/v1/broken")
     assert (status, body["code"], body["retryable"]) == (500, "internal", True)
     assert "secret" not in json.dumps(body)
     assert str(body["detail"]).split()[-1] in caplog.text
-    assert "the secret of the house" in caplog.text
+    assert "the secret of the server" in caplog.text
 
 
 def test_cross_origin_is_off_by_default(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""What a run without a server takes from its surroundings."""
+"""Settings that a run without a server takes from its environment."""
 
 from pydantic import SecretStr
 

@@ -26,7 +26,7 @@ def test_lists_of_lists_are_values_of_a_list() -> None:
     assert common == {"sample_prompts": ["a", "b"]}
 
 
-def test_what_is_no_assignment_is_refused_with_all_of_its_like() -> None:
+def test_texts_that_are_no_assignments_are_refused_together() -> None:
     with pytest.raises(InvalidInput) as caught:
         read_grid(["rank", "=3", "rank=8"])
     assert len(caught.value.faults) == 2

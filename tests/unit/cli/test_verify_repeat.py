@@ -115,7 +115,7 @@ def test_all_that_a_repeat_lacks_is_told_at_once(tmp_path: Path) -> None:
         ({"from_step": 0, "fingerprint": {"device": "cpu", "joint": {"place": 0, "width": 2, "rank": 16}}},),
     ],
 )
-def test_what_one_machine_alone_cannot_make_is_not_repeated(
+def test_job_that_one_machine_alone_cannot_repeat_is_refused(
     tmp_path: Path, history: tuple[dict[str, Any], ...]
 ) -> None:
     (tmp_path / "job.json").write_text(json.dumps({"spec": SPEC}))

@@ -59,7 +59,7 @@ def test_denial_ends_the_wait(served: Served) -> None:
         device_at(served.url, Waits(1, decide(served, begun, "deny"))).wait(begun)
 
 
-def test_nobody_is_waited_for_longer_than_the_code_lives(served: Served) -> None:
+def test_device_poll_ends_when_the_code_expires(served: Served) -> None:
     begun, waits = DeviceSignIn(url=served.url).begin(AuthorizeDevice()), Waits()
     with pytest.raises(Unauthenticated, match="in time"):
         device_at(served.url, waits).wait(begun)

@@ -140,7 +140,7 @@ def test_loop_pause_doubles_after_each_error_up_to_longest() -> None:
     assert [pause_s(slow, errors_in_a_row=count) for count in (0, 1, 99)] == [600.0, 1.0, LONGEST_PAUSE_S]
 
 
-def test_what_a_loop_last_changed_stays_while_it_has_nothing_to_do(ctx: Context) -> None:
+def test_last_change_of_a_loop_stays_while_the_loop_has_nothing_to_do(ctx: Context) -> None:
     answers = iter([0, "two are gone", 0, "", "x" * 1000])
     loop, time = Loop(name="one", every_s=1.0, run=lambda _: next(answers)), Time()
     loops = Loops(ctx, [loop], monotonic_s=time)

@@ -28,7 +28,7 @@ class Identities:
         return WorkloadIdentity(fleet="night", machine_id="m", expires_at_ms=self._until_ms)
 
 
-def world(life_ms: int = 300_000) -> tuple[Context, Identities, ManualClock]:
+def context_with_identities(life_ms: int = 300_000) -> tuple[Context, Identities, ManualClock]:
     clock = ManualClock(START_MS)
     identities = Identities(clock, life_ms)
     nothing: Any = None
@@ -37,7 +37,7 @@ def world(life_ms: int = 300_000) -> tuple[Context, Identities, ManualClock]:
 
 
 def test_d100_a_token_is_looked_at_once_while_it_is_good():
-    ctx, identities, clock = world()
+    ctx, identities, clock = context_with_identities()
     callers = []
     for _ in range(10):
         callers.append(authenticate(ctx, TOKEN))
@@ -48,8 +48,8 @@ def test_d100_a_token_is_looked_at_once_while_it_is_good():
     }
 
 
-def test_d102_it_is_forgotten_when_it_runs_out():
-    ctx, identities, clock = world(life_ms=60_000)
+def test_d102_identity_token_is_forgotten_when_it_expires():
+    ctx, identities, clock = context_with_identities(life_ms=60_000)
     authenticate(ctx, TOKEN)
     clock.advance_s(59.999)
     assert remembered(ctx, TOKEN) is not None
@@ -61,7 +61,7 @@ def test_d102_it_is_forgotten_when_it_runs_out():
 
 
 def test_a_token_that_was_refused_is_not_remembered():
-    ctx, identities, _ = world()
+    ctx, identities, _ = context_with_identities()
     for _ in range(2):
         with pytest.raises(Unauthenticated):
             authenticate(ctx, TOKEN[:-1] + "x")
@@ -70,14 +70,14 @@ def test_a_token_that_was_refused_is_not_remembered():
 
 @pytest.mark.parametrize("secret", ["a.b", "a.b.c.d", "..", "a b.c.d", "é.b.c", "x" * 5000])
 def test_malformed_token_is_refused_without_asking_provider(secret):
-    ctx, identities, _ = world()
+    ctx, identities, _ = context_with_identities()
     with pytest.raises(Unauthenticated):
         authenticate(ctx, secret)
     assert identities.asked == 0
 
 
 def test_a_token_speaks_for_its_machine_in_its_fleet_only():
-    ctx, _, _ = world()
+    ctx, _, _ = context_with_identities()
     caller = authenticate(ctx, TOKEN)
     require_same_workload(caller, machine_id="m", fleet="night")
     for machine_id, fleet in (("other", "night"), ("m", "day")):

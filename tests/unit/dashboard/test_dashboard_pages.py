@@ -122,7 +122,7 @@ def test_no_page_holds_an_inline_script_or_style_or_an_id_twice(
         assert outside == [], name
 
 
-def test_what_a_tenant_names_is_never_markup(house: Furnished, browsers: dict[str, Browser]) -> None:
+def test_name_given_by_a_tenant_is_never_markup(house: Furnished, browsers: dict[str, Browser]) -> None:
     seen = 0
     for name, path in pages_of(house).items():
         for person in ("operator", "owner"):

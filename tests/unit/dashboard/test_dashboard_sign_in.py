@@ -52,7 +52,7 @@ def test_a_wrong_password_is_refused_and_the_address_is_kept(house: Furnished) -
     assert "wrong" not in response.text.replace("password is wrong", "")
 
 
-def test_what_is_missing_is_said_beside_its_field(house: Furnished) -> None:
+def test_missing_field_has_its_fault_beside_it(house: Furnished) -> None:
     response = sign_in(house, email="<script>", password="")
     assert response.status_code == 400
     assert 'id="email-fault"' in response.text

@@ -53,7 +53,7 @@ def test_a_day_that_is_none_is_named_beside_its_field(house: Furnished) -> None:
     assert viewer.call("GET", f"{HERE}/days.csv?since=x").status_code == 404
 
 
-def test_nobody_sees_the_costs_of_another_project(house: Furnished) -> None:
+def test_costs_of_another_project_are_not_shown(house: Furnished) -> None:
     stranger = browser_of(house.served, house.stranger)
     for path in ("", "/days", "/days.csv"):
         assert stranger.call("GET", HERE + path).status_code == 404

@@ -142,11 +142,13 @@ def test_every_expression_parses_and_names_only_what_is_exported(
         ("max by (machine) (giornata_fleet_desired)", "no label machine"),
     ],
 )
-def test_what_is_not_exported_is_found(expression: str, fault: str, exported: Mapping[str, frozenset[str]]) -> None:
+def test_expression_with_a_metric_that_is_not_exported_is_found(
+    expression: str, fault: str, exported: Mapping[str, frozenset[str]]
+) -> None:
     assert fault in list(faults_of(expression, exported))
 
 
-def test_what_is_no_promql_is_refused() -> None:
+def test_expression_that_is_no_promql_is_refused() -> None:
     with pytest.raises(ValueError, match="parenthesis"):
         parts_of("max(giornata_nodes")
 

@@ -44,7 +44,7 @@ def test_equal_bases_have_one_memory_and_modules_of_their_own(two: tuple[BaseMod
     assert one.unet is not other.unet
 
 
-def test_what_differs_stays_apart(two: tuple[BaseModel, BaseModel]) -> None:
+def test_weights_that_differ_are_not_shared(two: tuple[BaseModel, BaseModel]) -> None:
     one, other = two
     name, changed = next(iter(other.unet.named_parameters()))
     changed.data += 1

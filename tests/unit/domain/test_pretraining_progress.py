@@ -15,7 +15,7 @@ def test_a_run_without_a_step_has_its_schedule_alone() -> None:
     assert (found.steps, found.phases, found.images_per_s, found.to_come_usd) == (0, PHASES, None, None)
 
 
-def test_what_is_to_come_is_that_of_the_latest_pictures_for_each_that_is_left() -> None:
+def test_forecast_is_the_time_of_the_latest_pictures_for_each_that_is_left() -> None:
     points = [
         {"samples": 1100.0, "spent_usd": 5.0, "time_s": 60.0},
         {"samples": 1200.0, "spent_usd": 5.5, "time_s": 90.0},

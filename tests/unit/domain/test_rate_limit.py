@@ -21,7 +21,7 @@ def test_no_stretch_of_time_lets_more_through_than_rate_and_burst(rate: int, gap
 
 
 @given(rate=st.integers(1, 20))
-def test_who_waits_as_long_as_told_gets_through(rate: int) -> None:
+def test_request_after_the_told_wait_is_admitted(rate: int) -> None:
     rates = RequestRates()
     for _ in range(rate):
         assert rates.take({NAME: rate}, at_ms=0).wait_s == 0

@@ -1,4 +1,4 @@
-"""The rules of the house, as properties."""
+"""The rules of the domain, as properties."""
 
 import itertools
 import subprocess

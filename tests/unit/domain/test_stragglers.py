@@ -76,7 +76,7 @@ def test_many_attempts_of_two_machines_say_nothing() -> None:
     assert not slow(12.0, two)
 
 
-def test_its_own_earlier_attempts_prove_nothing() -> None:
+def test_earlier_attempts_of_the_same_machine_prove_nothing() -> None:
     own = [Member(machine_id="this", step_s=12.0, start_up_s=60.0)] * 30
     assert slow(12.0, [*members(), *own]), "it cannot make itself usual"
     assert not slow(12.0, [*members(USUAL_S[:3]), *own]), "nor the cohort large"

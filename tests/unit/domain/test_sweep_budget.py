@@ -46,7 +46,7 @@ def still(job: SweptJob) -> int:
 
 
 @given(sweeps(), st.integers(0, 5000))
-def test_what_a_plan_lets_begin_fits_beside_what_is_at_work(jobs: list[SweptJob], budget: int) -> None:
+def test_jobs_that_a_plan_starts_fit_the_budget_beside_running_ones(jobs: list[SweptJob], budget: int) -> None:
     planned = after(jobs, budget)
     begins = [job for job in planned if job.state is JobState.QUEUED and not job.begun]
     at_work = [job for job in planned if job.state not in TERMINAL and not job.may_begin]

@@ -77,7 +77,7 @@ def test_a_token_says_machine_fleet_and_how_long():
     ],
     ids=str,
 )
-def test_d101_what_is_not_for_this_installation_or_not_now_is_refused(changed):
+def test_d101_token_for_another_installation_or_time_is_refused(changed):
     world = IdentitySetup()
     assert world.refuses(world.workload.token(**changed))
     assert not world.refuses(world.workload.token())

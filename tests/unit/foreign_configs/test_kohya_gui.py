@@ -63,7 +63,7 @@ def test_warm_up_is_a_percentage_of_the_steps(read):
     assert "num_train_epochs" not in fields
 
 
-def test_its_kinds_of_networks_are_lycoris(read):
+def test_network_kinds_of_the_gui_are_lycoris(read):
     fields = read(preset_json=GUI | {"LoRA_type": "LyCORIS/LoKr", "factor": 8, "decompose_both": True}).fields
     assert (fields["adapter_type"], fields["decompose_factor"], fields["decompose_both"]) == ("lokr", 8, True)
     assert "conv1" in fields["target_modules"]

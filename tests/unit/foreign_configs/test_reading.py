@@ -11,11 +11,11 @@ RUN = 'pretrained_model_name_or_path = "a/base-xl"\nnetwork_module = "networks.l
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.ini", "x = 1", "neither .toml nor .json nor .yaml"),
-        ("a.toml", "x = ", "cannot be understood"),
-        ("a.toml", "x = 1", "of no trainer that is known"),
-        ("a.json", "[1]", "of no trainer that is known"),
-        ("a.yaml", "a: !!python/object/apply:os.getcwd []", "cannot be understood"),
+        ("a.ini", "x = 1", "must end in .toml, .json"),
+        ("a.toml", "x = ", "cannot be parsed"),
+        ("a.toml", "x = 1", "not a configuration of a supported trainer"),
+        ("a.json", "[1]", "not a configuration of a supported trainer"),
+        ("a.yaml", "a: !!python/object/apply:os.getcwd []", "cannot be parsed"),
     ],
 )
 def test_a_file_that_is_none_is_refused_with_what_would_be_one(tmp_path, name, text, said):
@@ -31,7 +31,7 @@ def test_a_file_that_is_not_there_says_from_where_paths_hold(tmp_path):
 
 
 def test_files_of_two_trainers_are_refused(read):
-    with pytest.raises(InvalidInput, match="does not belong"):
+    with pytest.raises(InvalidInput, match="does not fit the other files"):
         read(run_toml=RUN, preset_json={"training_method": "LORA"})
 
 

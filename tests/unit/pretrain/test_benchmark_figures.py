@@ -2,9 +2,9 @@
 
 import pytest
 from benchmarks.rig.curves import at, compared
+from benchmarks.rig.pretraining_feed import Laps
 from benchmarks.rig.pretraining_plan import gpu_of, planned
 from benchmarks.rig.pretraining_table import mfu, modes_summary, modes_table, plan_table, steps_summary, steps_table
-from benchmarks.rig.pretraining_way import Laps
 from benchmarks.rig.training_runs import Run
 from benchmarks.rig.training_table import facts_of, ratios, table
 

@@ -77,7 +77,7 @@ def test_job_with_validation_split_trains_alone_and_has_its_own_shape_key() -> N
     assert shape_key_of("train", plain.model_dump()) != shape_key_of("train", held.model_dump())
 
 
-def studio_of(folder: Path, root: Path, count: int = 5, **changes: Any) -> TrainRig:
+def rig_of(folder: Path, root: Path, count: int = 5, **changes: Any) -> TrainRig:
     return TrainRig(
         root=root, spec=spec_for(folder, **{**FIELDS, **changes}), inputs=draw_pictures(root / "in", count)
     )
@@ -91,7 +91,7 @@ def test_the_curve_is_whole_after_a_stop_and_looking_changes_no_weight(
     tiny_folder: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    train_rig = studio_of(tiny_folder, tmp_path, 3, learning_rate=1e-2, network_dropout=0.2)
+    train_rig = rig_of(tiny_folder, tmp_path, 3, learning_rate=1e-2, network_dropout=0.2)
     whole = train_rig.run()
     curve = curve_of(whole)
     assert sorted(curve) == [2, 4, 5]
@@ -108,7 +108,7 @@ def test_the_curve_is_whole_after_a_stop_and_looking_changes_no_weight(
 
 def test_pictures_that_are_held_out_teach_nothing(tiny_folder: Path, tmp_path: Path) -> None:  # noqa: F811
     """A job without them gives the same weights, and only what is held out moves the loss on it."""
-    train_rig = studio_of(tiny_folder, tmp_path, validation_split=3, validate_every_n_steps=100, max_train_steps=2)
+    train_rig = rig_of(tiny_folder, tmp_path, validation_split=3, validate_every_n_steps=100, max_train_steps=2)
     spec = TrainSpec.model_validate(train_rig.spec)
     sample_set, _ = from_files(train_rig.inputs, "instance", spec.instance_prompt)
     trained, _ = split(sample_set, spec, int(spec.seed or 0))

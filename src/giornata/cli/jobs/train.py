@@ -25,7 +25,7 @@ from giornata.cli.jobs.foreign import (
 from giornata.cli.jobs.option_types import EstimateOption, MaxCostOption, MinVramOption, PriorityOption
 from giornata.cli.jobs.spec_options import parse_assignments
 from giornata.cli.jobs.submission import SubmissionOptions, check, send
-from giornata.cli.options import JsonFlag, misplaced, settings_of
+from giornata.cli.options import JsonFlag, misplaced, optional, settings_of
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
@@ -50,85 +50,64 @@ def train(
         Path | None, typer.Argument(metavar="DIR", help="Folder with the subject's pictures.", show_default=False)
     ] = None,
     instance_prompt: Annotated[
-        str | None, typer.Option(help="Caption of every picture that has no caption of its own.", show_default=False)
+        str | None, optional("Caption of every picture that has no caption of its own.")
     ] = None,
     class_directory: Annotated[
         Path | None,
-        typer.Option(
+        optional(
+            "Folder with your own class pictures, for prior preservation; needs --set class_prompt or captions.",
             "--class-data-dir",
             "--reg-data-dir",
             metavar="DIR",
-            help="Folder with your own class pictures, for prior preservation; needs --set class_prompt or captions.",
-            show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Base model: a hub id, a folder, or a .safetensors file.", show_default=False)
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Number of optimizer steps. Default: 500, or as the preset says.", show_default=False),
-    ] = None,
+    model: Annotated[str | None, optional("Base model: a hub id, a folder, or a .safetensors file.")] = None,
+    steps: Annotated[int | None, optional("Number of optimizer steps. Default: 500, or as the preset says.")] = None,
     preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"One of: {', '.join(PRESETS)}.",
-            show_default=False,
-            autocompletion=lambda: list(PRESETS),
-        ),
+        str | None, optional(f"One of: {', '.join(PRESETS)}.", metavar="NAME", autocompletion=lambda: list(PRESETS))
     ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
+            "Any field of the spec, as docs/reference/training.md describes it. Write lists with commas or as "
+            "JSON. May be repeated.",
             "--set",
             metavar="KEY=VALUE",
-            help="Any field of the spec, as docs/reference/training.md describes it. Write lists with commas or as "
-            "JSON. May be repeated.",
-            show_default=False,
         ),
     ] = None,
     continued: Annotated[
         str | None,
-        typer.Option(
+        optional(
+            "Continue the training of this job. Its spec and pictures apply unless you give others.",
             "--continue",
             metavar="JOB",
-            help="Continue the training of this job. Its spec and pictures apply unless you give others.",
-            show_default=False,
         ),
     ] = None,
     init_lora: Annotated[
-        Path | None,
-        typer.Option(
-            "--init-lora", "--network-weights", metavar="FILE", help="Start from this LoRA file.", show_default=False
-        ),
+        Path | None, optional("Start from this LoRA file.", "--init-lora", "--network-weights", metavar="FILE")
     ] = None,
     configs: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Configuration file of sd-scripts (TOML, JSON), OneTrainer (JSON) or ai-toolkit (YAML), which is "
+        optional(
+            "Configuration file of sd-scripts (TOML, JSON), OneTrainer (JSON) or ai-toolkit (YAML), which is "
             "translated. May be repeated, as for sd-scripts' options and datasets. Other options override the "
             "file.",
-            show_default=False,
+            "--from",
+            metavar="FILE",
         ),
     ] = None,
     ignored: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
+            "With --from: train without this key, which has no equivalent here. May be repeated.",
             "--ignore",
             metavar="KEY",
-            help="With --from: train without this key, which has no equivalent here. May be repeated.",
-            show_default=False,
         ),
     ] = None,
     shown: Annotated[
         bool, typer.Option("--show", help="With --from: print the translation of every key, and submit nothing.")
     ] = False,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the job. Default: the name of the folder.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, optional("Name of the job. Default: the name of the folder.")] = None,
     priority: PriorityOption[int | None] = None,
     max_cost: MaxCostOption = None,
     min_vram: MinVramOption = None,
@@ -138,41 +117,21 @@ def train(
         bool, typer.Option("--standalone", help="Train on this machine now, without a server.")
     ] = False,
     checkpoint_to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="s3://BUCKET/PREFIX|DIR", help="With --standalone: storage for checkpoints.", show_default=False
-        ),
+        str | None, optional("With --standalone: storage for checkpoints.", metavar="s3://BUCKET/PREFIX|DIR")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="With --follow or --standalone: folder for the results.",
-            show_default=False,
-        ),
+        optional("With --follow or --standalone: folder for the results.", "--output", "-o", metavar="DIR"),
     ] = None,
     webhook: Annotated[
-        str | None,
-        typer.Option(
-            help="With --standalone: URL that is notified of checkpoints and of the end.", show_default=False
-        ),
+        str | None, optional("With --standalone: URL that is notified of checkpoints and of the end.")
     ] = None,
     webhook_secret: Annotated[
-        str | None,
-        typer.Option(
-            help="With --standalone: secret that signs the webhooks (GIORNATA_WEBHOOK_SECRET).", show_default=False
-        ),
+        str | None, optional("With --standalone: secret that signs the webhooks (GIORNATA_WEBHOOK_SECRET).")
     ] = None,
     model_cache_bytes: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="With --standalone: maximum disk space for models from the hub, in bytes.",
-            show_default=False,
-        ),
+        optional("With --standalone: maximum disk space for models from the hub, in bytes.", metavar="N", min=0),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.jobs.repeat import RepeatOptions, repeat_job
-from giornata.cli.options import CLASS_FOLDER, JsonFlag, settings_of
+from giornata.cli.options import CLASS_FOLDER, JsonFlag, optional, settings_of
 from giornata.cli.ui.output import Output, reporting
 from giornata.client.provenance import verified_provenance
 from giornata.domain.audits import AuditState
@@ -26,48 +26,27 @@ def verify(
     record: Annotated[Path, typer.Argument(metavar="FILE", help="Record of giornata job --provenance.")],
     public_key: Annotated[str, typer.Option(metavar="KEY", help="The server's public key, in base64.")],
     lora: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="A file that the record has to name; may be repeated.", show_default=False),
+        list[Path] | None, optional("A file that the record has to name; may be repeated.", metavar="FILE")
     ] = None,
     repeat: Annotated[
         bool, typer.Option("--repeat", help="Train the job again on this machine, and compare the files.")
     ] = False,
     spec: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="With --repeat: the output of giornata job JOB --json.", show_default=False
-        ),
+        Path | None, optional("With --repeat: the output of giornata job JOB --json.", metavar="FILE")
     ] = None,
     directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", metavar="DIR", help="With --repeat: folder with the job's pictures.", show_default=False
-        ),
+        Path | None, optional("With --repeat: folder with the job's pictures.", "--data-dir", metavar="DIR")
     ] = None,
     class_directory: Annotated[
-        Path | None,
-        typer.Option(
-            CLASS_FOLDER,
-            metavar="DIR",
-            help="With --repeat: folder with the job's own class pictures.",
-            show_default=False,
-        ),
+        Path | None, optional("With --repeat: folder with the job's own class pictures.", CLASS_FOLDER, metavar="DIR")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            help="With --repeat: where the base model is on this machine. Default: as in the spec.",
-            show_default=False,
-        ),
+        str | None, optional("With --repeat: where the base model is on this machine. Default: as in the spec.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="With --repeat: folder for the files and checkpoints of the repeat.",
-            show_default=False,
+        optional(
+            "With --repeat: folder for the files and checkpoints of the repeat.", "--output", "-o", metavar="DIR"
         ),
     ] = None,
     as_json: JsonFlag = False,

@@ -119,7 +119,7 @@ def approve_device(ctx: Context, caller: Caller, request: ApproveDevice, visitor
     """Let the device have a key of the person's, with what the person reaches of the scopes that it asked for.
 
     Raises Forbidden without a person, and where nothing would be left; NotFound for an unknown code or project;
-    Conflict for a code that somebody has just decided on; SignInDelayed.
+    Conflict for a code that was just approved or denied; SignInDelayed.
     """
     user_id = require_person(caller)
     device = _found(ctx, user_id, request.user_code, visitor)

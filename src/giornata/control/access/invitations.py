@@ -141,9 +141,9 @@ def _new_account(ctx: Context, request: AcceptInvitation) -> UserRecord:
 
 
 def use_invitation(ctx: Context, tx: Transaction, user_id: str, invitation: InvitationRecord) -> Role:
-    """Let the person in, and use the invitation up. Return the person's role in the project.
+    """Add the person to the project, and mark the invitation as used. Return the person's role in the project.
 
-    Raises NotFound when it has just been used by somebody.
+    Raises NotFound when it has just been used.
     """
     if not tx.invitations.accept(invitation.id, user_id=user_id, at_ms=ctx.clock.now_ms()):
         raise NotFound(REFUSAL)

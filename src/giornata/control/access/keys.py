@@ -160,7 +160,7 @@ def key_reply(key: KeyRecord) -> Key:
 
 def list_keys(ctx: Context, caller: Caller, cursor: str | None, limit: int) -> KeyPage:
     """Return keys of the caller's project, of all projects for an admin of the installation; newest first, no
-    secrets. A person who does not govern the project sees the own keys.
+    secrets. A person who does not govern the project sees only keys that this person made.
     """
     user_id = _whose_keys(caller)
     check_limit(limit)
@@ -174,8 +174,8 @@ def list_keys(ctx: Context, caller: Caller, cursor: str | None, limit: int) -> K
 def revoke_key(ctx: Context, caller: Caller, key_id: str) -> Key:
     """Revoke a key for ever; repeating it changes nothing. Every key may end itself.
 
-    Raises Forbidden for a caller that does not govern the project, NotFound for a key that the caller cannot see,
-    and Conflict for the installation's last admin key: after it nobody could make another.
+    Raises Forbidden for a caller that does not govern the project, NotFound for a key that the caller cannot see, and
+    Conflict for the installation's last admin key: without it no other could be made.
     """
     ends_itself = not caller.is_session and caller.workload is None and key_id == caller.key_id
     user_id, now_ms = None if ends_itself else _whose_keys(caller), ctx.clock.now_ms()

@@ -1,4 +1,4 @@
-"""Members of projects: listed, given another role, removed. Who leaves loses every key and session there."""
+"""Members of projects: listed, given another role, removed. A removed member loses every key and session there."""
 
 from giornata.control.access.permissions import require_admin, require_scope
 from giornata.control.audit_log.record import record_call
@@ -25,8 +25,8 @@ def list_members(ctx: Context, caller: Caller, project_id: str) -> MemberPage:
 def set_member(ctx: Context, caller: Caller, project_id: str, user_id: str, request: SetMember) -> ProjectMember:
     """Give a member another role. Only an operator adds a person who is no member; others send an invitation.
 
-    Who is no owner any more loses open invitations. Raises Forbidden for a caller that does not govern the project,
-    NotFound, InvalidInput, and Conflict when no owner would be left.
+    A person who stops being an owner loses open invitations. Raises Forbidden for a caller that does not govern the
+    project, NotFound, InvalidInput, and Conflict when no owner would be left.
     """
     require_admin(caller)
     check_role(project_id, request.role)
@@ -54,7 +54,8 @@ def set_member(ctx: Context, caller: Caller, project_id: str, user_id: str, requ
 
 
 def remove_member(ctx: Context, caller: Caller, project_id: str, user_id: str) -> ProjectMember:
-    """Remove a member, with all keys and open invitations that this person made in the project. Everybody may leave.
+    """Remove a member, with all keys and open invitations that this person made in the project. Every member may
+    leave.
 
     Raises Forbidden, NotFound, and Conflict when no owner would be left.
     """

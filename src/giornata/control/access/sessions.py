@@ -98,7 +98,7 @@ def open_session(
 
 
 def visiting(user: UserRecord | None, visitor: Visitor, *, session_id: str = "") -> AuditActor:
-    """Return the person behind a visit as the audit log names it; without a person, nobody is named."""
+    """Return the person behind a visit as the audit log names it; without a person, the row names none."""
     if user is None:
         return AuditActor(kind=ActorKind.VISITOR, origin=visitor.origin)
     kind = ActorKind.OPERATOR if user.operator else ActorKind.USER

@@ -1,4 +1,5 @@
-"""Sign in with a password. Failures are counted by account and address, so that nobody can close another's account.
+"""Sign in with a password. Failures are counted by account and address, so that a stranger cannot lock a person's
+account.
 
 A count is written before the password is looked at: however many tries come at once, each is counted.
 """
@@ -33,7 +34,7 @@ class Try:
 
 def sign_in(ctx: Context, request: SignIn, visitor: Visitor, *, earlier: str | None) -> OpenedSession:
     """Open a session for the owner of this password. The session of the secret `earlier`, which came with the
-    request, ends: a session that somebody else planted is of no use.
+    request, ends: a session that an attacker planted is of no use.
 
     Raises Unauthenticated, alike for an unknown address and a wrong password, and SignInDelayed. Slow: for a thread.
     """
@@ -46,8 +47,8 @@ def sign_in(ctx: Context, request: SignIn, visitor: Visitor, *, earlier: str | N
 
 
 def known_user(ctx: Context, request: SignIn, visitor: Visitor) -> UserRecord | None:
-    """Return the person with this address and password; None when nobody has the address. In that case the password
-    was looked at as well, for as long.
+    """Return the person with this address and password; None for an unknown address; then a password was hashed too,
+    so that both cases take equally long.
 
     Raises Unauthenticated for a wrong password and for an account that was deactivated, and SignInDelayed.
     """
@@ -87,8 +88,8 @@ def change_password(ctx: Context, user_id: str, session_id: str, request: Change
 
 
 def _note_failure(ctx: Context, user: UserRecord | None, visitor: Visitor) -> None:
-    """Log a wrong password, or an address that nobody has; both cost the same. What was typed is not kept: some
-    type their password there. Tries that are refused unseen, because too many failed, are not logged.
+    """Log a wrong password, or an unknown address; both cost the same. What was typed is not kept: some type their
+    password there. Tries that are refused unseen, because too many failed, are not logged.
     """
     target = "" if user is None else user.id
     actor, now_ms = visiting(None, visitor), ctx.clock.now_ms()

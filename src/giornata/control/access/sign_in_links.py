@@ -35,7 +35,7 @@ class SignInLinks:
 
     def enter(self, ctx: Context, secret: str, visitor: Visitor, *, earlier: str | None) -> OpenedSession:
         """Open a session for the operator of this machine; the session of the secret `earlier` ends. The first link
-        makes the account, whose password nobody knows. Raises Unauthenticated. Slow: for a thread.
+        makes the account, with a random password that is not kept. Raises Unauthenticated. Slow: for a thread.
         """
         with self._lock:
             ends_ms = self._ends_ms.pop(secret_hash(secret), 0)

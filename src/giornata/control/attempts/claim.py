@@ -378,7 +378,7 @@ def _started(job: JobRow, attempt: AttemptRow) -> NewEvent:
 
 
 def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> None:
-    """End the attempt that lapsed and might have come back: somebody else has the job now."""
+    """End an attempt whose lease ran out: another node has the job now."""
     silent = tx.attempts.live_of_job(job.id) if job.attempt_count > 1 else None
     if silent is None:
         return

@@ -124,7 +124,7 @@ def _beginning(
 def ordered(
     ctx: Context, audit: ReplayAuditRow, job: JobRow, checkpoint: CheckpointRow | None
 ) -> tuple[ReplayAuditRow, JobRecord]:
-    """Return the audit with one more run, and the job that carries the run out. Nobody can take it yet."""
+    """Return the audit with one more run, and the job that carries the run out. No node can take the job yet."""
     spec = {
         "audit": audit.id,
         "job": job.id,

@@ -14,11 +14,11 @@ from giornata.protocol.events import EventType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnd:
-    """The end of an attempt, with its reason and the node's last words.
+    """The end of an attempt, with its reason and the node's last report.
 
     `alive` says that the node itself is speaking now. Otherwise the attempt is billed up to now only while its lease
-    runs, and up to its last sign of life when the lease is over. `shared_fault`: others were ended by the same fault,
-    and nobody can tell whose it was.
+    runs, and up to its last sign of life when the lease is over. `shared_fault`: the same fault ended other attempts,
+    and its cause is unknown.
     """
 
     job: JobRow

@@ -27,7 +27,7 @@ def fail_lease(
 ) -> JobState:
     """Give back the pictures of a lease that has just ended with a fault; blame the machine if it was the machine's.
 
-    A fault of which nobody knows whose it was counts against the machine only when the lease had one picture.
+    A fault of unknown cause counts against the machine only when the lease had one picture.
     """
     if STRIKE[reason]:
         tx.bans.strike(attempt, reason, at_ms=at_ms)

@@ -139,7 +139,7 @@ def _as_told(found: StartsFound, instance: Instance, at_ms: int) -> StartsFound:
 def judge_starts(
     tx: Transaction, ctx: Context, governed: GovernedFleet, found: Mapping[str, StartsFound], *, at_ms: int
 ) -> None:
-    """Hold starts that failed against their machines, unless it is everybody's fault. A failure held against a
+    """Hold starts that failed against their machines, unless most machines fail alike. A failure held against a
     machine is taken back when a node comes up on it."""
     each = found.values()
     came = {one.machine_id for one in each if one.came and one.machine_id}

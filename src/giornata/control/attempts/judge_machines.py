@@ -1,7 +1,7 @@
 """Judge machines by the end of an attempt, in the very transaction that ends the attempt.
 
-Locks the rows of the machines concerned, all at once and in the order of their keys, after the job: a claim holds
-its node and its machine and waits for no job, so nobody waits in a circle.
+Locks the rows of the machines concerned, all at once and in the order of their keys, after the job: a claim holds its
+node and its machine and waits for no job, so no transactions deadlock.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -80,7 +80,7 @@ def everybodys(
 def judge_failure(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, at_ms: int, job_failed: bool
 ) -> None:
-    """Hold the end against the machine, unless it was the job's fault, or everybody's.
+    """Hold the end against the machine, unless the job caused it, or most machines fail alike.
 
     `job_failed` says that this was the end of the job as well: then what its earlier attempts were thought to say
     about machines is taken back as far as it was the job's. When most machines fail alike, nothing of it counts,

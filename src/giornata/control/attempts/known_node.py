@@ -71,7 +71,7 @@ def price_of(ctx: Context, node: NodeInfo, row: NodeRow) -> int:
     """Return the node's billed price of an hour, in micro-dollars.
 
     In a fleet that the server governs it is what the provider listed the instance at, or the fleet's price while the
-    instance is not listed. The node's own word counts elsewhere, and while nobody here knows a price.
+    instance is not listed. Elsewhere, and while no other price is known, the price that the node reports counts.
     """
     listed = _listed_price(ctx, node, row)
     return node.price_micro_usd_per_hour if listed is None else listed

@@ -1,4 +1,4 @@
-"""Lapse leases that ran out: the job is queued again, and its attempt may come back until somebody takes it.
+"""Lapse leases that ran out: the job is queued again, and its attempt may resume until another node takes the job.
 
 A lease of pictures ends at once instead: its pictures are queued again, and a node that comes back has lost at most
 what one lease holds.
@@ -45,7 +45,7 @@ def lapse_leases(ctx: Context) -> int:
 def end_leases(ctx: Context, attempt_ids: Sequence[str]) -> int:
     """Have these leases run out now, because their nodes have ended; return how many were dealt with.
 
-    A node that lives in spite of it may renew its lease until somebody else has the job.
+    A node that lives in spite of it may renew its lease until another node has the job.
     """
     for attempt_id in attempt_ids:
         _cut_short(ctx, attempt_id, lease_ms=-1)

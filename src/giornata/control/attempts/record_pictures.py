@@ -18,7 +18,8 @@ from giornata.protocol.pictures import PictureId, PictureResults, PictureResults
 
 
 def record_results(ctx: Context, attempt_id: str, results: PictureResults) -> PictureResultsReply:
-    """Store results of pictures that the lease still has to draw; say which stand, and which nobody wants any more.
+    """Store results of pictures that the lease still has to draw; return which are stored, and which are no longer
+    wanted.
 
     With `complete` the lease ends as well; a repeat is answered alike. Raises as `checked`.
     """
@@ -72,7 +73,7 @@ def _answer(tx: Transaction, report: PictureReport, settled: LeaseSettled | None
 def _with_taken_back(
     ctx: Context, report: PictureReport, answer: PictureResultsReply | LeaseLost
 ) -> PictureResultsReply | GiornataError:
-    """Take back the pictures that failed for a passing reason; the ones that were not are nobody's any more."""
+    """Take back the pictures that failed for a passing reason; the other pictures belong to no lease any more."""
     if isinstance(answer, LeaseLost) or not report.passing:
         return answer
     keys = {key_of(each) for each in answer.accepted}

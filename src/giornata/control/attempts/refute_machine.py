@@ -1,6 +1,6 @@
 """Strike a machine that two others contradict, and take back what it has made.
 
-Memory that fails makes the same mistakes as somebody who lies, and nobody can tell one from the other here.
+Failing memory and a dishonest owner give the same wrong bytes, and the server cannot tell them apart.
 """
 
 from collections.abc import Sequence

@@ -14,8 +14,8 @@ from giornata.protocol.events import EventType
 def reject_checkpoint(ctx: Context, attempt_id: str, step: int, message: str) -> None:
     """Look at a checkpoint that the attempt could not use; the node goes on with the one before. May be repeated.
 
-    If storage has the bytes no more, or others, nobody is offered the checkpoint again, until somebody commits it
-    anew: its bytes are asked for as if they had never been there. If it has them, the checkpoint stands for
+    If storage has the bytes no more, or others, no attempt is offered the checkpoint again, until an attempt commits
+    it anew: its bytes are asked for as if they had never been there. If it has them, the checkpoint stands for
     others, and the job's history says who doubted it.
 
     Raises LeaseLost when the attempt has ended, NotFound when the job has no checkpoint of that step, and

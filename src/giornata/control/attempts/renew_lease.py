@@ -1,4 +1,4 @@
-"""Renew leases. A lease that ran out may be renewed for as long as nobody else has the job."""
+"""Renew leases. A lease that ran out may be renewed until another node has the job."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -98,7 +98,8 @@ def end_by_report(
 def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
     """End the attempt; by the reason's row in the tables ban and strike the machine; requeue the job, or fail it.
 
-    A fault that ended several attempts on one engine may be nobody's: see `shared_fault`; and `end_as_reported`.
+    A fault that ended several attempts on one engine may have no known cause: see `shared_fault`; and
+    `end_as_reported`.
     """
 
     def settle(tx: Transaction, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:

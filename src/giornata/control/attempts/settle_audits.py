@@ -155,7 +155,7 @@ def _ran(audit: ReplayAuditRow, outcome: str, result: AuditResult | None = None)
 
 
 def _agreed(tx: Transaction, ctx: Context, audit: ReplayAuditRow, *, at_ms: int) -> None:
-    """Confirm the claim. Whoever contested it before stood alone."""
+    """Confirm the claim. The machine that contested it gave the only other result."""
     liars = [run for run in audit.runs if run.outcome == DIFFERS]
     if liars:
         audit = replace(audit, guilty_machine_id=liars[0].machine_id)
@@ -199,7 +199,7 @@ def _first_result(tx: Transaction, audit: ReplayAuditRow) -> AuditResult | None:
 
 
 def _after_failure(tx: Transaction, ctx: Context, audit: ReplayAuditRow, job: JobRecord, *, at_ms: int) -> None:
-    """Ask another machine after a run that came to nothing; give up after one that nobody took in time."""
+    """Ask another machine after a run that came to nothing; give up after one that no machine took in time."""
     audit = _ran(audit, FAILED)
     if job.state in {JobState.EXPIRED, JobState.CANCELED}:
         _give_up(tx, audit, NOBODY_CAME if job.state == JobState.EXPIRED else "it was canceled", at_ms=at_ms)

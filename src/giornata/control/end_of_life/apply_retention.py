@@ -1,7 +1,7 @@
 """The loop that takes what projects keep for a limited time, when that time is over.
 
-It takes some rows in a transaction, and then their bytes. Who dies in between leaves bytes that nothing refers to,
-which the collector finds.
+It takes some rows in a transaction, and then their bytes. A server that dies in between leaves bytes that nothing
+refers to, which the collector finds.
 """
 
 from collections import Counter

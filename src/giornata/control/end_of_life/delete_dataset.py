@@ -20,8 +20,8 @@ SHOWN = 3
 def delete_dataset(ctx: Context, caller: Caller, dataset_id: str) -> Deletion:
     """Delete a dataset of the caller's project. Pictures of other datasets stay, and so does what was trained on it.
 
-    Who dies on the way leaves bytes that nothing refers to, which the collector finds. Raises Forbidden, NotFound,
-    and Conflict for a dataset that is pinned, or that a job reads which has not ended.
+    A server that dies in between leaves bytes that nothing refers to, which the collector finds. Raises Forbidden,
+    NotFound, and Conflict for a dataset that is pinned, or that a job reads which has not ended.
     """
     require_scope(caller, Scope.DATASETS)
     project_id = caller.project_id

@@ -19,8 +19,8 @@ MOST_SHOWN = 1000
 def set_pin(ctx: Context, caller: Caller, target: str, *, pinned: bool) -> Pin:
     """Pin or unpin a job, a dataset, or a checkpoint, which is named JOB@STEP. May be repeated.
 
-    Of what is pinned, retention takes nothing; nobody deletes it; and a checkpoint stays when later ones are in.
-    Raises Forbidden, NotFound.
+    Retention deletes nothing that is pinned, and neither does a request. A pinned checkpoint stays when later ones
+    are committed. Raises Forbidden, NotFound.
     """
     require_any(caller, Scope.JOBS_WRITE, Scope.DATASETS)
     if TARGET.fullmatch(target) is None:

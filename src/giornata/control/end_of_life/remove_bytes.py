@@ -1,6 +1,6 @@
 """Delete in storage what deleted rows named, and nothing that another row names.
 
-A row goes before its object. Who dies in between leaves an object without a row, which the collector finds.
+A row goes before its object. A server that dies in between leaves an object without a row, which the collector finds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,8 +30,8 @@ class Freed:
 def remove_bytes(ctx: Context, project_id: str, taken: TakenRows, *, asked_before_ms: int) -> Freed:
     """Delete the bytes of rows that are gone.
 
-    A blob for which somebody asked after `asked_before_ms` stays for the collector: that somebody may be about to
-    refer to it. Raises Unavailable; the collector finds what is left.
+    A blob that was requested after `asked_before_ms` stays for the collector: a request may be about to refer to it.
+    Raises Unavailable; the collector finds what is left.
     """
     freed = Freed()
     for sha256s in in_batches(sorted(taken.sha256s)):

@@ -18,7 +18,8 @@ SETTLES_WITHIN_MS = 60_000  # providers take their time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The provider's answers. None: nobody asked, or there was no answer, and the answer heard last stands."""
+    """The provider's answers. None: the provider was not asked or did not answer, and its last answer stays in
+    force."""
 
     shortage: str | None = None
     outdated: Outdated | None = None
@@ -54,7 +55,7 @@ def examine(ctx: Context, governed: GovernedFleet, listed: Sequence[Instance]) -
 
 
 def _is_settled(row: FleetRow, now_ms: int) -> bool:
-    """Return True when the provider has had time to do what it was asked. Then somebody else changes the number."""
+    """Return True when the provider has had time to do what it was asked. Then another program changes the number."""
     return row.told == row.desired and (row.changed_at_ms or 0) + SETTLES_WITHIN_MS < now_ms
 
 

@@ -1,7 +1,7 @@
 """List nodes, drain one, and take that back.
 
 A drained node gets no more jobs. It writes a checkpoint, gives its jobs back, then leaves. Where its provider was
-asked for the node, the instance is ended after that, so that nobody is billed for it.
+asked for the node, the instance is ended after that, so that its bill ends.
 """
 
 from collections.abc import Mapping, Sequence

@@ -38,7 +38,7 @@ class Reaped:
 
 def reap(ctx: Context) -> Reaped:
     """Go through the quarantined machines. A loop calls it again and again; a fleet that cannot be asked just now
-    keeps its machines until a later turn, and is in nobody's way."""
+    keeps its machines until a later turn, and delays no other fleet."""
     with ctx.store.only_here("reap") as ours:
         if not ours:
             return Reaped()
@@ -78,9 +78,7 @@ def _another_chance(ctx: Context, health: MachineHealth) -> bool:
 def _by_fleet(
     ctx: Context, seats: Sequence[LastNode], quarantined: Sequence[MachineHealth]
 ) -> Mapping[str, Sequence[tuple[LastNode, str]]]:
-    """Return seats with the reason to replace the machine: of a governed fleet, heard of lately, no good for its
-    kinds.
-    """
+    """Return nodes of governed fleets whose machine is quarantined for a kind of the fleet, with the reason."""
     found: dict[str, list[tuple[LastNode, str]]] = defaultdict(list)
     for seat in seats:
         governed = ctx.fleets.get(seat.fleet)

@@ -24,7 +24,7 @@ HEARD_WITHIN_MS = 3_600_000
 def ask_to_roll(ctx: Context, caller: Caller, name: str) -> Fleet:
     """Have the fleet rolled from now on; asking twice changes nothing. The loop of scaling does it.
 
-    Raises Forbidden, NotFound, and Conflict for a fleet that has nothing to roll, or that nobody has seen yet.
+    Raises Forbidden, NotFound, and Conflict for a fleet that has nothing to roll, or that has not been listed yet.
     """
     require_root_admin(caller)
     governed = ctx.fleets.get(name)

@@ -43,7 +43,7 @@ def move_stragglers(ctx: Context) -> int:
     """Order the release of slow and stuck attempts; returns how many. A loop calls it again and again.
 
     Of a cohort a share at a time, one at least: the next is looked at when one of them is done. Each is moved only if
-    somebody is there to take it after those that are moved already.
+    a node is free to take it, besides those for the ones already moved.
     """
     with ctx.store.only_here("stragglers") as ours:
         if not ours:
@@ -193,7 +193,7 @@ def order_release(ctx: Context, attempt_id: str, *, reason: Reason, notice: Mapp
     """Order the release, and put the notice into the job's history; return False when the attempt has ended, lapsed,
     or has an order.
 
-    The node hears of it with its next heartbeat.
+    The reply to the node's next heartbeat carries the order.
     """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:

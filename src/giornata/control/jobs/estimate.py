@@ -46,8 +46,8 @@ def estimate(ctx: Context, caller: Caller, request: SubmitJob, *, parsed_spec: P
     """Check the request as `submit` does, and say what is known of such jobs: medians of the project's own.
 
     A project without such jobs gets ranges from published figures. When the job would start rests on the pace of the
-    whole fleet. Nothing is made up: what nobody knows is None, and the words say so. `parsed_spec` is the spec where
-    `parse_spec` was asked already. Raises Forbidden, InvalidInput.
+    whole fleet. An unknown figure is None, and the sentences say so. `parsed_spec` is the spec where `parse_spec` was
+    asked already. Raises Forbidden, InvalidInput.
     """
     require_write(caller, request.kind)
     with ctx.store.read() as tx:
@@ -111,7 +111,7 @@ def _from_experience(job: JobRecord, known: PaceHistory) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuOffer:
-    """A GPU on which the job may run, and its price for an hour; None when nobody states one."""
+    """A GPU on which the job may run, and its price for an hour; None when no price is known."""
 
     pace: PublishedPace
     price_micro_usd_per_hour: int | None

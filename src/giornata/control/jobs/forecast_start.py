@@ -28,8 +28,8 @@ def expect(
 ) -> Expectation:
     """Forecast when the job would start if it were queued now; see `domain.forecast` for the model.
 
-    A place whose running job has an unknown pace is not counted on. With a job ahead whose pace nobody knows there
-    is no forecast.
+    A place whose running job has an unknown pace is not counted on. With a job ahead whose pace is unknown there is
+    no forecast.
     """
     now_ms = ctx.clock.now_ms()
     paces = _paces(tx, job.project_id)

@@ -90,7 +90,7 @@ def mark_pictures(ctx: Context, caller: Caller, request: MarkPictures) -> Marked
 
 
 def keys_of(chosen: Sequence[PictureId]) -> list[PictureKey]:
-    """Return the chosen pictures, each once, in the order in which everybody locks several."""
+    """Return the chosen pictures, each once, in the order in which every transaction locks them."""
     return sorted({PictureKey(each.order_id, each.number) for each in chosen})
 
 

@@ -163,7 +163,7 @@ def _dataset_faults(
 ) -> Iterable[Fault]:
     """Find faults of the datasets in the raw spec, so that a fault of another field does not hide these.
 
-    `holds`: nobody deletes the datasets before the transaction ends.
+    `holds` locks the datasets until the transaction ends.
     """
     if request.kind != "train":
         return

@@ -71,7 +71,7 @@ def _stop_swept(
     message: str,
     data: Mapping[str, Any],
 ) -> None:
-    """Stop the jobs of a sweep that have not ended, in the order of their ids, in which everybody locks jobs."""
+    """Stop the jobs of a sweep that have not ended, in the order of their ids, as every transaction locks jobs."""
     for each in sorted(tx.sweeps.jobs(sweep.id), key=lambda row: row.id):
         job = None if each.state in TERMINAL else tx.jobs.lock(each.id)
         if job is not None and job.state not in TERMINAL:

@@ -29,10 +29,10 @@ def stored_facts(
     family: ModelFamily | None = None,
     family_needed: bool = True,
 ) -> ModelFacts:
-    """Return what a stored file is; `kind` and `family` are what somebody says of it.
+    """Return what a stored file is; `kind` and `family` are what the caller states.
 
     Raises InvalidInput for a file that is no whole safetensors file, that contradicts what was said, or whose family
-    is needed and told by nobody; BlobMissing when storage has it no more.
+    is needed and unknown; BlobMissing when storage has it no more.
     """
     beginning = b""
     with closing(_chunks(ctx, key)) as chunks:

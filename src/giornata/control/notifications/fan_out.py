@@ -108,7 +108,7 @@ def _follow_deleted(tx: Transaction, cursor: int) -> None:
 def _makers(
     tx: Transaction, webhooks: Sequence[WebhookRecord], found: Sequence[tuple[str, EventRecord]]
 ) -> Mapping[str, str]:
-    """Return the person behind each job that an own webhook of somebody may tell of."""
+    """Return the person behind each job whose own webhooks may get its events."""
     people = [each for each in webhooks if each.user_id is not None]
     told = {event.job_id for project_id, event in found if any(_wants(each, project_id, event) for each in people)}
     return tx.webhook_deliveries.makers(told) if told else {}

@@ -37,9 +37,9 @@ def give_back_all(
 ) -> None:
     """Give back all pictures that an ended lease had not drawn. The job of the attempt is locked.
 
-    A crash blames nobody: the pictures come again in leases of half the size, until the one that crashes is alone. So
-    do the pictures of a lease that no node can draw; the one that is alone then fails at once. A picture whose leases
-    come to nothing again and again fails as well.
+    A crash is held against no picture and no machine: the pictures come again in leases of half the size, until the
+    one that crashes is alone. So do the pictures of a lease that no node can draw; the one that is alone then fails
+    at once. A picture whose leases come to nothing again and again fails as well.
     """
     undecided, fruitless, lasting = is_undecided(reason), is_fruitless(reason), fails_at_once(reason)
     if undecided or fruitless or lasting:
@@ -78,6 +78,6 @@ def _give_up(tx: Transaction, ctx: Context, rows: Sequence[PictureRow], *, messa
 
 
 def _memory(tx: Transaction, attempt: AttemptRow) -> int:
-    """Return the memory of a node that is larger than the attempt's; 0 when nobody knows that node's memory."""
+    """Return the memory of a node that is larger than the attempt's; 0 when that node's memory is unknown."""
     node = tx.nodes.get(attempt.node_id)
     return 0 if node is None or node.vram_bytes is None else memory_after_too_small(node.vram_bytes)

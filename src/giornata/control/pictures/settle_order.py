@@ -31,7 +31,8 @@ def settle_soon(ctx: Context, order_ids: Collection[str]) -> None:
 
 
 def settle_orders(ctx: Context) -> int:
-    """Settle orders of whose pictures nobody has told yet; return how many. A loop calls it again and again."""
+    """Settle orders whose finished pictures were not counted yet; return how many. A loop calls it again and
+    again."""
     with ctx.store.only_here("orders") as ours:
         if not ours:
             return 0

@@ -1,1 +1,1 @@
-"""Interfaces of the use cases to the world. `store` leads to every query; other ports have several adapters."""
+"""Interfaces that the use cases need. `store` leads to every query; other ports have several adapters."""

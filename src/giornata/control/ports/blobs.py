@@ -77,7 +77,7 @@ class Blobs(Protocol):
         """Drop the upload and its parts. Does nothing when there is none, or when it was completed."""
 
     def stale_multiparts(self, older_than: datetime) -> Iterator[StaleUpload]:
-        """Return uploads begun before `older_than` that nobody completed or aborted, on all pages."""
+        """Return uploads begun before `older_than` that were neither completed nor aborted, on all pages."""
 
     def sweep_leftovers(self) -> int:
         """Remove half-written files that killed servers left, a day after the last byte; return how many.

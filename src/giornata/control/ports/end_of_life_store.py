@@ -99,7 +99,7 @@ class Deletions(Protocol):
     def take_blobs(
         self, project_id: str, *, sha256s: Collection[str] = (), keys: Collection[str] = (), asked_before_ms: int
     ) -> list[TakenBlob]:
-        """Delete the rows of those of these blobs that nothing refers to and for which nobody asked since."""
+        """Delete the rows of those of these blobs that nothing refers to and that were not requested since."""
 
     def users_of_dataset(self, dataset_id: str, *, project_id: str, limit: int) -> list[str]:
         """Return the ids of jobs that have not ended and that read the dataset."""

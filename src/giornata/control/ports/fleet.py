@@ -139,9 +139,11 @@ class Outdated:
 
 @runtime_checkable
 class Renews(Protocol):
-    """A fleet whose provider keeps the settings of its instances, so that these can be of another time than ours.
+    """A fleet whose provider keeps the settings of its instances, so that they can be older than the server's
+    settings.
 
-    A fleet without this has nothing to renew: its nodes are started with what the settings say, here or by somebody.
+    A fleet without this has nothing to renew: its nodes are started with what the settings say, by the server or by a
+    person.
     """
 
     @property

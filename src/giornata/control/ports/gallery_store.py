@@ -34,7 +34,8 @@ class GalleryWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GallerySpan:
-    """The pictures of one order with the numbers from `first` to `last`. `fits` is False for those nobody wants."""
+    """The pictures of one order with the numbers from `first` to `last`. `fits` is False for pictures that the search
+    excludes."""
 
     order: JobInShort
     ordered_at_ms: int

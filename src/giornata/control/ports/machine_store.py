@@ -74,7 +74,7 @@ class Machines(Protocol):
         """Return the rows that there are, held until the transaction ends. Once in a transaction, after the jobs and
         nodes.
 
-        They are locked in the order of their keys, so that two who want several do not wait for one another.
+        They are locked in the order of their keys, so that two transactions do not deadlock.
         """
 
     def make_sure(self, health: MachineHealth) -> None:

@@ -21,7 +21,7 @@ class PausedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BilledHost:
-    """A billed host: an instance of a provider, or a node that nobody but itself tells of.
+    """A billed host: an instance of a provider, or a node that no provider lists.
 
     `billed` are the intervals at one price, in order; the last ends with the last sign of life, if it goes on.
     `ready_at_ms` is when it first asked for work, None when it never did.
@@ -195,21 +195,22 @@ class Pausing(Protocol):
 
     def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> Sequence[PausedJob]:
         """Move queued jobs of the project out of the queue, until this budget of the project has money. One whose
-        silent attempt may come back stays, and so do those that somebody holds just now."""
+        silent attempt may come back stays, and so do those that another transaction has locked."""
 
     def resume_paused(self, project_id: str, *, limit: int) -> Sequence[PausedJob]:
-        """Move jobs that wait for the project's money back into the queue, but those that somebody holds."""
+        """Move jobs that wait for the project's money back into the queue, but those that another transaction has
+        locked."""
 
     def warned(self, project_id: str, *, at_ms: int) -> bool:
-        """Note that the project was warned; False when somebody has done so since its budget was set."""
+        """Note that the project was warned; False when that was done since its budget was set."""
 
     def warned_of_month(self, project_id: str, *, month_ms: int, at_ms: int) -> bool:
-        """Note that the project was warned of its budget per month; False when somebody has done so since it was set
-        or the month began.
+        """Note that the project was warned of its budget per month; False when that was done since it was set or the
+        month began.
         """
 
     def lock_limits(self, project_id: str) -> ProjectLimits:
-        """Return the project's budgets; nobody else gets them locked before this transaction ends."""
+        """Return the project's budgets; the rows stay locked until this transaction ends."""
 
     def set_budgets(self, project_id: str, budgets: Mapping[Payer, int | None]) -> bool:
         """Set or lift the budgets that are given; False when there is no such project."""

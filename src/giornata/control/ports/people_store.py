@@ -95,7 +95,7 @@ class Users(Protocol):
     def get(self, user_id: str) -> UserRecord | None: ...
 
     def lock(self, user_id: str) -> UserRecord | None:
-        """Return the person, whose row and memberships nobody else changes before this transaction ends."""
+        """Return the person, whose row and memberships stay locked until this transaction ends."""
 
     def by_email(self, email: str) -> UserRecord | None: ...
 

@@ -162,7 +162,7 @@ class FusedProjections:
         stacks = [layer.stack for layer in self._layers]
         first = stacks[0]
         if first is None:
-            raise ValueError("siblings are asked together only while they wear adapters")
+            raise ValueError("layers of a fused projection are computed together only while each has an adapter")
         jobs, ranks, wide = first.a_JRI.shape
         if jobs == 1 and inputs.dtype is not torch.float32:
             return self._of_one_job(inputs, outputs)
@@ -192,8 +192,7 @@ class FusedProjections:
 
 
 def families(model: nn.Module) -> list[list[str]]:
-    """Return the names of the model's layers that are siblings, those of one family together, in the order of the
-    model."""
+    """Return the names of layers that one fused projection computes, in the order of the model."""
     found: list[list[str]] = []
     for name, layers in _attentions(model):
         parent = model.get_submodule(name)

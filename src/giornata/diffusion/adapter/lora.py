@@ -68,15 +68,6 @@ class Adapters:
     learning: Callable[[], AbstractContextManager[None]] = nullcontext
     dropping: Dropping = field(default_factory=Dropping)
 
-    @property
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Return the parameters of "unet" and, when they are trained, "text_encoders" and "tokens": they learn at
-        different rates."""
-        groups: dict[str, list[nn.Parameter]] = {}
-        for name, parameter in self.parameters.items():
-            groups.setdefault(group_of(name), []).append(parameter)
-        return groups
-
     def tensors(self) -> dict[str, torch.Tensor]:
         """Copy the weights to the CPU, in fp32."""
         return {name: parameter.detach().cpu().clone() for name, parameter in self.parameters.items()}
@@ -215,12 +206,6 @@ def _config(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> PeftConfig:
         use_dora=spec.use_dora,
         init_lora_weights=False,
     )
-
-
-def group_of(name: str) -> str:
-    """Return the group of a parameter of this name: the parameters of a group learn at one rate."""
-    kind = name.partition(".")[0]
-    return kind if kind in {UNET, "tokens"} else "text_encoders"
 
 
 def _put_on(model: nn.Module, sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> None:

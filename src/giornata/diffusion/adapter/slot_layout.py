@@ -1,7 +1,7 @@
 """The layout of a row of `giornata.diffusion.adapter.slots`: the text encoders' numbers, then the UNet's.
 
 Shapes: I inputs, O outputs of a layer; R the rank that its adapter is padded to. Of each layer A (R × I) and then B
-(O × R); of siblings, which are given one tensor, the A of all and then their B.
+(O × R); of layers of a fused projection, which share one tensor, the A of all and then their B.
 """
 
 from collections.abc import Mapping, Sequence

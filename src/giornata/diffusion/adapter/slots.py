@@ -254,8 +254,8 @@ class _Adapted:
 
 
 def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> tuple[tuple[_Adapted, ...], ...]:
-    """Replace every chosen layer by a BatchedLoraLinear; all or none. Siblings together, otherwise by public
-    names."""
+    """Replace every chosen layer by a BatchedLoraLinear; all or none. Layers of a fused projection are
+    replaced together, others by their public names."""
     other = sorted(each.name for each in chosen if type(each.layer) not in {nn.Linear, EightBitLinear})
     if other or not chosen:
         message = f"{other[0]} is not a plain linear layer" if other else "name no layer of the UNet"

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import cv2
 import numpy as np
 
-from giornata.protocol.generation.annotators import ANNOTATORS, ParamValue, whole_params
+from giornata.protocol.generation.annotators import ParamValue, whole_params
 
 Pixels = np.ndarray
 Inline = Callable[[Pixels, Mapping[str, float]], Pixels]
@@ -27,7 +27,7 @@ def _canny(pixels_HW3: Pixels, params: Mapping[str, float]) -> Pixels:
 
 
 def _lineart(pixels_HW3: Pixels, params: Mapping[str, float]) -> Pixels:
-    """White where a pixel is darker than its surroundings, scaled so that the median line is half white."""
+    """White where a pixel is darker than the pixels around it, scaled so that the median line is half white."""
     light: np.ndarray = pixels_HW3.astype(np.float32)
     around = cv2.GaussianBlur(light, (0, 0), params["sigma"])
     darker = np.clip((around - light).min(axis=2), 0, 255)
@@ -89,8 +89,3 @@ INLINE: Mapping[str, Inline] = MappingProxyType(
         "shuffle": _shuffle,
     }
 )
-
-
-def is_inline(name: str) -> bool:
-    """Return True for an annotator that needs no weights."""
-    return not ANNOTATORS[name].models

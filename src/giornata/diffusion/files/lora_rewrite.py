@@ -154,7 +154,7 @@ def merged_metadata(
 ) -> dict[str, str]:
     """Keep what all files say alike, the triggers and tags of all, and add how they were merged.
 
-    A learning rate or a seed of one of them would be a lie about the sum, and is left out.
+    A learning rate or a seed of one of them would be wrong for the sum, and is left out.
     """
     alike = {
         key: value

@@ -84,7 +84,7 @@ def work(values: Mapping[str, Any]) -> str:
     """Train in one trainer's process, which Ray Train started.
 
     `values` has the configuration as JSON, the actor, when the command that trains began (epoch ms), and its token as
-    `owner` of the storage. Returns the outcome, or the actor's wish: STOP, or RESIZE when the number of trainers
+    `owner` of the storage. Returns the outcome, or the actor's request: STOP, or RESIZE when the number of trainers
     changes.
     """
     let_libraries_repeat(os.environ)

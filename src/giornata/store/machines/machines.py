@@ -37,7 +37,7 @@ _OF_CANARY = sa.select(*_KEY).where(machines.c.canary_job_id == sa.bindparam("wa
 _IN_STATE = (
     sa.select(machines)
     .where(machines.c.state == sa.bindparam("in_state"))
-    # The operator's first: however many a project has of its own, they do not crowd them out.
+    # The operator's machines come first, before any number of a project's own.
     .order_by(machines.c.machine_id.contains(AT), machines.c.since_ms, *_KEY)
     .limit(sa.bindparam("most", type_=sa.Integer()))
 )

@@ -22,7 +22,8 @@ class BaseInHostMemory:
 class HostModels:
     """The bases that were used last, `max_bytes` together at most; 0 keeps none.
 
-    Nothing may write into a base that is kept. Whoever draws with it copies it first (`swap_base`, `copied_base`).
+    Nothing may write into a base that is kept. A workload copies it before it draws with it (`swap_base`,
+    `copied_base`).
     """
 
     def __init__(self, max_bytes: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A lease at work: which of its pictures wait, are drawn, are written, and what was told of them."""
+"""A lease at work: which of its pictures wait, are drawn, are written, and what was reported of them."""
 
 from collections import deque
 from collections.abc import Set

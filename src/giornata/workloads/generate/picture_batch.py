@@ -67,31 +67,31 @@ class PictureBatch:
         self._denoisers: dict[tuple[int, torch.Size], Denoiser] = {}
         self._evaluation_s = 0.0
 
-    def run(self, crew: BatchSession) -> None:
-        """Draw until the crew has no leases left. Raises what broke the batch for all, if something did."""
+    def run(self, session: BatchSession) -> None:
+        """Draw until the session has no leases left. Raises what broke the batch for all, if something did."""
         made_with = {name: str(value) for name, value in fingerprint(self._models.device).items()}
         with ResultWriter[PictureInBatch](made_with) as writer:
-            self._admit(crew)
+            self._admit(session)
             while self._leases:
-                self._heed(crew)
+                self._heed(session)
                 self._fill()
                 if self._rows and not writer.is_full:
                     self._evaluate(writer)
                 for written in writer.written(wait_s=None if self._rows and not writer.is_full else WRITTEN_WAIT_S):
                     self._hand_over(written, writer)
-                self._settle(crew)
-                self._admit(crew)
+                self._settle(session)
+                self._admit(session)
 
     # ---- leases come and go
 
-    def _admit(self, crew: BatchSession) -> None:
-        while len(self._leases) < self._places and (entry := crew.next()) is not None:
+    def _admit(self, session: BatchSession) -> None:
+        while len(self._leases) < self._places and (entry := session.next()) is not None:
             start, reporter = entry
             try:
                 lease = LeaseWork.of(start, reporter)
                 self._load(lease)
             except WorkloadFailed as error:
-                crew.ended(start, error)
+                session.ended(start, error)
             else:
                 self._leases.append(lease)
 
@@ -114,7 +114,7 @@ class PictureBatch:
             lease.fail_waiting(error)
         reporter.phase("drawing", 0, lease.total)
 
-    def _heed(self, crew: BatchSession) -> None:
+    def _heed(self, session: BatchSession) -> None:
         """Do what agents ask: stop, stop soon, or drop single pictures."""
         for lease in list(self._leases):
             wish, dropped = lease.reporter.wish(), lease.reporter.dropped_pictures()
@@ -122,7 +122,7 @@ class PictureBatch:
             if wish is AgentRequest.STOP:
                 self._leave(rows)
                 self._leases.remove(lease)
-                crew.ended(lease.start, Stopped())
+                session.ended(lease.start, Stopped())
                 continue
             if wish is AgentRequest.CHECKPOINT_AND_STOP and not lease.closing:
                 lease.close()
@@ -135,17 +135,17 @@ class PictureBatch:
         return each.drawing.evaluations_left() * self._evaluation_s <= self._drain_s
 
     def _leave(self, rows: Sequence[PictureInBatch]) -> None:
-        """Take rows out of the batch. Nobody hears of their pictures."""
+        """Take rows out of the batch without a report of their pictures."""
         for each in rows:
             if each in self._rows:
                 self._rows.remove(each)
                 each.lease.open -= 1
 
-    def _settle(self, crew: BatchSession) -> None:
+    def _settle(self, session: BatchSession) -> None:
         for lease in [lease for lease in self._leases if lease.is_over]:
             self._leases.remove(lease)
             end: Outcome | Exception = Stopped() if lease.closing else lease.outcome()
-            crew.ended(lease.start, end)
+            session.ended(lease.start, end)
 
     # ---- rows
 

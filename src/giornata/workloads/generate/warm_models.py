@@ -194,8 +194,8 @@ class WarmModels:
     def _replaced(
         self, role: str, source: ModelLocation, told: Told, *, uses: Sequence[ModelUse | None]
     ) -> DrawingModel:
-        """Return the model of `source`, in the modules of the one before if their shapes agree and nobody else has
-        its weights. `uses` name its files."""
+        """Return the model of `source`, in the modules of the one before if their shapes agree and no other model
+        shares its weights. `uses` name its files."""
         other, is_kept = self._on_the_cpu(role, source, told, uses)
         warm = self._models.get(role)
         if warm is not None and can_swap(warm.base, other) and not self._shared_weights.shares(role):

@@ -88,14 +88,14 @@ class GenerateWorkload:
         self.run_many(alone)
         return alone.outcome()
 
-    def run_many(self, crew: BatchSession) -> None:
-        """Draw the pictures of leases until the crew has no more."""
-        crew.offer(self.places)
+    def run_many(self, session: BatchSession) -> None:
+        """Draw the pictures of leases until the session has no more."""
+        session.offer(self.places)
         batch = PictureBatch(
             self._models, places=self.places, rows=self._rows, clock=self._clock, drain_s=self._drain_s
         )
         with self._kept(), blamed():
-            batch.run(crew)
+            batch.run(session)
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -112,7 +112,7 @@ class GenerateWorkload:
 
 
 class _Alone:
-    """A crew of one attempt."""
+    """A session of one attempt."""
 
     def __init__(self, start: Start, reporter: Reporter) -> None:
         self._entry: tuple[Start, Reporter] | None = (start, reporter)

@@ -162,7 +162,7 @@ class _Following:
             self._sleep(POLL_S)
 
     def _attend(self) -> None:
-        # Of a wish for a checkpoint there is nothing to obey: the run writes them as its configuration says.
+        # A request for a checkpoint changes nothing: the run writes checkpoints as its configuration says.
         if self._stop_by_s is None and (wish := self._reporter.wish()) in {
             AgentRequest.STOP,
             AgentRequest.CHECKPOINT_AND_STOP,
@@ -176,7 +176,7 @@ class _Following:
             self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Ask Ray to stop the run, later again if Ray did not hear: an abandoned run costs as much as before."""
+        """Ask Ray to stop the run, again later if Ray did not answer: an abandoned run costs as much as before."""
         try:
             self._cluster.stop(self._submission)
         except ConnectionError as error:

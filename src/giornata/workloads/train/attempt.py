@@ -292,7 +292,7 @@ class TrainingAttempt:
         )
 
     def obey(self, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter) -> None:
-        """Save between two steps if that is due or wished for, and stop if that is wished for."""
+        """Save between two steps if a checkpoint is due or requested, and stop if a stop is requested."""
         self._follow(self.reporter.wish(), step, save, due=due, writer=writer)
 
     def _follow(

@@ -106,7 +106,7 @@ class BatchMember:
 
     def learn(self, loss: torch.Tensor) -> None:
         """Count a micro-batch with this loss, after its backward pass: make the optimizer step when it was the last
-        one, and do what the agent wishes between two steps. Raises Stopped or WorkloadFailed."""
+        one, and do what the agent requests between two steps. Raises Stopped or WorkloadFailed."""
         self.losses.append(loss.detach())
         self.micro += 1
         if self.micro < self.spec.gradient_accumulation_steps:

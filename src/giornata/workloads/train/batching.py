@@ -60,7 +60,7 @@ class RoundFailed(Exception):
 
 
 class BatchTrainer:
-    """A trainer of the crew's jobs together. `first` is the spec of any of them: in what all share they are equal."""
+    """Trains the session's jobs in one batch. `first` is the spec of any of them; they agree in what they share."""
 
     def __init__(
         self,
@@ -83,21 +83,21 @@ class BatchTrainer:
         self._slots = AdapterSlots(base, first, count=places, rank=self._rank)
         self._members: list[BatchMember] = []
         self._rows = first.train_batch_size * (2 if first.with_prior_preservation else 1)
-        self._crew: BatchSession | None = None
+        self._session: BatchSession | None = None
         self._untold: list[str] = []
         self._graphs = self._capture(capturing, budget_now())
         self._composed: tuple[int, tuple[BatchMember, ...]] = (0, ())
         self._moved_s = clock()
 
-    def run(self, crew: BatchSession) -> None:
-        """Train until the crew has no jobs left. Raises what broke the batch for all, if something did."""
-        self._crew = crew
+    def run(self, session: BatchSession) -> None:
+        """Train until the session has no jobs left. Raises what broke the batch for all, if something did."""
+        self._session = session
         try:
             with self._slots, recomputing(self._base.unet, Recompute.of(self._shared.gradient_checkpointing)):
-                self._let_in(crew)
+                self._let_in(session)
                 while self._members:
                     self._round()
-                    self._let_in(crew)
+                    self._let_in(session)
         except RoundFailed as failed:
             raise failed.__cause__ or failed from None
         finally:
@@ -139,8 +139,8 @@ class BatchTrainer:
 
     # ---- coming and going
 
-    def _let_in(self, crew: BatchSession) -> None:
-        while len(self._members) < self._slots.count and (entry := crew.next()) is not None:
+    def _let_in(self, session: BatchSession) -> None:
+        while len(self._members) < self._slots.count and (entry := session.next()) is not None:
             start, reporter = entry
             try:
                 with blamed():
@@ -242,8 +242,8 @@ class BatchTrainer:
         return {"place": member.slot.place, "width": self._slots.width, "rank": self._rank}
 
     def _over(self, start: Start, end: Outcome | Exception) -> None:
-        if self._crew is not None:
-            self._crew.ended(start, end)
+        if self._session is not None:
+            self._session.ended(start, end)
 
     def _leave(self, member: BatchMember, end: Outcome | Exception) -> None:
         self._members.remove(member)
@@ -380,7 +380,7 @@ class BatchTrainer:
         )
 
     def _attend(self, member: BatchMember, loss: torch.Tensor) -> None:
-        """Do a job's own part after the batch: its step, its wishes, its end."""
+        """Do a job's own part after the batch: its step, its requests, its end."""
         try:
             with blamed():
                 member.learn(loss)

@@ -96,7 +96,7 @@ def encode_missing(
 
 
 def undecodable(sample: Sample, error: pixels.Undecodable) -> Fault:
-    """Return the fault that the picture's owner is told."""
+    """Return the fault that the owner of the picture reads."""
     return Fault(where=sample.name, message=str(error), hint="replace the file, or leave it out")
 
 

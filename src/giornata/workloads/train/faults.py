@@ -1,4 +1,4 @@
-"""Attributes exceptions from torch or the operating system to the node, where that can be told."""
+"""Attributes exceptions from torch or the operating system to the node, where the exception shows it."""
 
 import errno
 import re
@@ -18,7 +18,7 @@ _DRIVER = re.compile(r"CUDA error|CUDA driver|cuDNN error|CUBLAS_STATUS|CUDNN_ST
 
 
 def reason_of(error: BaseException) -> Reason | None:
-    """Return the reason that is the node's fault, if it can be told; None otherwise."""
+    """Return the reason that is the node's fault, if the exception shows it; None otherwise."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return Reason.NODE_VRAM
     if isinstance(error, OSError) and error.errno in _DISK:

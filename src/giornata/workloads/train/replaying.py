@@ -1,4 +1,4 @@
-"""Runs a stretch of a training job's steps again, from one of its checkpoints, and tells what came of it.
+"""Runs a stretch of a training job's steps again, from one of its checkpoints, and reports the result.
 
 The checkpoint that is written at the end of the stretch stays here: its sha256 is reported, and no byte of it is
 uploaded. Nothing that another machine has encoded is taken over.

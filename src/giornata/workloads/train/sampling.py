@@ -193,7 +193,7 @@ class SampleRenderer:
         return draws_after(self.spec, step)
 
     def after(self, step: int, result: Mapping[str, torch.Tensor]) -> AgentRequest:
-        """Draw with `result` alone. Returns GO_ON, or another wish that came meanwhile: then nothing was drawn."""
+        """Draw with `result` alone. Returns GO_ON, or another request that came meanwhile: then nothing was drawn."""
 
         def draw() -> Image.Image:
             with torch.compiler.set_stance("force_eager"):  # kernels of the steps are for other shapes

@@ -161,12 +161,12 @@ class TrainWorkload:
         except ValidationError:
             return None
 
-    def run_many(self, crew: BatchSession) -> None:
-        """Train the crew's jobs together until it has no more. See workloads.interface.JointWorkload.
+    def run_many(self, session: BatchSession) -> None:
+        """Train the session's jobs together until it has no more. See workloads.interface.JointWorkload.
 
         On a device with room for one only, that one trains as it would alone: refused, or made smaller to fit.
         """
-        first = crew.next()
+        first = session.next()
         if first is None:
             return
         start, reporter = first
@@ -179,10 +179,10 @@ class TrainWorkload:
             if budget is not None:
                 reporter.log(f"up to {places} jobs may share the batch on this device")
             if places > 1:
-                crew.offer(places)
-                self._joint(base, spec, places).run(_After(first, crew))
+                session.offer(places)
+                self._joint(base, spec, places).run(_After(first, session))
                 return
-        crew.ended(start, self._end_of(start, reporter))
+        session.ended(start, self._end_of(start, reporter))
 
     def _joint(self, base: BaseModel, spec: TrainSpec, places: int) -> BatchTrainer:
         return BatchTrainer(
@@ -260,21 +260,21 @@ class TrainWorkload:
 
 
 class _After:
-    """A crew whose first attempt was taken before, and is given again."""
+    """A session whose first attempt was taken before, and is given again."""
 
-    def __init__(self, first: tuple[Start, Reporter], crew: BatchSession) -> None:
+    def __init__(self, first: tuple[Start, Reporter], session: BatchSession) -> None:
         self._first: tuple[Start, Reporter] | None = first
-        self._crew = crew
+        self._session = session
 
     def next(self) -> tuple[Start, Reporter] | None:
         first, self._first = self._first, None
-        return first or self._crew.next()
+        return first or self._session.next()
 
     def ended(self, start: Start, end: Outcome | Exception) -> None:
-        self._crew.ended(start, end)
+        self._session.ended(start, end)
 
     def offer(self, places: int) -> None:
-        self._crew.offer(places)
+        self._session.offer(places)
 
 
 def dtype_of(spec: TrainSpec) -> torch.dtype:

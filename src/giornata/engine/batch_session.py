@@ -48,7 +48,7 @@ class EngineBatchSession:
         return found.start, found
 
     def ended(self, start: Start, end: End) -> None:
-        """Report the end of one attempt. Raises KeyError for one that is not in the crew or has ended already."""
+        """Report the end of one attempt. Raises KeyError for one that is not in the session or has ended already."""
         self.healthy = self._report(self._at_work.pop(start.attempt), end) and self.healthy
         self._say_free()
 

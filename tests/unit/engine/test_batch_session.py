@@ -45,8 +45,8 @@ class Together:
     def joins(self, start: Start) -> str | None:
         return None if start.directory.name == "x" else start.directory.name
 
-    def run_many(self, crew: BatchSession) -> None:
-        self.body(crew)
+    def run_many(self, session: BatchSession) -> None:
+        self.body(session)
 
 
 @contextmanager
@@ -58,8 +58,8 @@ def engine(workload: Together) -> Iterator[PipeDriver]:
         driver.close()
 
 
-def wait_for_next(crew: BatchSession) -> tuple[Start, Reporter]:
-    while (found := crew.next()) is None:
+def wait_for_next(session: BatchSession) -> tuple[Start, Reporter]:
+    while (found := session.next()) is None:
         pass
     return found
 
@@ -69,16 +69,16 @@ def done(step: int = 1) -> Outcome:
 
 
 def test_attempts_join_and_leave_and_each_is_addressed_by_its_id(tmp_path: Path) -> None:
-    def body(crew: BatchSession) -> None:
-        one, hears_one = wait_for_next(crew)
+    def body(session: BatchSession) -> None:
+        one, hears_one = wait_for_next(session)
         hears_one.progress(1, 9, {})
-        two, hears_two = wait_for_next(crew)
+        two, hears_two = wait_for_next(session)
         hears_two.progress(1, 9, {})
         while hears_two.wish() is not AgentRequest.CHECKPOINT_AND_STOP:
             assert hears_one.wish() is AgentRequest.GO_ON
         hears_two.checkpoint(5, tmp_path / "c", 0.0)
-        crew.ended(two, Stopped())
-        crew.ended(one, done(9))
+        session.ended(two, Stopped())
+        session.ended(one, done(9))
 
     with engine(Together(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
@@ -95,11 +95,11 @@ def test_queued_attempt_does_not_overtake_one_that_does_not_fit_the_batch(tmp_pa
     """Behind one that does not fit, one that would has to wait; they come when the first group is done."""
     everybody_is_there = threading.Event()
 
-    def body(crew: BatchSession) -> None:
-        start, _ = wait_for_next(crew)
+    def body(session: BatchSession) -> None:
+        start, _ = wait_for_next(session)
         everybody_is_there.wait(PATIENCE_S)
-        assert crew.next() is None
-        crew.ended(start, done())
+        assert session.next() is None
+        session.ended(start, done())
 
     workload = Together(body)
     with engine(workload) as driver:
@@ -114,11 +114,11 @@ def test_queued_attempt_does_not_overtake_one_that_does_not_fit_the_batch(tmp_pa
 
 
 def test_failed_batch_member_does_not_end_other_members(tmp_path: Path) -> None:
-    def body(crew: BatchSession) -> None:
-        one, _ = wait_for_next(crew)
-        two, _ = wait_for_next(crew)
-        crew.ended(one, WorkloadFailed(Reason.BAD_DATA, "a bad picture"))
-        crew.ended(two, done())
+    def body(session: BatchSession) -> None:
+        one, _ = wait_for_next(session)
+        two, _ = wait_for_next(session)
+        session.ended(one, WorkloadFailed(Reason.BAD_DATA, "a bad picture"))
+        session.ended(two, done())
 
     with engine(Together(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
@@ -129,11 +129,11 @@ def test_failed_batch_member_does_not_end_other_members(tmp_path: Path) -> None:
 
 
 def test_batch_failure_ends_all_current_members_and_names_them(tmp_path: Path) -> None:
-    def body(crew: BatchSession) -> None:
-        over, _ = wait_for_next(crew)
-        wait_for_next(crew)
-        wait_for_next(crew)
-        crew.ended(over, done())
+    def body(session: BatchSession) -> None:
+        over, _ = wait_for_next(session)
+        wait_for_next(session)
+        wait_for_next(session)
+        session.ended(over, done())
         raise WorkloadFailed(Reason.NODE_DRIVER, "CUDA error")
 
     with engine(Together(body)) as driver:
@@ -147,8 +147,8 @@ def test_batch_failure_ends_all_current_members_and_names_them(tmp_path: Path) -
 
 
 def test_an_attempt_without_an_end_is_a_crash_and_not_lost(tmp_path: Path) -> None:
-    def body(crew: BatchSession) -> None:
-        wait_for_next(crew)
+    def body(session: BatchSession) -> None:
+        wait_for_next(session)
 
     with engine(Together(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
@@ -158,7 +158,7 @@ def test_an_attempt_without_an_end_is_a_crash_and_not_lost(tmp_path: Path) -> No
 
 
 def test_engine_with_one_place_runs_attempt_alone(tmp_path: Path) -> None:
-    def body(crew: BatchSession) -> None:
+    def body(session: BatchSession) -> None:
         raise AssertionError
 
     workload = Together(body, places=1)
@@ -170,13 +170,13 @@ def test_engine_with_one_place_runs_attempt_alone(tmp_path: Path) -> None:
 def test_the_agent_is_told_how_many_more_could_come_and_who_is_there(tmp_path: Path) -> None:
     go_on = threading.Event()
 
-    def body(crew: BatchSession) -> None:
-        one, _ = wait_for_next(crew)
-        crew.offer(3)
-        two, _ = wait_for_next(crew)
-        crew.ended(one, done())
+    def body(session: BatchSession) -> None:
+        one, _ = wait_for_next(session)
+        session.offer(3)
+        two, _ = wait_for_next(session)
+        session.ended(one, done())
         go_on.wait(PATIENCE_S)
-        crew.ended(two, done())
+        session.ended(two, done())
 
     with engine(Together(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
@@ -193,9 +193,9 @@ def test_the_agent_is_told_how_many_more_could_come_and_who_is_there(tmp_path: P
 
 
 def test_failed_batch_reports_no_free_seats(tmp_path: Path) -> None:
-    def body(crew: BatchSession) -> None:
-        wait_for_next(crew)
-        crew.offer(3)
+    def body(session: BatchSession) -> None:
+        wait_for_next(session)
+        session.offer(3)
         raise WorkloadFailed(Reason.NODE_VRAM, "out of memory")
 
     with engine(Together(body)) as driver:
@@ -208,7 +208,7 @@ def test_failed_batch_reports_no_free_seats(tmp_path: Path) -> None:
 def test_an_attempt_without_a_key_runs_alone_whatever_the_workload_could_do(tmp_path: Path) -> None:
     """It may have been in an engine that died, with others: whose fault that was shows when it is alone."""
 
-    def body(crew: BatchSession) -> None:
+    def body(session: BatchSession) -> None:
         raise AssertionError
 
     workload = Together(body)
@@ -220,11 +220,11 @@ def test_an_attempt_without_a_key_runs_alone_whatever_the_workload_could_do(tmp_
 def test_attempts_of_other_keys_do_not_meet(tmp_path: Path) -> None:
     everybody_is_there = threading.Event()
 
-    def body(crew: BatchSession) -> None:
-        start, _ = wait_for_next(crew)
+    def body(session: BatchSession) -> None:
+        start, _ = wait_for_next(session)
         everybody_is_there.wait(PATIENCE_S)
-        assert crew.next() is None
-        crew.ended(start, done())
+        assert session.next() is None
+        session.ended(start, done())
 
     with engine(Together(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
@@ -238,10 +238,10 @@ def test_attempts_of_other_keys_do_not_meet(tmp_path: Path) -> None:
 def test_stop_of_queued_attempt_takes_effect_at_once(tmp_path: Path) -> None:
     go_on = threading.Event()
 
-    def body(crew: BatchSession) -> None:
-        start, _ = wait_for_next(crew)
+    def body(session: BatchSession) -> None:
+        start, _ = wait_for_next(session)
         go_on.wait(PATIENCE_S)
-        crew.ended(start, done())
+        session.ended(start, done())
 
     workload = Together(body)
     with engine(workload) as driver:
@@ -263,11 +263,11 @@ def test_traceback_of_one_batch_member_is_not_printed_to_shared_stderr(
 ) -> None:
     """Standard error goes into the logs of all that are in the engine; a trace may quote what is one project's."""
 
-    def body(crew: BatchSession) -> None:
-        one, _ = wait_for_next(crew)
-        two, _ = wait_for_next(crew)
-        crew.ended(one, RuntimeError("my private picture"))
-        crew.ended(two, RuntimeError("nobody else is here"))
+    def body(session: BatchSession) -> None:
+        one, _ = wait_for_next(session)
+        two, _ = wait_for_next(session)
+        session.ended(one, RuntimeError("my private picture"))
+        session.ended(two, RuntimeError("nobody else is here"))
 
     with engine(Together(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")

@@ -1,8 +1,8 @@
 """The whole life of no-op jobs in another queue: run by the interpreter in whose environment that queue is.
 
-`python peer.py procrastinate|pgqueuer URL JOBS CLIENTS` prints one line of JSON: seconds to enqueue all jobs one by
-one, from CLIENTS tasks at a time, and seconds until a worker of CLIENTS tasks has fetched and finished them all. Each
-queue's worker is its own, with its defaults: pgqueuer fetches ten jobs at a time. Imports nothing of ours.
+`python other_queue.py procrastinate|pgqueuer URL JOBS CLIENTS` prints one line of JSON: seconds to enqueue all jobs
+one by one, from CLIENTS tasks at a time, and seconds until a worker of CLIENTS tasks has fetched and finished them.
+Each queue's worker is its own, with its defaults: pgqueuer fetches ten jobs at a time. Imports nothing of ours.
 """
 
 import asyncio

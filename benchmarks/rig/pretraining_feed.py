@@ -1,4 +1,4 @@
-"""One way to feed a trainer, in a process of its own, which is the trainer's: `python pretraining_way.py WORK`.
+"""One way to feed a trainer, in a process of its own, which is the trainer's: `python pretraining_feed.py WORK`.
 
 WORK is JSON: way (loader, or a mode), size, resolution, steps, warm, folder, device, model, workers, and for modes
 Ray's address and the pid of its raylet. Prints what `Laps.told` says.

@@ -71,7 +71,7 @@ def by_use_cases(data: Path, database: str, jobs: int, clients: int) -> Life:
 
 def of_peer(python: Path, name: str, database: str, jobs: int, clients: int) -> Life | None:
     """None, with a line that says so, when the queue is not there."""
-    command = [str(python), str(Path(__file__).with_name("peer.py")), name, database, str(jobs), str(clients)]
+    command = [str(python), str(Path(__file__).with_name("other_queue.py")), name, database, str(jobs), str(clients)]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
