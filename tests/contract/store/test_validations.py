@@ -142,6 +142,21 @@ def test_sample_images_of_a_step_are_told_once_whoever_drew_them(rig: StoreRig) 
     assert rig.last_event(own, "validation.ready") == told
 
 
+def test_a_sheet_that_the_training_process_draws_cancels_its_validation_unless_a_node_has_begun_it(
+    rig: StoreRig,
+) -> None:
+    job_id, training = in_training(rig)
+    rig.checkpoint(training, 4)
+    rig.artifact(training, "samples.png")
+    assert validations(rig) == [(f"{job_id}@4", "queued")]
+    rig.artifact(training, SHEET)
+    assert validations(rig) == [(f"{job_id}@4", "canceled")]
+    rig.checkpoint(training, 8)
+    validation(rig)
+    rig.artifact(training, "samples-00000008.png")
+    assert validations(rig) == [(f"{job_id}@4", "canceled"), (f"{job_id}@8", "running")]
+
+
 def test_a_sheet_that_comes_after_the_training_job_has_ended_is_its_result_too(rig: StoreRig) -> None:
     job_id, training = in_training(rig)
     rig.checkpoint(training, 4)

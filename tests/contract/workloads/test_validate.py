@@ -5,16 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from PIL import Image
 from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, input_file, spec_for
 
+from giornata.diffusion.base.models import load_base
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import VALIDATE_KIND
 from giornata.workloads.interface import AgentRequest, Stopped
-from giornata.workloads.train.workload import TrainWorkload
+from giornata.workloads.train.fleet_sheets import FleetSheets
+from giornata.workloads.train.sampling import TrackedSheets
+from giornata.workloads.train.workload import TrainWorkload, parse
 
 SHEET = "samples-00000002.png"
+KEY = "sheet-jb_1-2"
+CURVES = "events.out.tfevents.0.giornata"
 FIELDS: dict[str, Any] = {
     "sample_prompts": ("a photo of a sks toy", "a toy"),
     "sample_steps": 1,
@@ -58,8 +65,14 @@ def plain(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Traine
 
 
 def trained(folder: Path, root: Path, **changes: Any) -> Trained:
-    train_rig = TrainRig(root=root, spec=spec_for(folder, **FIELDS, **changes), inputs=draw_pictures(root / "in", 2))
-    by_fleet = train_rig.run(spec={**train_rig.spec, "validation_by": "fleet"})
+    """The fleet has drawn the sheet before the training process looks for it."""
+    train_rig = TrainRig(
+        root=root, spec=spec_for(folder, **{**FIELDS, **changes}), inputs=draw_pictures(root / "in", 2)
+    )
+    drawn = root / "drawn.png"
+    Image.new("RGB", (2, 2)).save(drawn)
+    reporter = RecordingReporter(cache={KEY: drawn})
+    by_fleet = train_rig.run(reporter, spec={**train_rig.spec, "validation_by": "fleet"})
     return Trained(train_rig=train_rig, in_process=train_rig.run(), by_fleet=by_fleet)
 
 
@@ -98,6 +111,62 @@ def test_a_job_whose_sheets_others_draw_writes_a_checkpoint_of_each_and_draws_no
     mine, others = plain.in_process.artifacts, plain.by_fleet.artifacts
     assert mine.keys() - others.keys() == {SHEET, "samples-by-step.png"}
     assert mine["samples.png"] == others["samples.png"]
+
+
+@pytest.fixture(scope="module")
+def tracked(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return trained(tiny_folder, tmp_path_factory.mktemp("tracked"), report_to="tensorboard", checkpointing_steps=1)
+
+
+def fleet_run(job: Trained, reporter: RecordingReporter, **changes: Any) -> RecordingReporter:
+    """Another run of the job whose sheets the fleet draws."""
+    return job.train_rig.run(reporter, spec={**job.train_rig.spec, "validation_by": "fleet"}, **changes)
+
+
+def test_a_sheet_that_no_node_draws_is_drawn_by_the_training_process_with_the_same_bytes(tracked: Trained) -> None:
+    alone = fleet_run(tracked, RecordingReporter())
+    assert alone.artifacts[SHEET] == tracked.in_process.artifacts[SHEET]
+    assert alone.artifacts[CURVES] == tracked.in_process.artifacts[CURVES]
+    assert alone.checkpoint_bytes == tracked.by_fleet.checkpoint_bytes
+
+
+def test_a_file_that_is_no_sheet_is_not_taken_for_one(tracked: Trained, tmp_path: Path) -> None:
+    (tmp_path / "junk").write_bytes(b"junk")
+    training = fleet_run(tracked, RecordingReporter(cache={KEY: tmp_path / "junk"}))
+    assert training.artifacts[SHEET] == tracked.in_process.artifacts[SHEET]
+    assert training.artifacts[CURVES] == tracked.in_process.artifacts[CURVES]
+
+
+def test_a_sheet_drawn_elsewhere_reaches_trackers_as_one_of_the_training_process(tracked: Trained) -> None:
+    elsewhere = RecordingReporter()
+    TrainWorkload(device="cpu").run(validation_of(tracked), elsewhere)
+    assert elsewhere.puts == [KEY]
+    training = fleet_run(tracked, RecordingReporter(cache=dict(elsewhere.cache)))
+    assert SHEET not in training.artifacts
+    assert training.artifacts[CURVES] == tracked.in_process.artifacts[CURVES]
+    assert tracked.by_fleet.artifacts[CURVES] != tracked.in_process.artifacts[CURVES]
+
+
+def test_an_attempt_that_resumes_after_the_step_of_a_sheet_loses_none_that_can_be_had(tracked: Trained) -> None:
+    elsewhere = RecordingReporter()
+    TrainWorkload(device="cpu").run(validation_of(tracked), elsewhere)
+    whole = tracked.in_process.artifacts[CURVES]
+    for step, cache, draws in ((2, {}, True), (2, elsewhere.cache, False), (3, elsewhere.cache, False)):
+        resume = tracked.train_rig.resume_point(tracked.by_fleet, step)
+        resumed = fleet_run(tracked, RecordingReporter(cache=dict(cache)), resume=resume)
+        assert (SHEET in resumed.artifacts) is draws
+        assert resumed.artifacts[CURVES] == whole
+
+
+def test_rows_of_trackers_wait_until_the_sheet_is_drawn_by_anybody(tracked: Trained) -> None:
+    spec = parse(tracked.train_rig.start(spec={**tracked.train_rig.spec, "validation_by": "fleet"}))
+    fleet = FleetSheets(spec=spec, job="jb_1")
+    sheets = TrackedSheets(base=load_base(spec, device="cpu", dtype=torch.float32), spec=spec, album={}, fleet=fleet)
+    assert [sheets.known(done) for done in range(4)] == [0, 1, 1, 1]
+    fleet.resume(RecordingReporter(), done=2, result=dict)
+    assert [sheets.known(done) for done in range(4)] == [0, 1, 1, 1]
+    assert [step for step, _ in fleet.undrawn(RecordingReporter())] == [2]
+    assert [sheets.known(done) for done in range(4)] == [0, 1, 2, 2]
 
 
 def test_a_node_that_trains_validates_with_the_same_base_and_trains_on_unchanged(plain: Trained) -> None:

@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from giornata.control.attempts.draw_audit import draw_audit
-from giornata.control.attempts.validations import join_to_training, order_validation, tell_of_samples
+from giornata.control.attempts.validations import (
+    cancel_drawn,
+    join_to_training,
+    order_validation,
+    tell_of_samples,
+)
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, BlobRow, CheckpointRow, JobRow
@@ -145,6 +150,7 @@ def commit_artifact(ctx: Context, attempt_id: str, commit: CommitArtifact) -> Co
             )
             tx.artifacts.put(job, row, media_type=commit.media_type, at_ms=now_ms)
             join_to_training(tx, job, row, media_type=commit.media_type, at_ms=now_ms)
+            cancel_drawn(tx, ctx, job, row, at_ms=now_ms)
             data = {"name": commit.name, "size_bytes": commit.size_bytes, "sha256": commit.sha256}
             tx.events.add(job.id, job.project_id, EventType.ARTIFACT_COMMITTED, attempt.number, data, now_ms)
             if not superfluous:

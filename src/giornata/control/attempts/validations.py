@@ -49,6 +49,13 @@ def cancel_validations(tx: Transaction, ctx: Context, job: JobRow, *, at_ms: int
         _cancel_unbegun(tx, ctx, job, by=job.id, at_ms=at_ms)
 
 
+def cancel_drawn(tx: Transaction, ctx: Context, job: JobRow, artifact: ArtifactRow, *, at_ms: int) -> None:
+    """Cancel the validation whose sheet the training process has drawn itself, unless a node has begun it."""
+    step = step_of_sheet(job.kind, job.spec, artifact.name)
+    if job.kind == "train" and step is not None and is_drawn_by_fleet(job.spec, step):
+        _cancel_unbegun(tx, ctx, job, step, by=job.id, at_ms=at_ms)
+
+
 def join_to_training(tx: Transaction, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
     """Make the sheet of a validation a result of its training job as well."""
     training = tx.jobs.get(job.spec["job"]) if job.kind == VALIDATE_KIND else None
@@ -79,8 +86,13 @@ def tell_of_samples(tx: Transaction, job: JobRow, attempt: AttemptRow, artifact:
     tx.events.add(training.id, training.project_id, EventType.VALIDATION_READY, number, data, at_ms)
 
 
-def _cancel_unbegun(tx: Transaction, ctx: Context, job: JobRow, *, by: str, at_ms: int) -> None:
+def _cancel_unbegun(
+    tx: Transaction, ctx: Context, job: JobRow, step: int | None = None, *, by: str, at_ms: int
+) -> None:
+    """Cancel the validations that no node has begun: all of the training job, or that of one step."""
     for each in tx.jobs.lock_unbegun(VALIDATE_KIND, name_begins=_name(job, "")):
+        if step is not None and each.name != _name(job, step):
+            continue
         tx.jobs.change(each, JobEvent.CANCEL, ended_at_ms=at_ms)
         ctx.durations.ended(each, JobState.CANCELED, at_ms=at_ms)
         tx.events.add(each.id, each.project_id, EventType.JOB_CANCELED, None, {"by": by}, at_ms)

@@ -9,13 +9,14 @@ then the other rows; L tokens; D, P as in `rows`; C, H, W of the latents.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from giornata.diffusion.adapter.row_adapters import RowAdapters
+from giornata.diffusion.sampling.attention import TextProjections, projects_text_once
 from giornata.diffusion.sampling.controls import PassInputs, Residuals, control_residuals
 from giornata.diffusion.sampling.rows import DenoisingRow
 
@@ -34,6 +35,7 @@ class PassConditions:
     added: dict[str, torch.Tensor] | None
     guidance_G111: torch.Tensor
     timestep_condition_BT: torch.Tensor | None
+    text_projections: TextProjections = field(default_factory=dict)
 
 
 class Denoiser:
@@ -41,6 +43,7 @@ class Denoiser:
 
     def __init__(self, unet: Any, *, loras: RowAdapters | None = None) -> None:
         self._unet, self._loras = unet, loras
+        self._projects_text_once = projects_text_once(unet)
         self._of_rows: tuple[DenoisingRow, ...] = ()
         self._conditions: PassConditions | None = None
 
@@ -63,6 +66,7 @@ class Denoiser:
                 encoder_attention_mask=given.mask_BL,
                 timestep_cond=conditions.timestep_condition_BT,
                 added_cond_kwargs=given.added,
+                cross_attention_kwargs=self._of_attention(conditions),
                 **({} if residuals is None else residuals.of_unet()),
                 return_dict=False,
             )[0]
@@ -76,6 +80,9 @@ class Denoiser:
         if self._conditions is None or rows != self._of_rows:
             self._conditions, self._of_rows = _conditions(self._unet, rows), rows
         return self._conditions
+
+    def _of_attention(self, conditions: PassConditions) -> dict[str, Any] | None:
+        return {"text_projections": conditions.text_projections} if self._projects_text_once else None
 
     def _chosen_loras(
         self, rows: Sequence[DenoisingRow], conditions: PassConditions

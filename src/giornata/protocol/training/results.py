@@ -90,7 +90,7 @@ class SampleFields(Message):
         "process",
         description="What draws the sample images of validation_steps. process: the training process, which waits "
         "meanwhile. fleet: another node, from a checkpoint of that step, while training goes on; there is no file of "
-        "all steps then, and a step whose drawing has not begun gives way to the next.",
+        "all steps then, and the training process draws what no node has drawn when the next step is due.",
     )
     sample_steps: int = Field(25, ge=1, le=50, description="Number of denoising steps of the sample images.")
     sample_guidance_scale: float | None = Field(

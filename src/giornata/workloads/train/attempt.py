@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from giornata.workloads.train.compiling import NO_CACHE, Compiler, Kernels, begi
 from giornata.workloads.train.encoding import CachedInputs
 from giornata.workloads.train.encoding_cache import WORTH_PIXELS
 from giornata.workloads.train.exporting import exactness_of, export, write_page
+from giornata.workloads.train.fleet_sheets import FleetSheets
 from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.graphs import Graphs, Watched
 from giornata.workloads.train.held_out import HeldOutEvaluator, validation_of
@@ -62,6 +63,10 @@ class TrainingAttempt:
     compiler: Compiler = NO_CACHE
     capturing: Capturing = CAPTURING
     between: Callable[[], None] = _nothing
+    fleet_sheets: FleetSheets = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fleet_sheets", FleetSheets(spec=self.spec, job=self.start.job))
 
     def run(self) -> Outcome:
         """Check, cache, train, export. Raises Stopped or WorkloadFailed."""
@@ -74,6 +79,7 @@ class TrainingAttempt:
             self.writer(ready) as writer,
         ):
             self.restore(adapters, optimizer, writer)
+            self.fleet_sheets.resume(self.reporter, done=ready.first_step, result=optimizer.result)
             watched = Watched.of(optimizer.gradients, partial(state_of, adapters, optimizer), self.base.device)
             left = self.spec.max_train_steps - ready.first_step
             graphs = self.capturing.alone(self.base, self.spec, ready.layout, watched, self.reporter, steps_left=left)
@@ -219,22 +225,34 @@ class TrainingAttempt:
         )
 
         def show(step: int) -> None:
+            """Draw what is due between this step and the next one."""
+            if not renderer.is_time(step) and not self.is_last_call(step):
+                return
             meter.flush()
-            while (wish := renderer.after(step, optimizer.result())) is not AgentRequest.GO_ON:
-                self._follow(wish, step, save, due=False, writer=writer)
+            due = [(step, optimizer.result())] if renderer.is_time(step) else self.fleet_sheets.undrawn(self.reporter)
+            for drawn_step, result in due:
+                while (wish := renderer.after(drawn_step, result)) is not AgentRequest.GO_ON:
+                    self._follow(wish, step, save, due=False, writer=writer)
             self.reporter.phase("training", step, total)
             meter.resume()
 
         with recomputing(self.base.unet, ready.layout.memory_plan.recompute), oom_retry:
             for step in range(first + 1, total + 1):
-                if renderer.is_time(step - 1):
-                    show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
+                show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
                 loss, rate = oom_retry.step(step - 1)
                 more = evaluator.after(step, loss)
                 meter.add(step, learning_rate=rate, loss=loss, scaled=optimizer.scaled, more=more)
                 kernels.settle()
                 pace.written(writer.look())
                 self.obey(step, save, due=step == total or pace.due(step), writer=writer)
+                if self.fleet_sheets.is_ordered(step):
+                    self.fleet_sheets.weights[step] = optimizer.result()
+            show(total)
+
+    def is_last_call(self, step: int) -> bool:
+        """Return True when sheets of the fleet are due: the next step makes another one, or there is none."""
+        is_last = step == self.spec.max_train_steps
+        return bool(self.fleet_sheets.weights) and (is_last or self.fleet_sheets.is_ordered(step + 1))
 
     def objective(self) -> Objective:
         """Return the objective that the job minimizes on this base."""
@@ -346,6 +364,8 @@ class TrainingAttempt:
             attend=attend,
         )
         sheets = self._sheets(writer)
+        if self.spec.report_to:
+            self.fleet_sheets.fetch(self.reporter, done=self.spec.max_train_steps)
         report(self.spec, writer.losses, context, self.reporter, validated=writer.validated, sheets=sheets)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
@@ -362,7 +382,7 @@ class TrainingAttempt:
         return Outcome(step=self.spec.max_train_steps, summary=summary)
 
     def _sheets(self, writer: CheckpointWriter) -> TrackedSheets:
-        return TrackedSheets(base=self.base, spec=self.spec, album=writer.album)
+        return TrackedSheets(base=self.base, spec=self.spec, album=writer.album, fleet=self.fleet_sheets)
 
     def _renderer(self, ready: Prepared, adapters: Adapters, writer: CheckpointWriter) -> SampleRenderer:
         return SampleRenderer(

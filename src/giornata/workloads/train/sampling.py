@@ -31,6 +31,7 @@ from giornata.protocol.training.file_names import by_step_file, samples_file, sh
 from giornata.protocol.training.results import FLEET, steps_beside_each_other, steps_with_sheets
 from giornata.workloads.interface import AgentRequest, Reporter, Stopped
 from giornata.workloads.train.faults import reason_of
+from giornata.workloads.train.fleet_sheets import FleetSheets
 
 # ---- the album: small pictures of the steps so far, for the sheet of all steps
 #
@@ -62,8 +63,8 @@ def small(picture: Image.Image) -> Image.Image:
 
 
 def put(album: Album, spec: TrainSpec, step: int, pictures: Sequence[Image.Image]) -> None:
-    """Keep the pictures of this step, if the sheet has a column for it or trackers show it."""
-    if spec.report_to or step in columns(spec):
+    """Keep the pictures of this step, if the sheet has a column for it, or trackers of any node show it."""
+    if spec.report_to or spec.validation_by == FLEET or step in columns(spec):
         drawn = [np.asarray(small(picture).convert("RGB")) for picture in pictures]
         album[step] = torch.from_numpy(np.stack(drawn))
 
@@ -108,11 +109,12 @@ class TrackedSheets:
     base: BaseModel
     spec: TrainSpec
     album: Album
+    fleet: FleetSheets
 
     def png(self, step: int) -> bytes | None:
         """Return the sheet of this step; None where no pictures were drawn."""
         if not (pictures := drawn(self.album, step)):
-            return None
+            return self.fleet.arrived.get(step)
         file, cell_px = io.BytesIO(), _cell_px(self.spec)
         step_sheet(pictures, self.base, self.spec, step=step, cell_px=cell_px).save(file, format="PNG")
         return file.getvalue()
@@ -121,6 +123,12 @@ class TrackedSheets:
         """Return True when this process draws after this step, and has not drawn."""
         last = bool(self.spec.sample_prompts) and step == self.spec.max_train_steps
         return step not in self.album and (last or draws_after(self.spec, step))
+
+    def known(self, done: int) -> int:
+        """Return up to which of the `done` steps it is known whether there is a sheet, and which."""
+        if (awaited := self.fleet.open_at(done)) is not None:
+            return awaited - 1
+        return done - 1 if self.is_awaited(done) else done
 
 
 def draws_after(spec: TrainSpec, step: int) -> bool:

@@ -139,12 +139,6 @@ def rows_of(
     return rows
 
 
-def _without_awaited(losses: Sequence[float], sheets: TrackedSheets) -> list[float]:
-    """Return the losses up to the last step that has its sheet, or gets none. The next step begins only then."""
-    known = list(losses)
-    return known[:-1] if sheets.is_awaited(len(known)) else known
-
-
 @contextmanager
 def live_curves(
     start: Start,
@@ -158,8 +152,8 @@ def live_curves(
     clock: Clock,
 ) -> Iterator[None]:
     """Within, W&B gets the steps about as they happen, where the job has a key. `losses`, `validated` and the album
-    of `sheets` grow meanwhile. The row of a step waits for the sheet of the step, if there is to be one. Steps that
-    W&B lacks at the end are sent by `report`, or by the next attempt."""
+    of `sheets` grow meanwhile. The row of a step waits for its sheet, if there is to be one, whoever draws
+    it. Steps that W&B lacks at the end are sent by `report`, or by the next attempt."""
     if WANDB not in spec.report_to or start.wandb_api_key is None:
         yield
         return
@@ -175,7 +169,8 @@ def live_curves(
             sent = 0
             try:
                 while not over.wait(LIVE_EVERY_S):
-                    known = _without_awaited(losses, sheets)
+                    known = list(losses)
+                    known = known[: sheets.known(len(known))]
                     stream.add(rows_of(spec, known, list(validated), sheets=sheets, after=sent))
                     sent = max(sent, len(known))
                     stream.look_after(clock(), tell)

@@ -16,7 +16,8 @@ from giornata.protocol.training.file_names import sheet_file
 from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
 from giornata.workloads.train.attach_adapter import attach_adapter
 from giornata.workloads.train.checkpoint_writer import CheckpointWriter
-from giornata.workloads.train.sampling import SampleRenderer
+from giornata.workloads.train.fleet_sheets import FleetSheets, sheet_key
+from giornata.workloads.train.sampling import SampleRenderer, TrackedSheets
 from giornata.workloads.train.step_metrics import Clock
 
 
@@ -56,7 +57,17 @@ class Validation:
         if not (self.start.directory / name).exists():
             # Another machine may have more memory. The notice says what it was.
             raise WorkloadFailed(Reason.CRASHED, f"{name} could not be drawn")
+        self._to_trackers(renderer)
         return Outcome(step=self.spec.step, summary={"job": self.spec.job, "sheet": name})
+
+    def _to_trackers(self, renderer: SampleRenderer) -> None:
+        """Put the sheet that trackers show where the training process looks: it alone has the tracker's run."""
+        fleet = FleetSheets(spec=self.spec.training, job=self.spec.job)
+        tracked = TrackedSheets(base=self.base, spec=self.spec.training, album=renderer.album, fleet=fleet)
+        if (png := tracked.png(self.spec.step)) is not None:
+            path = self.start.directory / "tracked.png"
+            path.write_bytes(png)
+            self.reporter.cache_put(sheet_key(self.spec.job, self.spec.step), path)
 
     def _checkpoint(self) -> ResumePoint:
         """Return the checkpoint, which is a file of the job. Raises WorkloadFailed(BAD_DATA) when it is not there."""
