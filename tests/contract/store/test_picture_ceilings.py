@@ -1,7 +1,7 @@
 """What a lease of 16 pictures costs the database, alone: several nodes share transactions.
 
 Statements, transactions and rows are exact; `tests/fixtures/ceilings.py` says why. A picture's own rows are two: one
-change when it is leased, and one when it has its result. ADR 107 lists the statements, and says what each is for.
+change when it is leased, and one when it has its result. ADR 102 lists the statements, and says what each is for.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0038"
+revision = "0037"
 down_revision = "0036"
 branch_labels = None
 depends_on = None
