@@ -35,5 +35,5 @@ class TokenBucket:
 
 
 def full_bucket(rate_per_s: int, at_ms: int) -> TokenBucket:
-    """Return a full bucket."""
+    """Return a bucket that is full at `at_ms`."""
     return TokenBucket(rate_per_s=rate_per_s, tokens=float(rate_per_s), filled_at_ms=at_ms)

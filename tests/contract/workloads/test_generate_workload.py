@@ -293,6 +293,18 @@ def test_loading_the_loras_of_a_batch_drops_none_that_the_batch_needs(tiny_folde
     assert set(model.adapters.keys) == {lora.sha256 for lora in loras}
 
 
+def test_loras_of_the_next_batch_stay_while_those_of_the_last_one_are_held(tiny_folder: Path, tmp_path: Path) -> None:
+    base = loaded(tiny_folder)
+    files = [_lora_file(base, tmp_path / f"{seed}.safetensors", seed=seed) for seed in range(4)]
+    loras = [read_row_lora(file, base, where="loras.0") for file in files]
+    model = DrawingModel(base, loras_on_device=2)
+
+    for wanted in (loras[:2], loras[2:]):
+        model.show(wanted)
+        with model.adapters.rows([{lora.sha256: 1.0} for lora in wanted]):
+            assert {lora.sha256 for lora in wanted} <= set(model.adapters.keys)
+
+
 def _lora_file(base: BaseModel, path: Path, *, seed: int) -> Path:
     spec = TrainSpec(model="owner/name", dataset="ds_1", seed=seed, rank=2, resolution=64)
     draw = torch.Generator().manual_seed(seed)

@@ -172,7 +172,8 @@ def open_folder():
 
 
 def test_a_folder_without_rights_is_refused_for_a_model(open_folder):
-    (open_folder / "closed").mkdir(mode=0o555)
+    (open_folder / "closed").mkdir()
+    (open_folder / "closed").chmod(0o555)  # whatever umask another test has left
     (open_folder / "hidden" / "below").mkdir(parents=True)
     (open_folder / "hidden").chmod(0)
     script = """

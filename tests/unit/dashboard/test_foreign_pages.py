@@ -25,14 +25,14 @@ NOT_FOR_THE_OWNER = {
 VARYING = {"date", "x-request-id", "server-timing", "content-length"}
 
 
-def foreign_ids(house: Furnished) -> dict[str, tuple[str, str]]:
-    """Return an id of the studio and one that is nowhere, by the place in a route that takes it."""
+def foreign_ids(house: Furnished, path: str = "") -> dict[str, tuple[str, str]]:
+    """Return an id of the studio and one that is nowhere, by the place in the route `path` that takes it."""
     with house.served.ctx.store.read() as tx:
         (key, *_) = tx.keys.page(project_id=PROJECT, before=None, limit=9)
         (invitation, *_) = tx.invitations.page(project_id=PROJECT, before=None, limit=9)
     return {
         "project_id": (PROJECT, "nobodys"),
-        "job_id": (house.done_job, "job_99999999"),
+        "job_id": (house.grid_job if "/grids/" in path else house.done_job, "job_99999999"),
         "name": ("fox-samples.png", "nothing.png"),
         "number": ("0", "7"),
         "webhook_id": (house.webhook_id, "webhook_99999999"),
@@ -89,7 +89,7 @@ def test_each_route_names_a_project_or_is_known_not_to(house: Furnished) -> None
 def test_route_of_a_foreign_project_answers_as_that_of_an_absent_one(
     house: Furnished, stranger: Browser, method: str, path: str
 ) -> None:
-    ids = foreign_ids(house)
+    ids = foreign_ids(house, path)
     answers = [seen(asked(stranger, method, filled(path, ids, which)), (PROJECT, "nobodys")) for which in (0, 1)]
     assert answers[0] == answers[1]
     assert answers[0][0] == 404
@@ -101,7 +101,7 @@ def test_route_of_a_foreign_project_answers_as_that_of_an_absent_one(
 def test_foreign_id_in_the_own_project_answers_as_an_absent_one(
     house: Furnished, stranger: Browser, method: str, path: str
 ) -> None:
-    ids = foreign_ids(house) | {"project_id": (OTHER, OTHER)}
+    ids = foreign_ids(house, path) | {"project_id": (OTHER, OTHER)}
     places = PLACE.findall(path)
     typed = tuple(each for place in places if place != "project_id" for each in ids[place] if len(each) > 1)
     answers = [seen(asked(stranger, method, filled(path, ids, which)), typed) for which in (0, 1)]
@@ -122,9 +122,9 @@ def test_own_page_holds_no_name_of_the_other_project_and_no_script(
 
 
 def test_the_same_routes_show_their_own_project_to_its_owner(house: Furnished) -> None:
-    owner, ids, said = browser_of(house.served, house.owner), foreign_ids(house), {}
+    owner, said = browser_of(house.served, house.owner), {}
     for method, path in OF_PROJECTS:
         if method == "GET":
-            answer = asked(owner, method, filled(path, ids, 0))
+            answer = asked(owner, method, filled(path, foreign_ids(house, path), 0))
             said[path.removeprefix("/projects/{project_id}")] = answer.status_code
     assert {path for path, status in said.items() if status == 404} == NOT_FOR_THE_OWNER

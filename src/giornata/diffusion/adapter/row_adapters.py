@@ -12,7 +12,7 @@ the first LoRA on a layer, and a rank that grows: ranks are powers of two.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -68,14 +68,15 @@ class RowAdapters:
             self._loaded.move_to_end(key)
         return key in self._loaded
 
-    def load(self, key: str, layers: Mapping[str, LowRank]) -> None:
+    def load(self, key: str, layers: Mapping[str, LowRank], *, keep: Collection[str] = ()) -> None:
         """Take a LoRA into memory: its factors by the layers' names in the UNet, as
-        `giornata.diffusion.files.row_lora` reads them. A LoRA that has this key already is replaced."""
+        `giornata.diffusion.files.row_lora` reads them. A LoRA that has this key already is replaced. Those in `keep`
+        are not dropped for it."""
         if strange := sorted(layers.keys() - self._wrapped.keys()):
             raise ValueError(f"the UNet has no layer {strange[0]} that could be adapted")
         self.unload(key)
         self._loaded[key] = {name: each.to(self._device, self._dtype) for name, each in layers.items()}
-        for other in [each for each in self._loaded if each != key and each not in self._latest]:
+        for other in [each for each in self._loaded if each != key and each not in self._latest and each not in keep]:
             if len(self._loaded) <= self.capacity:
                 break
             self.unload(other)

@@ -95,9 +95,10 @@ class DrawingModel:
 
     def show(self, loras: Sequence[RowLora]) -> None:
         """Make sure that these LoRAs, those of all rows of the next pass, are on the device."""
-        self.adapters.capacity = max(self._loras_on_device, len({lora.sha256 for lora in loras}))
+        wanted = {lora.sha256 for lora in loras}
+        self.adapters.capacity = max(self._loras_on_device, len(wanted))
         for lora in [lora for lora in loras if not self.adapters.use(lora.sha256)]:
-            self.adapters.load(lora.sha256, lora.unet)
+            self.adapters.load(lora.sha256, lora.unet, keep=wanted)
 
 
 class WarmModels:
