@@ -28,9 +28,10 @@ def check(config: PretrainConfig) -> Proof:
 
 
 def changed_half_way(seen: Seen) -> bool:
-    """The first phase is trained; of the checkpoint that says so there are files, and no commit."""
+    """The first phase is trained; of the checkpoint that says so there are files, and no commit. Steps of the second
+    phase may be done: the checkpoint is written meanwhile."""
     there = {Path(file).name for file in seen.files if file.startswith(CHANGE)}
-    return seen.step == FIRST_STEPS and bool(there) and COMMIT not in there
+    return bool(there) and COMMIT not in there
 
 
 def changed(seen: Seen) -> bool:
