@@ -239,8 +239,8 @@ MUTANTS = (
         patches=(
             Patch(
                 file="store/money/ledger.py",
-                old="    OTHER.c.id != attempts.c.id,\n",
-                new="    sa.false(),\n",
+                old=" OTHER.c.id != attempts.c.id,",
+                new=" sa.false(),",
             ),
         ),
     ),

@@ -93,9 +93,11 @@ class BreakingFirst(RecordingReporter):
         return super().wish()
 
 
-def test_jobs_that_draw_elsewhere_or_nothing_have_no_sheets(tiny_folder: Path, tmp_path: Path) -> None:
+def test_job_without_prompts_has_no_sheets_and_one_of_the_fleet_those_that_no_node_has_drawn(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
     fleet = rig_of(tiny_folder, tmp_path / "fleet", report_to=["tensorboard"], validation_by="fleet").run()
-    assert [step for step, _ in sheets_in_events(fleet)] == [5]
+    assert [step for step, _ in sheets_in_events(fleet)] == [2, 4, 5]
     spec = {"sample_prompts": (), "sample_steps": 25, "validation_steps": None}
     nothing = rig_of(tiny_folder, tmp_path / "nothing", report_to=["tensorboard"], **spec).run()
     assert sheets_in_events(nothing) == []
